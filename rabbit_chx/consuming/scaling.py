@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 _ANNOUNCE_EVERY: Final = 3.0
 _LONGEST_WAIT_FOR_MEMBERS: Final = 30.0
+_LONGEST_WAIT_FOR_ANSWERS: Final = 5.0
 _ANSWER_IN: Final = 1.0
 _EMPTY_IN: Final = 5.0
 """Seconds that a drained queue has for a late message, such as one that a member gave back and handles again."""
@@ -271,14 +272,19 @@ class _Change:
         """The groups that consume each queue that gains keys; check that members consume those that only lose keys."""
         if not drain_first:
             return {}
-        groups = self._groups() if self.group is None else {self.group}
-        consumed = {
-            group: {queue for member in self._ask(group) for queue in member.queues} for group in groups
-        }
         losing = set().union(*drain_first.values()) - drain_first.keys()
-        if missing := losing.difference(*consumed.values()):
-            raise _not_consumed(missing, {self.group} if self.group else ())
+        # A member that has not answered for some minutes opens a connection first, which may take longer than _ANSWER_IN.
+        deadline = monotonic() + min(self.timeout, _LONGEST_WAIT_FOR_ANSWERS)
+        while missing := losing.difference(*(consumed := self._consumed()).values()):
+            if monotonic() > deadline:
+                raise _not_consumed(missing, {self.group} if self.group else ())
+            self.connection.sleep(0.2)
         return groups_of_held(drain_first, consumed)
+
+    def _consumed(self) -> dict[str, set[str]]:
+        """The queues that the members of each group consume."""
+        groups = self._groups() if self.group is None else {self.group}
+        return {group: {queue for member in self._ask(group) for queue in member.queues} for group in groups}
 
     def _groups(self) -> set[str]:
         """All groups with members."""

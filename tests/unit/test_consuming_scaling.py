@@ -110,6 +110,7 @@ def scene(monkeypatch):
     monkeypatch.setattr(scaling, "PikaDriver", lambda *_: scene)
     monkeypatch.setattr(scaling, "ask", scene.ask)
     monkeypatch.setattr(scaling, "plan_commands", declared_and_bound)
+    monkeypatch.setattr(scaling, "_LONGEST_WAIT_FOR_ANSWERS", 0.1)
     return scene
 
 
@@ -145,6 +146,19 @@ def test_queues_of_another_group_than_the_named_one_are_not_switched(scene) -> N
         scene.scale(TWO, group="mailer")
     assert not scene.done
     assert scene.groups == {"billing": {"o0", "o1"}, "mailer": {"m0", "m1"}}
+
+
+def test_a_member_that_answers_late_is_asked_again_before_anything_is_switched(scene, monkeypatch) -> None:
+    """It may have to open the connection on which it answers."""
+    asked: list[str] = []
+
+    def ask(connection: object, group: str, **options: Any) -> list[MemberStatus]:
+        asked.append(group)
+        return [MemberStatus(0)] if len(asked) == 1 else scene.ask(connection, group, **options)
+
+    monkeypatch.setattr(scaling, "ask", ask)
+    scene.scale(appended(orders="o9"), group="billing")
+    assert "released queue 'o9'" in scene.done
 
 
 def test_if_a_queue_cannot_be_held_the_others_are_released_and_nothing_is_switched(scene) -> None:
