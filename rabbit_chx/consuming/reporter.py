@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, Final, TypeAlias
@@ -63,11 +64,14 @@ class Reporter:
             self.publish(reply(message.properties.reply_to, b"", headers=dict(headers)))
 
     def publish(self, publishing: Publishing) -> None:
-        """Carry out commands after those that were given earlier; returns at once. They are dropped after a failure."""
-        if monotonic() < self._silent_until or self._waiting.qsize() >= _MOST_WAITING:
-            return
+        """Carry out commands after those that were given earlier; returns at once.
+
+        After a failure they are dropped. The generator is closed in any case, when they are carried out or dropped.
+        """
         with self._lock:
-            if self._closed:
+            dropped = monotonic() < self._silent_until or self._waiting.qsize() >= _MOST_WAITING
+            if dropped or self._closed:
+                publishing.close()
                 return
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="rabbit-chx replies", daemon=True)
@@ -86,45 +90,46 @@ class Reporter:
     # ---- in the thread
 
     def _run(self) -> None:
-        while (publishing := self._waiting.get()) is not None:
+        publishing = self._waiting.get()
+        while publishing is not None:
             try:
                 with self._connect() as connection:
-                    if not self._carry_out(connection, publishing):
-                        return
+                    driver = _Driver(connection)
+                    while True:
+                        # A driver waits a minute for each confirm, which the broker does not send before an alarm ends.
+                        driver.run(publishing)
+                        self._warned = False
+                        publishing = self._next(connection)
+                        if publishing is None or not _is_alive(connection):
+                            break
             except (AMQPError, OSError, BrokerUnavailable, Lost, Refused) as error:
                 self._fail(error)
-
-    def _carry_out(self, connection: BlockingConnection, publishing: Publishing | None) -> bool:
-        """Publish until there is nothing to publish for a while or the idle connection is lost; False after `close`."""
-        while publishing is not None:
-            # A driver waits a minute for each confirm, which the broker does not send before an alarm ends.
-            PikaDriver(connection).run(publishing)
-            self._warned = False
-            try:
-                publishing = self._next(connection)
-            except (Empty, AMQPError, OSError):
-                return True
-        return False
+                if publishing is not None:
+                    publishing.close()
+                    publishing = self._waiting.get()
 
     def _next(self, connection: BlockingConnection) -> Publishing | None:
-        """Wait for the next work and keep the connection alive; raise `Empty` if it takes too long."""
+        """Wait for the next work, and keep the connection alive for some minutes."""
         until = monotonic() + _IDLE
-        while True:
-            try:
-                return self._waiting.get(timeout=_TICK)
-            except Empty:
-                if monotonic() > until:
-                    raise
-                connection.process_data_events(0)
+        with suppress(AMQPError, OSError):
+            while monotonic() < until:
+                try:
+                    return self._waiting.get(timeout=_TICK)
+                except Empty:
+                    connection.process_data_events(0)
+            connection.close()
+        return self._waiting.get()
 
     def _fail(self, error: Exception) -> None:
         """Drop what waits and what is given in the next seconds."""
         refused = isinstance(error, Refused)
         self._silent_until = monotonic() + (_AGAIN_AFTER_REFUSAL if refused else _AGAIN_AFTER)
         while not self._waiting.empty():
-            if self._waiting.get() is None:
+            dropped = self._waiting.get()
+            if dropped is None:
                 self._waiting.put(None)
                 break
+            dropped.close()
         if not self._warned:
             self._warned = True
             self._warn(f"canaries and questions are not answered: {_why(error)}")
@@ -135,6 +140,19 @@ def reply(to: str, body: bytes, **properties: Any) -> Generator[Command, Any, No
     # Not mandatory: the broker returns even a message that it has delivered through direct reply-to.
     message = {"exchange": "", "routing_key": to, "body": body, "properties": properties}
     yield OnChannel("basic_publish", message)
+
+
+class _Driver(PikaDriver):
+    """Keeps its channel open, because opening one takes longer than to publish an answer."""
+
+    async def _close_channel(self) -> None: ...
+
+
+def _is_alive(connection: BlockingConnection) -> bool:
+    """Whether a connection is still open, once everything is read that the broker has sent while it was idle."""
+    with suppress(AMQPError, OSError):
+        connection.process_data_events(0)
+    return bool(connection.is_open)
 
 
 def _why(error: Exception) -> str:

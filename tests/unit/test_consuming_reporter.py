@@ -1,0 +1,132 @@
+"""What a reporter does with its connection, which is a fake."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from inspect import GEN_CLOSED, getgeneratorstate
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+from pika.exceptions import StreamLostError
+
+from rabbit_chx.consuming import reporter as module
+from rabbit_chx.consuming.reporter import Reporter, reply
+from rabbit_chx.errors import BrokerUnavailable
+
+PATIENCE = 10.0
+
+
+class Connection:
+    """A connection that counts its channels; the broker may have ended it while nobody looked."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.ended = threading.Event()
+        self.channels = 0
+        self.published: SimpleQueue[str] = SimpleQueue()
+        parameters = SimpleNamespace(virtual_host="/", host="h", port=5672)
+        self._impl = SimpleNamespace(
+            params=parameters, _adapter_call_later=lambda *_: None, _adapter_remove_timeout=lambda _: None
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.is_open = False
+
+    def process_data_events(self, _: float) -> None:
+        if self.ended.is_set():
+            self.is_open = False
+            raise StreamLostError("end of file")
+
+    def channel(self) -> Any:
+        self.channels += 1
+        return SimpleNamespace(
+            is_closed=False,
+            is_open=True,
+            close=lambda: None,
+            confirm_delivery=lambda: None,
+            basic_publish=self._publish,
+        )
+
+    def _publish(self, *, routing_key: str, **_: object) -> None:
+        if self.ended.is_set():
+            self.is_open = False
+            raise StreamLostError("end of file")
+        self.published.put(routing_key)
+
+
+@pytest.fixture
+def connections() -> list[Connection]:
+    return []
+
+
+@pytest.fixture
+def warnings() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def reporter(connections, warnings) -> Generator[Reporter]:
+    made = Reporter(_opening(connections), warnings.append)
+    yield made
+    made.close()
+
+
+def _opening(connections: list[Connection]) -> Callable[[], Any]:
+    def connect() -> Connection:
+        connections.append(Connection())
+        return connections[-1]
+
+    return connect
+
+
+def test_all_answers_of_a_connection_share_a_channel(reporter, connections) -> None:
+    for asker in "abc":
+        reporter.publish(reply(asker, b""))
+    reporter.close()
+    (connection,) = connections
+    assert [connection.published.get(timeout=PATIENCE) for _ in range(3)] == ["a", "b", "c"]
+    assert connection.channels == 1
+
+
+def test_an_answer_that_finds_its_idle_connection_ended_is_sent_on_another_one(
+    reporter, connections, warnings, monkeypatch
+) -> None:
+    monkeypatch.setattr(module, "_TICK", PATIENCE)  # nobody looks at the connection before the next answer
+    reporter.publish(reply("a", b""))
+    while not connections:
+        pass
+    connections[0].published.get(timeout=PATIENCE)
+    connections[0].ended.set()
+    reporter.publish(reply("b", b""))
+    reporter.close()
+    first, second = connections
+    assert second.published.get(timeout=PATIENCE) == "b"
+    assert not first.is_open
+    assert warnings == []
+
+
+def test_every_dropped_publishing_is_closed_so_that_who_gave_it_can_tell(warnings) -> None:
+    going = threading.Event()
+
+    def fail() -> Any:
+        assert going.wait(PATIENCE)
+        raise BrokerUnavailable("no answer")
+
+    failing = Reporter(fail, warnings.append)
+    given = [reply("a", b"") for _ in range(3)]
+    failing.publish(given[0])
+    failing.publish(given[1])
+    going.set()
+    failing.close()
+    failing.publish(given[2])
+    assert [getgeneratorstate(each) for each in given] == [GEN_CLOSED] * 3
+    assert len(warnings) == 1
