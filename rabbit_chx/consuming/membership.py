@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping
 from functools import partial
+from inspect import GEN_CLOSED, getgeneratorstate
 from itertools import count
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
@@ -58,6 +59,8 @@ class Membership(Sender, ABC, Generic[_Workers]):
         self._reporter = reporter
         self._lanes: dict[str, Lane] = {}
         self._calls: deque[Chore] = deque()
+        self._search: Generator[Command, Any, None] | None = None
+        """The last search for a lower seat."""
         self._error: BaseException | None = None
         self._release: Release
         self._interruptions: Interruptions
@@ -169,9 +172,8 @@ class Membership(Sender, ABC, Generic[_Workers]):
             names = await self._fit({*self._lanes, *source}, strict=not self._lanes)
             self._lanes = {name: self._lanes.get(name) or Lane(name) for name in names}
             seats: Iterable[int] = range(len(names))
-            if (
-                tried
-            ):  # publishes, but if an alarm stops this connection, a member without a seat loses nothing
+            # Publishes, but if an alarm stops this connection, a member without a seat loses nothing.
+            if tried:
                 seats = await self._carry_out(find_free(self._settings.name, len(names)))
             self.seat = await self._carry_out(take_seat(self._settings.name, seats))
             if self.seat is not None or self.workers.stopped:
@@ -348,10 +350,13 @@ class Membership(Sender, ABC, Generic[_Workers]):
             return ()
 
     async def _move(self) -> None:
-        """Look for a lower free seat in the background."""
+        """Look for a lower free seat in the background, unless the last search waits, because answers wait behind it."""
         assert self.seat is not None
+        if self._search is not None and getgeneratorstate(self._search) != GEN_CLOSED:
+            return
         if looks_lower(self.seat, len(self._lanes), random.random()):  # noqa: S311
-            self._reporter.publish(self._look_lower(self.seat))
+            self._search = self._look_lower(self.seat)
+            self._reporter.publish(self._search)
 
     def _look_lower(self, seat: int) -> Generator[Command, Any, None]:
         """Runs in the thread of the reporter."""
@@ -359,8 +364,8 @@ class Membership(Sender, ABC, Generic[_Workers]):
             self._calls.append(partial(self._move_to, lower))
 
     async def _move_to(self, lower: int) -> None:
-        """Move to a lower seat, unless another member has just taken it."""
-        if self.seat is None or self.seat <= lower:
+        """Move to a lower seat, unless another member has just taken it or this one is about to end."""
+        if self.workers.stopped or self.seat is None or self.seat <= lower:
             return
         if await self._carry_out(take_seat(self._settings.name, [lower])) is None:
             return

@@ -148,6 +148,35 @@ def test_a_member_moves_to_a_lower_seat_without_publishing_on_its_connection(mon
     assert broker.published == []
 
 
+def test_a_member_looks_for_a_lower_seat_only_after_its_last_search_has_ended(monkeypatch) -> None:
+    monkeypatch.setattr("rabbit_chx.consuming.membership.looks_lower", lambda *_: True)
+    broker = Broker(*QUEUES)
+    joined = seated(broker, 1)
+    joined._reporter.carry_out(broker)
+    searches = joined._reporter.waiting
+    for _ in range(2):
+        at_once(joined._move())
+    assert len(searches) == 1
+    searches.pop().close()  # as a reporter drops it
+    at_once(joined._move())
+    assert len(searches) == 1
+    joined._reporter.carry_out(broker)
+    at_once(joined._move())
+    assert len(searches) == 1
+
+
+def test_a_member_that_is_stopping_does_not_move(monkeypatch) -> None:
+    monkeypatch.setattr("rabbit_chx.consuming.membership.looks_lower", lambda *_: True)
+    broker = Broker(*QUEUES)
+    joined = seated(broker, 1)
+    broker.locked.clear()
+    at_once(joined._move())
+    joined._reporter.carry_out(broker)
+    joined.workers.stopping.set()
+    at_once(joined._do_due())
+    assert joined.seat == 1
+
+
 def test_a_member_answers_a_question_on_another_connection() -> None:
     broker = Broker(*QUEUES)
     joined = seated(broker, 0)
