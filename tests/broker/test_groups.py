@@ -343,13 +343,17 @@ def test_members_go_on_acknowledging_and_a_new_one_joins_during_an_alarm(orders,
         listed = broker.ctl("list_queues", "-p", orders.site.vhost, "--no-table-headers", "messages")
         return set(listed.split())
 
+    def a_search_is_blocked() -> bool:
+        rows = broker.ctl("list_connections", "--no-table-headers", "client_properties", "state").splitlines()
+        return any("group billing replies" in row and row.endswith("blocked") for row in rows)
+
     orders.send(300)
     with ExitStack() as members_of_group:
         for seats in [0], [0, 1]:
             members_of_group.enter_context(running(orders.group(prefetch=3), handle))
             wait_until(partial(lambda seats: orders.seats() == seats, seats), "a member has joined")
         with memory_alarm(broker):
-            time.sleep(2)  # the member in seat 1 looks for a lower one
+            wait_until(a_search_is_blocked, "the member in seat 1 looks for a lower one")
             members_of_group.enter_context(running(orders.group(prefetch=3), handle))
             wait_until(lambda: orders.site.queue_names("seat.billing.2$"), "another member has joined")
             going.set()
