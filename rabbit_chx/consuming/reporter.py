@@ -94,10 +94,9 @@ class Reporter:
         while publishing is not None:
             try:
                 with self._connect() as connection:
-                    driver = _Driver(connection)
                     while True:
                         # A driver waits a minute for each confirm, which the broker does not send before an alarm ends.
-                        driver.run(publishing)
+                        PikaDriver(connection).run(publishing)
                         self._warned = False
                         publishing = self._next(connection)
                         if publishing is None or not _is_alive(connection):
@@ -142,16 +141,11 @@ def reply(to: str, body: bytes, **properties: Any) -> Generator[Command, Any, No
     yield OnChannel("basic_publish", message)
 
 
-class _Driver(PikaDriver):
-    """Keeps its channel open, because opening one takes longer than to publish an answer."""
-
-    async def _close_channel(self) -> None: ...
-
-
 def _is_alive(connection: BlockingConnection) -> bool:
     """Whether a connection is still open, once everything is read that the broker has sent while it was idle."""
-    with suppress(AMQPError, OSError):
-        connection.process_data_events(0)
+    if connection.is_open:
+        with suppress(AMQPError, OSError):
+            connection.process_data_events(0)
     return bool(connection.is_open)
 
 
