@@ -41,6 +41,8 @@ class Connection:
         self.is_open = False
 
     def process_data_events(self, _: float) -> None:
+        if not self.is_open:
+            raise ValueError("Timeout closed before call")  # as pika does
         if self.ended.is_set():
             self.is_open = False
             raise StreamLostError("end of file")
@@ -94,19 +96,25 @@ def test_answers_share_a_connection_and_keep_their_order(reporter, connections) 
     assert [connection.published.get(timeout=PATIENCE) for _ in range(3)] == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("noticed", [False, True])
 def test_an_answer_that_finds_its_idle_connection_ended_is_sent_on_another_one(
-    reporter, connections, warnings, monkeypatch
+    reporter, connections, warnings, monkeypatch, noticed
 ) -> None:
-    monkeypatch.setattr(module, "_TICK", PATIENCE)  # nobody looks at the connection before the next answer
+    # An idle connection is read at each tick.
+    monkeypatch.setattr(module, "_TICK", 0.01 if noticed else PATIENCE)
     reporter.publish(reply("a", b""))
     while not connections:
         pass
     connections[0].published.get(timeout=PATIENCE)
     connections[0].ended.set()
+    while noticed and connections[0].is_open:
+        pass
     reporter.publish(reply("b", b""))
-    reporter.close()
+    while len(connections) < 2:
+        pass
     first, second = connections
     assert second.published.get(timeout=PATIENCE) == "b"
+    reporter.close()
     assert not first.is_open
     assert warnings == []
 
