@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.broker.credentials import Credentials, check_credentials, login
-from rabbit_chx.broker.reasons import why_down
+from rabbit_chx.broker.reasons import is_reset, why_down
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.urls import BrokerUrl
@@ -106,6 +106,10 @@ def connect(
     except (AMQPError, OSError) as error:
         reason = why_down(error, str(url))
         raise BrokerUnavailable(str(reason), permanent=reason.permanent) from None
+    except ValueError as error:
+        if not is_reset(error):
+            raise
+        raise BrokerUnavailable(f"{url} accepted the connection and closed it at once") from None
 
 
 class _Expecting(threading.local):

@@ -121,6 +121,14 @@ def why_unreachable(error: BaseException, where: str) -> Reason:
             return Reason(f"no broker answers at {where}: {str(error) or type(error).__name__}")
 
 
+def is_reset(error: ValueError) -> bool:
+    """Whether the peer reset the connection as soon as it had accepted it, which pika raises as a ValueError.
+
+    A proxy does this while its broker is down.
+    """
+    return "getpeername" in str(error)
+
+
 def why_external_refused(where: str) -> Reason:
     """Explain that the broker does not offer EXTERNAL on this connection."""
     return Reason(

@@ -8,8 +8,9 @@ import threading
 
 import pytest
 from pika import exceptions
+from pika.adapters.utils import io_services_utils
 
-from rabbit_chx.broker.amqp import parameters_of
+from rabbit_chx.broker.amqp import connect, parameters_of
 from rabbit_chx.broker.reasons import NotAmqp, Reason, why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.publishing import Outcome, Publisher
@@ -93,6 +94,32 @@ def test_a_first_broker_that_is_silent_leaves_time_for_the_second():
     ):
         assert publisher.totals.connections == 1
     assert (silent.connections, second.connections) == (1, 1)
+
+
+@pytest.fixture
+def reset_once(monkeypatch):
+    """The first connection is reset as soon as it is accepted, as by a proxy whose broker is down."""
+    opening, resets = io_services_utils._AsyncStreamConnector.__init__, iter([True])
+
+    def reset(self, **given):
+        if next(resets, False):
+            given["sock"].close()
+            raise ValueError("Expected connected socket, but getpeername() failed: ...")
+        opening(self, **given)
+
+    monkeypatch.setattr(io_services_utils._AsyncStreamConnector, "__init__", reset)
+
+
+def test_a_publisher_tries_again_after_a_reset_connection(reset_once):
+    with AmqpServer(lambda client: client.recv(1)) as server, Publisher(server.url, "x") as publisher:
+        assert publisher.totals.connections == 1
+
+
+def test_a_reset_connection_is_a_broker_that_may_come_back(reset_once):
+    with AmqpServer(lambda client: client.recv(1)) as server:
+        with pytest.raises(BrokerUnavailable, match="closed it at once") as error:
+            connect(server.url)
+        assert not error.value.permanent
 
 
 def test_connections_that_open_and_confirm_nothing_are_failures():
