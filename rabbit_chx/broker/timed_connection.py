@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from pika import BlockingConnection, ConnectionParameters, SelectConnection
-from pika.exceptions import AMQPError, StreamLostError
+from pika.exceptions import AMQPError, ConnectionWrongStateError, StreamLostError
 
 from rabbit_chx.broker.properties import content_header
 
@@ -39,7 +39,9 @@ class TimedConnection(BlockingConnection):  # type: ignore[misc]
             super().__exit__(*error)
 
     def process_data_events(self, time_limit: float | None = 0) -> None:
-        """Wait for events as `BlockingConnection` does."""
+        """Wait for events as `BlockingConnection` does, which raises a ValueError if the connection has ended before."""
+        if not self.is_open:
+            raise ConnectionWrongStateError("the connection has ended")
         self._for_events = True
         try:
             super().process_data_events(time_limit)

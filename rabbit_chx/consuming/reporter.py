@@ -143,9 +143,8 @@ def reply(to: str, body: bytes, **properties: Any) -> Generator[Command, Any, No
 
 def _is_alive(connection: BlockingConnection) -> bool:
     """Whether a connection is still open, once everything is read that the broker has sent while it was idle."""
-    if connection.is_open:
-        with suppress(AMQPError, OSError):
-            connection.process_data_events(0)
+    with suppress(AMQPError, OSError):
+        connection.process_data_events(0)
     return bool(connection.is_open)
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
-from pika.exceptions import StreamLostError
+from pika.exceptions import ConnectionWrongStateError, StreamLostError
 
 from rabbit_chx.consuming import reporter as module
 from rabbit_chx.consuming.reporter import Reporter, reply
@@ -42,7 +42,7 @@ class Connection:
 
     def process_data_events(self, _: float) -> None:
         if not self.is_open:
-            raise ValueError("Timeout closed before call")  # as pika does
+            raise ConnectionWrongStateError("the connection has ended")
         if self.ended.is_set():
             self.is_open = False
             raise StreamLostError("end of file")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 import threading
+from contextlib import suppress
 
 import pytest
 from pika import exceptions
@@ -120,6 +121,16 @@ def test_a_reset_connection_is_a_broker_that_may_come_back(reset_once):
         with pytest.raises(BrokerUnavailable, match="closed it at once") as error:
             connect(server.url)
         assert not error.value.permanent
+
+
+def test_events_of_a_connection_that_has_ended_are_an_error_of_amqp():
+    with AmqpServer(lambda client: client.recv(1)) as server:
+        connection = connect(server.url)
+        connection.patience = 0.1
+        with suppress(exceptions.AMQPError):
+            connection.close()
+    with pytest.raises(exceptions.ConnectionWrongStateError):
+        connection.process_data_events(0)
 
 
 def test_connections_that_open_and_confirm_nothing_are_failures():
