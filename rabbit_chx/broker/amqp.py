@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.broker.credentials import Credentials, check_credentials, login
-from rabbit_chx.broker.reasons import is_reset, why_down
+from rabbit_chx.broker.reasons import why_down, why_reset
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.urls import BrokerUrl
@@ -107,9 +107,7 @@ def connect(
         reason = why_down(error, str(url))
         raise BrokerUnavailable(str(reason), permanent=reason.permanent) from None
     except ValueError as error:
-        if not is_reset(error):
-            raise
-        raise BrokerUnavailable(f"{url} accepted the connection and closed it at once") from None
+        raise BrokerUnavailable(str(why_reset(error, str(url)))) from None
 
 
 class _Expecting(threading.local):

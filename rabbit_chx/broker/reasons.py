@@ -121,12 +121,14 @@ def why_unreachable(error: BaseException, where: str) -> Reason:
             return Reason(f"no broker answers at {where}: {str(error) or type(error).__name__}")
 
 
-def is_reset(error: ValueError) -> bool:
-    """Whether the peer reset the connection as soon as it had accepted it, which pika raises as a ValueError.
+def why_reset(error: ValueError, where: str) -> Reason:
+    """Explain what pika raises if the peer resets a connection as soon as it has accepted it; raise any other error again.
 
-    A proxy does this while its broker is down.
+    A proxy resets connections while its broker is down.
     """
-    return "getpeername" in str(error)
+    if "getpeername" not in str(error):
+        raise error
+    return Reason(f"{where} accepted the connection and closed it at once")
 
 
 def why_external_refused(where: str) -> Reason:

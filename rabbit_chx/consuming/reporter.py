@@ -24,7 +24,7 @@ Publishing: TypeAlias = "Generator[Command, Any, object]"
 """Commands that publish."""
 
 _MOST_WAITING: Final = 1_000
-"""Publishings that may wait; others are dropped: a watch sees canaries without an answer, and `members` a silent member."""
+"""How much may wait; the rest is dropped, so that a watch gets no answer to a canary, or `members` none from this member."""
 _TICK: Final = 1.0
 _IDLE: Final = 300.0
 """Seconds without work after which the connection is closed."""

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, Final
 
 from rabbit_chx.broker.permissions import Needs
-from rabbit_chx.broker.reasons import Reason, is_reset, why_down
+from rabbit_chx.broker.reasons import Reason, why_down, why_reset
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing.attempts import Address, Attempts, Timeouts
 from rabbit_chx.publishing.connection import PublisherConnection
@@ -152,9 +152,7 @@ class Sender:
         try:
             connection.ioloop.start()
         except ValueError as error:
-            if not is_reset(error):
-                raise
-            self._down = Reason(f"{self._broker} accepted the connection and closed it at once")
+            self._down = why_reset(error, self._broker)
         finally:
             with self._guard:
                 self._connection = None

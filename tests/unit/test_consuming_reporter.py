@@ -20,7 +20,7 @@ PATIENCE = 10.0
 
 
 class Connection:
-    """A connection that the broker may have ended while nobody looked."""
+    """A stand-in for a connection, which the broker can end at any time."""
 
     def __init__(self) -> None:
         self.is_open = True
