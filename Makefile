@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all long lint unit broker spark faults cluster proof flakes oldest oldest-spark matrix bench site reference constraints audit dist clean
+.PHONY: help demo test test-all long lint unit newest broker spark faults cluster proof flakes oldest oldest-spark matrix bench site reference constraints audit dist clean
 
 # Tests start Python hundreds of times, which takes three times as long without compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
@@ -13,7 +13,7 @@ BIN := .venv/bin
 # Several tests run at a time (tests/parallel.py); one at a time where they share a broker:  make test WORKERS=0
 WORKERS ?= $(if $(RABBIT_CHX_BROKER_URL),0,auto)
 LANES := -n $(WORKERS)
-CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
+CANDIDATES := $(or $(PYTHON),python3.14 python3.13 python3.12 python3.11 python3)
 
 # Run scripts/bootstrap.py with the first candidate that is a complete Python 3.11 or later: tomllib came with
 # 3.11, and some systems package venv separately.
@@ -63,6 +63,10 @@ lint: .venv/.test ## check style and types
 
 unit: .venv/.test ## the tests that need no broker
 	@$(BIN)/python -m pytest $(LANES) tests/unit tests/property
+
+newest: .venv/.test ## the tests that need no broker, on the newest supported Python that this machine has
+	$(call bootstrap,newest)
+	@if [ -d .venv/newest ]; then .venv/newest/bin/python -m pytest $(LANES) -m "not long" tests/unit tests/property; fi
 
 broker: .venv/.test ## the tests against real brokers
 	$(call bootstrap,broker)

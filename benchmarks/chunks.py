@@ -14,8 +14,8 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 
-from rabbit_chx.streams.chunks import HEADER, parse_chunk
-from rabbit_chx.streams.columns import COLUMNS, record_batches
+from rabbit_chx.streams.messages.arrow.batch import COLUMNS, record_batches
+from rabbit_chx.streams.messages.chunks import HEADER, parse_chunk
 
 LARGE, SMALL = 2_200, 7
 MOST_MICROSECONDS = 2.0
@@ -83,7 +83,7 @@ def main() -> None:
     for name, kind in KINDS.items():
         for size in (LARGE, SMALL):
             made = chunks(kind, options.messages, size)
-            for columns in (["value", "routing_key"], list(COLUMNS)):
+            for columns in (["body", "routing_key"], list(COLUMNS)):
                 took, rows = min(seconds(made, columns) for _ in range(options.rounds))
                 each = took / rows * 1e6
                 worst = max(worst, each if (size, len(columns)) == (LARGE, 2) else 0)

@@ -88,7 +88,6 @@ def measure_road(broker: Broker, load: Load, road: str, connections: int) -> tup
     def work(publisher: Publisher) -> None:
         gate.wait()
         publish(publisher, share)
-        publisher.flush()
 
     threads = [threading.Thread(target=work, args=(publisher,)) for publisher in publishers]
     for thread in threads:

@@ -29,7 +29,7 @@ from pyspark.sql import (
 from ways.local_spark import local_spark
 
 from rabbit_chx import ConsistentHashExchange
-from spark_connector.queue_column import queue_of
+from spark_connector.routing.queue_column import queue_of
 
 NOTHING = "an Arrow UDF that does nothing"
 FEW = "queue_of, 10 queues"

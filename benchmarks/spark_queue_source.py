@@ -31,8 +31,7 @@ def main() -> int:
         arguments = {"x-queue-type": options.kind}
         channel.queue_declare(QUEUE, durable=True, arguments=arguments)
         with Publisher(broker.url) as publisher:
-            for _ in range(options.rows):
-                publisher.publish(BODY, QUEUE, exchange="")
+            publisher.publish_many([BODY] * options.rows, QUEUE, exchange="")
         began = perf_counter()
         rates = _read(broker.url, str(options.most))
         seconds = perf_counter() - began

@@ -32,13 +32,14 @@ from pyspark.sql import (
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from streams import filled
 from ways.local_spark import local_spark
-from ways.streams import COLUMNS, Source, ours
+from ways.streams import Source, ours
 from ways.turns import conditions, headline, options_parser
 
 from rabbit_chx.testing import Broker
 
 NO_SPARK, IN_SPARK, GENERATED = "this reader, no Spark", 'format("rabbitmq")', "generated rows, in Spark"
 BAR = 0.7
+COLUMNS = ["value", "routing_key"]
 BATCH = 16_384
 """Rows of a batch, as in a batch of the reader."""
 

@@ -28,7 +28,7 @@ from ways.turns import conditions, headline, medians, options_parser
 
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import OffsetSpec, Refusals, StreamConnection, connect, encode_messages
-from rabbit_chx.streams.chunks import parse_chunk, records_of
+from rabbit_chx.streams.messages.chunks import parse_chunk, records_of
 from rabbit_chx.testing import Broker
 
 EXCHANGE = "benchmark"

@@ -20,9 +20,9 @@ from urllib.request import urlopen
 
 from rabbit_chx.topology import Binding, Exchange, Observed, Queue, QueueState, Topology, assume_applied
 from rabbit_chx.watch import History, Snapshot, compare
-from rabbit_chx.watch.access import Access, Address
 from rabbit_chx.watch.ring_check import check_ring
 from rabbit_chx.watch.server import Server
+from rabbit_chx.watch.tokens import Access, Address
 
 MOST_GROWTH = 1.05
 SECONDS = 10.0

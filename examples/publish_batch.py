@@ -8,9 +8,8 @@ keys = [f"customer-{number}" for number in range(10_000)]
 bodies = [f"hello, {key}".encode() for key in keys]
 
 with Publisher(os.environ["AMQP_URL"], exchange=os.environ.get("EXCHANGE", "orders")) as publisher:
-    publisher.publish_many(bodies, keys, content_type="text/plain", message_id=keys)
     try:
-        totals = publisher.flush()
+        totals = publisher.publish_many(bodies, keys, content_type="text/plain", message_id=keys)
     except PublishFailed as failed:
         for failure in failed.failures[:5]:
             print(failure)

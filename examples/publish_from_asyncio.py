@@ -1,38 +1,27 @@
-"""Publish from an asyncio application: the calls that may block run in a thread."""
+"""Publish from an asyncio application, such as a web service: each task waits for the confirm of its own message."""
 
 import asyncio
 import os
 
-from rabbit_chx.publishing import Publisher
+from rabbit_chx.publishing import AsyncPublisher, PublishFailed
 
 
-async def produce(queue: asyncio.Queue[int | None]) -> None:
-    """Produce numbers; replace this with your application."""
-    for number in range(5_000):
-        await queue.put(number)
-    await queue.put(None)
-
-
-async def publish(queue: asyncio.Queue[int | None], publisher: Publisher) -> None:
-    """Publish the contents of the queue; publish_many may block while buffers are full, and flush blocks until all are confirmed."""
-    done = False
-    while not done:
-        batch = [await queue.get()]
-        while not queue.empty():
-            batch.append(queue.get_nowait())
-        numbers = [number for number in batch if number is not None]
-        done = len(numbers) < len(batch)
-        bodies, keys = [b"%d" % number for number in numbers], [f"customer-{number}" for number in numbers]
-        await asyncio.to_thread(publisher.publish_many, bodies, keys)
-    await asyncio.to_thread(publisher.flush)
+async def handle(number: int, publisher: AsyncPublisher) -> bool:
+    """Handle a request; replace this with your application."""
+    try:
+        await publisher.publish(b"%d" % number, f"customer-{number}", timeout=30)
+    except PublishFailed as failed:
+        print(f"request {number}: {failed}; may have arrived: {failed.may_have_arrived}")
+        return False
+    return True
 
 
 async def main() -> None:
-    """Run the producer and the publisher."""
-    queue: asyncio.Queue[int | None] = asyncio.Queue(maxsize=1_000)
-    with Publisher(os.environ["AMQP_URL"], exchange=os.environ.get("EXCHANGE", "orders")) as publisher:
-        await asyncio.gather(produce(queue), publish(queue, publisher))
-        print(f"{publisher.totals.confirmed:,} confirmed")
+    """Open one publisher for the whole program, and handle requests at the same time."""
+    exchange = os.environ.get("EXCHANGE", "orders")
+    async with AsyncPublisher(os.environ["AMQP_URL"], exchange=exchange) as publisher:
+        done = await asyncio.gather(*(handle(number, publisher) for number in range(5_000)))
+    print(f"{sum(done):,} confirmed")
 
 
 asyncio.run(main())

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from rabbit_chx.replies import is_direct
+
 CANARY: Final = "x-rabbit-chx-canary"
 """The header that distinguishes a canary from a message; its value identifies the canary."""
-REPLY_TO: Final = "amq.rabbitmq.reply-to"
-"""The ``reply_to`` of a canary. The broker appends the address of the channel that sent it."""
 _QUEUE: Final = "x-rabbit-chx-canary-queue"
 _DIED: Final = "x-death"
 _LONGEST: Final = 100
@@ -28,8 +28,7 @@ def report_of(headers: Mapping[str, Any], reply_to: object, queue: str) -> dict[
     """
     canary = headers[CANARY]
     known = isinstance(canary, str) and len(canary) <= _LONGEST
-    direct = isinstance(reply_to, str) and reply_to.startswith(f"{REPLY_TO}.")
-    return {CANARY: canary, _QUEUE: queue} if known and direct and _DIED not in headers else None
+    return {CANARY: canary, _QUEUE: queue} if known and is_direct(reply_to) and _DIED not in headers else None
 
 
 def reported(headers: Mapping[str, Any] | None) -> tuple[str, str] | None:

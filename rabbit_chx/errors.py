@@ -13,9 +13,9 @@
     ├── CorruptStream                             data stored in a stream cannot be decoded
     │   ├── CorruptChunk                          a chunk is damaged
     │   └── InvalidMessage                        a message is not valid AMQP 1.0
-    ├── StreamUnavailable                         a stream cannot be read or written
-    ├── MissingDependency (also an ImportError)   an optional package is not installed
-    └── BrokerUnavailable                         no broker could be started or reached
+    ├── BrokerUnavailable                         no broker could be started or reached
+    │   └── StreamUnavailable                     a stream cannot be read or written
+    └── MissingDependency (also an ImportError)   an optional package is not installed
 
 ``str()`` of each is a full sentence, because it is often all that a user sees, in a Spark task or a log line.
 """
@@ -111,6 +111,15 @@ class Unpredictable(RabbitChxError):
 class RingUnknown(Unpredictable):
     """The order of the buckets is unknown, for example after a restart on Mnesia, and must be read from the broker."""
 
+    def __init__(self, reason: str, hint: str = "") -> None:
+        self.reason = reason
+        self.hint = hint
+        """How to learn the order in Python; the command line gives its own hint."""
+        super().__init__(reason, hint)
+
+    def _text(self) -> str:
+        return f"{self.reason}. {self.hint}" if self.hint else self.reason
+
 
 class AmbiguousHeader(Unpredictable):
     """Clients encode this header value differently, and the difference changes the route."""
@@ -133,10 +142,22 @@ class PublishFailed(RabbitChxError):
 
     def __init__(self, message: str, totals: Any, failures: list[Any]) -> None:
         self.totals = totals
-        """The publisher's counters (`Totals`)."""
+        """The counters of the call or of the bulk (`Totals`)."""
         self.failures = failures
         """The first hundred messages that were not confirmed, by row, with the reasons (`Failure`)."""
         super().__init__(message, totals, failures)
+
+    @property
+    def failure(self) -> Any:
+        """The first message that was not confirmed (`Failure`); None if messages are only pending."""
+        return self.failures[0] if self.failures else None
+
+    @property
+    def may_have_arrived(self) -> bool:
+        """Whether a message may be in a queue although it was not confirmed: publishing it again may duplicate it."""
+        if self.totals.failed > len(self.failures) or self.totals.pending:
+            return bool(self.totals.pending or self.totals.unknown or self.totals.rejected)
+        return any(failure.may_have_arrived for failure in self.failures)
 
     def _text(self) -> str:
         return str(self.args[0])
@@ -162,6 +183,8 @@ class ApplyStopped(RabbitChxError):
         super().__init__(reason, done, failed, remaining)
 
     def _text(self) -> str:
+        if self.failed is None and self.done:
+            return f"all steps are done, but the order of rings was not recorded: {self.reason}"
         if self.failed is None:
             return f"nothing was changed: {self.reason}"
         count = len(self.done) + 1 + len(self.remaining)
@@ -195,6 +218,15 @@ class InvalidMessage(CorruptStream):
     """A message in a stream begins like AMQP 1.0, but is not valid AMQP 1.0."""
 
     what = "invalid message"
+
+
+class BrokerUnavailable(RabbitChxError):
+    """No broker could be started or reached; the message lists what was tried."""
+
+    def __init__(self, *args: object, permanent: bool = False) -> None:
+        super().__init__(*args)
+        self.permanent = permanent
+        """Whether the broker refused the request, so that another attempt is useless."""
 
 
 StreamProblem: TypeAlias = Literal[
@@ -237,7 +269,7 @@ refused            the broker refused a command for another reason, given in the
 _TRANSIENT: Final = {"unreachable", "lost", "not available"}
 
 
-class StreamUnavailable(RabbitChxError):
+class StreamUnavailable(BrokerUnavailable):
     """A stream cannot be read or written; :attr:`problem` is the reason, for programs."""
 
     def __init__(
@@ -256,25 +288,11 @@ class StreamUnavailable(RabbitChxError):
         """The first offset that the stream has, if it is truncated."""
         self.end = end
         """The end of the stream, if the start lies beyond it."""
-        super().__init__(message, problem, stream, first, end)
+        super().__init__(message, problem, stream, first, end, permanent=problem not in _TRANSIENT)
 
     def _text(self) -> str:
         return str(self.args[0])
 
-    @property
-    def permanent(self) -> bool:
-        """Whether the same attempt would fail again."""
-        return self.problem not in _TRANSIENT
-
 
 class MissingDependency(RabbitChxError, ImportError):
     """An optional package is missing; the message contains the command that installs it."""
-
-
-class BrokerUnavailable(RabbitChxError):
-    """No broker could be started or reached; the message lists what was tried."""
-
-    def __init__(self, *args: object, permanent: bool = False) -> None:
-        super().__init__(*args)
-        self.permanent = permanent
-        """Whether the broker refused the request, so that another attempt is useless."""

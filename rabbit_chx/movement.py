@@ -269,12 +269,8 @@ def keys_of(ring: Ring) -> dict[Destination, NDArray[np.intp]]:
 
 def moved_among(keys: NDArray[np.intp], old: Ring, new: Ring) -> float:
     """The share of all keys that are among these and change destination."""
-    before, after = (_names(ring)[_owners(ring, keys)] for ring in (old, new))
+    before, after = (np.array([*ring.destinations, None], object)[_owners(ring, keys)] for ring in (old, new))
     return int(np.count_nonzero(before != after)) / SEEDS
-
-
-def _names(ring: Ring) -> NDArray[np.object_]:
-    return np.array([*ring.destinations, None], object)
 
 
 def _owners(ring: Ring, keys: NDArray[np.intp] | None = None) -> NDArray[np.int64]:

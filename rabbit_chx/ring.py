@@ -30,6 +30,10 @@ class ToExchange:
 
 Destination: TypeAlias = "str | ToExchange"
 
+_HOW_TO_LEARN_IT: Final = (
+    "Read it from the broker (`rabbitmqctl eval` of rabbit_exchange_type_consistent_hash:ring_state/2) and pass it to "
+    "Ring.read(), or infer it from observed messages with infer()"
+)
 # What erlang:list_to_integer/1 accepts; Python's int() also accepts spaces, underscores and other digits.
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
@@ -201,6 +205,11 @@ class Ring:
         """Whether the order of the buckets is known."""
         return self.runs is not None
 
+    def require_known(self) -> Self:
+        """Return the ring; raise RingUnknown if the order of its buckets is unknown."""
+        self._runs()
+        return self
+
     @property
     def bucket_map(self) -> tuple[Destination, ...]:
         """The destination of each bucket, in order."""
@@ -228,11 +237,7 @@ class Ring:
 
     def _runs(self) -> tuple[_Run, ...]:
         if self.runs is None:
-            raise RingUnknown(
-                f"the order of the buckets is unknown: {self.why_unknown}. Read it from the broker "
-                "(`rabbitmqctl eval` of rabbit_exchange_type_consistent_hash:ring_state/2) and pass it to "
-                "Ring.read(), or infer it from observed messages with infer()"
-            )
+            raise RingUnknown(f"the order of the buckets is unknown: {self.why_unknown}", _HOW_TO_LEARN_IT)
         return self.runs
 
     # create_binding with chx_hash_ring_update_fun/3: a destination with buckets gets no more.

@@ -19,6 +19,15 @@ def printable(text: str, *, keep: str = "") -> str:
     return UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else repr(found[0])[1:-1], text)
 
 
+def counted(count: int, singular: str, plural: str = "") -> str:
+    """A count with its noun.
+
+    >>> counted(1, "step"), counted(2, "policy", "policies")
+    ('1 step', '2 policies')
+    """
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+
+
 def listed(queues: Sequence[str]) -> str:
     """The first names of queues, and the number of others.
 

@@ -9,7 +9,7 @@ No password appears in ``repr()``, in ``str()`` or in an error.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -75,6 +75,20 @@ class BrokerUrl:
         if isinstance(url, BrokerUrl):
             return url
         return cls._parse(url, {"amqp", "amqps"}, "amqp://user:password@host:5672/vhost, or amqps://")
+
+    @classmethod
+    def several(cls, url: str | BrokerUrl | Sequence[str | BrokerUrl]) -> tuple[BrokerUrl, ...]:
+        """Parse the URL, or the URLs, of a client, which it tries in turn.
+
+        Raises:
+            InvalidValue: a text is not such a URL, or there is none.
+        """
+        urls = (url,) if isinstance(url, (str, BrokerUrl)) else url
+        if not isinstance(urls, (list, tuple)) or not all(isinstance(one, (str, BrokerUrl)) for one in urls):
+            raise InvalidValue("broker URL", type(url).__name__, "a str or a list of str")
+        if not urls:
+            raise InvalidValue("broker URL", "an empty list", "one or more URLs")
+        return tuple(map(cls.parse, urls))
 
     @classmethod
     def for_streams(cls, url: str | BrokerUrl, *, port: int = 0) -> BrokerUrl:

@@ -2,6 +2,7 @@
 
     bootstrap.py demo                  .venv with the package and the libraries to start a broker and read topology files
     bootstrap.py test                  .venv with the tools and libraries of the tests as well
+    bootstrap.py newest                .venv/newest with what the tests need, on the newest supported Python that this machine has
     bootstrap.py oldest-pika           the oldest supported pika, in a separate folder
     bootstrap.py pyspark RELEASE       an older PySpark with the connector, in a separate environment
     bootstrap.py spark                 PySpark in .venv
@@ -33,6 +34,7 @@ from environment import (
     OLDEST,
     apt_install,
     can_install,
+    find_python,
     finish,
     install,
     install_checkout,
@@ -46,6 +48,7 @@ from environment import (
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
+NEWEST = VENV / "newest"
 # The requirements of PySpark without Spark Connect, by their names in constraints.txt.
 WITHOUT_PANDAS = (
     *("rabbit-chx", "rabbit-chx[aio]", "rabbit-chx[spark]", "rabbit-chx[streams]", "rabbit-chx[testing]"),
@@ -74,6 +77,8 @@ def main(verb: str = "", *arguments: str) -> None:
     without_arguments = {
         "demo": lambda: package("what it needs", *DEMO),
         "test": test,
+        "newest": newest,
+        "newest-here": newest_here,
         "oldest-pika": oldest_pika,
         "spark": spark,
         "java": java,
@@ -107,6 +112,27 @@ def test() -> None:
         install(VENV, pinned("(amqp10)"))
     else:
         say("no C compiler, or no headers of Python: the tests with AMQP 1.0, MQTT and STOMP are skipped")
+
+
+def newest() -> None:
+    """Set up NEWEST with the newest supported Python of this machine, unless .venv has it; report each newer one."""
+    versions = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', Path("pyproject.toml").read_text())
+    for version in reversed(versions):
+        if sys.version_info[:2] == tuple(map(int, version.split("."))):
+            say(f"no Python newer than {version}, which .venv has, is installed: nothing more to test")
+            shutil.rmtree(NEWEST, ignore_errors=True)
+            return
+        if python := find_python(version):
+            # Another version in NEWEST is replaced.
+            os.execve(python, [python, __file__, "newest-here"], {**os.environ, "PYTHON": python})  # noqa: S606
+        say(f"NOT TESTED ON PYTHON {version}, which is supported: it is not installed here")
+
+
+def newest_here() -> None:
+    """Install the package and what its tests need into NEWEST, with the Python that runs this."""
+    make_environment(NEWEST)
+    say(f"installing rabbit-chx and what its tests need into {NEWEST.relative_to(ROOT)}")
+    install_checkout(NEWEST, pinned(*everything()))
 
 
 def spark() -> None:

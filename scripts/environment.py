@@ -14,13 +14,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pins import CONSTRAINTS, HASHES, needed, read_hashes, with_hashes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 OLDEST = (3, 11)
 SUDO = [] if os.geteuid() == 0 else ["sudo", "-n"]
@@ -75,6 +75,16 @@ def is_usable(folder: Path) -> bool:
     """Return whether the environment runs, has pip, and uses the Python passed to make, if any."""
     named = f"=={sys.version_info[:2]}" if os.environ.get("PYTHON") else f">={OLDEST}"
     return works(str(folder / "bin/python"), "-c", f"import pip, sys; assert sys.version_info[:2] {named}")
+
+
+def find_python(version: str) -> str | None:
+    """Return the path of a Python of this version, such as 3.13: on the PATH, or one that pyenv installed."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    found = [f"python{version}", *map(str, sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True))]
+    for python in filter(None, map(shutil.which, found)):
+        if works(python, "-c", "import tomllib, venv"):  # a command of pyenv's may have no Python behind it
+            return python
+    return None
 
 
 # --- what pip installs ----------------------------------------------------------------------------------------

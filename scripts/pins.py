@@ -20,7 +20,7 @@ CONSTRAINTS = Path("constraints.txt")
 HASHES = Path("hashes.txt")
 
 CONSTRAINTS_HEADER = """\
-# The versions the tests ran with, on Python 3.11 to 3.13: `make` installs exactly these, and of each only a file
+# The versions the tests ran with, on Python 3.11 to 3.14: `make` installs exactly these, and of each only a file
 # that hashes.txt knows. pyproject.toml holds the ranges that users of the package get.
 # Behind each stands who asks for it: another package, a list of pyproject.toml, or a (group) there.
 # Renew them all with `make constraints PYTHON=python3.11` (the oldest Python, so that the pins suit the

@@ -19,14 +19,15 @@ from typing import Any, Final, TypeVar
 
 from rabbit_chx import InvalidValue, RabbitChxError, publishing, topology
 from rabbit_chx.publishing import BrokerUrl, Credentials, Publisher, Timeouts, tls_context
-from rabbit_chx.streams import StreamPublisher, connect
+from rabbit_chx.streams import StreamConnection, StreamPublisher, StreamReader, connect
 from spark_connector.options import ConnectionOptions, StreamOptions, WriteOptions
 
 _T = TypeVar("_T")
 
 _IDLE_SECONDS: Final = 30.0
 """Less than the minute after which Spark kills an idle worker, so that the connection is closed properly."""
-_FLUSH_SECONDS: Final = 1.0
+FLUSH_SECONDS: Final = 1.0
+"""For the confirms of a publisher whose task has failed."""
 _REUSED: Final = "SPARK_REUSE_WORKER"
 """Spark sets this variable if a worker outlives its task."""
 
@@ -96,7 +97,7 @@ def _close_idle(key: tuple[Any, ...]) -> None:
 def discard(publisher: Publisher) -> None:
     """Close a publisher whose failures have been, or are about to be, reported."""
     with suppress(RabbitChxError):
-        publisher.close(timeout=_FLUSH_SECONDS)
+        publisher.close(timeout=FLUSH_SECONDS)
 
 
 def _publisher(options: WriteOptions, name: str) -> Publisher:
@@ -115,7 +116,7 @@ def _publisher(options: WriteOptions, name: str) -> Publisher:
         heartbeat=options.heartbeat_seconds,
         credentials=credentials_of(options),
         tls=tls_of(options),
-        name=name,
+        connection_name=name,
     )
 
 
@@ -132,7 +133,7 @@ def check_access(options: WriteOptions, exchanges: Iterable[str]) -> None:
     publishing.check_access(
         options.urls,
         exchanges,
-        name=f"{options.connection_name} check",
+        connection_name=f"{options.connection_name} check",
         timeout=options.connection_timeout_ms / 1000,
         credentials=credentials_of(options),
         tls=tls_of(options),
@@ -142,14 +143,27 @@ def check_access(options: WriteOptions, exchanges: Iterable[str]) -> None:
 # -- the stream protocol ----------------------------------------------------------------------------
 
 
-def connected(options: StreamOptions, opened: Callable[..., _T], **more: Any) -> _T:
+def connected(options: StreamOptions, *, stream: str | None = None, leader: bool = False) -> StreamConnection:
+    """Connect to the stream port; with ``stream``, to a node that has it."""
+    seconds = options.connection_timeout_ms / 1000
+    return _streams(options, connect, stream=stream, leader=leader, timeout=seconds)
+
+
+def stream_reader(options: StreamOptions, stream: str, **more: Any) -> StreamReader:
+    """Prepare a reader of a stream, which tries each connection for ``connectionTimeoutMs``."""
+    seconds = options.connection_timeout_ms / 1000
+    return _streams(
+        options, StreamReader, stream=stream, timeouts=Timeouts(connect=seconds, reconnect=seconds), **more
+    )
+
+
+def _streams(options: StreamOptions, opened: Callable[..., _T], **more: Any) -> _T:
     """Call ``opened`` with the addresses of the stream protocol, the user and TLS. Return the result."""
     given = {
         "tls": tls_of(options),
         "credentials": credentials_of(options),
         "follow_advertised": options.follow_advertised,
-        "name": f"{options.connection_name} driver",
-        "timeout": options.connection_timeout_ms / 1000,
+        "connection_name": f"{options.connection_name} driver",
         **more,
     }
     return opened(options.urls, **given)
@@ -165,21 +179,22 @@ def streams_of(options: WriteOptions) -> Sequence[str]:
     """Return the stream, or the partitions of the super stream."""
     if options.super_stream is None:
         return [options.stream or ""]
-    with connected(options, connect, stream=None) as connection:
+    with connected(options) as connection:
         return connection.partitions(options.super_stream)
 
 
 def open_publisher(options: WriteOptions, stream: str, producer: str | None, name: str) -> StreamPublisher:
     """Connect to the leader of a stream; ``name`` is the name of the connection."""
-    return connected(
-        options,
-        StreamPublisher,
-        stream=stream,
-        name=producer,
-        connection_name=name,
+    timeouts = Timeouts(
+        connect=options.connection_timeout_ms / 1000,
         reconnect=options.reconnect_timeout_ms / 1000,
         confirm=options.confirm_timeout_ms / 1000,
     )
+    publisher = _streams(
+        options, StreamPublisher, stream=stream, name=producer, connection_name=name, timeouts=timeouts
+    )
+    publisher.open()
+    return publisher
 
 
 # -- the management API -----------------------------------------------------------------------------

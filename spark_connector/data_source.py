@@ -13,22 +13,22 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable, Unquoted
-from spark_connector.bindings import bindings_of
-from spark_connector.columns import layout_of
+from rabbit_chx.errors import BrokerUnavailable, Unquoted
 from spark_connector.connections import NotOnThisMachine, check_target, credentials_of
-from spark_connector.counts import WriteCounts, counts_of
 from spark_connector.logs import log_line
 from spark_connector.options import WriteOptions
-from spark_connector.partition import WriteJob
-from spark_connector.queue_options import QueueOptions, no_batch_of_a_queue
-from spark_connector.queue_source import QueueStreamReader
-from spark_connector.read_columns import QUEUE_COLUMNS, checked_columns, spark_schema
-from spark_connector.read_options import ReadOptions
-from spark_connector.read_rows import ReadJob
-from spark_connector.readers import BatchReader, StreamingReader
+from spark_connector.queues.options import QueueOptions, no_batch_of_a_queue
+from spark_connector.queues.source import QueueStreamReader
+from spark_connector.reading.columns import QUEUE_COLUMNS, checked_columns, spark_schema
+from spark_connector.reading.options import ReadOptions
+from spark_connector.reading.readers import BatchReader, StreamingReader
+from spark_connector.reading.rows import ReadJob
 from spark_connector.session import SessionSettings, set_python_of_tasks
-from spark_connector.writer import Writer
+from spark_connector.writing.bindings import bindings_of
+from spark_connector.writing.columns import layout_of
+from spark_connector.writing.counts import WriteCounts, counts_of
+from spark_connector.writing.partition import WriteJob
+from spark_connector.writing.writer import Writer
 
 
 class RabbitMQDataSource(DataSource):
@@ -37,8 +37,8 @@ class RabbitMQDataSource(DataSource):
         df.write.format("rabbitmq").option("url", url).option("exchange", "orders").mode("append").save()
         spark.read.format("rabbitmq").option("url", url).option("superStream", "orders").load()
 
-    `spark_connector.columns.COLUMNS` and `spark_connector.options.OPTIONS` list the columns and options of a write,
-    `spark_connector.read_columns` and `spark_connector.read_options` those of a read.
+    `spark_connector.writing.columns.COLUMNS` and `spark_connector.options.OPTIONS` list the columns and options of a write,
+    `spark_connector.reading.columns` and `spark_connector.reading.options` those of a read.
     """
 
     session: ClassVar[SessionSettings] = SessionSettings()
@@ -126,7 +126,7 @@ def _check_broker(options: WriteOptions) -> None:
     except InvalidValue as error:
         hint = "; ".join(filter(None, (error.hint, "checkExchange=false skips this check")))
         raise InvalidValue(error.what, error.got, error.expected, hint) from None
-    except (BrokerUnavailable, StreamUnavailable) as error:
+    except BrokerUnavailable as error:
         if error.permanent:
             raise
         raise BrokerUnavailable(

@@ -19,8 +19,8 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.errors import Unquoted
 from spark_connector.option_table import OptionTable, keys_of, nearest, option_name
 from spark_connector.options import WriteOptions, no_speculation, targets_in
-from spark_connector.queue_options import QueueOptions
-from spark_connector.read_options import ReadOptions
+from spark_connector.queues.options import QueueOptions
+from spark_connector.reading.options import ReadOptions
 
 _Table = TypeVar("_Table", bound=OptionTable)
 

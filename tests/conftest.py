@@ -27,7 +27,7 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         Path(__file__).parents[1] / ".pytest_cache/bytecode"
     )
 
-pytest_plugins = ["tests.proof_report", "tests.parallel", "tests.slow_start"]
+pytest_plugins = ["tests.proof_report", "tests.parallel", "tests.skips", "tests.slow_start"]
 
 REAL = ("broker", "spark")
 """Markers, and the folders of the same names."""

@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from rabbit_chx.streams.chunks import Chunk, records_of
-from rabbit_chx.streams.messages import decode
+from rabbit_chx.streams.messages.chunks import Chunk, records_of
+from tests.stream_messages import decode
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,6 @@ def expected_rows(chunk: Chunk) -> list[dict[str, Any]]:
     for place, record in enumerate(records_of(chunk)):
         offset = chunk.first_offset + place
         row = asdict(decode(record, chunk.stream, offset))
-        row |= {"timestamp": moment(row["timestamp"]), "stream": chunk.stream, "offset": offset}
-        rows.append(row | {"stream_timestamp": moment(chunk.timestamp_ms)})
+        stored = {"stream": chunk.stream, "offset": offset, "stream_timestamp": moment(chunk.timestamp_ms)}
+        rows.append(row | stored)
     return rows

@@ -8,16 +8,45 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import pika
 
 from rabbit_chx.fields import Field
-from rabbit_chx.streams.messages import StreamMessage
+from rabbit_chx.streams.messages.message import row_of
 
 EXCHANGE = "a-hash-exchange"
 """An exchange that is bound to the stream. Messages to the default exchange have '' instead."""
 SECONDS = 1_700_000_000
+MOMENT = datetime.fromtimestamp(SECONDS, UTC)
+
+
+@dataclass(slots=True)
+class Row:
+    """The columns of a message; None means not set."""
+
+    body: bytes | None = None
+    routing_key: str | None = None
+    exchange: str | None = None
+    headers: dict[str, str | None] = field(default_factory=dict)
+    message_id: str | None = None
+    correlation_id: str | None = None
+    content_type: str | None = None
+    content_encoding: str | None = None
+    reply_to: str | None = None
+    type: str | None = None
+    app_id: str | None = None
+    user_id: str | None = None
+    expiration: str | None = None
+    priority: int | None = None
+    delivery_mode: int | None = None
+    timestamp: datetime | None = None
+
+
+def decode(data: bytes, stream: str, offset: int) -> Row:
+    """Decode one message to its columns."""
+    return Row(**row_of(data, stream, offset))
 
 
 @dataclass(frozen=True)
@@ -128,13 +157,13 @@ TEXTS = {
 """The headers that streams store, as text. No release stores arrays and tables."""
 
 
-def expected_of(name: str, release: str, stream: str) -> StreamMessage:
+def expected_of(name: str, release: str, stream: str) -> Row:
     """The message as read from this stream of this release."""
     sent = FROM_0_9_1[name]
     old = release == "3.10"
     properties = {"delivery_mode": None if old else 1} | sent.properties
     if "timestamp" in properties:
-        properties["timestamp"] *= 1000
+        properties["timestamp"] = MOMENT
     headers = {header: TEXTS[header] for header, _ in sent.headers if header in TEXTS}
     if name == "header CC" and not old:
         headers = {"x-cc": '["other"]'}
@@ -143,7 +172,7 @@ def expected_of(name: str, release: str, stream: str) -> StreamMessage:
     if name == "reply to an address" and release != "4.3":
         properties["reply_to"] = "a b"  # 4.3 stores queue names as addresses, so an address is ambiguous
     exchange, key = (EXCHANGE, sent.routing_key) if name != "default exchange" else ("", stream)
-    return StreamMessage(sent.body, key, exchange, headers, **properties)
+    return Row(sent.body, key, exchange, headers, **properties)
 
 
 class Properties(pika.BasicProperties):

@@ -22,6 +22,17 @@ HOSTILE = (
     "long" * 50,
 )
 """Names of queues that a page, an event or a metric could misinterpret."""
+SCRIPTS = (
+    "<img src=x onerror=ran()>",
+    '"><script>ran()</script>',
+    "</script><script>ran()</script>",
+    "</style><svg onload=ran()>",
+    "</title></text></textarea><iframe onload=ran()>",
+    "' onmouseover='ran()' onfocus=ran() autofocus x='",
+    "javascript:ran()",
+    "]]><script>ran()</script>",
+)
+"""Names that call a function if a page takes them for markup or for an address."""
 
 
 def observed(queues: Iterable[str]) -> Observed:

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import pika
 
-from rabbit_chx.publishing import Publisher
+from rabbit_chx.publishing import Bulk, Publisher
 
 EXCHANGE = "benchmark"
 SLOTTED = "benchmark.slots"
@@ -121,9 +121,14 @@ def rabbit_chx_publisher(load: Load) -> None:
 
 
 def publish(publisher: Publisher, load: Load) -> None:
+    with publisher.bulk() as bulk:
+        add(bulk, load)
+
+
+def add(bulk: Bulk, load: Load) -> None:
     for start in range(0, len(load.keys), 10_000):
         keys = load.keys[start : start + 10_000]
-        publisher.publish_many([load.body] * len(keys), keys)
+        bulk.add_many([load.body] * len(keys), keys)
 
 
 def bare_socket(load: Load) -> None:

@@ -28,14 +28,14 @@ class Writing:
 def publisher(writing: Writing) -> int:
     """Send encoded messages under a name, so that the broker drops messages that it already has."""
     with StreamPublisher(writing.stream_url, writing.stream, name="benchmark") as publisher:
-        publisher.send_messages(writing.messages)
+        publisher.publish_encoded(writing.messages)
         return publisher.totals.confirmed
 
 
 def publisher_of_bodies(writing: Writing) -> int:
     """Send bodies, which the publisher encodes, under a name."""
     with StreamPublisher(writing.stream_url, writing.stream, name="benchmark") as publisher:
-        publisher.send(writing.bodies)
+        publisher.publish_many(writing.bodies)
         return publisher.totals.confirmed
 
 

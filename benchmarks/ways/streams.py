@@ -16,7 +16,7 @@ from ways.publishing import exactly, frame, handshake
 
 from rabbit_chx.streams import OffsetSpec, StreamReader, connect
 
-COLUMNS = ["value", "routing_key"]
+COLUMNS = ["body", "routing_key"]
 _PREFETCH = 5_000
 _CREDIT = 20
 _SECONDS = 30.0

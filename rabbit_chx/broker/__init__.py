@@ -17,13 +17,11 @@ from rabbit_chx.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from rabbit_chx.broker.amqp import connect as connect, server_version as server_version
     from rabbit_chx.broker.applying.handover import (
-        MARKER as MARKER,
         NotDrained as NotDrained,
         drain as drain,
         drain_async as drain_async,
         drain_in_order as drain_in_order,
         drain_in_order_async as drain_in_order_async,
-        is_marker as is_marker,
         pass_marker as pass_marker,
         pass_marker_async as pass_marker_async,
     )
@@ -35,7 +33,7 @@ if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "rabbit_chx.broker.applying.handover": "MARKER NotDrained drain drain_async drain_in_order drain_in_order_async is_marker pass_marker pass_marker_async",
+            "rabbit_chx.broker.applying.handover": "NotDrained drain drain_async drain_in_order drain_in_order_async pass_marker pass_marker_async",
             "rabbit_chx.broker.amqp": "connect server_version",
             "rabbit_chx.broker.credentials": "Credentials",
             "rabbit_chx.errors": "BrokerUnavailable InvalidValue",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import ssl
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.broker.credentials import Credentials, check_credentials, login
 from rabbit_chx.broker.reasons import why_down, why_reset
-from rabbit_chx.broker.tls import warn_if_unchecked
+from rabbit_chx.broker.tls import default_context, warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.urls import BrokerUrl
 
@@ -44,7 +44,7 @@ def parameters_of(
         sasl = pika.credentials.ExternalCredentials()
     else:
         sasl = pika.PlainCredentials(*login(credentials, url))
-    secure = pika.SSLOptions(tls or ssl.create_default_context(), url.host) if url.tls else None
+    secure = pika.SSLOptions(tls or default_context(), url.host) if url.tls else None
     options: dict[str, Any] = {
         "heartbeat": heartbeat,
         "blocked_connection_timeout": blocked_timeout,
@@ -65,7 +65,7 @@ def parameters_of(
 
 
 def connect(
-    url: str | BrokerUrl,
+    url: str | BrokerUrl | Sequence[str | BrokerUrl],
     *,
     name: str = "rabbit-chx",
     timeout: float = 5.0,
@@ -76,9 +76,9 @@ def connect(
     """Open a blocking connection, which drops itself if a command gets no answer within 30 seconds.
 
     Args:
-        url: the broker.
+        url: the broker, or several addresses that are tried in turn.
         name: the connection's name in the broker's list.
-        timeout: seconds for the attempt.
+        timeout: seconds for each attempt.
         heartbeat: the heartbeat timeout in seconds.
         credentials: user and password, where the URL does not hold them.
         tls: the context for ``amqps``; by default the certificate and the host name are verified.
@@ -86,19 +86,31 @@ def connect(
     Raises:
         BrokerUnavailable: the connection did not open; the message says why.
     """
+    failed: list[BrokerUnavailable] = []
+    for one in BrokerUrl.several(url):
+        try:
+            parameters = parameters_of(
+                one, name=name, timeout=timeout, heartbeat=heartbeat, credentials=credentials, tls=tls
+            )
+            if one.tls:
+                warn_if_unchecked(tls, str(one))
+            return _opened(parameters, one)
+        except BrokerUnavailable as error:
+            failed.append(error)
+    if len(failed) == 1:
+        raise failed[0]
+    raise BrokerUnavailable("; ".join(map(str, failed)), permanent=all(error.permanent for error in failed))
+
+
+def _opened(parameters: pika.ConnectionParameters, url: BrokerUrl) -> pika.BlockingConnection:
     from pika.adapters.utils.connection_workflow import AMQPConnectorException
     from pika.exceptions import AMQPError
 
     from rabbit_chx.broker.timed_connection import TimedConnection
 
-    url = BrokerUrl.parse(url)
-    parameters = parameters_of(
-        url, name=name, timeout=timeout, heartbeat=heartbeat, credentials=credentials, tls=tls
-    )
-    if url.tls:
-        warn_if_unchecked(tls, str(url))
     try:
-        return TimedConnection(parameters)
+        with without_pikas_log():
+            return TimedConnection(parameters)
     except AMQPConnectorException:  # the peer sent nothing; pika does not derive this one from AMQPError
         raise BrokerUnavailable(
             f"{url} accepted the connection but sent nothing; is this the AMQP port?"
@@ -137,6 +149,33 @@ def _is_unexpected(record: logging.LogRecord) -> bool:
 
 for _name in ("pika.channel", "pika.adapters.blocking_connection"):
     logging.getLogger(_name).addFilter(_is_unexpected)
+
+
+class _Quiet(threading.local):
+    active = False
+
+
+_quiet: Final = _Quiet()
+
+
+@contextmanager
+def without_pikas_log() -> Iterator[None]:
+    """Suppress what pika logs on this thread, where its errors are raised or logged by the caller: eight lines for each attempt."""
+    before, _quiet.active = _quiet.active, True
+    try:
+        yield
+    finally:
+        _quiet.active = before
+
+
+for _name in (
+    *("channel", "connection", "heartbeat", "adapters.base_connection", "adapters.blocking_connection"),
+    *(
+        f"adapters.utils.{name}"
+        for name in ("connection_workflow", "io_services_utils", "selector_ioloop_adapter")
+    ),
+):
+    logging.getLogger(f"pika.{_name}").addFilter(lambda _: not _quiet.active)
 
 
 def server_version(connection: pika.BlockingConnection) -> str:

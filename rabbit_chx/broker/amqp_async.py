@@ -7,7 +7,7 @@ from typing import Any
 
 from rabbit_chx.broker.credentials import Credentials, login
 from rabbit_chx.broker.reasons import Reason, why_external_refused, why_rejected, why_unreachable
-from rabbit_chx.broker.tls import warn_if_unchecked
+from rabbit_chx.broker.tls import default_context, warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, MissingDependency
 from rabbit_chx.urls import BrokerUrl
 
@@ -50,7 +50,7 @@ async def connect(
             password=password,
             virtualhost=broker.vhost,
             ssl=broker.tls,
-            ssl_context=(tls or ssl.create_default_context()) if broker.tls else None,
+            ssl_context=(tls or default_context()) if broker.tls else None,
             timeout=broker.parameters.get("socket_timeout", _PATIENCE),
             heartbeat=str(broker.parameters.get("heartbeat", heartbeat)),
             client_properties={"connection_name": name, "product": "rabbit-chx"},

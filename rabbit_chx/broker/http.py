@@ -19,6 +19,7 @@ from functools import partial
 from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from typing import Any, Final
 
+from rabbit_chx.broker.tls import default_context
 from rabbit_chx.urls import ManagementUrl
 
 TIMEOUT: Final = 30.0
@@ -54,7 +55,7 @@ class HttpClient:
         self, url: ManagementUrl, *, tls: ssl.SSLContext | None, timeout: float, proxy: str | None = None
     ) -> None:
         self._url = url
-        self._tls = (tls or ssl.create_default_context()) if url.tls else None
+        self._tls = (tls or default_context()) if url.tls else None
         self._timeout = timeout
         self._connect_seconds = min(timeout, _CONNECT_SECONDS)
         self._proxy = ManagementUrl.parse(proxy) if proxy else None

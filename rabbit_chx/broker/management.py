@@ -30,7 +30,7 @@ from rabbit_chx.broker.reasons import why_tls_failed
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.releases import Release, Store
-from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue
+from rabbit_chx.topology.model import Binding, Exchange, NodeState, Policy, Queue
 from rabbit_chx.urls import BrokerUrl, ManagementUrl
 
 _T = TypeVar("_T")
@@ -69,9 +69,9 @@ class Management:
         proxy: str | None = None,
     ) -> None:
         parts = ManagementUrl.parse(url)
-        own = (parts.user, parts.password) if parts.user else None
         self._base = parts.base
-        self._own = own
+        self._own = (parts.user, parts.password) if parts.user else None
+        self._answered = False
         self._credentials = credentials
         self._timeout = timeout
         self._http = HttpClient(parts, tls=tls, timeout=timeout, proxy=proxy)
@@ -132,14 +132,14 @@ class Management:
         """The user of the API, and its tags."""
         return self._get(["whoami"], rows.user)
 
-    def nodes(self) -> dict[str, bool]:
-        """The nodes of the cluster and whether each runs; this needs the tag ``monitoring``."""
-        found = self._list(["nodes"], rows.name_and("running", bool), columns="name,running")
-        return dict(found)
+    def nodes(self) -> dict[str, NodeState]:
+        """The nodes of the cluster; this needs the tag ``monitoring``."""
+        return dict(self._list(["nodes"], rows.node, columns=rows.NODE_COLUMNS))
 
-    def uptimes(self) -> dict[str, int | None]:
-        """The uptime of each node in milliseconds, None if it is down; this needs the tag ``monitoring``."""
-        return dict(self._list(["nodes"], rows.uptime, columns="name,uptime"))
+    def members(self, vhost: str) -> dict[str, tuple[str, ...]]:
+        """The nodes of each replicated queue, without the names of other queues."""
+        listed = self._pages(["queues", vhost], rows.members, columns="name,type,members")
+        return {name: nodes for name, nodes in listed if nodes}
 
     def store(self, release: str) -> Store | None:
         """The metadata store, None if it cannot be read.
@@ -270,8 +270,7 @@ class Management:
         self, method: str, path: list[str], *, body: Any = None, tag: str = "", **options: str
     ) -> Iterator[Answer]:
         """The answer to one request; the path comes in its parts, since names may hold slashes."""
-        query = f"?{urlencode(options)}" if options else ""
-        address = f"/api/{'/'.join(quote(part, safe='') for part in path)}{query}"
+        address = f"/api/{'/'.join(quote(part, safe='') for part in path)}?{urlencode(options)}".rstrip("?")
         user, password = self._own or (self._credentials() if self._credentials else ("guest", "guest"))
         headers = {
             **basic_auth("Authorization", user, password),
@@ -280,9 +279,10 @@ class Management:
             **({"If-None-Match": tag} if tag else {}),
         }
         self.requests += 1
-        data = None if body is None else json.dumps(body).encode()
         try:
+            data = None if body is None else json.dumps(body).encode()
             with self._http.send(method, address, headers, data) as answer:
+                self._answered = True
                 if not (200 <= answer.status < 300 or (tag and answer.status == _UNCHANGED)):
                     refused = self._refused(answer, method, path, user)
                     refused.permanent = answer.status in _FINAL
@@ -324,9 +324,8 @@ class Management:
             )
         if answer.status in {401, 403}:
             return BrokerUnavailable(f"the broker at {self._base} rejected the user {user!r} or the password")
-        return BrokerUnavailable(
-            f"the management API at {self._base} answered {answer.status} to {path[0]}: {reason or answer.reason}"
-        )
+        words = f"answered {answer.status} to {path[0]}: {reason or answer.reason}"
+        return BrokerUnavailable(f"the management API at {self._base} {words}")
 
     def _no_api(self) -> BrokerUnavailable:
         return BrokerUnavailable(f"{self._base} is not a management API: {_ENABLE}")
@@ -340,7 +339,8 @@ class Management:
             case ConnectionResetError():
                 text = f"{self._base} closed the connection; is this the AMQP port?"
             case _:
-                text = f"no management API answers at {self._base} ({error.strerror or error}): {_ENABLE}"
+                hint = "" if self._answered else f": {_ENABLE}"
+                text = f"no management API answers at {self._base} ({error.strerror or error}){hint}"
         return BrokerUnavailable(text)
 
 

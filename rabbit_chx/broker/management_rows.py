@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, get_args
 
 from rabbit_chx.ring import ToExchange
-from rabbit_chx.topology.model import SINGLE_ACTIVE_CONSUMER, Binding, Exchange, Policy, Queue, QueueType
+from rabbit_chx.topology.model import (
+    SINGLE_ACTIVE_CONSUMER,
+    Binding,
+    Exchange,
+    NodeState,
+    Policy,
+    Queue,
+    QueueType,
+)
 
 _T = TypeVar("_T")
 
@@ -165,9 +173,23 @@ def queue_state(row: Any, *, now: float) -> QueueState:
     )
 
 
-def uptime(row: Any) -> tuple[str, int | None]:
-    """The name of a node and its uptime in milliseconds; None if the node is down."""
-    return field_of(row, "name", str), field_of(row, "uptime", int, None)
+NODE_COLUMNS: Final = "name,running,uptime,partitions,mem_alarm,disk_free_alarm"
+_ALARMS: Final = {"mem_alarm": "memory", "disk_free_alarm": "disk"}
+
+
+def node(row: Any) -> tuple[str, NodeState]:
+    """The name of a node and its state."""
+    return field_of(row, "name", str), NodeState(
+        field_of(row, "running", bool),
+        field_of(row, "uptime", int, None),
+        tuple(map(str, field_of(row, "partitions", list, []))),
+        tuple(alarm for column, alarm in _ALARMS.items() if row.get(column) is True),
+    )
+
+
+def members(row: Any) -> tuple[str, tuple[str, ...]]:
+    """The name of a queue and the nodes of its members; none for a queue without members."""
+    return field_of(row, "name", str), tuple(map(str, field_of(row, "members", list, [])))
 
 
 QUEUE_COLUMNS: Final = "name,type,durable,auto_delete,exclusive,arguments,effective_policy_definition"

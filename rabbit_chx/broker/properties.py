@@ -62,7 +62,7 @@ class Properties(BasicProperties):  # type: ignore[misc] # pika has no types
         others.headers = {}
         encoded = b"".join(others.encode())
         start = self._headers_at(encoded, 0)
-        return [encoded[:start], _table(self.headers), encoded[start + _U32.size :]]
+        return [encoded[:start], table(self.headers), encoded[start + _U32.size :]]
 
     def _headers_at(self, encoded: bytes, offset: int) -> int:
         """Return where the headers begin: after two strings, each of which may be missing."""
@@ -82,7 +82,15 @@ def content_header(received: bytes) -> tuple[int, frame.Header] | None:
     end = _BEFORE_SIZED + size
     if received[end : end + 1] != bytes([_END]):
         return None
-    return end + 1, frame.Header(channel, body_size, Properties().decode(received[_FRAME.size : end]))
+    return end + 1, frame.Header(channel, body_size, _decoded(received[_FRAME.size : end]))
+
+
+def _decoded(encoded: bytes) -> Properties:
+    """Return the properties; none if they cannot be decoded, because each redelivery would end the next connection."""
+    try:
+        return Properties().decode(encoded)
+    except Exception:  # noqa: BLE001 - a publisher may send any bytes
+        return Properties()
 
 
 def _moment(seconds: int) -> datetime | Field:
@@ -142,7 +150,8 @@ def _table_items(encoded: bytes, at: int, stop: int, depth: int) -> dict[str | b
     return items
 
 
-def _table(items: dict[str | bytes, Any]) -> bytes:
+def table(items: dict[str | bytes, Any]) -> bytes:
+    """Encode headers, with their size."""
     pieces: list[bytes] = []
     for name, value in items.items():
         data.encode_short_string(pieces, name)
@@ -157,7 +166,7 @@ def _encoded(value: Any) -> bytes:
         case Field(tag="T"):
             return b"T" + _U64.pack(value.value)
         case dict():
-            return b"F" + _table(value)
+            return b"F" + table(value)
         case list():
             return _sized(b"A", map(_encoded, value))
     pieces: list[bytes] = []

@@ -12,6 +12,8 @@ from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.plugins import why_refused_type
 
 # Reply codes of the broker after which the same attempt would end the same way (AMQP 0-9-1, section 1.2).
+_BROKER: Final = "the broker"
+"""Instead of an address, where the caller knows none."""
 _PERMANENT_CODES: Final = {402, 403, 404, 406, 501, 503, 504, 505, 530, 540}
 # If a connection ends before it is open, pika guesses the reason and keeps the broker's own words as text.
 _CLOSED_BY_BROKER = re.compile(r"ConnectionClosedByBroker: \((\d+)\) ['\"](.*)['\"]", re.DOTALL).search
@@ -66,31 +68,44 @@ def why_down(error: BaseException, where: str, *, needs: Needs | None = None) ->
             return Reason(str(error), error.permanent)
         case exceptions.ConnectionOpenAborted():
             hint = f" after authentication ({_SILENT})" if "TUNE" in str(error) else ""
-            return Reason(f"the broker at {where} took too long to open the connection{hint}")
+            return Reason(f"{_the_broker(where)} took too long to open the connection{hint}")
         case exceptions.ConnectionBlockedTimeout():
             return Reason(
-                f"the broker at {where} blocked publishing for too long (memory or disk alarm)",
+                f"{_the_broker(where)} blocked publishing for too long (memory or disk alarm)",
                 permanent=True,
             )
         case exceptions.NoFreeChannels():
             return Reason(
-                f"the broker at {where} allows too few channels on a connection: increase channel_max in "
+                f"{_the_broker(where)} allows too few channels on a connection: increase channel_max in "
                 "rabbitmq.conf or in the URL",
                 permanent=True,
             )
         case exceptions.ConnectionClosedByBroker() | exceptions.ChannelClosedByBroker():
             return _why_closed(error.reply_code, error.reply_text, where, needs or Needs())
         case exceptions.ProtocolVersionMismatch() | exceptions.InvalidFrameError():
-            return Reason(f"the server at {where} does not speak AMQP 0-9-1", permanent=True)
+            return Reason(f"{_the_server(where)} does not speak AMQP 0-9-1", permanent=True)
         case exceptions.StreamLostError() | exceptions.AMQPHeartbeatTimeout():
             return Reason(f"the connection to {where} was lost: {error}")
         case NotAmqp():
             hint = " but TLS: its URL begins with amqps" if error.first.startswith(_TLS_RECORDS) else ""
-            return Reason(f"the server at {where} does not speak AMQP 0-9-1{hint}", permanent=True)
+            return Reason(f"{_the_server(where)} does not speak AMQP 0-9-1{hint}", permanent=True)
         case exceptions.AuthenticationError():
             return why_external_refused(where)
         case _:
             return why_unreachable(error, where)
+
+
+def _the_broker(where: str) -> str:
+    """The broker at an address; a caller that does not know the address calls it the broker."""
+    return where if where == _BROKER else f"the broker at {where}"
+
+
+def _the_server(where: str) -> str:
+    return where if where == _BROKER else f"the server at {where}"
+
+
+def _no_answer(where: str) -> str:
+    return "the broker does not answer" if where == _BROKER else f"no broker answers at {where}"
 
 
 def why_refused(
@@ -99,7 +114,7 @@ def why_refused(
     *,
     at: Needs | None = None,
     what: str = "this",
-    where: str = "the broker",
+    where: str = _BROKER,
 ) -> str:
     """Why the broker refused work that needs these permissions (see `why_denied`), or ended the connection."""
     words = str(getattr(error, "reply_text", error))
@@ -112,13 +127,13 @@ def why_unreachable(error: BaseException, where: str) -> Reason:
     """Explain an error below AMQP."""
     match error:
         case ssl.SSLError():
-            return why_tls_failed(error, f"the broker at {where}")
+            return why_tls_failed(error, f"{_the_broker(where)}")
         case TimeoutError():
-            return Reason(f"no broker answers at {where}: timed out")
+            return Reason(f"{_no_answer(where)}: timed out")
         case OSError():
-            return Reason(f"no broker answers at {where}: {error.strerror or error}")
+            return Reason(f"{_no_answer(where)}: {error.strerror or error}")
         case _:
-            return Reason(f"no broker answers at {where}: {str(error) or type(error).__name__}")
+            return Reason(f"{_no_answer(where)}: {str(error) or type(error).__name__}")
 
 
 def why_reset(error: ValueError, where: str) -> Reason:
@@ -134,7 +149,7 @@ def why_reset(error: ValueError, where: str) -> Reason:
 def why_external_refused(where: str) -> Reason:
     """Explain that the broker does not offer EXTERNAL on this connection."""
     return Reason(
-        f"the broker at {where} still requires a password: EXTERNAL needs the plugin rabbitmq_auth_mechanism_ssl, "
+        f"{_the_broker(where)} still requires a password: EXTERNAL needs the plugin rabbitmq_auth_mechanism_ssl, "
         "auth_mechanisms.1 = EXTERNAL in rabbitmq.conf, and a client certificate",
         permanent=True,
     )
@@ -144,28 +159,28 @@ def why_rejected(code: int, words: str, where: str) -> Reason:
     """Explain the broker's reply to a connection that was not open yet."""
     if code == 403 and "EXTERNAL" in words:
         return Reason(
-            f"the broker at {where} rejected the client certificate: no user matches its name (ssl_cert_login_from says "
+            f"{_the_broker(where)} rejected the client certificate: no user matches its name (ssl_cert_login_from says "
             "which part counts), or ssl_options.verify is not verify_peer; the broker log says which",
             permanent=True,
         )
     if code == 403:
         hint = "; guest may only connect from localhost" if "user 'guest'" in where else ""
-        return Reason(f"the broker at {where} rejected the user name or password{hint}", permanent=True)
+        return Reason(f"{_the_broker(where)} rejected the user name or password{hint}", permanent=True)
     if code == 530 and (denied := _NO_PERMISSION(words)):
         return Reason(
-            f"the user {denied[2]!r} has no permission in the virtual host {denied[1]!r} of the broker at {where}: "
+            f"the user {denied[2]!r} has no permission in the virtual host {denied[1]!r} of {_the_broker(where)}: "
             f"`{Needs().line(denied[1], denied[2])}` lets it connect",
             permanent=True,
         )
     if code == 530 and "not found" in words:
-        return Reason(f"the broker at {where} has no such virtual host", permanent=True)
+        return Reason(f"{_the_broker(where)} has no such virtual host", permanent=True)
     if code == 530 and not words:  # aiormq drops them
         return Reason(
-            f"the broker at {where} has no such virtual host, or the user has no permission there, or reached a "
+            f"{_the_broker(where)} has no such virtual host, or the user has no permission there, or reached a "
             "connection limit; the broker log says which",
             permanent=True,
         )
-    return Reason(f"the broker at {where} closed the connection: {code} {words}")
+    return Reason(f"{_the_broker(where)} closed the connection: {code} {words}")
 
 
 def why_tls_failed(error: ssl.SSLError, peer: str) -> Reason:
@@ -185,14 +200,14 @@ def _why_closed(code: int, words: str, where: str, needs: Needs) -> Reason:
         words = f"ACCESS_REFUSED, {denied}"
     if unknown := why_refused_type(words):
         words += f"; {unknown}"
-    text = f"the broker at {where} closed the connection or channel: {code} {words}"
+    text = f"{_the_broker(where)} closed the connection or channel: {code} {words}"
     return Reason(text, permanent=code in _PERMANENT_CODES)
 
 
 def _why_not_opened(text: str, where: str, otherwise: str) -> Reason:
     """Explain why a connection ended before it was open; the broker's words decide, not how far it had come."""
     if alert := _TLS_ALERT(text):
-        return Reason(f"TLS with the broker at {where} failed: {alert[1]}", permanent=True)
+        return Reason(f"TLS with {_the_broker(where)} failed: {alert[1]}", permanent=True)
     closed = _CLOSED_BY_BROKER(text)
     if closed is None:  # a broker that is killed ends the connection, too: no fault of user or password
         return Reason(f"the connection to {where} {otherwise}")

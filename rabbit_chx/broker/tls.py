@@ -60,6 +60,17 @@ def context(
         _load(lambda: made.load_verify_locations(ca_file), options[0], ca_file, hint)
     if cert_file is not None:
         _load(lambda: made.load_cert_chain(cert_file, key_file, key_password), options[1], cert_file, hint)
+    return _since_tls_1_2(made)
+
+
+def default_context() -> ssl.SSLContext:
+    """Return a context that verifies the certificate, against the system's CAs, and the host name."""
+    return _since_tls_1_2(ssl.create_default_context())
+
+
+def _since_tls_1_2(made: ssl.SSLContext) -> ssl.SSLContext:
+    # Debian's Python, and Ubuntu's, leave the minimum to the configuration of OpenSSL.
+    made.minimum_version = max(made.minimum_version, ssl.TLSVersion.TLSv1_2)
     return made
 
 

@@ -16,7 +16,8 @@ import click
 from rabbit_chx import __version__
 from rabbit_chx.cli.output import echo, notice
 from rabbit_chx.cli.verb import EXIT_CODES, Exit, write_exit_codes
-from rabbit_chx.errors import InvalidValue, RabbitChxError
+from rabbit_chx.errors import InvalidValue, RabbitChxError, RingUnknown
+from rabbit_chx.interruption import Terminated, terminated_as_interrupted
 
 _VERBS: Final = {
     "route": "Show which queue each key lands on.",
@@ -41,6 +42,10 @@ _VERBS: Final = {
 }
 
 # Verbs whose function or file has another name.
+_TO_LEARN_ORDER: Final = (
+    "With --url, the options --node, --pairs and --probe learn the order of a broker's ring, and `rabbit-chx export` writes it "
+    "into a file; `rabbit-chx ring --infer PAIRS.csv` infers it without a broker"
+)
 _NAMES: Final = {"import": "import_"}
 _MODULES: Final = {"import": "export"}
 
@@ -101,7 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, TextIOWrapper):  # invalid UTF-8 is shown as stderr shows it
         sys.stdout.reconfigure(errors="backslashreplace")
-    sys.exit(_exit_code(arguments))
+    with terminated_as_interrupted():
+        code = _exit_code(arguments)
+    sys.exit(code)
 
 
 def _exit_code(arguments: list[str]) -> int:
@@ -115,9 +122,11 @@ def _exit_code(arguments: list[str]) -> int:
         if complaint:  # none without a verb: the help is shown instead
             notice("Error", _without_secrets(complaint.rstrip()))
         return Exit.USAGE if isinstance(error, click.UsageError) else Exit.FAILED
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as error:
         echo("Interrupted.", err=True)
-        return Exit.INTERRUPTED
+        # click raises its Abort while it handles the interrupt.
+        by_sigterm = any(isinstance(each, Terminated) for each in (error, error.__context__))
+        return Exit.TERMINATED if by_sigterm else Exit.INTERRUPTED
     except BrokenPipeError:
         # The reader has closed the pipe (`| head`); Python must not report at exit that it cannot flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -134,7 +143,8 @@ def _fault(error: Exception) -> Exit:
     if "pika" in sys.modules and (reason := _why_amqp(error)):
         notice("Error", reason)
         return Exit.FAILED
-    text = _without_secrets(str(error))
+    text = f"{error.reason}. {_TO_LEARN_ORDER}" if isinstance(error, RingUnknown) else str(error)
+    text = _without_secrets(text)
     if isinstance(error, (RabbitChxError, OSError)):
         notice("Error", text)
         return Exit.USAGE if isinstance(error, InvalidValue) else Exit.FAILED

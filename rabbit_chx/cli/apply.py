@@ -6,12 +6,13 @@ from typing import Any
 
 from rabbit_chx.broker.applying.apply import apply as apply_steps
 from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, topology_options
-from rabbit_chx.cli.changes import agreed, check_can_ask, counted, read_and_print
+from rabbit_chx.cli.changes import agreed, check_can_ask, read_and_print, warn_of_stranding
 from rabbit_chx.cli.options import output_option
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.plan import plan_options, planned
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import ApplyStopped
+from rabbit_chx.text import counted
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.model import Topology
 from rabbit_chx.topology.planning.steps import Plan, Step
@@ -52,26 +53,25 @@ def apply(
     """Show the plan for FILE, ask for confirmation, and apply it to a broker.
 
     Each step is read back before the next one. The first step that fails, or whose result differs from the plan,
-    ends the command. Applying the same file again changes nothing.
+    ends the command. Applying the same file again changes nothing. The order of rings is recorded on the broker, also
+    if it is known (--node, --pairs, --probe) and nothing else changes: other commands then need no access to a node.
     """
-    check_can_ask(
-        "apply",
-        "--yes or --dry-run",
-        "`rabbit-chx plan FILE` shows what would be done",
-        yes=yes or dry_run,
-    )
+    hint = "`rabbit-chx plan FILE` shows what would be done"
+    check_can_ask("apply", "--yes or --dry-run", hint, yes=yes or dry_run)
     changed: list[str] = []
 
     def apply_one(wanted: Topology) -> int:
         observed = read_and_print(live, wanted, verbose=verbose)
         made = planned(wanted, observed, live, output, verbose=verbose, **options)
+        warn_of_stranding(live, made, observed)
         # The plan repairs or refuses problems of the broker; the file itself must have no errors.
         if not made.refusals and all(finding.severity != "error" for finding in lint(wanted)):
-            if dry_run or not made.steps:
-                return Exit.DIFFERENT if made.steps else Exit.FINE
-            if yes or agreed(made):
-                holder = "" if anonymous else None
-                return _apply(live, made, output, changed, record=not no_record, holder=holder)
+            records = bool(made.to_record) and not (no_record or live.amqp_only)
+            if dry_run or not (made.steps or records):
+                return Exit.DIFFERENT if dry_run and made.differs else Exit.FINE
+            if yes or not made.steps or agreed(made):
+                holding = {"record": not no_record, "holder": "" if anonymous else None}
+                return _apply(live, made, output, changed, **holding)
         echo("Nothing was changed.", err=True)
         return Exit.FAILED
 
@@ -104,8 +104,13 @@ def _apply(live: BrokerAccess, plan: Plan, output: str, changed: list[str], **op
             raise
     for what in applied.unverified:
         notice("Not verified", what)
-    if output == "table":
+    if output == "table" and total:
         echo(f"Done: {counted(total, 'step')}.")
+    for exchange in applied.recorded:
+        if output == "json":
+            print_json("recorded", exchange=exchange)
+        else:
+            echo(f"Recorded the bind order of exchange {exchange!r}.")
     changed.append(plan.vhost)
     return Exit.FINE
 

@@ -13,9 +13,9 @@ from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.reading.node import NodeCommand
 from rabbit_chx.broker.reading.reader import count_messages, read, read_existence
 from rabbit_chx.broker.reading.ring_order import learn
-from rabbit_chx.cli.completion import exchanges
+from rabbit_chx.cli.inputs import read_pairs
 from rabbit_chx.cli.options import (
-    BROKER,
+    ACCESS_OPTIONS,
     FILE,
     Login,
     broker_options,
@@ -26,9 +26,9 @@ from rabbit_chx.cli.options import (
 from rabbit_chx.cli.output import echo, notice
 from rabbit_chx.cli.plan_rows import condense
 from rabbit_chx.cli.progress import waiting
-from rabbit_chx.cli.ring import read_pairs
 from rabbit_chx.cli.verb import Exit, bundle, option
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
+from rabbit_chx.topology.checks.cluster import why_unchangeable
 from rabbit_chx.topology.file.definitions import looks_like_definitions
 from rabbit_chx.topology.file.load import read_file, topologies
 from rabbit_chx.topology.model import Observed, Topology
@@ -102,8 +102,8 @@ class BrokerAccess:
         Statistics count unacknowledged messages too, so the larger number is kept.
         """
         queues = sorted(observed.backlog.keys() & queues)
-        if self.amqp_only or not 0 < len(queues) <= _MOST_COUNTED:
-            return observed
+        if self.amqp_only or not 0 < len(queues) <= _MOST_COUNTED or why_unchangeable(observed):
+            return observed  # without a majority of the nodes, a connection is not even opened
         try:
             with waiting("Counting messages"), self.amqp(observed.topology.vhost) as connection:
                 now = count_messages(connection, queues)
@@ -140,7 +140,8 @@ class BrokerAccess:
         return seen
 
 
-def _with_access(given: dict[str, Any]) -> dict[str, Any]:
+def with_access(given: dict[str, Any]) -> dict[str, Any]:
+    """The values with the broker as ``live``."""
     given["pairs"] = tuple(pairs("--pairs", given["pairs"], "EXCHANGE=FILE", empty=False))
     return {
         "live": BrokerAccess(**{each.name: given.pop(each.name) for each in fields(BrokerAccess)}),
@@ -148,37 +149,7 @@ def _with_access(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-_of_rings = partial(option, group="Rings of unknown order")
-broker_access_options = bundle(
-    broker_options,
-    management_options,
-    option(
-        "--amqp-only",
-        group=BROKER,
-        is_flag=True,
-        help="Use AMQP alone, without the management API, and list what cannot be seen.",
-    ),
-    _of_rings(
-        "--node",
-        metavar="COMMAND",
-        envvar="RABBIT_CHX_NODE",
-        show_envvar=True,
-        help="Command that evaluates Erlang on a node: 'docker exec NAME rabbitmqctl eval'.",
-    ),
-    _of_rings(
-        "--probe",
-        shell_complete=exchanges,
-        metavar="X",
-        help="Infer the ring of exchange X by publishing probes; X and its queues must be quiet.",
-    ),
-    _of_rings(
-        "--pairs",
-        multiple=True,
-        metavar="X=PAIRS.csv",
-        help="Infer the ring of exchange X from lines of key,queue that consumers logged.",
-    ),
-    gather=_with_access,
-)
+broker_access_options = bundle(broker_options, management_options, *ACCESS_OPTIONS, gather=with_access)
 """The options of `BrokerAccess`, which the command gets as ``live``."""
 
 vhosts_option = option(

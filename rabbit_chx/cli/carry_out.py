@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
+from rabbit_chx.broker.management import Management
 from rabbit_chx.cli.broker_access import BrokerAccess
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.verb import Exit
-from rabbit_chx.consuming.holds import holds_on
-from rabbit_chx.consuming.scaling import Done, carry_out
+from rabbit_chx.consuming.changes.holds import holds_on
+from rabbit_chx.consuming.changes.scaling import Done, carry_out
 from rabbit_chx.errors import RabbitChxError
 from rabbit_chx.topology.model import Topology
 from rabbit_chx.topology.planning.steps import Plan
@@ -43,16 +45,24 @@ def carry_out_plans(live: BrokerAccess, plans: Sequence[Plan], output: str, **op
                 carry_out(plan, connection, management, on_done=show, **options)
     except RabbitChxError as stopped:
         notice("Error", str(stopped))
-        _print_unfinished(count)
-        return Exit.PARTLY if count else Exit.FAILED
+        begun = count > 0 or _is_held(management, plans)
+        _print_unfinished(begun=begun)
+        return Exit.PARTLY if begun else Exit.FAILED
     except KeyboardInterrupt:
-        _print_unfinished(count)
+        _print_unfinished(begun=count > 0)
         raise
     return Exit.FINE
 
 
-def _print_unfinished(count: int) -> None:
-    if count:
+def _is_held(management: Management, plans: Sequence[Plan]) -> bool:
+    """Whether queues are held, by this change or an earlier one; not known if the broker cannot be reached."""
+    with suppress(RabbitChxError):
+        return any(holds_on(management, plan.vhost) for plan in plans)
+    return False
+
+
+def _print_unfinished(*, begun: bool) -> None:
+    if begun:
         echo(
             "Not finished: run the same command again to continue. Held queues stay held until then.",
             err=True,

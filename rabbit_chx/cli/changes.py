@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, Final
 
@@ -14,10 +14,13 @@ from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.plan_rows import condense, percent, rows_of
 from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.errors import InvalidValue, Unquoted
+from rabbit_chx.text import counted
+from rabbit_chx.topology.checks.cluster import cluster_problems
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.checks.lint_rules import Finding
 from rabbit_chx.topology.model import Observed, RingSource, Topology
 from rabbit_chx.topology.planning.drain_order import drain_first_in, drain_stages
+from rabbit_chx.topology.planning.left_behind import left_behind
 from rabbit_chx.topology.planning.steps import Plan, RingChange, Strategy
 
 _MOST_ORDERS: Final = 5
@@ -27,15 +30,6 @@ _SOURCES: Final[dict[RingSource, str]] = {
     "record": "its order was recorded when it was applied",
     "inference": "its order was inferred from observed messages",
 }
-
-
-def counted(count: int, singular: str, plural: str = "") -> str:
-    """A count with its noun.
-
-    >>> counted(1, "step"), counted(2, "policy", "policies")
-    ('1 step', '2 policies')
-    """
-    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
 def check_can_ask(verb: str, instead: str, hint: str, *, yes: bool) -> None:
@@ -63,9 +57,16 @@ def print_findings(findings: Iterable[Finding]) -> None:
 def read_and_print(live: BrokerAccess, wanted: Topology, *, verbose: bool) -> Observed:
     """Read the broker; print the findings of lint and the sources of the rings."""
     observed = live.read(wanted)
+    warn_of_cluster(observed)
     print_findings(lint(wanted, observed))
     _print_rings(observed, verbose=verbose)
     return observed
+
+
+def warn_of_cluster(observed: Observed) -> None:
+    """Print what is wrong with the nodes of the cluster."""
+    for problem in cluster_problems(observed):
+        notice("Warning", problem)
 
 
 def _print_rings(observed: Observed, *, verbose: bool) -> None:
@@ -86,6 +87,21 @@ def _print_rings(observed: Observed, *, verbose: bool) -> None:
         echo(line, err=True)
 
 
+def warn_of_stranding(live: BrokerAccess, plan: Plan, observed: Observed) -> None:
+    """Warn of messages in queues that a plan unbinds: members of a group that restart no longer consume them."""
+    if plan.refusals:
+        return
+    left = left_behind(plan, observed)
+    waiting = live.recounted(observed, left).backlog
+    for queue in sorted(left):
+        if count := waiting.get(queue, 0):
+            notice(
+                "Warning",
+                f"queue {queue!r} is unbound with {counted(count, 'message')} in it: `rabbit-chx scale FILE` makes the same "
+                "change, but drains the queue first",
+            )
+
+
 def print_plan(plan: Plan, output: str, *, verbose: bool = False) -> None:
     """Print the steps of a plan, the keys that they move, the other strategies, and notes."""
     if output == "json":
@@ -100,10 +116,18 @@ def print_plan(plan: Plan, output: str, *, verbose: bool = False) -> None:
     for exchange, share in plan.slot_moves.items():
         echo(f"Exchange {exchange!r}: the slots that change move {percent(share)} of its keys.")
     _print_order(plan)
-    for note in condense((*plan.left_alone, *plan.notes)):
+    for note in condense((*plan.left_alone, *plan.notes, *_unrecorded(plan))):
         notice("Note", note, err=False)
     for refusal in condense(plan.refusals):
         notice("Refused", refusal)
+
+
+def _unrecorded(plan: Plan) -> Iterator[str]:
+    for exchange in plan.to_record:
+        yield (
+            f"the broker has no record of the bind order of exchange {exchange!r}: `apply` records it, and other commands "
+            "then need no access to a node"
+        )
 
 
 def _print_steps(plan: Plan, *, verbose: bool) -> None:
@@ -212,7 +236,7 @@ def _print_plan_as_json(plan: Plan) -> None:
         print_json("slots", exchange=exchange, moved=share)
     for gainer, losers in drain_first_in(plan).items():
         print_json("hold", hold=str(gainer), until_drained=sorted(map(str, losers)))
-    for note in (*plan.left_alone, *plan.notes):
+    for note in (*plan.left_alone, *plan.notes, *_unrecorded(plan)):
         print_json("note", note=note)
     for refusal in plan.refusals:
         print_json("refusal", refusal=refusal)

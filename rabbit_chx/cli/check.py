@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, topology_options
-from rabbit_chx.cli.changes import counted, read_and_print
+from rabbit_chx.cli.changes import read_and_print
 from rabbit_chx.cli.options import FILE, output_option
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.plan_rows import condense
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.text import counted
 from rabbit_chx.topology.checks.drift import Drift, drift
 from rabbit_chx.topology.checks.prometheus import prometheus_metrics
 from rabbit_chx.topology.model import Topology

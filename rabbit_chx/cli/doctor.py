@@ -25,7 +25,10 @@ from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.releases import Release
 from rabbit_chx.streams import Node, connect as open_streams
 from rabbit_chx.testing import available
+from rabbit_chx.text import counted
+from rabbit_chx.topology.checks.cluster import cluster_problems, why_unchangeable
 from rabbit_chx.topology.checks.ordered_queues import release_hazards
+from rabbit_chx.topology.model import Observed
 from rabbit_chx.urls import BrokerUrl
 
 _SPARK: Final = "Spark"
@@ -130,7 +133,8 @@ def _installed() -> Iterator[Check]:
 
 def _broker(url: str, login: Login, management_of: partial[Management]) -> Iterator[Check]:
     with waiting("Asking the broker"):
-        found = [*_broker_itself(url, login), _management(url, login, management_of), _streams(url, login)]
+        found = [*_management(url, login, management_of)]
+        found = [*_broker_itself(url, login), *found, _streams(url, login)]
     yield from found
 
 
@@ -172,7 +176,7 @@ def _ordered_queues(release: Release) -> Check:
     return Check("consumer groups", "ok", "no known fault with ordered queues")
 
 
-def _management(url: str, login: Login, management_of: partial[Management]) -> Check:
+def _management(url: str, login: Login, management_of: partial[Management]) -> Iterator[Check]:
     """Only the topology commands need the API, so it may be missing unless a URL was given."""
     try:
         management = management_of(url, **login)
@@ -181,8 +185,23 @@ def _management(url: str, login: Login, management_of: partial[Management]) -> C
     except RabbitChxError as error:
         hint = "pass --management-url; plan, check and export need it"
         state = "failed" if management_of.keywords["url"] else "missing"
-        return Check("management API", state, str(error), hint)
-    return Check("management API", "ok", f"RabbitMQ {release}, user {user!r} with the tags {tags or 'none'}")
+        yield Check("management API", state, str(error), hint)
+        return
+    yield Check("management API", "ok", f"RabbitMQ {release}, user {user!r} with the tags {tags or 'none'}")
+    yield _cluster(management, release)
+
+
+def _cluster(management: Management, release: str) -> Check:
+    """The nodes of the cluster, if the user may see them."""
+    try:
+        nodes = management.nodes()
+        mirrored = Release.parse(release, store=management.store(release))
+    except RabbitChxError as error:
+        return Check("cluster", "missing", str(error))
+    observed = Observed(release=mirrored, nodes=nodes)
+    if problems := "; ".join(cluster_problems(observed)):
+        return Check("cluster", "failed", problems, why_unchangeable(observed))
+    return Check("cluster", "ok", f"{counted(len(nodes), 'node')}, all running, no alarm")
 
 
 def _streams(url: str, login: Login) -> Check:

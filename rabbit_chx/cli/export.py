@@ -33,6 +33,10 @@ _WithRings: TypeAlias = tuple[Topology, Mapping[str, Ring]]
 
 _NOT_IN_FILES: Final = "users, permissions, topic permissions, operator policies, parameters, limits and tags"
 
+_MARKED: Final = (
+    "Predictions from the file are refused until the order is known: --node, --pairs or --probe learn it"
+)
+
 _format_options = bundle(
     option(
         "--format",
@@ -69,9 +73,10 @@ def export(*, live: BrokerAccess, vhost: str | None, kind: str, out: str | None)
         raise InvalidValue("export", "--amqp-only", "the management API, because AMQP cannot list objects")
     wanted = Topology(vhost=live.given.vhost if vhost is None else vhost)
     observed = replace(live, url=live.given.with_vhost(wanted.vhost)).read(wanted)  # --vhost wins
-    for name, ring in observed.rings.items():
-        if not ring.known:
-            notice("Warning", f"exchange {name!r} is written in an arbitrary order: {ring.why_unknown}")
+    for name in sorted(observed.topology.unordered):
+        ring = observed.rings.get(name)
+        why = "its weights are invalid" if ring is None else ring.why_unknown
+        notice("Warning", f"exchange {name!r} is written with `order: unknown`: {why}. {_MARKED}")
     management = live.management()
     try:
         _note_left_out(management.definitions(), [wanted.vhost])
@@ -119,20 +124,20 @@ def _in_ring_order(topology: Topology, live: BrokerAccess | None) -> _WithRings:
             destinations = {bound.destination for bound in topology.bindings_from(name)}
             if ring.known and {each.destination for each in ring.bindings} == destinations:
                 rings[name] = ring
-    unknown = [repr(name) for name in unordered_rings(topology) if name not in rings]
-    if unknown:
+    topology = in_ring_order(topology, rings) if rings else topology
+    if topology.unordered:
         how = (
             "the order could not be read from the broker (pass --node)"
             if live
             else "pass --url and --node to read it from the broker that exported the file, or use `rabbit-chx export`"
         )
+        names = ", ".join(map(repr, sorted(topology.unordered)))
         notice(
             "Warning",
-            f"the file does not tell the order of the rings of {', '.join(unknown)} in virtual host "
-            f"{topology.vhost!r}: its bindings are in another order than the buckets, so applying the result can route "
-            f"most keys to other queues; {how}",
+            f"the file does not contain the bind order of {names} in virtual host {topology.vhost!r}, so these exchanges "
+            f"are written with `order: unknown`, and predictions from the result are refused; {how}",
         )
-    return in_ring_order(topology, rings) if rings else topology, rings
+    return topology, rings
 
 
 def _note_left_out(definitions: Any, vhosts: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""``rabbit-chx route --file``: the queues of a message that passes through the exchanges of a topology file."""
+"""``rabbit-chx route``: the queues of a message that passes through the exchanges of a topology file or a broker."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from rabbit_chx.cli.answers import PredictedRoute, value_of
-from rabbit_chx.cli.options import mirror_of
+from rabbit_chx.cli.options import NO_RINGS, mirror_of
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.partitioning import AnyOf, ModulusHashExchange
 from rabbit_chx.releases import Release
+from rabbit_chx.ring import Ring
 from rabbit_chx.topology.model import CONSISTENT_HASH, Topology
 from rabbit_chx.topology.routes import Router
 
@@ -26,8 +27,10 @@ def is_alone(topology: Topology, exchange: str) -> bool:
 class FileRoutes:
     """Routes messages that are published to one exchange of a topology."""
 
-    def __init__(self, topology: Topology, exchange: str, release: Release) -> None:
-        self._router = Router(topology, release=release)
+    def __init__(
+        self, topology: Topology, exchange: str, release: Release, rings: Mapping[str, Ring] = NO_RINGS
+    ) -> None:
+        self._router = Router(topology, release=release, rings=rings)
         self._name = exchange
         self.has_slots = bool(topology.slots)
         self.ring: ConsistentHashExchange | None = None
@@ -35,7 +38,7 @@ class FileRoutes:
         self._slots = topology.slots_of(exchange)
         found = topology.exchange(exchange)
         if found is not None and found.type == CONSISTENT_HASH:
-            self.ring = mirror_of(topology, exchange, release)
+            self.ring = mirror_of(topology, exchange, release, rings)
         elif self._slots is not None:
             pairs = [(bound.destination, bound.key) for bound in self._slots.top_bindings]
             self._modulus = ModulusHashExchange(pairs, release=release)

@@ -15,7 +15,7 @@ from rabbit_chx.cli.options import Login, broker_options, output_option
 from rabbit_chx.cli.output import echo, print_json
 from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.cli.verb import Exit, option, verb
-from rabbit_chx.consuming.roll_call import MemberStatus, members, workers_of
+from rabbit_chx.consuming.member.roll_call import MemberStatus, members_over, workers_of
 
 _EVERY: Final = 2.0
 _NUMBERS: Final = ("queues", "per second", "unhandled")
@@ -53,7 +53,7 @@ def group(
         raise click.UsageError("missing broker URL: pass --url or set AMQP_URL")
     with connect(url, name="rabbit-chx group", **login) as connection:
         while True:
-            found = members(connection, name)
+            found = members_over(connection, name)
             ready = count_messages(connection, workers_of(found))
             if watch and sys.stdout.isatty():
                 click.clear()

@@ -7,10 +7,11 @@ from dataclasses import asdict
 import click
 
 from rabbit_chx.cli.broker_access import load_topologies, vhosts_option
-from rabbit_chx.cli.changes import counted, print_findings
+from rabbit_chx.cli.changes import print_findings
 from rabbit_chx.cli.options import FILE, other_release_option, output_option
 from rabbit_chx.cli.output import echo, print_json
 from rabbit_chx.cli.verb import Exit, verb
+from rabbit_chx.text import counted
 from rabbit_chx.topology.checks.lint import lint as find
 from rabbit_chx.topology.model import Topology
 

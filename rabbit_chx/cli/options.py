@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
@@ -18,7 +17,7 @@ from rabbit_chx.errors import InvalidValue
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.names import check_name
 from rabbit_chx.releases import NEWEST, Release
-from rabbit_chx.ring import Destination
+from rabbit_chx.ring import Destination, Ring
 from rabbit_chx.urls import BrokerUrl, ManagementUrl
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from rabbit_chx.topology.model import Topology
 
+NO_RINGS: Final[Mapping[str, Ring]] = {}
 BROKER: Final = "The broker"
 EXCHANGE: Final = "The exchange"
 FILE: Final = click.Path(readable=False)
@@ -77,7 +77,7 @@ class Login(TypedDict):
     """None verifies everything."""
 
 
-def _with_login(given: dict[str, Any]) -> dict[str, Any]:
+def with_login(given: dict[str, Any]) -> dict[str, Any]:
     """The values with the password file and the context of the TLS options as ``login``."""
     secure = _check_urls(given["url"], given.get("management_url"))
     files = {
@@ -126,7 +126,7 @@ def _check_urls(url: str | None, management_url: str | None) -> bool:
     return any(each.tls for each in found.values()) or not found
 
 
-broker_options = bundle(
+BROKER_OPTIONS: Final = (
     _of_broker(
         "-U",
         "--url",
@@ -149,19 +149,20 @@ broker_options = bundle(
     _secret_file("--tls-cert-file", help="Client certificate."),
     _secret_file("--tls-key-file", help="Private key, if --tls-cert-file does not contain it."),
     _of_broker("--insecure", is_flag=True, help="Disable TLS peer verification: for tests only."),
-    gather=_with_login,
 )
+broker_options = bundle(*BROKER_OPTIONS, gather=with_login)
 """The options of a connection; the command gets ``url`` and ``login``."""
 
 
-def _with_management(given: dict[str, Any]) -> dict[str, Any]:
+def with_management(given: dict[str, Any]) -> dict[str, Any]:
+    """The values with the management API as ``management_of``."""
     from rabbit_chx.broker.management import Management
 
     url, proxy, insecure = map(given.pop, ("management_url", "management_proxy", "insecure_management"))
     return given | {"management_of": partial(Management.of, url=url, proxy=proxy, insecure=insecure)}
 
 
-management_options = bundle(
+MANAGEMENT_OPTIONS: Final = (
     _of_broker(
         "--management-url",
         envvar="RABBITMQ_MANAGEMENT_URL",
@@ -177,8 +178,8 @@ management_options = bundle(
         is_flag=True,
         help="Send the password of an amqps URL to a management URL with http or another host.",
     ),
-    gather=_with_management,
 )
+management_options = bundle(*MANAGEMENT_OPTIONS, gather=with_management)
 """The options of the management API; the command gets ``management_of``, which is `Management.of` with them."""
 
 
@@ -199,60 +200,11 @@ def parse_queue(text: str) -> tuple[Destination, str]:
     return check_name("--queue", name) if name else name, weight
 
 
-@dataclass(frozen=True)
-class Described:
-    """The exchange that the options describe: by its queues, or in a topology file."""
-
-    queues: tuple[str, ...] = ()
-    hash_header: str | None = None
-    hash_property: str | None = None
-    release: str = NEWEST
-    store: str | None = None
-    file: str | None = None
-    exchange: str | None = None
-
-    def __post_init__(self) -> None:
-        by_queues = self.queues or self.hash_header or self.hash_property
-        if self.file is None and self.exchange:
-            raise click.UsageError("--exchange needs --file")
-        if self.file is None and not self.queues:
-            raise click.UsageError(
-                "missing --queue NAME[=WEIGHT]: repeat it for each queue in bind order, or pass --file"
-            )
-        if self.file is not None and by_queues:
-            raise click.UsageError(
-                "--file replaces --queue, --hash-header and --hash-property: leave those out"
-            )
-
-    def mirror(self) -> ConsistentHashExchange:
-        """The mirror of the exchange, which must be an x-consistent-hash exchange."""
-        if self.file is not None:
-            return mirror_of(*self.in_file(), self.parsed_release)
-        return ConsistentHashExchange(
-            [parse_queue(queue) for queue in self.queues],
-            release=self.release,
-            store=self.store,
-            hash_header=self.hash_header,
-            hash_property=self.hash_property,
-        )
-
-    def in_file(self) -> tuple[Topology, str]:
-        """The topology of the file, and the name of the exchange in it."""
-        from rabbit_chx.topology.file.load import load
-
-        assert self.file is not None
-        topology = load(self.file)
-        return topology, the_exchange(topology, self.exchange)
-
-    @property
-    def parsed_release(self) -> Release:
-        """The release and its store."""
-        return Release.parse(self.release, store=self.store)
-
-
-def mirror_of(topology: Topology, name: str, release: Release) -> ConsistentHashExchange:
-    """The mirror of an exchange of a topology."""
-    ring = topology.ring(name, release)
+def mirror_of(
+    topology: Topology, name: str, release: Release, rings: Mapping[str, Ring] = NO_RINGS
+) -> ConsistentHashExchange:
+    """The mirror of an exchange of a topology, with its ring on the broker, if that was read."""
+    ring = rings[name] if name in rings else topology.ring(name, release)
     found = topology.exchange(name)
     on = {"hash_header": found.hash_header, "hash_property": found.hash_property} if found else {}
     return ConsistentHashExchange(ring, **on)
@@ -270,29 +222,32 @@ def the_exchange(topology: Topology, name: str | None) -> str:
     return known[0]
 
 
-exchange_options = bundle(
-    _of_exchange(
-        "-q",
-        "--queue",
-        "queues",
+_of_rings = partial(option, group="Rings of unknown order")
+ACCESS_OPTIONS: Final = (
+    option(
+        "--amqp-only",
+        group=BROKER,
+        is_flag=True,
+        help="Use AMQP alone, without the management API, and list what cannot be seen.",
+    ),
+    _of_rings(
+        "--node",
+        metavar="COMMAND",
+        envvar="RABBIT_CHX_NODE",
+        show_envvar=True,
+        help="Command that evaluates Erlang on a node: 'docker exec NAME rabbitmqctl eval'.",
+    ),
+    _of_rings(
+        "--probe",
+        shell_complete=exchanges,
+        metavar="X",
+        help="Infer the ring of exchange X by publishing probes; X and its queues must be quiet.",
+    ),
+    _of_rings(
+        "--pairs",
         multiple=True,
-        metavar="NAME[=WEIGHT]",
-        help="Queue and weight, in bind order.",
+        metavar="X=PAIRS.csv",
+        help="Infer the ring of exchange X from lines of key,queue that consumers logged.",
     ),
-    _of_exchange("--hash-header", metavar="H", help="Header to hash."),
-    _of_exchange(
-        "--hash-property",
-        metavar="P",
-        shell_complete=lambda *_: ["message_id", "correlation_id", "timestamp"],
-        help="Property to hash: message_id, correlation_id or timestamp.",
-    ),
-    file_option(help="Topology file with the exchange, instead of --queue."),
-    exchange_option(group=EXCHANGE, help="Exchange of --file, if several hash."),
-    release_option(group=EXCHANGE, help="The broker's release."),
-    store_option(group=EXCHANGE, help="Metadata store, if it is not the default of the release."),
-    gather=lambda given: {
-        "described": Described(**{name: given.pop(name) for name in Described.__dataclass_fields__}),
-        **given,
-    },
 )
-"""The options that describe an exchange; the command gets them as ``described``."""
+"""The options of a broker whose rings are read, besides those of the connection and the management API."""

@@ -8,7 +8,13 @@ from typing import Any
 import click
 
 from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, topology_options
-from rabbit_chx.cli.changes import print_findings, print_plan, print_strategies, read_and_print
+from rabbit_chx.cli.changes import (
+    print_findings,
+    print_plan,
+    print_strategies,
+    read_and_print,
+    warn_of_stranding,
+)
 from rabbit_chx.cli.completion import queues
 from rabbit_chx.cli.options import (
     FILE,
@@ -117,9 +123,9 @@ what_if_options = bundle(
         "rabbit-chx plan topology.yaml --remove orders.01 --weight orders.00=3",
     ],
     exit_codes={
-        Exit.FINE: "nothing to apply; `check` also compares the order of rings",
+        Exit.FINE: "no changes needed",
         Exit.FAILED: "refused, or failed",
-        Exit.DIFFERENT: "changes needed",
+        Exit.DIFFERENT: "changes needed, or a ring is, or may be, in another order than in FILE",
     },
 )
 @topology_options
@@ -155,7 +161,9 @@ def plan(
         else:
             observed = read_and_print(live, wanted, verbose=verbose)
         made = planned(wanted, observed, None if against else live, output, verbose=verbose, **options)
-        return Exit.FAILED if made.refusals else Exit.DIFFERENT if made.steps else Exit.FINE
+        if not against:
+            warn_of_stranding(live, made, observed)
+        return Exit.FAILED if made.refusals else Exit.DIFFERENT if made.differs else Exit.FINE
 
     return for_each_vhost(topologies, plan_one)
 
@@ -182,7 +190,7 @@ def planned(
 
 def _losing(made: Plan, topology: Topology) -> set[str]:
     """The queues that a plan may take keys from, or deletes."""
-    losing = {one for change in made.changes for one in change.before.destinations}
+    losing = {each.destination for change in made.changes for each in change.before.bindings}
     losing |= {step.binding.destination for step in made.steps if isinstance(step, Unbind)}
     deleted = {step.name for step in made.steps if isinstance(step, DeleteQueue)}
     return deleted | {one for one in reachable(topology, losing) if isinstance(one, str)}

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Final, Self, TypeVar
@@ -28,8 +27,8 @@ from rabbit_chx.cli.output import echo, log_to_stderr, notice, print_json
 from rabbit_chx.cli.publish_resume import MAX_SENT_AGAIN, ResumeFile, open_resume_file
 from rabbit_chx.cli.row_files import Picker, RowBatch, format_of, read_batches
 from rabbit_chx.cli.verb import Exit, bundle, option, verb
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
-from rabbit_chx.publishing import Failure, Publisher, Totals
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.publishing import Bulk, Failure, Publisher, Totals
 from rabbit_chx.text import printable
 
 _FAILURES_SHOWN: Final = 5
@@ -102,7 +101,8 @@ message_options = bundle(
 SIGINT or SIGTERM ends the command when the rows in flight are confirmed, after {_SETTLE_SECONDS:.0f} seconds at most.
 With --resume, the next call then starts at the exact row; after SIGKILL or a crash it sends at most
 {MAX_SENT_AGAIN:,} rows again. A row that fails also ends a call with --resume. The next call starts at this row, and sends
-at most {MAX_SENT_AGAIN:,} later rows again.
+at most {MAX_SENT_AGAIN:,} later rows again. If FILE is empty or damaged, the command ends with an error: remove FILE to start from
+the first row.
 """,
 )
 @click.argument("file", type=FILE)
@@ -141,49 +141,53 @@ def publish(
     log_to_stderr()
     name = name_of(file)
     kind = format_of(file, kind)
-    publisher = Publisher(url, exchange, name="rabbit-chx publish", **login)
+    publisher = Publisher(url, exchange, connection_name="rabbit-chx publish", **login)
     with open_resume_file(resume_path, file) as resume, open_file(file) as rows:
         publisher.open()
-        batches = _shown(picker.batches(read_batches(rows, kind, name), name), publisher, name)
+        bulk = publisher.bulk()
+        batches = _shown(picker.batches(read_batches(rows, kind, name), name), bulk, name)
         with _GracefulStop(publisher.stop_accepting) as stop:
-            _publish_all(batches, publisher, resume, _Pace(rate), stop)
-        return _report(publisher, resume, stop, output)
+            try:
+                _publish_all(batches, bulk, resume, _Pace(rate), stop)
+            finally:
+                publisher.close(timeout=0)
+                if resume:
+                    resume.save(bulk)
+        return _report(bulk, resume, stop, output)
 
 
 def _publish_all(
     batches: Iterator[RowBatch],
-    publisher: Publisher,
+    bulk: Bulk,
     resume: ResumeFile | None,
     pace: _Pace,
     stop: _GracefulStop,
 ) -> None:
-    """Publish all batches, wait for the outcome of each row, and save the position even after an error."""
+    """Publish all batches, and wait for the outcome of each row even after an error."""
     error = None
     try:
         while (batch := stop.next_of(batches)) is not None:
             for rows in pace.parts(resume.skip(batch) if resume else batch):
-                if stop or (resume and not resume.keep_up(publisher, len(rows.bodies), lambda: bool(stop))):
+                if stop or (resume and not resume.keep_up(bulk, len(rows.bodies), lambda: bool(stop))):
                     return
-                _publish(rows, publisher)
+                _publish(rows, bulk)
+        if resume and not stop:
+            resume.check_end()
     except BrokerUnavailable as unavailable:
         error = unavailable
     except KeyboardInterrupt:
         if not stop:
             raise
     finally:
-        try:
-            _settle(publisher, stop)
-        finally:
-            if resume:
-                resume.save(publisher)
-    if error is not None and not stop and not publisher.totals.failed:
+        _settle(bulk, stop)
+    if error is not None and not stop and not bulk.totals.failed:
         raise error  # otherwise it is reported with the failed rows
 
 
-def _publish(rows: RowBatch, publisher: Publisher) -> None:
+def _publish(rows: RowBatch, bulk: Bulk) -> None:
     """Publish some rows; an error about one of them has its number in the file."""
     try:
-        publisher.publish_many(rows.bodies, rows.keys, headers=rows.headers, **rows.properties)
+        bulk.add_many(rows.bodies, rows.keys, headers=rows.headers, **rows.properties)
     except InvalidValue as error:
         what, found, row = error.what.rpartition(" in row ")
         if not found:
@@ -192,23 +196,21 @@ def _publish(rows: RowBatch, publisher: Publisher) -> None:
         raise InvalidValue(what, error.got, error.expected, error.hint) from None
 
 
-def _settle(publisher: Publisher, stop: _GracefulStop) -> None:
-    """Wait until every row has its outcome, after a signal for some seconds only, and close the publisher."""
+def _settle(bulk: Bulk, stop: _GracefulStop) -> None:
+    """Wait until every row has its outcome, after a signal for some seconds only."""
     deadline = None
-    while publisher.totals.pending:
+    while bulk.totals.pending:
         if stop and deadline is None:
             deadline = time.monotonic() + _SETTLE_SECONDS
         if deadline is not None and time.monotonic() > deadline:
             break
         time.sleep(_PAUSE)
-    with suppress(PublishFailed):  # failures are reported later
-        publisher.close(timeout=0)
 
 
-def _report(publisher: Publisher, resume: ResumeFile | None, stop: _GracefulStop, output: str) -> int:
-    totals = publisher.totals
+def _report(bulk: Bulk, resume: ResumeFile | None, stop: _GracefulStop, output: str) -> int:
+    totals = bulk.totals
     if totals.failed:
-        _print_failures(totals, publisher.failures, resume)
+        _print_failures(totals, bulk.failures, resume)
     if output == "json":
         print_json("totals", **asdict(totals))
     else:
@@ -289,7 +291,7 @@ class _Pace:
             yield part
 
 
-def _shown(batches: Iterator[Any], publisher: Publisher, name: str) -> Iterator[Any]:
+def _shown(batches: Iterator[Any], bulk: Bulk, name: str) -> Iterator[Any]:
     """Yield the batches, and show a line of progress on a terminal while they are published."""
     if not sys.stderr.isatty():
         yield from batches
@@ -301,7 +303,7 @@ def _shown(batches: Iterator[Any], publisher: Publisher, name: str) -> Iterator[
     began = time.monotonic()
 
     def line() -> Text:
-        totals = publisher.totals
+        totals = bulk.totals
         rate = totals.confirmed / max(time.monotonic() - began, 0.001)
         text = (
             f"{printable(name)}: {totals.confirmed:,} confirmed, {totals.pending:,} in flight, {rate:,.0f}/s"

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from rabbit_chx.cli.row_files import RowBatch
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.publishing import Publisher
+from rabbit_chx.publishing import Bulk
 
 MAX_SENT_AGAIN: Final = 10_000
 """Rows that are sent again at most when the process is killed."""
@@ -49,12 +49,17 @@ class ResumeFile:
         self._path = path
         self._file = file
         self._source = _identity(file)
+        is_missing = not os.path.lexists(path)
         self._descriptor = _locked(path)
         try:
+            # A file that is empty, but not new, has lost its position.
+            if is_missing and os.fstat(self._descriptor).st_size == 0:
+                self._write(0)
             self.start: int = self._read()
-        except InvalidValue:
+        except BaseException:
             self.close()
             raise
+        self._seen = 0
         self._saved, self._saved_at = self.start, time.monotonic()
 
     def close(self) -> None:
@@ -63,38 +68,56 @@ class ResumeFile:
 
     def skip(self, batch: RowBatch) -> RowBatch:
         """Return the batch without the rows that an earlier call confirmed."""
+        self._seen = batch.first_row - 1 + len(batch.bodies)
         gone = min(max(self.start - (batch.first_row - 1), 0), len(batch.bodies))
         return batch[gone:] if gone else batch
 
-    def keep_up(self, publisher: Publisher, rows: int, stopped: Callable[[], bool]) -> bool:
+    def check_end(self) -> None:
+        """Check, after the last batch, that the file has as many rows as were confirmed: otherwise all were skipped."""
+        if self.start > self._seen:
+            hint = f"Remove {self._path} to start from the first row"
+            got = f"{self.start} in {self._path}"
+            raise InvalidValue(
+                "--resume position", got, f"at most the {self._seen} rows of {self._file}", hint
+            )
+
+    def keep_up(self, bulk: Bulk, rows: int, stopped: Callable[[], bool]) -> bool:
         """Save the position often enough before more rows are published; wait if confirms lag behind.
 
         Return False if no more rows may be published: after a stop, and after a row has failed. The position stays at that
         row, so the next call would send all later rows again.
         """
-        while publisher.error is None and not (stopped() or publisher.failures):
-            ahead = self.start + publisher.totals.published + rows - self._saved
+        while bulk.error is None and not (stopped() or bulk.failures):
+            ahead = self.start + bulk.totals.published + rows - self._saved
             if ahead < _SAVE_ROWS and time.monotonic() - self._saved_at < _SAVE_SECONDS:
                 break
-            self.save(publisher)
-            ahead = self.start + publisher.totals.published + rows - self._saved
+            self.save(bulk)
+            ahead = self.start + bulk.totals.published + rows - self._saved
             if ahead <= MAX_SENT_AGAIN:
                 break
             time.sleep(_PAUSE)
-        return not (stopped() or publisher.failures)
+        return not (stopped() or bulk.failures)
 
-    def save(self, publisher: Publisher) -> None:
-        """Save the row before which every row is confirmed; a crash leaves the old file or the new one."""
-        rows = self.start + publisher.confirmed_before
+    def save(self, bulk: Bulk) -> None:
+        """Save the row before which every row is confirmed."""
+        rows = self.start + bulk.confirmed_before
         self._saved_at = time.monotonic()
         if rows == self._saved:
             return
         if _identity(self._file) != self._source:
             got = f"{self._file}, which changed while it was read"
             raise InvalidValue("--resume", got, "a file that does not change")
-        descriptor, new = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
+        self._write(rows)
+        self._saved = rows
+
+    def _write(self, rows: int) -> None:
+        """Replace the file: a crash, also of the machine, leaves the old file or the new one."""
+        folder = self._path.parent
+        descriptor, new = tempfile.mkstemp(dir=folder, prefix=f".{self._path.name}.")
         try:
             os.write(descriptor, json.dumps({"rows": rows, "source": self._source}).encode())
+            os.fsync(descriptor)  # otherwise the new name may be on disk before the content
+            os.lseek(descriptor, 0, os.SEEK_SET)
             _try_lock(descriptor)  # no other process knows the file yet
             Path(new).replace(self._path)
         except BaseException:
@@ -103,16 +126,14 @@ class ResumeFile:
                 Path(new).unlink()
             raise
         os.close(self._descriptor)
-        self._descriptor, self._saved = descriptor, rows
+        self._descriptor = descriptor
+        _sync_folder(folder)
 
     def _read(self) -> int:
-        text = os.read(self._descriptor, _MAX_BYTES)
-        if not text:  # just created, or by a call that was killed before it saved
-            return 0
         try:
-            saved = json.loads(text)
+            saved = json.loads(os.read(self._descriptor, _MAX_BYTES))
             rows, source = saved["rows"], saved["source"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             rows = source = None
         hint = f"Remove {self._path} to start from the first row"
         if type(rows) is not int or rows < 0:
@@ -157,6 +178,17 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make sure that the new name of a file is on disk."""
+    if sys.platform == "win32":  # which cannot open a folder
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _identity(file: str) -> dict[str, Any]:

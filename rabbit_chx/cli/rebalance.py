@@ -8,7 +8,7 @@ import click
 
 from rabbit_chx.cli.broker_access import BrokerAccess, topology_options
 from rabbit_chx.cli.carry_out import carry_out_plans, print_held
-from rabbit_chx.cli.changes import agreed, check_can_ask, print_plan
+from rabbit_chx.cli.changes import agreed, check_can_ask, print_plan, warn_of_cluster
 from rabbit_chx.cli.options import check_names, exchange_option, keys_option, output_option, raw_option
 from rabbit_chx.cli.output import echo, notice
 from rabbit_chx.cli.plan import parse_new_weight
@@ -109,6 +109,7 @@ def rebalance(
         if print_held(live, wanted) and (code := carry_out_plans(live, [Plan(wanted.vhost)], output)):
             return code
     observed = live.read(wanted)
+    warn_of_cluster(observed)
     if apply_it and (left := unfinished_moves(slots, observed)):
         if code := _finish(live, wanted, name, left, observed, output):
             return code

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rabbit_chx.cli.changes import counted
 from rabbit_chx.cli.output import echo, print_json
 from rabbit_chx.cli.tables import Bar, Table, show
+from rabbit_chx.text import counted
 from rabbit_chx.topology.file.dump import yaml_text
 from rabbit_chx.topology.file.ranges import literal
 from rabbit_chx.topology.model import Slots

@@ -7,7 +7,6 @@ from typing import Any
 
 from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.cli.broker_access import BrokerAccess, broker_access_options
-from rabbit_chx.cli.changes import counted
 from rabbit_chx.cli.options import (
     BROKER,
     EXCHANGE,
@@ -31,6 +30,7 @@ from rabbit_chx.errors import InvalidValue
 from rabbit_chx.releases import Release
 from rabbit_chx.report import Parity, report as make
 from rabbit_chx.ring import Ring
+from rabbit_chx.text import counted
 from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.model import Topology
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
 from typing import Any
 
-from rabbit_chx.cli.options import FILE, Described, exchange_options, output_option, worker_pool_option
+from rabbit_chx.cli.described import Described, exchange_options
+from rabbit_chx.cli.inputs import read_pairs
+from rabbit_chx.cli.options import FILE, output_option, worker_pool_option
 from rabbit_chx.cli.output import print_json
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.tables import Bar, Table, show
@@ -23,6 +23,7 @@ from rabbit_chx.ring import Destination, Ring, ToExchange
         "rabbit-chx ring --queue q0 --queue q1 --queue q2=2",
         "rabbit-chx ring --queue q0 --queue q1 --release 3.10 --worker-pool-size 1",
         "rabbit-chx ring --file topology.yaml --exchange orders",
+        "rabbit-chx ring --exchange orders --url amqp://user@host/ \\\n    --node 'docker exec NAME rabbitmqctl eval'",
         "rabbit-chx ring --infer pairs.csv --queue q0 --queue q1 --queue q2=2",
     ],
 )
@@ -108,18 +109,3 @@ def _inferred(exchange: ConsistentHashExchange, path: str) -> Ring:
         expected = "pairs that only one ring explains"
         raise InvalidValue(f"pairs of {path}", str(inference), expected, "Observe longer")
     return inference.ring
-
-
-def read_pairs(path: str, *, option: str) -> list[tuple[str, str]]:
-    """The pairs of a CSV file with the columns ``key,queue``; the header is optional."""
-    try:
-        with Path(path).open(encoding="utf-8", newline="") as file:
-            rows = [row for row in csv.reader(file) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidValue(option, path, "a readable CSV file in UTF-8", str(error)) from None
-    if rows and rows[0] == ["key", "queue"]:
-        del rows[0]
-    for number, row in enumerate(rows, start=1):
-        if len(row) != 2:
-            raise InvalidValue(f"pair {number} of {path}", ",".join(row), "two columns: key,queue")
-    return [(key, queue) for key, queue in rows]

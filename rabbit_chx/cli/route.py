@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rabbit_chx.cli.answers import PredictedRoute, key_field, print_counts, print_routes, value_of
-from rabbit_chx.cli.options import Described, exchange_options, keys_option, output_option, pairs, raw_option
+from rabbit_chx.cli.described import Described, Located, exchange_options
+from rabbit_chx.cli.options import keys_option, output_option, pairs, raw_option
 from rabbit_chx.cli.output import json_line, notice
 from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.errors import InvalidValue
@@ -34,6 +35,7 @@ _SLOTS: Final = (
         "rabbit-chx route customer-42 -q q0 -q q1 --release 3.10 --explain",
         "rabbit-chx route --hash-header tenant --header tenant=acme -q q0 -q q1",
         "rabbit-chx route customer-42 --file topology.yaml --exchange orders",
+        "rabbit-chx route customer-42 -x orders --url amqp://user@host/ \\\n    --node 'docker exec NAME rabbitmqctl eval'",
         "cut -f1 orders.tsv | rabbit-chx route --keys - --count -q q0 -q q1",
     ],
 )
@@ -65,16 +67,19 @@ def route(
     KEY is the part of a message that the exchange hashes: the routing key or, with --hash-header or
     --hash-property, the text of that header or property. With --file, a message is followed through all
     exchanges of the file to the queues; if the first exchange hashes nothing, KEY is the routing key and may
-    be combined with --header.
+    be combined with --header. With --exchange and --url, the exchange is read from the broker; if its bind order is not
+    recorded there, --node, --pairs or --probe learn it.
     """
-    routes = _through_file(described)
+    found = described.located()
+    routes = _through_exchanges(found)
+    mirror = described.mirror if found is None else found.mirror
     given = [name for name, value in (("KEY", keys), ("--keys", keys_file), ("--header", headers)) if value]
     if len(given) != 1 and (routes is None or given != ["KEY", "--header"]):
         if not given:
             raise click.UsageError("missing KEY: pass keys, --keys FILE, or --header N=V for one message")
         raise click.UsageError(f"{' and '.join(given)} cannot be combined")
     if keys_file is not None and routes is None:
-        _route_file(described.mirror(), keys_file, raw=raw, **shown)
+        _route_file(mirror(), keys_file, raw=raw, **shown)
     elif routes is not None:
         given_keys = (keys or ("",)) if keys_file is None else _keys_of(keys_file, raw=raw)
         if shown["explain"] and routes.ring is None:
@@ -82,18 +87,19 @@ def route(
             raise InvalidValue("--explain", got, expected)
         _print(_follow(routes, given_keys, dict(pairs("--header", headers, "NAME=VALUE"))), **shown)
     else:
-        exchange = described.mirror()
+        exchange = mirror()
         _print(_route(exchange, keys, headers), exchange.destinations, **shown)
 
 
-def _through_file(described: Described) -> FileRoutes | None:
-    """The routes through a file; None where the exchange alone determines them."""
-    if described.file is None:
+def _through_exchanges(found: Located | None) -> FileRoutes | None:
+    """The routes through a file or a broker; None where the exchange alone determines them."""
+    if found is None:
         return None
     from rabbit_chx.cli.file_routes import FileRoutes, is_alone
 
-    found = described.in_file()
-    return None if is_alone(*found) else FileRoutes(*found, described.parsed_release)
+    if is_alone(found.topology, found.exchange):
+        return None
+    return FileRoutes(found.topology, found.exchange, found.release, found.rings)
 
 
 def _keys_of(path: str, *, raw: bool) -> Iterator[bytes]:

@@ -13,12 +13,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final, TypeAlias
 
 from rabbit_chx.errors import InvalidValue, MissingDependency
+from rabbit_chx.message_fields import moment
 
 _ROWS: Final = 5_000
 _MAX_FIELD: Final = 128 << 20
@@ -187,12 +189,19 @@ class Picker:
         headers = None
         if self.headers:
             picked = [_column(columns, column, name) for column in self.headers.values()]
-            headers = [dict(zip(self.headers, row, strict=True)) for row in zip(*picked, strict=True)]
+            rows = zip(*(map(_in_utc, values) for values in picked), strict=True)
+            headers = [dict(zip(self.headers, row, strict=True)) for row in rows]
         return RowBatch(
             self._bodies(columns, first_row, name),
             "" if self.key is None else _texts(columns, self.key, first_row, name),
             headers,
-            {prop: _column(columns, column, name) for prop, column in self.properties.items()},
+            {
+                prop: [
+                    _moment(value) if prop == "timestamp" else value
+                    for value in _column(columns, column, name)
+                ]
+                for prop, column in self.properties.items()
+            },
             first_row,
         )
 
@@ -206,6 +215,18 @@ class Picker:
             json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False, default=str).encode()
             for row in zip(*columns.values(), strict=True)
         ]
+
+
+def _in_utc(value: Any) -> Any:
+    """Return a time without a zone as one in UTC."""
+    naive = isinstance(value, datetime) and value.utcoffset() is None
+    return value.replace(tzinfo=UTC) if naive else value
+
+
+def _moment(value: Any) -> Any:
+    """Return whole seconds since 1970, which files of JSON have, as a time."""
+    found = moment(value) if type(value) is int else _in_utc(value)
+    return value if found is None else found
 
 
 def _column(columns: Columns, column: str, name: str) -> list[Any]:

@@ -15,7 +15,7 @@ from rabbit_chx.cli.options import check_names, exchange_option, output_option, 
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.plan import parse_new, planned
 from rabbit_chx.cli.verb import Exit, bundle, option, verb
-from rabbit_chx.consuming.held_queues import held_queues
+from rabbit_chx.consuming.changes.held_queues import held_queues
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.file.dump import excerpt
@@ -70,7 +70,7 @@ _queue_options = bundle(
     ],
     exit_codes={
         Exit.FINE: "the broker has these queues",
-        Exit.FAILED: "refused, declined or failed; nothing was changed",
+        Exit.FAILED: "refused, declined or failed; nothing was changed and no queue is held",
         Exit.DIFFERENT: "with --dry-run: changes needed",
         Exit.PARTLY: "stopped after some steps; run the same command again to continue",
     },
@@ -120,19 +120,26 @@ def scale(
 
     def scale_one(wanted: Topology) -> int:
         held = print_held(live, wanted)
+        if held and not dry_run:
+            if not (yes or click.confirm("Finish the interrupted change?", err=True)):
+                echo("Nothing was changed.", err=True)
+                return Exit.FAILED
+            if code := carry_out_plans(live, [Plan(wanted.vhost)], output, group=group, timeout=timeout):
+                return code
         observed = read_and_print(live, wanted, verbose=verbose)
         made = planned(wanted, observed, live, output, verbose=verbose, max_moved=1.0)
         refused = _is_refused(wanted, made)
         plan = Plan(wanted.vhost) if refused else made
-        if dry_run or not (held or plan.steps):
+        if dry_run:
             return Exit.FAILED if refused else Exit.DIFFERENT if held or plan.steps else Exit.FINE
+        if not plan.steps:
+            return (Exit.PARTLY if held else Exit.FAILED) if refused else Exit.FINE
         if not (yes or agreed(plan)):
             echo("Nothing was changed.", err=True)
             return Exit.FAILED
-        code = carry_out_plans(
+        return carry_out_plans(
             live, [plan], output, group=group, removed=_removed(wanted, plan), timeout=timeout
         )
-        return Exit.FAILED if refused and not code else code
 
     code = for_each_vhost(topologies, scale_one)
     if changed and code in (Exit.FINE, Exit.PARTLY):

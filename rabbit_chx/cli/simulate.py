@@ -6,8 +6,9 @@ from dataclasses import asdict
 
 import click
 
+from rabbit_chx.cli.described import Described, exchange_options
 from rabbit_chx.cli.key_file import buckets_of, key_columns
-from rabbit_chx.cli.options import Described, exchange_options, keys_option, output_option, raw_option
+from rabbit_chx.cli.options import keys_option, output_option, raw_option
 from rabbit_chx.cli.output import print_json
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.tables import Bar, Table, show
@@ -20,6 +21,7 @@ from rabbit_chx.skew import Spread, Tally, whole
     examples=[
         "rabbit-chx simulate --queue q0 --queue q1 --queue q2=2",
         "rabbit-chx simulate --keys customers.txt --queue q0 --queue q1",
+        "rabbit-chx simulate --exchange orders --url amqp://user@host/",
         "cut -f1 orders.tsv | rabbit-chx simulate --keys - -f topology.yaml --hot 3",
     ],
 )

@@ -25,6 +25,8 @@ _MOST_TRACED = 100_000
 _COUNTED = 6.0
 """Seconds until the broker's counters, updated every 5 seconds, include everything published so far."""
 _PATIENCE = 2 * _COUNTED + 1
+_SLACK = 30.0
+"""Seconds until the node turns the tracer off if this program was killed, after the longest possible sample."""
 
 
 def count_keys(counts: SlotCounts, path: str, *, raw: bool) -> None:
@@ -64,7 +66,8 @@ def measure(
         connection = stack.enter_context(live.amqp(vhost))
         watch.advance = stack.enter_context(progress("Measuring", round(seconds)))
         if live.node is not None:
-            stack.enter_context(traced(NodeCommand(live.node), vhost))
+            longest = max(seconds, _PATIENCE) + seconds + _SLACK
+            stack.enter_context(traced(NodeCommand(live.node), vhost, at_most=longest))
         messages = sample(
             connection, sources, seconds=seconds, patience=_PATIENCE, most=_MOST_TRACED, advance=watch.tick
         )

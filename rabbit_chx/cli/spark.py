@@ -117,7 +117,7 @@ def checked_java() -> Java:
 
 def connector_options(url: str | None, password_file: Path | None, options: Iterable[str]) -> dict[str, str]:
     """The options of ``format("rabbitmq")`` as the command line describes them, checked; empty without a broker."""
-    from spark_connector.reach import parsed
+    from spark_connector.doctor import parsed
 
     given = ({} if url is None else {"url": url}) | dict(pairs("--option", options, "NAME=VALUE"))
     passwords = {"password", "passwordenv", "passwordfile"} & {name.lower() for name in given}
@@ -131,7 +131,7 @@ def connector_options(url: str | None, password_file: Path | None, options: Iter
 def broker_checks(options: Mapping[str, str]) -> Iterator[Check]:
     """What the driver checks on the broker before a batch write or a read."""
     from spark_connector.connections import NotOnThisMachine
-    from spark_connector.reach import from_driver, is_read, parsed
+    from spark_connector.doctor import from_driver, is_read, parsed
 
     try:
         yield Check("broker", "ok", from_driver(parsed(options)))
@@ -264,7 +264,7 @@ def ask_executors(spark: SparkSession, options: Mapping[str, str]) -> tuple[list
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.utils import is_remote
 
-    from spark_connector.reach import parsed
+    from spark_connector.doctor import parsed
 
     addresses = [(url.host, url.port) for url in parsed(options).urls] if options else []
     question = F.udf(_question(dict(options), addresses), "string", useArrow=False).asNondeterministic()
@@ -314,7 +314,7 @@ def _question(options: dict[str, str], addresses: list[tuple[str, int]]) -> Call
         began = time.monotonic()
         try:
             if options and not faults:  # connect as a task does
-                from spark_connector.reach import from_executor, parsed
+                from spark_connector.doctor import from_executor, parsed
 
                 broker = from_executor(parsed(options))
             elif addresses:  # without the packages, only the port can be tried

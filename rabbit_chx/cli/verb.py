@@ -26,6 +26,7 @@ class Exit(IntEnum):
     USAGE = 64
     BUG = 70
     INTERRUPTED = 130
+    TERMINATED = 143
 
 
 EXIT_CODES: Final = {
@@ -35,7 +36,8 @@ EXIT_CODES: Final = {
     Exit.PARTLY: "partly applied",
     Exit.USAGE: "wrong usage",
     Exit.BUG: "a bug in rabbit-chx",
-    Exit.INTERRUPTED: "interrupted",
+    Exit.INTERRUPTED: "interrupted by Ctrl-C",
+    Exit.TERMINATED: "ended by SIGTERM, which does the same as Ctrl-C",
 }
 """The meaning of each code; a verb may be more specific."""
 
@@ -65,11 +67,16 @@ def bundle(
         def made(**values: Any) -> Any:
             return command(**gather(values))
 
-        for each in reversed(options):
-            made = each(made)
-        return made
+        return with_options(made, options)
 
     return decorate
+
+
+def with_options(command: Callable[..., Any], options: Sequence[Callable[[Any], Any]]) -> Callable[..., Any]:
+    """The command with these options, in their order."""
+    for each in reversed(options):
+        command = each(command)
+    return command
 
 
 class Verb(click.Command):

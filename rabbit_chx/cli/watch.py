@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Final
 
@@ -32,7 +31,7 @@ from rabbit_chx.errors import InvalidValue
 from rabbit_chx.topology.model import Topology, hashing_exchange
 from rabbit_chx.urls import BrokerUrl
 from rabbit_chx.watch import CanarySender, Interval, Observer, watch as intervals
-from rabbit_chx.watch.access import TOKEN_VARIABLE, Access, Address
+from rabbit_chx.watch.tokens import TOKEN_VARIABLE, Access, Address
 
 _MIN_SECONDS: Final = 5
 """The broker updates statistics every five seconds."""
@@ -115,7 +114,7 @@ def watch(
     sending: AbstractContextManager[CanarySender | None] = nullcontext()
     if canary:
         sending = CanarySender(broker, exchange, timeout=timeout, **login)
-    with _ended_by_signals(), sending as sender:
+    with suppress(KeyboardInterrupt), sending as sender:  # also ends with SIGTERM
         polled = intervals(observer, wanted, seconds=seconds, sender=sender)
         with _served(polled, address) as shown:
             _show(shown, output)
@@ -179,15 +178,3 @@ def _show_live(shown: Iterable[Interval]) -> None:
         for interval in shown:
             screen.interval = interval
             live.refresh()
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """End the block without an error on Ctrl-C and on SIGTERM, even in the middle of a request."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    except KeyboardInterrupt:
-        pass
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rabbit_chx.cli.changes import counted
 from rabbit_chx.cli.tables import Table
-from rabbit_chx.text import printable
+from rabbit_chx.text import counted, printable
 from rabbit_chx.watch import Interval, Problem, Row
 
 if TYPE_CHECKING:

@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from rabbit_chx.broker.management import Management as Management
     from rabbit_chx.consuming.async_group import AsyncGroup as AsyncGroup
     from rabbit_chx.consuming.group import Group as Group
-    from rabbit_chx.consuming.messages import Message as Message
-    from rabbit_chx.consuming.queue_reader import Batch as Batch, QueueReader as QueueReader
-    from rabbit_chx.consuming.roll_call import (
+    from rabbit_chx.consuming.member.roll_call import (
         MemberStatus as MemberStatus,
         QueueStatus as QueueStatus,
         members as members,
     )
+    from rabbit_chx.consuming.queue_reader import Batch as Batch, QueueReader as QueueReader
+    from rabbit_chx.consuming.settings import OnFailure as OnFailure
     from rabbit_chx.errors import BrokerUnavailable as BrokerUnavailable, InvalidValue as InvalidValue
+    from rabbit_chx.message import Message as Message
+    from rabbit_chx.message_fields import Properties as Properties
+    from rabbit_chx.timeouts import Timeouts as Timeouts
     from rabbit_chx.urls import BrokerUrl as BrokerUrl
 
 if not TYPE_CHECKING:
@@ -36,9 +39,12 @@ if not TYPE_CHECKING:
             "rabbit_chx.consuming.async_group": "AsyncGroup",
             "rabbit_chx.consuming.group": "Group",
             "rabbit_chx.consuming.queue_reader": "Batch QueueReader",
-            "rabbit_chx.consuming.roll_call": "MemberStatus QueueStatus members",
-            "rabbit_chx.consuming.messages": "Message",
+            "rabbit_chx.consuming.member.roll_call": "MemberStatus QueueStatus members",
+            "rabbit_chx.consuming.settings": "OnFailure",
+            "rabbit_chx.message": "Message",
+            "rabbit_chx.message_fields": "Properties",
             "rabbit_chx.errors": "BrokerUnavailable InvalidValue",
+            "rabbit_chx.timeouts": "Timeouts",
             "rabbit_chx.urls": "BrokerUrl",
         },
     )

@@ -1,4 +1,4 @@
-"""A worker that shares the queues of a hash exchange with any number of others, on aio-pika.
+"""A worker that shares the queues of a hash exchange with any number of others, in an event loop.
 
     from rabbit_chx.consuming import AsyncGroup, Message
 
@@ -7,11 +7,10 @@
 
     asyncio.run(AsyncGroup("amqp://user:password@host", exchange="orders", name="billing").run(handle))
 
-Or without a handler:
+Or while a block runs, such as the lifespan of a web application:
 
-    async with AsyncGroup("amqp://user:password@host", exchange="orders", name="billing") as group:
-        async for message in group:
-            print(message.routing_key, message.body)
+    async with AsyncGroup("amqp://user:password@host", exchange="orders", name="billing").running(handle):
+        ...
 
 A group may have members of both classes, `Group` and `AsyncGroup`.
 """
@@ -20,125 +19,101 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
-from functools import partial
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Self
 
-from rabbit_chx.broker.amqp_async import connect
-from rabbit_chx.consuming.async_member import AsyncMember
-from rabbit_chx.consuming.messages import Message
+from rabbit_chx.consuming.member.loop_workers import LoopWorkers
+from rabbit_chx.consuming.member.member import Member, started
+from rabbit_chx.consuming.member.signals import stopped_by_signals_of_loop
 from rabbit_chx.consuming.options import Options
-from rabbit_chx.consuming.reporter import Reporter
 from rabbit_chx.consuming.settings import check_handler
-from rabbit_chx.consuming.signals import stopped_by_signals_of_loop
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx.message import Message
 
 
 class AsyncGroup(Options):
-    """A member of a group of workers that share the queues of an exchange, in an event loop.
+    """A member of a group of workers that share the queues of an exchange. The handler is a coroutine function.
 
-    Args: the same as for `Group`. ``concurrency`` is the number of queues that `run` handles at the same time.
-    ``async for`` ignores ``concurrency``, ``attempts``, ``backoff``, ``on_failure`` and ``parking_queue``.
+    A thread of its own keeps the connection, so heartbeats continue while a handler blocks the event loop.
 
-    With ``async for``, a message is acknowledged when the same loop asks for the next one. If a loop ends with ``break`` or
-    an exception, its last message is not acknowledged: the next loop or the next member gets it again. Several tasks may
-    loop over one group at the same time. They get messages of different queues; each queue is handled one message at a time.
+    Args: the same as for `Group`. ``concurrency`` is the number of queues that are handled at the same time, each in its
+    own task.
     """
 
-    async def run(self, handler: Callable[[Message], Awaitable[object]]) -> None:
+    async def run(self, handler: Callable[[Message], Awaitable[object]], *, signals: bool = True) -> None:
         """Await the handler with each message until `stop`, SIGTERM or a cancellation, such as Ctrl-C in `asyncio.run`.
 
         A message is acknowledged after the handler has returned. The member reconnects after a lost connection. The run ends
-        after the current messages; handlers that still run after ``stop_timeout`` seconds, or at a cancellation after any of
+        after the current messages; handlers that still run after ``timeouts.close`` seconds, or at a cancellation after any of
         these, are cancelled. SIGTERM is handled only in the main thread, and only if the program does not handle it.
+
+        Args:
+            handler: awaited with each message.
+            signals: whether to handle SIGTERM and Ctrl-C; False leaves them to the program, which calls `stop`.
 
         Raises:
             InvalidValue: a group cannot use the queues, the broker or the handler.
             BrokerUnavailable: the broker refuses the connection permanently.
             Exception: the handler's error, with ``on_failure="stop"``.
         """
-        check_handler(handler, coroutine=True)
-        member = self._begin(handler)
+        member, outcome = self._begin(handler)
         try:
-            with stopped_by_signals_of_loop(member.stop):
-                await asyncio.shield(self._running)
+            with stopped_by_signals_of_loop(member.stop) if signals else nullcontext():
+                await asyncio.wrap_future(outcome)
         except asyncio.CancelledError:
             # In `asyncio.run`, Ctrl-C after SIGTERM is a cancellation too.
-            member.stop(patience=0.0 if member.workers.stopped else None)
             with suppress(Exception):
-                await self._end()
+                await _end(member, outcome, patience=0.0 if member.workers.stopped else None)
             raise
         finally:
             self._member = None
 
-    def stop(self) -> None:
-        """End `run` after the current messages, and each loop when it asks for its next one; later ones end at once.
+    @asynccontextmanager
+    async def running(self, handler: Callable[[Message], Awaitable[object]]) -> AsyncIterator[Self]:
+        """Run while a block runs, and finish the current messages at its end. Handles no signals.
 
-        Can be called from any thread.
+        If the member ends with an error, the block is cancelled and raises that error: the errors are those of `run`.
         """
-        self._stopped = True
-        if (member := self._member) is not None:
-            with suppress(RuntimeError):  # the event loop is closed, so the run has ended
-                self._loop.call_soon_threadsafe(member.stop)
+        member, outcome = self._begin(handler)
+        block = asyncio.current_task()
+        assert block is not None
+        before, failed = block.cancelling(), False
 
-    async def __aenter__(self) -> Self:
-        self._begin(None)
-        return self
+        def on_end(ended: asyncio.Future[None]) -> None:
+            nonlocal failed
+            if not ended.cancelled() and ended.exception() is not None:
+                failed = True
+                block.cancel()
 
-    async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
-        assert self._member is not None
-        self._member.stop(patience=0.0)
+        ended = asyncio.wrap_future(outcome)
+        ended.add_done_callback(on_end)
+        raised: BaseException | None = None
+        try:
+            yield self
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            raised = error
+        ended.remove_done_callback(on_end)
         self._member = None
-        try:
-            await self._end()
-        except Exception:
-            if error is None:
-                raise
+        # As in `asyncio.timeout`: if others have cancelled the block too, it ends as they want.
+        if failed and block.uncancel() <= before and isinstance(raised, asyncio.CancelledError):
+            raised = None
+        with suppress(Exception) if raised else nullcontext():
+            await _end(member, outcome)
+        if raised is not None:
+            raise raised
 
-    def __aiter__(self) -> AsyncIterator[Message]:
-        if self._member is None or self._member.workers.handler is not None:
-            raise InvalidValue(
-                "use of AsyncGroup", "async for", "async for inside async with", "Or pass a handler to run()"
-            )
-        return self._messages(self._member)
-
-    async def _messages(self, member: AsyncMember) -> AsyncIterator[Message]:
-        while (taken := await member.workers.next()) is not None:
-            handled = False
-            try:
-                yield taken[2]
-                handled = True
-            finally:
-                if not handled:
-                    member.workers.give_back(taken)
-            member.workers.done(taken)
-
-    def _begin(self, handler: Callable[[Message], Awaitable[object]] | None) -> AsyncMember:
-        if self._member is not None:
-            raise InvalidValue("use of AsyncGroup", "a second use of a group that runs", "one use at a time")
-        self._loop = asyncio.get_running_loop()
-        reporter = self._reporter()
-        member = AsyncMember(
-            self._settings, partial(connect, **self._connection), self._source, handler, reporter
-        )
-        if self._stopped:
-            member.stop()
-        self._member = member
-        self._running = asyncio.create_task(_run(member, reporter), name="rabbit-chx group")
-        return member
-
-    async def _end(self) -> None:
-        """Wait until the member ends; if the wait is cancelled, cancel the member."""
-        try:
-            await asyncio.shield(self._running)
-        except asyncio.CancelledError:
-            self._running.cancel()
-            await asyncio.wait([self._running])
-            raise
+    def _begin(self, handler: Callable[[Message], Awaitable[object]]) -> tuple[Member, Future[None]]:
+        check_handler(handler, coroutine=True)
+        member = self._new_member(LoopWorkers, handler)
+        return member, started(member)
 
 
-async def _run(member: AsyncMember, reporter: Reporter) -> None:
+async def _end(member: Member, outcome: Future[None], patience: float | None = None) -> None:
+    """Stop the member and wait until it has ended; a cancellation lets it wait for no handler any longer."""
+    member.stop(patience)
     try:
-        await member.run()
-    finally:
-        await asyncio.to_thread(reporter.close)
+        await asyncio.wrap_future(outcome)
+    except asyncio.CancelledError:
+        member.stop(patience=0.0)
+        await asyncio.wait([asyncio.wrap_future(outcome)])
+        raise

@@ -1,4 +1,4 @@
-"""A worker that shares the queues of a hash exchange with any number of others, on pika.
+"""A worker that shares the queues of a hash exchange with any number of others.
 
     from rabbit_chx.consuming import Group, Message
 
@@ -15,24 +15,22 @@ consumer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
-from functools import partial
-from threading import Thread
+from concurrent.futures import wait
+from contextlib import nullcontext
 
-from rabbit_chx.broker.amqp import connect
-from rabbit_chx.consuming.member import Member
-from rabbit_chx.consuming.messages import Message
+from rabbit_chx.consuming.member.member import started
+from rabbit_chx.consuming.member.signals import stopped_by_signals
+from rabbit_chx.consuming.member.workers import Workers
 from rabbit_chx.consuming.options import Options
 from rabbit_chx.consuming.settings import check_handler
-from rabbit_chx.consuming.signals import stopped_by_signals
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx.message import Message
 
 
 class Group(Options):
     """A member of a group of workers that share the queues of an exchange.
 
     Args:
-        url: an AMQP URL.
+        url: an AMQP URL, or several that are tried in turn, also after a lost connection.
         exchange: the exchange whose queues are consumed.
         name: the name of the group, the same for all its members.
         queues: names of queues, or the ``Path`` of a topology file. By default the queues that the bindings of the
@@ -46,21 +44,30 @@ class Group(Options):
         on_failure: ``"stop"`` the member, which raises the handler's error; ``"dead-letter"`` the failed message; or
             ``"park"`` it in ``parking_queue``.
         parking_queue: the queue for failed messages with ``on_failure="park"``.
-        stop_timeout: seconds that a stopping member waits for its handlers.
+        timeouts: ``close`` is how long a stopping member waits for its handlers. The other fields must keep their defaults: a
+            member tries to connect until it is stopped.
         heartbeat: the heartbeat interval in seconds; the broker gives the queues to other members after two silent intervals.
         consumer_timeout: seconds within which a message must be acknowledged after its delivery; otherwise the broker gives its
             queue to another member (RabbitMQ 4.3 and later; by default the broker's setting, 30 minutes).
         failover_only: accept a broker older than 4.0, which gives all queues to one member until that member ends.
-        management: the management API, or its URL; by default on the broker's host.
+        management: the management API, or its URL; by default on the host of each ``url``.
         credentials: user and password that are not in the URL: a function, or the ``Path`` of a file with the password.
         tls: the context for amqps; by default the certificate and the host name are verified.
+        connection_name: the connection's name in the broker's list; by default it contains the group's name.
+
+    A program may use a group in any thread, and one `run` at a time. A forked child may call `run`, which starts afresh; its
+    `stop` does not reach the parent's run and raises.
     """
 
-    def run(self, handler: Callable[[Message], object]) -> None:
+    def run(self, handler: Callable[[Message], object], *, signals: bool = True) -> None:
         """Call the handler with each message until `stop`, SIGTERM or Ctrl-C.
 
         A message is acknowledged after the handler has returned. The member reconnects after a lost connection. In the
         main thread, the first SIGTERM or Ctrl-C ends the run after the current messages; a second signal ends it at once.
+
+        Args:
+            handler: called with each message.
+            signals: whether to handle SIGTERM and Ctrl-C; False leaves them to the program, which calls `stop`.
 
         Raises:
             InvalidValue: a group cannot use the queues, the broker or the handler.
@@ -68,38 +75,13 @@ class Group(Options):
             Exception: the handler's error, with ``on_failure="stop"``.
         """
         check_handler(handler, coroutine=False)
-        if self._member is not None:
-            raise InvalidValue("use of Group", "run() while it runs", "one run at a time")
-        reporter = self._reporter()
-        self._member = member = Member(
-            self._settings, partial(connect, **self._connection), self._source, handler, reporter
-        )
-        outcome: Future[None] = Future()
+        member = self._new_member(Workers, handler)
         try:
-            if self._stopped:
-                return
-            with stopped_by_signals(member.stop):
-                thread = Thread(target=_run, args=(member.run, outcome), name="rabbit-chx group", daemon=True)
-                thread.start()
-                while thread.is_alive():
-                    thread.join(1.0)
+            with stopped_by_signals(member.stop) if signals else nullcontext():
+                outcome = started(member)
+                while not outcome.done():
+                    wait([outcome], timeout=1.0)
         finally:
             member.stop()
             self._member = None
-            reporter.close()
         outcome.result()
-
-    def stop(self) -> None:
-        """End `run` after the current messages; every later `run` returns at once. Can be called from any thread."""
-        self._stopped = True
-        if (member := self._member) is not None:
-            member.stop()
-
-
-def _run(function: Callable[[], None], outcome: Future[None]) -> None:
-    """Call a function in a thread and keep its error for another thread to raise."""
-    try:
-        function()
-        outcome.set_result(None)
-    except BaseException as error:  # noqa: BLE001 - raised in the other thread
-        outcome.set_exception(error)

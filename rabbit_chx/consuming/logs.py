@@ -1,4 +1,4 @@
-"""The log of members and readers, on pika and aio-pika."""
+"""The log of members and readers."""
 
 from __future__ import annotations
 

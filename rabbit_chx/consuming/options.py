@@ -1,20 +1,24 @@
-"""The parameters of a group, on pika and aio-pika."""
+"""The parameters of a group, the same for both classes."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.credentials import Credentials, check_credentials
+from rabbit_chx.broker.guards import Guard
 from rabbit_chx.broker.management import Management
 from rabbit_chx.consuming.logs import warn
-from rabbit_chx.consuming.reporter import Reporter
+from rabbit_chx.consuming.member.member import Member
+from rabbit_chx.consuming.member.reporter import Reporter
+from rabbit_chx.consuming.member.workers import Progress
+from rabbit_chx.consuming.queues.sources import queue_source
 from rabbit_chx.consuming.settings import OnFailure, Settings
-from rabbit_chx.consuming.sources import queue_source
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.timeouts import DEFAULTS, Timeouts
 from rabbit_chx.urls import BrokerUrl
 
 
@@ -23,7 +27,7 @@ class Options:
 
     def __init__(
         self,
-        url: str | BrokerUrl,
+        url: str | BrokerUrl | Sequence[str | BrokerUrl],
         *,
         exchange: str,
         name: str,
@@ -34,15 +38,17 @@ class Options:
         backoff: float = 1.0,
         on_failure: OnFailure = "stop",
         parking_queue: str | None = None,
-        stop_timeout: float = 30.0,
+        timeouts: Timeouts = DEFAULTS,
         heartbeat: int = 10,
         consumer_timeout: float | None = None,
         failover_only: bool = False,
         management: Management | str | None = None,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
+        connection_name: str | None = None,
     ) -> None:
-        self._member: Any = None
+        self._guard = Guard(type(self).__name__, again="run()")
+        self._member: Member | None = None
         self._stopped = False
         self._settings = Settings(
             exchange=exchange,
@@ -53,29 +59,45 @@ class Options:
             backoff=backoff,
             on_failure=on_failure,
             parking_queue=parking_queue,
-            stop_timeout=stop_timeout,
+            timeouts=timeouts,
             heartbeat=heartbeat,
             consumer_timeout=consumer_timeout,
             failover_only=failover_only,
         )
-        broker = BrokerUrl.parse(url)
-        check_credentials(credentials, broker)
+        brokers = BrokerUrl.several(url)
+        for broker in brokers:
+            check_credentials(credentials, broker)
 
-        def api() -> Management:
+        def api(broker: BrokerUrl) -> Management:
             if isinstance(management, Management):
                 return management
             return Management.of(broker, management, credentials=credentials, tls=tls)
 
-        self._source = queue_source(queues, exchange, broker, api)
-        self._connection: dict[str, Any] = {
-            "url": broker,
-            "name": f"rabbit-chx group {name}",
-            "heartbeat": heartbeat,
-            "credentials": credentials,
-            "tls": tls,
-        }
+        # With the URL of an API, each address may still have another user.
+        apis = [(each.vhost, partial(api, each)) for each in brokers]
+        self._source = queue_source(queues, exchange, apis)
+        label = connection_name or f"rabbit-chx group {name}"
+        opening = partial(connect, brokers, heartbeat=heartbeat, credentials=credentials, tls=tls)
+        self._connect = partial(opening, name=label)
+        self._connect_for_replies = partial(opening, name=f"{label} replies")
 
-    def _reporter(self) -> Reporter:
-        """Publishes on a separate connection."""
-        connection = {**self._connection, "name": f"rabbit-chx group {self._settings.name} replies"}
-        return Reporter(partial(connect, **connection), partial(warn, self._settings.name))
+    def stop(self) -> None:
+        """End the run after the current messages; every later run returns at once. Can be called from any thread."""
+        self._guard.check()
+        self._stopped = True
+        if (member := self._member) is not None:
+            member.stop()
+
+    def _new_member(self, workers: Callable[..., Progress], handler: object) -> Member:
+        if self._member is not None and not self._guard.inherited:
+            raise InvalidValue(
+                f"use of {type(self).__name__}", "a second run while it runs", "one run at a time"
+            )
+        self._guard.opened()
+        settings = self._settings
+        reporter = Reporter(self._connect_for_replies, partial(warn, settings.name))
+        given = workers(handler, settings.concurrency, settings.heartbeat, reporter.report)
+        self._member = Member(settings, self._connect, self._source, given, reporter)
+        if self._stopped:
+            self._member.stop()
+        return self._member

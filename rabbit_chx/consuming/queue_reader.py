@@ -6,6 +6,7 @@ import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from time import monotonic
@@ -19,18 +20,21 @@ from rabbit_chx.broker.amqp import connect, expecting_refusals, server_version
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.applying.protocol import Lost, Refused
 from rabbit_chx.broker.credentials import Credentials
+from rabbit_chx.broker.guards import Guard
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.canaries import is_canary
-from rabbit_chx.consuming.channels import close_in_one_step
 from rabbit_chx.consuming.logs import log
-from rabbit_chx.consuming.messages import Message, from_pika
-from rabbit_chx.consuming.queues import check_readable, is_a_stream, is_missing, no_such_queue
-from rabbit_chx.consuming.reporter import Reporter
+from rabbit_chx.consuming.member.channels import close_in_one_step, is_stream
+from rabbit_chx.consuming.member.reporter import Reporter
+from rabbit_chx.consuming.messages import Delivery, from_pika
+from rabbit_chx.consuming.queues.queues import check_readable, is_a_stream, is_missing, no_such_queue
 from rabbit_chx.consuming.settings import MOST_PREFETCH, check_integer
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
+from rabbit_chx.message import Message
 from rabbit_chx.names import check_name
 from rabbit_chx.releases import Release
+from rabbit_chx.timeouts import DEFAULTS, Timeouts
 from rabbit_chx.urls import BrokerUrl
 
 _TICK: Final = 0.5
@@ -61,44 +65,53 @@ class QueueReader:
     Canaries of `rabbit-chx watch` are reported and acknowledged at once; the caller does not get them.
 
     Args:
-        urls: AMQP URLs, tried in turn.
+        url: an AMQP URL, or several that are tried in turn, also after a lost connection.
         queue: the name of the queue.
         prefetch: how many messages the broker sends before it waits for an acknowledgement, 1 to 65535.
-        name: the name of the connection, as the broker lists it.
+        timeouts: how long to keep trying; only ``connect`` and ``reconnect`` may differ from their defaults.
         heartbeat: the heartbeat interval in seconds.
-        timeout: seconds for each attempt to connect.
-        reconnect: seconds to keep reconnecting.
         credentials: user and password that are not in the URL.
         tls: the context for amqps; by default the certificate and the host name are verified.
+        connection_name: the connection's name in the broker's list.
+
+    Only the thread that opened the reader may use it, since an acknowledgement includes all earlier batches.
     """
 
     def __init__(
         self,
-        urls: str | BrokerUrl | Sequence[str | BrokerUrl],
+        url: str | BrokerUrl | Sequence[str | BrokerUrl],
         queue: str,
         *,
         prefetch: int = 1_000,
-        name: str = "rabbit-chx queue reader",
+        timeouts: Timeouts = DEFAULTS,
         heartbeat: int = 60,
-        timeout: float = 10.0,
-        reconnect: float = 120.0,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
+        connection_name: str = "rabbit-chx queue reader",
     ) -> None:
         check_integer("prefetch", prefetch, MOST_PREFETCH)
-        given = [urls] if isinstance(urls, (str, BrokerUrl)) else urls
-        opening = partial(connect, timeout=timeout, heartbeat=heartbeat, credentials=credentials, tls=tls)
-        self._openings = [partial(opening, url) for url in given]
-        self._name = name
-        self._reporter = Reporter(
-            partial(self._opened, f"{name} canaries"), partial(log.warning, "queue %r: %s", queue)
+        self._timeouts = timeouts.honoured_by("QueueReader", "connect", "reconnect")
+        urls = BrokerUrl.several(url)
+        opening = partial(
+            connect, urls, timeout=timeouts.connect, heartbeat=heartbeat, credentials=credentials, tls=tls
         )
+        self._connect = partial(opening, name=connection_name)
+        self._guard = Guard("QueueReader", one_thread=True)
         self._queue = check_name("queue", queue)
         self._prefetch = prefetch
-        self._reconnect = reconnect
-        self._changed = threading.Condition()
-        self._messages: deque[Message] = deque()
+        self._canaries = partial(opening, name=f"{connection_name} canaries")
         self._number = 0
+        """Of the connection, also across a call of `open`."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin afresh, with locks and a thread of this process."""
+        self._reporter = Reporter(self._canaries, partial(log.warning, "queue %r: %s", self._queue))
+        self._changed = threading.Condition()
+        self._messages: deque[Delivery] = deque()
+        self._counts: set[Future[int | None]] = set()
+        """Questions of `waiting` without an answer."""
+        self._number += 1
         self._heard = 0.0
         self._wanted = 1
         self._calls: deque[Callable[[], None]] = deque()
@@ -109,11 +122,18 @@ class QueueReader:
         self._thread = threading.Thread(target=self._run, name="rabbit-chx queue reader", daemon=True)
         self._warned = False
         self._acknowledged = True
+        self._is_checked = False
+        """Whether the queue is known to be no stream, on this connection."""
 
     # ---- in the caller's thread
 
     def open(self) -> Self:
-        """Begin to receive; the next `take` raises any error."""
+        """Begin to receive, also again after `close` or in a forked child; the next `take` raises any error."""
+        if self._thread.ident is not None:
+            if self._thread.is_alive() and not self._guard.inherited:
+                raise RabbitChxError("the reader is open")
+            self._begin()
+        self._guard.opened()
         self._thread.start()
         return self
 
@@ -132,25 +152,27 @@ class QueueReader:
             most: the maximum number of messages; the broker sends at most `prefetch`.
             most_bytes: the maximum total size of the bodies; a larger first message is returned alone.
             wait: seconds to wait at most for the first connection and for messages.
-            quiet: return earlier if no message arrives for this many seconds.
+            quiet: return earlier if no message arrives for this many seconds of the call.
 
         Raises:
             InvalidValue: the queue is missing, is exclusive, or is a stream.
             BrokerUnavailable: the user lacks a permission, or the connection was lost and reconnecting failed.
         """
-        end = monotonic() + wait
+        self._guard.check()
+        began = monotonic()
+        end = began + wait
         with self._changed:
             self._wanted = most
             while len(self._messages) < most and self._error is None and monotonic() < end:
-                if self._channel is not None and monotonic() >= self._heard + quiet:
+                if self._channel is not None and monotonic() >= max(self._heard, began) + quiet:
                     break
-                self._changed.wait(quiet)
+                self._changed.wait(min(quiet, end - monotonic()))
             if self._error is not None:
                 raise self._error
             return Batch(self._next(most, most_bytes), self._number)
 
-    def _next(self, most: int, most_bytes: int) -> tuple[Message, ...]:
-        taken: list[Message] = []
+    def _next(self, most: int, most_bytes: int) -> tuple[Delivery, ...]:
+        taken: list[Delivery] = []
         size = 0
         while self._messages and len(taken) < most:
             size += len(self._messages[0].body)
@@ -161,19 +183,30 @@ class QueueReader:
 
     def acknowledge(self, batch: Batch) -> None:
         """Acknowledge a batch and all earlier ones; does nothing if the connection was lost since `take`."""
+        self._guard.check()
         if batch.messages:
-            self._ask(partial(self._acknowledge, batch.messages[-1].tag, batch.connection))
+            last = batch.messages[-1]
+            assert isinstance(last, Delivery)
+            self._ask(partial(self._acknowledge, last.tag, batch.connection))
 
     def waiting(self) -> int | None:
         """How many messages in the queue are not delivered yet; None while there is no connection."""
-        answer: list[int] = []
-        answered = threading.Event()
-        self._ask(partial(self._count, answer, answered))
-        answered.wait(_ANSWER)
-        return answer[0] if answer else None
+        self._guard.check()
+        answer: Future[int | None] = Future()
+        with self._changed:
+            if self._channel is None:
+                return None
+            self._counts.add(answer)
+        self._wake()
+        try:
+            return answer.result(_ANSWER)
+        except TimeoutError:
+            return None
 
     def close(self) -> None:
-        """Close the connection; the broker requeues unacknowledged messages in order."""
+        """Close the connection; the broker requeues unacknowledged messages in order. Does nothing in a forked child."""
+        if self._guard.inherited:
+            return
         self._stop.set()
         self._wake()
         if self._thread.is_alive():
@@ -194,17 +227,17 @@ class QueueReader:
     # ---- in the thread of the connection
 
     def _run(self) -> None:
-        lost_at = monotonic()
+        lost_at, limit = monotonic(), self._timeouts.connect
         while not self._stop.is_set():
             try:
-                with self._opened(self._name) as self._connection:
+                with self._connect() as self._connection:
                     self._consume(self._connection)
             except (AMQPError, OSError, Lost, Refused, RabbitChxError, _TakenBack) as error:
                 if self._channel is not None:
-                    lost_at = monotonic()
+                    lost_at, limit = monotonic(), self._timeouts.reconnect
                 ended = self._why(error)
                 permanent = not isinstance(ended, BrokerUnavailable) or ended.permanent
-                if permanent or monotonic() - lost_at > self._reconnect:
+                if permanent or monotonic() - lost_at > limit:
                     self._fail(ended)
                     return
                 log.warning("queue %r: %s; trying again", self._queue, ended)
@@ -214,13 +247,6 @@ class QueueReader:
             finally:
                 self._forget()
             self._stop.wait(_PAUSE)
-
-    def _opened(self, name: str) -> BlockingConnection:
-        *others, last = self._openings
-        for opening in others:
-            with suppress(BrokerUnavailable):
-                return opening(name=name)
-        return last(name=name)
 
     def _consume(self, connection: BlockingConnection) -> None:
         release = Release.of_broker(server_version(connection))
@@ -247,14 +273,20 @@ class QueueReader:
     def _turn(self, connection: BlockingConnection) -> None:
         while self._calls:
             self._calls.popleft()()
+        while self._counts:
+            count = connection.channel()
+            self._answer(count.queue_declare(self._queue, passive=True).method.message_count)
+            count.close()
         if self._channel is not None and self._channel.is_closed and connection.is_open:
             raise _TakenBack
 
     def _on_message(
         self, channel: BlockingChannel, method: spec.Basic.Deliver, properties: BasicProperties, body: bytes
     ) -> None:
-        if _STREAM_OFFSET in (properties.headers or {}):
-            raise is_a_stream(self._queue)
+        if not self._is_checked and _STREAM_OFFSET in (properties.headers or {}):
+            self._is_checked = True
+            if is_stream(channel.connection, self._queue):
+                raise is_a_stream(self._queue)
         message = from_pika(self._queue, method, properties, body)
         if is_canary(properties.headers):
             self._reporter.report(message)
@@ -271,14 +303,12 @@ class QueueReader:
             self._channel.basic_ack(tag, multiple=True)
             self._acknowledged = True
 
-    def _count(self, answer: list[int], answered: threading.Event) -> None:
-        try:
-            if self._connection is not None:
-                other = self._connection.channel()
-                answer.append(other.queue_declare(self._queue, passive=True).method.message_count)
-                other.close()
-        finally:
-            answered.set()
+    def _answer(self, count: int | None) -> None:
+        """Answer the questions of `waiting`; None without a connection."""
+        with self._changed:
+            asked, self._counts = self._counts, set()
+        for answer in asked:
+            answer.set_result(count)
 
     def _cancelled(self) -> None:
         """End the connection: the consumer exceeded consumer_timeout, or the queue was deleted or moved."""
@@ -290,7 +320,9 @@ class QueueReader:
             self._number += 1
             self._messages.clear()
             self._connection = self._channel = None
+            self._is_checked = False
         self._calls.clear()
+        self._answer(None)
 
     def _fail(self, error: RabbitChxError) -> None:
         with self._changed:

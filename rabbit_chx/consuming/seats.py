@@ -1,7 +1,7 @@
 """The seats of a group: one exclusive queue for each member, which the broker deletes when the member's connection ends.
 
 The number of a member's seat determines its priorities. The seat's queue is also the member's address: questions to the
-member are sent there. The generators yield commands for a driver of pika or aio-pika and do no IO.
+member are sent there. The generators yield commands for a driver and do no IO.
 """
 
 from __future__ import annotations

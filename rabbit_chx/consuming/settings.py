@@ -12,6 +12,7 @@ from rabbit_chx.consuming.seats import check_group_name
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.names import check_name
 from rabbit_chx.releases import Release
+from rabbit_chx.timeouts import Timeouts
 
 OnFailure: TypeAlias = Literal["stop", "dead-letter", "park"]
 _ON_FAILURE: Final = ("stop", "dead-letter", "park")
@@ -21,7 +22,7 @@ _LONGEST_BACKOFF: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings of a member, the same on pika and aio-pika."""
+    """The settings of a member, the same for both classes."""
 
     exchange: str
     name: str
@@ -31,7 +32,7 @@ class Settings:
     backoff: float
     on_failure: OnFailure
     parking_queue: str | None
-    stop_timeout: float
+    timeouts: Timeouts
     heartbeat: int
     failover_only: bool
     consumer_timeout: float | None = None
@@ -46,8 +47,9 @@ class Settings:
             ("heartbeat", 65_535),
         ):
             check_integer(name, getattr(self, name), most)
-        for name in ("backoff", "stop_timeout"):
-            _check_seconds(name, getattr(self, name))
+        _check_seconds("backoff", self.backoff)
+        # A member keeps trying to connect until it is stopped.
+        self.timeouts.honoured_by("a group", "close")
         if self.consumer_timeout is not None:
             _check_seconds("consumer_timeout", self.consumer_timeout)
             self._check_attempts(self.consumer_timeout)

@@ -165,14 +165,9 @@ def _mix(a: int, b: int, c: int) -> tuple[int, int, int]:
 def atom_hash(name: str) -> int:
     """Return the hash of an atom's name, which is also the hash of a lone atom."""
     h = 0
-    for byte in _atom_bytes(name):
+    for byte in b"".join(char.encode("latin-1" if char <= "\xff" else "utf-8") for char in name):
         h = (h << 4) + byte & _MASK32
         if overflow := h & 0xF000_0000:
             h ^= overflow >> 24
             h ^= overflow
     return h
-
-
-def _atom_bytes(name: str) -> bytes:
-    """Encode characters up to U+00FF as one byte each, and all others as UTF-8."""
-    return b"".join(char.encode("latin-1" if char <= "\xff" else "utf-8") for char in name)

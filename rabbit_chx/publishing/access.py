@@ -27,7 +27,7 @@ def check_access(
     url: str | BrokerUrl | Sequence[str | BrokerUrl],
     exchanges: Iterable[str],
     *,
-    name: str = "rabbit-chx access check",
+    connection_name: str = "rabbit-chx access check",
     timeout: float = 10.0,
     credentials: Credentials | None = None,
     tls: ssl.SSLContext | None = None,
@@ -43,7 +43,7 @@ def check_access(
     failed: list[BrokerUnavailable] = []
     for one in [url] if isinstance(url, (str, BrokerUrl)) else url:
         try:
-            connection = connect(one, name=name, timeout=timeout, credentials=credentials, tls=tls)
+            connection = connect(one, name=connection_name, timeout=timeout, credentials=credentials, tls=tls)
         except BrokerUnavailable as error:
             failed.append(error)
             continue

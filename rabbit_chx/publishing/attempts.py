@@ -7,37 +7,13 @@ each is tried at least once, so that one that does not answer leaves time for th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import pika
 
 from rabbit_chx.broker.reasons import Reason
-from rabbit_chx.errors import InvalidValue
-
-
-@dataclass(frozen=True)
-class Timeouts:
-    """How long a publisher keeps trying, in seconds."""
-
-    connect: float = 10.0
-    """Until the first connection is open, for all addresses together; also the limit of each attempt."""
-    reconnect: float = 120.0
-    """Until a lost connection is replaced by one that confirms messages."""
-    retry: float = 10.0
-    """For sending a returned or rejected message again."""
-    confirm: float = 120.0
-    """While the broker confirms nothing of what it received."""
-    blocked: float = 120.0
-    """While the broker blocks publishing (a memory or disk alarm)."""
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if type(value) not in {int, float} or not 0 < value < math.inf:
-                raise InvalidValue(f"{field.name} timeout", value, "a number of seconds greater than 0")
+from rabbit_chx.timeouts import Timeouts
 
 
 class Address(NamedTuple):

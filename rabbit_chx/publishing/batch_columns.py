@@ -13,12 +13,10 @@ from typing import Any, Final
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.hashing import MAX_SHORTSTR, shortstr
+from rabbit_chx.message_fields import PROPERTIES, ROUTING_HEADERS, TEXT
 from rabbit_chx.publishing.properties import (
-    ROUTING_HEADERS,
-    SHORT_STRINGS,
     encode_properties,
     encode_property,
-    flag_of,
     max_property_bytes,
     with_defaults,
 )
@@ -42,6 +40,8 @@ def values(given: Any) -> Iterable[Any]:
 
 def column(given: Any, count: int, what: str) -> Any:
     """Return a list with one value per row, or the value itself where it applies to all rows."""
+    if hasattr(given, "tolist") and not getattr(given, "shape", True):
+        return given.tolist()  # a number of NumPy
     if not (isinstance(given, (list, tuple)) or hasattr(given, "to_pylist") or hasattr(given, "tolist")):
         return given
     found = list(values(given))
@@ -63,20 +63,19 @@ def body_column(given: Any, limit: int) -> list[bytes]:
     return [checked_body(body, limit, row) for row, body in enumerate(found)]
 
 
-def checked_body(body: Any, limit: int, row: int) -> bytes:
+def checked_body(body: Any, limit: int, row: int | None = None) -> bytes:
     """Return one body as bytes; a str is encoded as UTF-8."""
+    what = "body" if row is None else f"body in row {row}"
     try:
         encoded = body.encode() if isinstance(body, str) else body
     except UnicodeEncodeError:
         encoded = None
     if not isinstance(encoded, (bytes, bytearray, memoryview)):
         got = "a str with a lone surrogate" if isinstance(body, str) else type(body).__name__
-        raise InvalidValue(
-            f"body in row {row}", got, "bytes or str", "Encode other types first, as JSON for example"
-        )
+        raise InvalidValue(what, got, "bytes or str", "Encode other types first, as JSON for example")
     if len(encoded) > limit:
         raise InvalidValue(
-            f"body in row {row}",
+            what,
             f"{len(encoded)} bytes",
             f"at most {limit} bytes",
             "If the broker's max_message_size is larger, pass max_message_bytes",
@@ -89,7 +88,7 @@ def key_column(given: Any, count: int, what: str = "routing key") -> list[bytes]
     keys = column(given, count, what)
     if not isinstance(keys, list):
         return [shortstr(keys, what)] * count
-    encoded = _short_strings(keys)
+    encoded = short_strings(keys)
     if encoded is not None:
         return encoded
     return [shortstr(key, f"{what} in row {row}") for row, key in enumerate(keys)]
@@ -114,8 +113,13 @@ def _row_by_row(
         try:
             encoded.append(encode_properties({**constant, **own}, frame_max=frame_max))
         except InvalidValue as error:
-            raise InvalidValue(f"{error.what} in row {row}", error.got, error.expected, error.hint) from None
+            raise in_row(error, row) from None
     return encoded
+
+
+def in_row(error: InvalidValue, row: int) -> InvalidValue:
+    """Name the row of an invalid value."""
+    return InvalidValue(f"{error.what} in row {row}", error.got, error.expected, error.hint)
 
 
 def _joined(
@@ -127,11 +131,11 @@ def _joined(
     alike = {name: [value] for name, value in with_defaults(constant).items() if name not in varying}
     try:
         columns = {name: _fields(name, found) for name, found in {**alike, **varying}.items()}
-    except (InvalidValue, UnicodeEncodeError):
+    except (InvalidValue, UnicodeEncodeError, KeyError):
         return None
     # A content header holds its fields in the order of their flags.
-    names = sorted(columns, key=flag_of, reverse=True)
-    flags = _FLAGS(sum(map(flag_of, names)))
+    names = sorted(columns, key=lambda name: PROPERTIES[name].flag, reverse=True)
+    flags = _FLAGS(sum(PROPERTIES[name].flag for name in names))
     fields = [columns[name] * count if name in alike else columns[name] for name in names]
     encoded = [flags + b"".join(row) for row in zip(*fields, strict=True)]
     return encoded if max(map(len, encoded), default=0) <= max_property_bytes(frame_max) else None
@@ -139,8 +143,8 @@ def _joined(
 
 def _fields(name: str, found: list[Any]) -> list[bytes]:
     """Encode the values of one property."""
-    if name in SHORT_STRINGS:
-        encoded = _short_strings(found)
+    if PROPERTIES[name].kind is TEXT:
+        encoded = short_strings(found)
         if encoded is not None:
             return [_LENGTHS[len(text)] + text for text in encoded]
     if name == "headers":
@@ -171,7 +175,7 @@ def _text_table(table: Any, names: dict[str, bytes]) -> bytes | None:
     return _SIZE(len(content)) + content
 
 
-def _short_strings(found: list[Any]) -> list[bytes] | None:
+def short_strings(found: list[Any]) -> list[bytes] | None:
     """Return a column of str as UTF-8, or of bytes unchanged; None if a value is neither, or too long."""
     kinds = set(map(type, found))
     try:

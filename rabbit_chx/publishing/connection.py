@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import pika
 from pika.adapters.select_connection import IOLoop, SelectConnection
-from pika.exceptions import StreamLostError
+from pika.exceptions import ChannelClosedByBroker, StreamLostError
 
 from rabbit_chx.broker.reasons import NotAmqp
 from rabbit_chx.publishing.frames import FRAME_OVERHEAD, encode
@@ -63,6 +63,7 @@ class _Events(Protocol):
     def on_blocked(self, reason: str) -> None: ...
     def on_unblocked(self) -> None: ...
     def on_violation(self, text: str) -> None: ...
+    def on_channel_closed(self, error: ChannelClosedByBroker) -> bool: ...
     def on_down(self, error: Exception) -> None: ...
     @property
     def largest_body(self) -> int: ...
@@ -76,17 +77,14 @@ class PublisherConnection(SelectConnection):  # type: ignore[misc] # pika has no
     _returned_properties: bytes = b""
     """Of the last content header, as received."""
 
-    def __init__(
-        self, parameters: pika.ConnectionParameters, events: _Events, *, fence: str | None = None
-    ) -> None:
+    def __init__(self, parameters: pika.ConnectionParameters, events: _Events) -> None:
         self._events = events
-        self._fence = fence
         self._channel: Any = None
         self._down = False
         self.ready: bool = False
         super().__init__(
             parameters,
-            on_open_callback=lambda _: self.channel(on_open_callback=self._on_channel_open),
+            on_open_callback=lambda _: self._open_channel(),
             on_open_error_callback=self._on_down,
             on_close_callback=self._on_down,
             custom_ioloop=IOLoop(),
@@ -140,18 +138,15 @@ class PublisherConnection(SelectConnection):  # type: ignore[misc] # pika has no
 
     # -- from opening to end -----------------------------------------------------------------------
 
+    def _open_channel(self) -> None:
+        if self.is_open:
+            self.channel(channel_number=1, on_open_callback=self._on_channel_open)
+
     def _on_channel_open(self, channel: Any) -> None:
-        assert channel.channel_number == 1
         self._channel = channel
         channel.add_on_close_callback(self._on_channel_closed)
         channel.add_on_return_callback(self._on_return)
-        if self._fence is None:
-            self._select_confirms()
-        else:
-            channel.queue_declare(self._fence, exclusive=True, callback=lambda _: self._select_confirms())
-
-    def _select_confirms(self) -> None:
-        self._channel.confirm_delivery(self._on_decoded_confirm, callback=self._on_selected)
+        channel.confirm_delivery(self._on_decoded_confirm, callback=self._on_selected)
 
     def _on_selected(self, _: Any) -> None:
         self.ready = True
@@ -162,9 +157,11 @@ class PublisherConnection(SelectConnection):  # type: ignore[misc] # pika has no
         self._events.on_return(method, properties, body)
 
     def _on_channel_closed(self, _: Any, error: Exception) -> None:
-        """Close the connection with its channel; the end of the connection would report the same."""
+        """Open another channel after a refused message; otherwise close the connection with its channel."""
         self.ready = False
-        if not self._down:
+        if isinstance(error, ChannelClosedByBroker) and self._events.on_channel_closed(error):
+            self.ioloop.call_later(0, self._open_channel)  # when pika has forgotten the closed one
+        elif not self._down:
             self._report(error)
             self.end()
 

@@ -1,9 +1,11 @@
-"""A message on its way, its outcome, and the counters of a publisher."""
+"""A message on its way, its outcome, whom it is reported to, and the counters of a publisher."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 
 class Outcome(Enum):
@@ -19,7 +21,7 @@ class Outcome(Enum):
     UNKNOWN = "unknown"
     """It was sent, and the connection ended before its confirm: it may or may not be in its queue."""
     UNSENT = "unsent"
-    """The publisher gave up before the message was sent."""
+    """It was never sent: the publisher gave up, or the caller withdrew the message by a timeout or ``cancel``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,21 +29,28 @@ class Failure:
     """A message that was not confirmed."""
 
     row: int
-    """The number that ``publish`` returned for it."""
+    """The number that `Bulk.add` returned for it; 0 for the message of `Publisher.publish`."""
     outcome: Outcome
     exchange: str
     routing_key: str
     reply: str
     """The broker's reply, or why the publisher gave up."""
+    may_have_arrived: bool = True
+    """Whether the message may be in a queue all the same, so that publishing it again may duplicate it."""
 
     def __str__(self) -> str:
+        return f"row {self.row} {self.reason}"
+
+    @property
+    def reason(self) -> str:
+        """The outcome, the target and the reply."""
         target = f"exchange {self.exchange!r} with key {self.routing_key!r}"
-        return f"row {self.row} {self.outcome.value} ({target}): {self.reply}"
+        return f"{self.outcome.value} ({target}): {self.reply}"
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """A publisher's counters; ``published`` is the sum of the five outcomes and of ``pending``."""
+    """The counters of a publisher or of a bulk; ``published`` is the sum of the five outcomes and of ``pending``."""
 
     published: int = 0
     confirmed: int = 0
@@ -53,11 +62,11 @@ class Totals:
     resent: int = 0
     """How often a message was sent again, after a nack, a return or a lost connection; not an outcome."""
     bytes: int = 0
-    """Bytes of all frames sent."""
+    """Bytes of all frames that the publisher sent; for a bulk, since the bulk began."""
     connections: int = 0
-    """Connections opened; all but the first are reconnects."""
+    """Connections that the publisher opened; for a bulk, since the bulk began."""
     blocked_seconds: float = 0.0
-    """How long the broker blocked publishing (a memory or disk alarm)."""
+    """How long the broker blocked publishing (a memory or disk alarm); for a bulk, since the bulk began."""
 
     @property
     def failed(self) -> int:
@@ -65,18 +74,42 @@ class Totals:
         return self.returned + self.rejected + self.unknown + self.unsent
 
 
-@dataclass(slots=True)
+class Owner:
+    """Who is told what becomes of messages: a bulk, or a caller that waits for one message. This one tells no other.
+
+    The methods are called from the threads named here, and must not wait.
+    """
+
+    __slots__ = ()
+
+    def accepted(self, count: int) -> None:
+        """Note that this many messages wait to be sent; called by the caller's thread while the outbox is locked."""
+
+    def sent_again(self) -> None:
+        """Note that a message is sent again; called by the sender's thread."""
+
+    def settled(self, count: int, outcome: Outcome, failures: Sequence[Failure]) -> None:
+        """Note that this many messages have their outcome, with a failure for each that was not confirmed."""
+
+
+NO_OWNER: Final = Owner()
+
+
+# Compared by identity: identical messages are different ones.
+@dataclass(slots=True, eq=False)
 class OutgoingMessage:
     """A message that a publisher accepted, and the state of its attempts."""
 
     row: int
-    """Its number, counted from 0 in the order in which the publisher accepted messages."""
+    """Its number among the messages of its owner, from 0."""
     exchange: bytes
     routing_key: bytes
     properties: bytes
     """Encoded as in a content header: flags and values."""
     body: bytes | memoryview
+    owner: Owner = NO_OWNER
     attempts: int = 0
+    """How often it was handed to a connection; from the first time on, it may have arrived and cannot be withdrawn."""
     retry_until: float = 0.0
     """When a returned or rejected message is given up; 0.0 before the first return or nack."""
     reply: str = ""
@@ -87,6 +120,8 @@ class OutgoingMessage:
     """The broker's answer to the last attempt, if it was returned or rejected; None while an attempt is in flight."""
     doubtful: bool = False
     """An attempt was in flight when its connection ended: that copy may be in its queue."""
+    refused: bool = False
+    """The broker closed the channel because of this message, which reached no queue."""
 
     def failure(self, outcome: Outcome) -> Failure:
         """What is reported of this message when it was not confirmed."""
@@ -96,4 +131,6 @@ class OutgoingMessage:
             self.exchange.decode("utf-8", "replace"),
             self.routing_key.decode("utf-8", "replace"),
             self.reply,
+            # A nack of one queue says nothing about the other queues of the route.
+            may_have_arrived=outcome in {Outcome.REJECTED, Outcome.UNKNOWN} and not self.refused,
         )

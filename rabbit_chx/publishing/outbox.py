@@ -1,4 +1,4 @@
-"""The messages that wait to be sent, and the counters: what the caller's thread and the sender's thread share.
+"""The messages that wait to be sent, and the counters: what the callers' threads and the sender's thread share.
 
 Every accepted message is, at any time, either pending or has exactly one outcome, so the totals always add up.
 """
@@ -9,66 +9,92 @@ import logging
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from heapq import nsmallest
+from operator import attrgetter
 from typing import Final
 
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
-from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Totals
+from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
 
 log = logging.getLogger("rabbit_chx.publisher")
 
-_FAILURES_KEPT: Final = 100
 _LOOK_AGAIN: Final = 0.5
+_owner_of: Final[Callable[[OutgoingMessage], Owner]] = attrgetter("owner")
 
 
 class Outbox:
-    """Shared by both threads; every method may be called from either."""
+    """Shared by all threads; every method may be called from any of them."""
 
-    def __init__(
-        self, *, max_messages: int, max_bytes: int, on_failure: Callable[[Failure], object] | None
-    ) -> None:
+    def __init__(self, *, max_messages: int, max_bytes: int) -> None:
         self._changed = threading.Condition()  # re-entrant, so `stop_accepting` may run in a signal handler
         self._max_messages = max_messages
         self._max_bytes = max_bytes
-        self._on_failure = on_failure
         self._unsent: deque[OutgoingMessage] = deque()
         self._outcomes: Counter[Outcome] = Counter()
         self._published = self._pending_bytes = self._resent = self._bytes = self._connections = 0
-        self._lowest_pending = 0
         self._accepting = True
         self._blocked_since: float | None = None
         self._blocked_seconds = 0.0
-        self.failures: list[Failure] = []
-        """The hundred failures with the lowest rows, in the order of their rows."""
+        self._closed = False
+        self.given_up: int = 0
+        """How often the sender has given up."""
+        self.why_given_up: RabbitChxError | None = None
+        """Why it did last."""
         self.error: RabbitChxError | None = None
-        """Why nothing more can be published."""
+        """Why the sender has given up; None as soon as it is connected again."""
 
     # -- the caller's side -------------------------------------------------------------------------
 
-    def next_row(self) -> int:
-        """Return the number of the next message."""
-        return self._published
+    def add(
+        self,
+        messages: Sequence[OutgoingMessage],
+        wake: Callable[[], object],
+        deadline: float | None = None,
+        given_up: int | None = None,
+    ) -> bool:
+        """Accept messages of one owner, waiting while too many are pending.
 
-    def add(self, messages: Sequence[OutgoingMessage], wake: Callable[[], object]) -> None:
-        """Accept messages, waiting while too many are pending; raise if nothing more can be published."""
+        Raise if nothing more can be published, or if the sender has given up more often than ``given_up`` times. Return False
+        if the deadline passes while some of the messages are not accepted.
+        """
         done = 0
         while done < len(messages):
             with self._changed:
-                # A signal handler may stop it after this thread has looked and before it waits, hence the timeout.
-                while self.error is None and self._accepting and not self._has_space():
-                    self._changed.wait(_LOOK_AGAIN)
-                if self.error is not None:
-                    raise self.error
-                if not self._accepting:
-                    raise BrokerUnavailable("the publisher accepts no more messages")
+                if not self._wait_for_space(deadline, given_up):
+                    return False
                 part = self._fitting(messages, done)
+                part[0].owner.accepted(len(part))
                 self._unsent.extend(part)
                 self._published += len(part)
                 self._pending_bytes += sum(len(message.body) for message in part)
             done += len(part)
             wake()
+        return True
+
+    def _wait_for_space(self, deadline: float | None, given_up: int | None) -> bool:
+        # A signal handler may stop it after this thread has looked and before it waits, hence the timeout.
+        while not self._closed and self._accepting and not self._has_space():
+            left = _LOOK_AGAIN if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._changed.wait(min(left, _LOOK_AGAIN))
+        if self.why_given_up is not None and (self._closed or given_up not in {None, self.given_up}):
+            raise self.why_given_up
+        if not self._accepting:
+            raise BrokerUnavailable("the publisher accepts no more messages")
+        return True
+
+    def withdraw(self, owners: Container[Owner], why: str) -> None:
+        """Give up the messages of these owners that were never handed to a connection."""
+        with self._changed:
+            found = [message for message in self._unsent if message.owner in owners and not message.attempts]
+            if found:
+                gone = set(found)
+                self._unsent = deque(message for message in self._unsent if message not in gone)
+        for message in found:
+            message.reply = why
+        self.settle(found, Outcome.UNSENT)
 
     def stop_accepting(self) -> None:
         """Make `add` raise, even while it waits."""
@@ -112,12 +138,6 @@ class Outbox:
                 blocked_seconds=self._blocked_seconds + blocked,
             )
 
-    def confirmed_before(self) -> int:
-        """Return a row before which every message is confirmed: the highest such row when nothing is pending."""
-        with self._changed:
-            row = self._lowest_pending if self._pending() else self._published
-            return min(row, self.failures[0].row) if self.failures else row
-
     def _pending(self) -> int:
         return self._published - self._outcomes.total()
 
@@ -142,13 +162,6 @@ class Outbox:
             else:
                 self._unsent.extend(messages)
 
-    def note_lowest_pending(self, sent: Iterable[OutgoingMessage]) -> None:
-        """Find the lowest pending row, given the pending messages that are not in the outbox."""
-        with self._changed:
-            rows = [message.row for message in sent]
-            rows += [message.row for message in self._unsent]
-            self._lowest_pending = min(rows, default=self._published)
-
     def note_sent(self, size: int, resent: int) -> None:
         """Count frames that were handed to the connection."""
         with self._changed:
@@ -156,29 +169,27 @@ class Outbox:
             self._resent += resent
 
     def settle(self, messages: Sequence[OutgoingMessage], outcome: Outcome) -> None:
-        """Call the hook for failures, and then record the outcome: a caller that waits for it may use what the hook did."""
+        """Record the outcome of messages, and tell their owners."""
         if not messages:
             return
-        confirmed = outcome is Outcome.CONFIRMED
-        failures = [] if confirmed else [message.failure(outcome) for message in messages]
-        if self._on_failure is not None:
-            for failure in failures:
-                with log_errors("on_failure"):
-                    self._on_failure(failure)
         with self._changed:
             self._outcomes[outcome] += len(messages)
             self._pending_bytes -= sum(len(message.body) for message in messages)
-            if failures:
-                # The lowest rows, not the first failures: a caller that resumes needs the first missing row.
-                kept = [*self.failures, *failures]
-                self.failures = nsmallest(_FAILURES_KEPT, kept, key=lambda failure: failure.row)
             if self._has_space():
                 self._changed.notify_all()
+        failures: defaultdict[Owner, list[Failure]] = defaultdict(list)
+        if outcome is not Outcome.CONFIRMED:
+            for message in messages:
+                failures[message.owner].append(message.failure(outcome))
+        for owner, count in Counter(map(_owner_of, messages)).items():
+            owner.settled(count, outcome, failures.get(owner, ()))
 
-    def give_up(self, error: RabbitChxError) -> None:
-        """Send nothing more, and give each message its outcome; none is in flight."""
+    def give_up(self, error: RabbitChxError, *, closed: bool = False) -> None:
+        """Give each message its outcome; none is in flight. Unless closed, later messages make the sender try again."""
         with self._changed:
-            self.error = error
+            self.error = self.why_given_up = error
+            self._closed = closed
+            self.given_up += 1
             unsent = list(self._unsent)
             self._unsent.clear()
         ends: defaultdict[Outcome, list[OutgoingMessage]] = defaultdict(list)
@@ -196,6 +207,7 @@ class Outbox:
         """Count a connection that was opened."""
         with self._changed:
             self._connections += 1
+            self.error = None
             self._changed.notify_all()
 
     def blocked(self, *, now: bool) -> None:

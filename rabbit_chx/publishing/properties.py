@@ -1,41 +1,35 @@
-"""The properties of a message as bytes of a content header. Encoded by pika, after checks that pika lacks.
-
-A float in the headers is sent as a double of AMQP; pika has none.
-"""
+"""The properties of a message as bytes of a content header."""
 
 from __future__ import annotations
 
-import math
 import struct
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import pika
 from pika.data import decode_short_string, decode_value
-from pika.exceptions import AMQPError
 
+from rabbit_chx.broker.properties import table
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.fields import seconds
-from rabbit_chx.hashing import shortstr
+from rabbit_chx.message_fields import (
+    MILLISECONDS,
+    PROPERTIES,
+    TEXT,
+    TIME,
+    MessageField,
+    check_name,
+    checked,
+)
 
 DEFAULT_FRAME_MAX: Final = 131_072
 """RabbitMQ's default ``frame_max``, and the most that pika agrees to."""
-ROUTING_HEADERS: Final = ("CC", "BCC")
-"""Headers that hold lists of further routing keys; any other value makes the broker close the channel."""
-SHORT_STRINGS: Final = (
-    *("app_id", "cluster_id", "content_encoding", "content_type", "correlation_id"),
-    *("message_id", "reply_to", "type", "user_id"),
-)
 
-PROPERTIES: Final = {*SHORT_STRINGS, "delivery_mode", "expiration", "headers", "priority", "timestamp"}
 _PERSISTENT: Final = 2
-_BEFORE_HEADERS: Final = ("content_type", "content_encoding")
-"""The properties that precede the headers in a content header."""
-_FLAG_BYTES: Final = 2
-_TABLE_SIZE: Final = struct.Struct(">I")
-_FIXED_SIZES: Final = {"delivery_mode": 1, "priority": 1, "timestamp": 8}
-"""Bytes of the properties that are neither short strings nor a table."""
+_FLAGS: Final = struct.Struct(">H")
+_SIZE: Final = struct.Struct(">I")
+_SECONDS: Final = struct.Struct(">Q")
+_IN_ORDER: Final = sorted(PROPERTIES.values(), key=lambda field: field.flag, reverse=True)
+"""A content header holds its fields in the order of their flags."""
+_SHORT_STRINGS: Final = (TEXT, MILLISECONDS)
 _HEADER_FRAME_BYTES: Final = 8 + 2 + 2 + 8
 """What a content header frame holds besides the properties: the frame itself, class, weight and body size."""
 
@@ -47,7 +41,12 @@ def max_property_bytes(frame_max: int = DEFAULT_FRAME_MAX) -> int:
 
 def encode_properties(properties: Mapping[str, Any], *, frame_max: int) -> bytes:
     """Encode properties as in a content header; messages are persistent by default."""
-    encoded = _encode(with_defaults(properties))
+    given = with_defaults(properties)
+    for name in given:
+        check_name(name)
+    fields = [field for field in _IN_ORDER if field.name in given]
+    pieces = [encode_property(field.name, given[field.name]) for field in fields]
+    encoded = _FLAGS.pack(sum(field.flag for field in fields)) + b"".join(pieces)
     limit = max_property_bytes(frame_max)
     if len(encoded) > limit:
         raise InvalidValue(
@@ -61,37 +60,46 @@ def encode_properties(properties: Mapping[str, Any], *, frame_max: int) -> bytes
 
 def encode_property(name: str, value: Any) -> bytes:
     """Encode one property as in a content header, without its flag."""
-    return _encode({name: value})[2:]
+    return _ENCODERS[name](checked(name, value))
 
 
-def flag_of(name: str) -> int:
-    """Return the flag of a property in a content header."""
-    return int(getattr(pika.BasicProperties, f"FLAG_{name.upper()}"))
+def _short_string(text: str | bytes) -> bytes:
+    encoded = text.encode() if isinstance(text, str) else text
+    return b"%c%b" % (len(encoded), encoded)
 
 
-_FLAGS: Final = sorted(((flag_of(name), name) for name in PROPERTIES), reverse=True)
-"""In the order of the fields in a content header."""
+def _encoder(name: str) -> Callable[[Any], bytes]:
+    if PROPERTIES[name].kind in _SHORT_STRINGS:
+        return _short_string
+    others = {"headers": table, "timestamp": _SECONDS.pack}
+    return others.get(name, lambda number: b"%c" % number)
+
+
+_ENCODERS: Final = {name: _encoder(name) for name in PROPERTIES}
 
 
 def split_properties(encoded: bytes) -> dict[str, bytes]:
     """Return the properties in a content header, and each header as ``headers.NAME``, all as they are encoded."""
-    flags, start = int.from_bytes(encoded[:_FLAG_BYTES], "big"), _FLAG_BYTES
+    (flags,), start = _FLAGS.unpack_from(encoded), _FLAGS.size
     found: dict[str, bytes] = {}
-    for name in (name for flag, name in _FLAGS if flags & flag):
-        end = start + _size_of(name, encoded, start)
-        if name == "headers":
-            found |= _split_table(encoded, start + _TABLE_SIZE.size, end)
-        else:
-            found[name] = encoded[start:end]
-        start = end
+    for field in _IN_ORDER:
+        if flags & field.flag:
+            end = start + _size_of(field, encoded, start)
+            if field.name == "headers":
+                found |= _split_table(encoded, start + _SIZE.size, end)
+            else:
+                found[field.name] = encoded[start:end]
+            start = end
     return found
 
 
-def _size_of(name: str, encoded: bytes, start: int) -> int:
-    if name == "headers":
-        (size,) = _TABLE_SIZE.unpack_from(encoded, start)
-        return _TABLE_SIZE.size + int(size)
-    return _FIXED_SIZES.get(name) or 1 + encoded[start]
+def _size_of(field: MessageField, encoded: bytes, start: int) -> int:
+    if field.name == "headers":
+        (size,) = _SIZE.unpack_from(encoded, start)
+        return _SIZE.size + int(size)
+    if field.kind in _SHORT_STRINGS:
+        return 1 + encoded[start]
+    return _SECONDS.size if field.kind is TIME else 1
 
 
 def _split_table(encoded: bytes, start: int, end: int) -> dict[str, bytes]:
@@ -107,109 +115,3 @@ def with_defaults(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return the properties that are set (None means unset), with the default delivery mode."""
     given = {name: value for name, value in properties.items() if value is not None}
     return {"delivery_mode": _PERSISTENT} | given
-
-
-def _encode(properties: Mapping[str, Any]) -> bytes:
-    unknown = properties.keys() - PROPERTIES
-    if unknown:
-        expected = f"one of {', '.join(sorted(PROPERTIES))}"
-        raise InvalidValue("property", min(unknown), expected, "Use a header for anything else")
-    checked = {name: _CHECKS[name](name, value) for name, value in properties.items()}
-    doubles = {name: value for name, value in checked.get("headers", {}).items() if isinstance(value, float)}
-    if doubles:
-        return _with_doubles(checked, doubles)
-    return _encode_checked(checked)
-
-
-def _with_doubles(checked: Mapping[str, Any], doubles: Mapping[str, float]) -> bytes:
-    """Encode properties whose headers have floats, which pika cannot encode: as the last entries of the table."""
-    others = {name: value for name, value in checked["headers"].items() if name not in doubles}
-    encoded = _encode_checked({**checked, "headers": others})
-    start = len(_encode_checked({name: checked[name] for name in _BEFORE_HEADERS if name in checked}))
-    (size,) = _TABLE_SIZE.unpack_from(encoded, start)
-    end = start + _TABLE_SIZE.size + size
-    entries = b"".join(_double(name, value) for name, value in doubles.items())
-    table = _TABLE_SIZE.pack(size + len(entries)) + encoded[start + _TABLE_SIZE.size : end] + entries
-    return encoded[:start] + table + encoded[end:]
-
-
-def _double(name: str, value: float) -> bytes:
-    if not math.isfinite(value):
-        raise InvalidValue(f"header {name}", value, "a finite number", "RabbitMQ fails on infinity and NaN")
-    return bytes([len(name.encode())]) + name.encode() + b"d" + struct.pack(">d", value)
-
-
-def _encode_checked(checked: Mapping[str, Any]) -> bytes:
-    try:
-        return b"".join(pika.BasicProperties(**checked).encode())
-    except UnicodeEncodeError as error:
-        raise InvalidValue("properties", error.object, "text without lone surrogates") from None
-    except (AMQPError, struct.error, TypeError, AttributeError, AssertionError, ValueError):
-        raise InvalidValue(
-            "properties",
-            sorted(checked),
-            "values that pika can encode",
-            "Header values of type str always work",
-        ) from None
-
-
-def _short(name: str, value: Any) -> Any:
-    shortstr(value, f"property {name}")
-    return value
-
-
-def _expiration(name: str, value: Any) -> str:
-    text = str(value) if type(value) is int else value
-    digits = text.lstrip("0") if isinstance(text, str) and text.isascii() and text.isdigit() else None
-    # Count the digits first: Python refuses to convert thousands of them.
-    if digits is None or len(digits) > 10 or int(digits or "0") >= 2**32:
-        expected = "whole milliseconds below 2^32, as int or str"
-        raise InvalidValue(
-            f"property {name}", value, expected, "Leave it out for a message that does not expire"
-        )
-    return text
-
-
-def _timestamp(name: str, value: Any) -> int:
-    try:
-        number = seconds(value) if isinstance(value, datetime) else value
-    except OverflowError:
-        number = None
-    if type(number) is not int or not 0 <= number < 2**64:
-        raise InvalidValue(
-            f"property {name}", value, "a datetime or whole seconds since 1970", "Use int(time.time())"
-        )
-    return number
-
-
-def _headers(_name: str, value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        raise InvalidValue(
-            "headers", value, "a mapping of names to values", "A column of headers holds one mapping per row"
-        )
-    for name in ROUTING_HEADERS:
-        keys = value.get(name, [])
-        if not (isinstance(keys, list) and all(isinstance(key, str) for key in keys)):
-            raise InvalidValue(
-                f"header {name}", keys, "a list of str", "RabbitMQ reads this header as further routing keys"
-            )
-    for name, content in value.items():
-        shortstr(name, "header name")
-        _check_integers(name, content)
-    return dict(value)
-
-
-def _check_integers(name: str, value: Any) -> None:
-    """Refuse integers that some releases of pika would truncate without an error."""
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise InvalidValue(f"header {name}", value, "an integer of at most 64 bits", "Send it as a str")
-    for content in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _check_integers(name, content)
-
-
-_CHECKS: Final[dict[str, Any]] = dict.fromkeys(PROPERTIES, lambda _name, value: value) | {
-    **dict.fromkeys(SHORT_STRINGS, _short),
-    "expiration": _expiration,
-    "headers": _headers,
-    "timestamp": _timestamp,
-}

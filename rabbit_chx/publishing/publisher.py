@@ -1,63 +1,50 @@
-"""Publish messages in bulk, with confirms and an outcome for each message.
+"""Publish messages, each confirmed by the broker, from any number of threads.
 
     with Publisher("amqp://user:password@host", exchange="orders") as publisher:
-        publisher.publish(b"...", "customer-42")
-        publisher.publish_many(bodies, keys)
-    print(publisher.totals)
+        publisher.publish(b"...", "customer-42")        # returns when this message is confirmed
+        publisher.publish_many(bodies, keys)            # the same for a batch
+        with publisher.bulk() as bulk:                  # a file: returns at once, and waits at the end
+            for body, key in rows:
+                bulk.add(body, key)
 
-Messages are persistent and mandatory, and each one is confirmed; there is no option to change that. A call returns when
-its messages are accepted, and waits while too many are in flight. ``flush``, or the end of the ``with`` block, waits
-until every message has its outcome and raises `PublishFailed` if one was not confirmed.
+Messages are persistent and mandatory, and each one is confirmed; there is no option to change that.
 """
 
 from __future__ import annotations
 
 import ssl
-import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 from rabbit_chx.broker.amqp import parameters_of
 from rabbit_chx.broker.credentials import Credentials, check_credentials
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.tls import warn_if_unchecked
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed, RabbitChxError
-from rabbit_chx.hashing import shortstr
-from rabbit_chx.publishing.attempts import Address, Timeouts
-from rabbit_chx.publishing.batch_columns import (
-    body_column,
-    checked_body,
-    column,
-    key_column,
-    property_column,
-    values,
-)
-from rabbit_chx.publishing.messages import Failure, OutgoingMessage, Totals
-from rabbit_chx.publishing.outbox import Outbox
-from rabbit_chx.publishing.properties import DEFAULT_FRAME_MAX, encode_properties, max_property_bytes
-from rabbit_chx.publishing.sender import Sender
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
+from rabbit_chx.message_fields import Headers, Properties
+from rabbit_chx.publishing.attempts import Address
+from rabbit_chx.publishing.bulk import Bulk
+from rabbit_chx.publishing.encoder import Encoder, HeaderColumn
+from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
+from rabbit_chx.publishing.pipeline import Pipeline
+from rabbit_chx.publishing.receipts import Confirmation, Receipt, publish_failed, unconfirmed
+from rabbit_chx.timeouts import DEFAULTS, Timeouts
 from rabbit_chx.urls import BrokerUrl
 
-_TIMEOUTS: Final = Timeouts()
-_MAX_IN_FLIGHT: Final = 5_000
-_MAX_BYTES_IN_FLIGHT: Final = 32 << 20
-_MAX_MESSAGE: Final = 16 << 20
-_MAX_MESSAGE_BEFORE_4: Final = 128 << 20
-_CLOSE_SECONDS: Final = 4.0
-_GRACE_SECONDS: Final = 5.0
-"""By how much an attempt to connect may exceed its share of the time: the sender gives up before `open` does."""
+MAX_IN_FLIGHT: Final = 5_000
 
 
 class Publisher:
-    """Publishes to a broker, or to the first of several that accepts the connection.
+    """Publishes to a broker, or to the first of several that accepts the connection. Any number of threads may use it.
 
     Args:
         url: an AMQP URL, or several that are tried in turn.
         exchange: where to publish messages that name no exchange themselves.
         properties: for every message, such as ``{"content_type": "application/json"}``.
-        max_in_flight: messages that may be unconfirmed before ``publish`` waits. Bodies of more than 32 MiB in total make
+        max_in_flight: messages that may be unconfirmed before a call waits. Bodies of more than 32 MiB in total make
             it wait, too.
         max_message_bytes: the broker's ``max_message_size``, which AMQP does not report; by default 16 MiB on
             RabbitMQ 4 and 128 MiB before.
@@ -66,22 +53,10 @@ class Publisher:
         credentials: user and password that are not in the URL or that expire: a function that is called for each
             connection, or the ``Path`` of a file that holds the password of the URL's user and is read for each connection.
         tls: the context for amqps; by default the certificate and the host name are verified.
-        name: the connection's name in the broker's list.
-        fence: the name of an exclusive queue that each connection declares, so that nothing is sent again before the
-            broker has dropped the old connection; needs permission to configure that name.
-        sequence_header: a header that holds the row, so that a returned message is identified even among
-            otherwise identical ones.
-        around_batch: called on the publisher's thread with the number of messages that are about to be sent; returns a
-            context manager around their sending, for a tracing span for example.
-        on_failure: called on the publisher's thread for each message that was not confirmed; ``flush`` then does not
-            raise for them, and returns after the calls.
+        connection_name: the connection's name in the broker's list.
 
-    Hooks (``around_batch`` and ``on_failure``) must not publish with this publisher, flush or close it: these methods wait
-    for the thread that runs the hooks, and raise `RabbitChxError` on it. Hand the message to another thread, or publish it
-    after ``flush``.
-
-    Order: messages are sent in the order of the calls. After a nack, a return or a reconnect, the messages that were in
-    flight may arrive twice or out of order; ``totals.resent`` counts them.
+    Order: the messages of one thread are sent in the order of its calls. After a nack, a return or a reconnect, the messages
+    that were in flight may arrive twice or out of order; ``totals.resent`` counts them.
     """
 
     def __init__(
@@ -90,100 +65,69 @@ class Publisher:
         exchange: str = "",
         *,
         properties: Mapping[str, Any] | None = None,
-        max_in_flight: int = _MAX_IN_FLIGHT,
+        max_in_flight: int = MAX_IN_FLIGHT,
         max_message_bytes: int | None = None,
-        timeouts: Timeouts = _TIMEOUTS,
+        timeouts: Timeouts = DEFAULTS,
         heartbeat: int = 30,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
-        name: str = "rabbit-chx publisher",
-        fence: str | None = None,
-        sequence_header: str | None = None,
-        around_batch: Callable[[int], AbstractContextManager[object]] = nullcontext,
-        on_failure: Callable[[Failure], object] | None = None,
+        connection_name: str = "rabbit-chx publisher",
     ) -> None:
         urls = _urls(url, credentials, tls)
         self._where = ", ".join(map(str, urls))
-        self._open_seconds = timeouts.connect + _GRACE_SECONDS * len(urls)
-        self._state, self._frame_max = "new", DEFAULT_FRAME_MAX
-        self._exchange = shortstr(exchange, "exchange")
-        self._properties = dict(properties or {})
-        self._sequence_header = _name("sequence header", sequence_header)
-        self._plain, self._plain_fits = self._encode({}, None), True
-        self._calls = threading.Lock()  # one caller at a time numbers its rows
-        self._max_message = max_message_bytes and _positive("max_message_bytes", max_message_bytes)
-        self._timeouts = timeouts
-        self._raises, self._raised = on_failure is None, 0
-        self._outbox = Outbox(
-            max_messages=_positive("max_in_flight", max_in_flight),
-            max_bytes=_MAX_BYTES_IN_FLIGHT,
-            on_failure=on_failure,
-        )
         parameters = partial(
             parameters_of,
-            name=name,
+            name=connection_name,
             heartbeat=_positive("heartbeat", heartbeat, most=65_535),
             blocked_timeout=timeouts.blocked,
             credentials=credentials,
             tls=tls,
         )
-        self._sender = Sender(
+        self._timeouts = timeouts
+        self._begin = partial(
+            Pipeline,
             [Address(str(one), partial(parameters, one)) for one in urls],
-            self._outbox,
             timeouts,
-            fence=_name("fence", fence),
-            # As far as they are known before the first message.
-            needs=Needs(
-                configure={("queue", fence)} if fence is not None else set(),
-                write={("exchange", exchange)} if exchange else set(),
+            Encoder(
+                exchange, properties, max_message_bytes and _positive("max_message_bytes", max_message_bytes)
             ),
-            on_limits=self._learn_limits,
-            around_batch=around_batch,
+            max_in_flight=_positive("max_in_flight", max_in_flight),
+            # As far as they are known before the first message.
+            needs=Needs(write={("exchange", exchange)} if exchange else set()),
         )
+        self.pipeline: Pipeline = self._begin()
+        """For the other files of this package."""
 
     def __repr__(self) -> str:
-        return f"<Publisher to {self._where}: {self._state}>"
+        return f"<Publisher to {self._where}: {self.pipeline.state}>"
 
     # -- opening and closing -----------------------------------------------------------------------
 
     def open(self) -> None:
-        """Connect; an error that waiting cannot fix is raised after one attempt."""
-        if self._state != "new":
-            raise BrokerUnavailable(f"the publisher is {self._state}: create a new one")
-        self._state = "open"
-        self._sender.start()
-        if not self._outbox.wait_until_connected(self._open_seconds):
-            self.close()
-            raise BrokerUnavailable(f"no broker answers at {self._where}")
+        """Connect, also again after `close` or in a forked process; an error that waiting cannot fix is raised after one attempt."""
+        if not self.pipeline.usable:
+            self.pipeline = self._begin()
+        elif self.pipeline.state == "open":
+            raise RabbitChxError("the publisher is open")
+        self.pipeline.open()
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait until every message has its outcome, then close the connection; raise as :meth:`flush` does."""
-        self._refuse_hooks()
-        if self._state != "open":
-            return
-        try:
-            self.flush(timeout)
-        finally:
-            self._state = "closed"
-            self._sender.stop(timeout=_CLOSE_SECONDS)
+        """Wait until every message has its outcome, then close the connection.
+
+        A message that has none after ``timeout`` seconds (default: ``timeouts.close``) fails.
+        """
+        self.pipeline.close(timeout)
 
     def stop_accepting(self) -> None:
-        """Make ``publish`` raise `BrokerUnavailable` from now on, even where it waits; safe in a signal handler."""
-        self._outbox.stop_accepting()
+        """Make every call raise `BrokerUnavailable` from now on, even where it waits; safe in a signal handler."""
+        self.pipeline.outbox.stop_accepting()
 
     def __enter__(self) -> Self:
         self.open()
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is None:
-            self.close()
-            return
-        # Raise the caller's own error, but give accepted messages time to be confirmed.
-        try:
-            self.close(timeout=self._timeouts.connect)
-        except (PublishFailed, BrokerUnavailable) as failed:
-            error.add_note(str(failed))
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # -- publishing --------------------------------------------------------------------------------
 
@@ -193,21 +137,45 @@ class Publisher:
         routing_key: str | bytes = "",
         *,
         exchange: str | None = None,
-        headers: Mapping[str, Any] | None = None,
-        **properties: Any,
-    ) -> int:
-        """Accept one message and return its row number, which identifies it in failures."""
-        self._refuse_hooks()
-        target = self._exchange if exchange is None else shortstr(exchange, "exchange")
-        key, checked = shortstr(routing_key, "routing key"), checked_body(body, self.max_message_bytes, 0)
-        with self._calls:
-            row = self._outbox.next_row()
-            if self._sequence_header is not None:
-                headers = _merged(headers, {self._sequence_header: row})
-            plain = self._plain_fits and not (properties or headers)
-            encoded = self._plain if plain else self._encode(properties, headers)
-            self._add([OutgoingMessage(row, target, key, encoded, checked)])
-        return row
+        headers: Headers | None = None,
+        timeout: float | None = None,
+        **properties: Unpack[Properties],
+    ) -> None:
+        """Publish one message, and return when the broker has confirmed it.
+
+        After ``timeout`` seconds the message is withdrawn if it was not written to the connection.
+
+        Raises:
+            PublishFailed: the message was not confirmed; ``may_have_arrived`` says whether it may be in a queue all the same.
+        """
+        self.pipeline.check()
+        receipt = Receipt()
+        message = OutgoingMessage(
+            0, *self.pipeline.encoder.one(body, routing_key, exchange, headers, properties), receipt
+        )
+        failure: Failure | None
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if not self.pipeline.accept([message], deadline):
+            message.reply = f"too many messages were in flight for {timeout} seconds"
+            failure = message.failure(Outcome.UNSENT)
+        else:
+            failure = self._wait(message, receipt, timeout, deadline)
+        if failure is not None:
+            raise publish_failed(failure)
+
+    def _wait(
+        self, message: OutgoingMessage, receipt: Receipt, timeout: float | None, deadline: float | None
+    ) -> Failure | None:
+        try:
+            in_time = receipt.wait(None if deadline is None else deadline - time.monotonic())
+        except BaseException:  # Ctrl-C
+            self.pipeline.outbox.withdraw({receipt}, "withdrawn after an interrupt")
+            raise
+        if not in_time:
+            self.pipeline.outbox.withdraw({receipt}, f"withdrawn after {timeout} seconds")
+            if not receipt.wait(0):
+                return unconfirmed(message, timeout)
+        return receipt.failure
 
     def publish_many(
         self,
@@ -215,156 +183,98 @@ class Publisher:
         routing_keys: str | bytes | Iterable[str | bytes] = "",
         *,
         exchange: str | Iterable[str | bytes] | None = None,
-        headers: Mapping[str, Any] | Iterable[Mapping[str, Any] | None] | None = None,
+        headers: HeaderColumn = None,
+        timeout: float | None = None,
         **properties: Any,
-    ) -> range:
-        """Accept a batch given by columns and return its rows.
+    ) -> Totals:
+        """Publish a batch given by columns, and return when the broker has confirmed each message.
 
         Keys, exchanges, headers and each property are one value for all rows, or a column (a list, tuple or Arrow array).
-        The whole batch is checked before its first message is sent.
-        """
-        self._refuse_hooks()
-        checked = body_column(bodies, self.max_message_bytes)
-        keys = key_column(routing_keys, len(checked))
-        targets = key_column(self._exchange if exchange is None else exchange, len(checked), "exchange")
-        with self._calls:
-            first = self._outbox.next_row()
-            rows = range(first, first + len(checked))
-            encoded = self._encoded_column(rows, headers, properties)
-            messages = [
-                OutgoingMessage(row, target, key, own, body)
-                for row, target, key, own, body in zip(rows, targets, keys, encoded, checked, strict=True)
-            ]
-            self._add(messages)
-        return rows
-
-    def _add(self, messages: list[OutgoingMessage]) -> None:
-        if self._state != "open":
-            raise BrokerUnavailable(f"the publisher is {self._state}: use it inside `with Publisher(...)`")
-        self._outbox.add(messages, self._sender.wake)
-
-    def flush(self, timeout: float | None = None) -> Totals:
-        """Wait until every message has its outcome and return the totals.
+        The whole batch is checked before its first message is sent. After ``timeout`` seconds the messages that were not
+        written to the connection are withdrawn.
 
         Raises:
-            PublishFailed: messages were not confirmed since the last flush, or not within the timeout.
+            PublishFailed: some messages were not confirmed; ``failures`` names their rows.
         """
-        self._refuse_hooks()
-        settled = self._outbox.wait_until_settled(timeout)
-        totals = self._outbox.totals()
-        new_failures = totals.failed - self._raised if self._raises else 0
-        self._raised = totals.failed
-        failures = self._outbox.failures if new_failures else []
-        problems: list[str] = []
-        if failures:
-            problems.append(
-                f"{new_failures} of {totals.published} messages were not confirmed; the first: {failures[0]}"
-            )
-        if not settled:
-            problems.append(f"{totals.pending} messages are unconfirmed after {timeout} seconds")
-        if problems:
-            raise PublishFailed("; ".join(problems), totals, failures)
-        return totals
+        self.pipeline.check()
+        columns = self.pipeline.encoder.many(bodies, routing_keys, exchange, headers, properties)
+        return self.publish_columns(self.bulk(), columns, timeout)
 
-    def _refuse_hooks(self) -> None:
-        if threading.get_ident() == self._sender.thread_id:
-            raise RabbitChxError(
-                "a hook of the publisher must not publish with it, flush or close it: these wait for the thread that runs "
-                "the hook"
-            )
+    def publish_columns(self, bulk: Bulk, columns: tuple[list[bytes], ...], timeout: float | None) -> Totals:
+        """Publish encoded columns in a bulk of their own; for `publish_many`, here and in `AsyncPublisher`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        why = f"too many messages were in flight for {timeout} seconds"
+        try:
+            bulk.add_encoded(columns, deadline)
+        except BrokerUnavailable as error:
+            if not bulk.totals.published:
+                raise
+            why = str(error)
+        bulk.leave_out(columns, why)
+        return bulk.flush(None if deadline is None else max(deadline - time.monotonic(), 0.0))
+
+    def submit(
+        self,
+        body: bytes | str,
+        routing_key: str | bytes = "",
+        *,
+        exchange: str | None = None,
+        headers: Headers | None = None,
+        **properties: Unpack[Properties],
+    ) -> Future[None]:
+        """Accept one message and return a future, which ends when the message is confirmed.
+
+        The call waits only while too many messages are in flight. The future's error is `PublishFailed`, and is logged if
+        the future is never read. ``cancel()`` withdraws the message if it was not written to the connection. Callbacks run
+        on a thread of their own.
+        """
+        self.pipeline.check()
+        confirmation = Confirmation(self._withdraw, self.pipeline.callbacks)
+        encoded = self.pipeline.encoder.one(body, routing_key, exchange, headers, properties)
+        self.pipeline.accept([OutgoingMessage(0, *encoded, confirmation)], None)
+        return confirmation
+
+    def bulk(self, *, on_failure: Callable[[Failure], object] | None = None) -> Bulk:
+        """Return a `Bulk`, for as many messages as a file or a partition holds.
+
+        ``on_failure`` is called on the publisher's thread for each message that was not confirmed; ``flush`` then does not
+        raise for them, and returns after the calls. It must not publish with this publisher, flush a bulk or close the
+        publisher: these wait for the thread that runs it, and raise `RabbitChxError` on it.
+        """
+        return Bulk(self.pipeline, grace=self._timeouts.close, on_failure=on_failure)
+
+    def _withdraw(self, owner: Owner, why: str) -> None:
+        self.pipeline.outbox.withdraw({owner}, why)
 
     @property
     def totals(self) -> Totals:
-        """The current counters."""
-        return self._outbox.totals()
-
-    @property
-    def failures(self) -> list[Failure]:
-        """The hundred messages with the lowest rows that were not confirmed."""
-        return list(self._outbox.failures)
-
-    @property
-    def confirmed_before(self) -> int:
-        """A row before which every message is confirmed: exact when nothing is pending, otherwise at most a moment old."""
-        return self._outbox.confirmed_before()
+        """The current counters of all messages."""
+        return self.pipeline.totals()
 
     @property
     def error(self) -> RabbitChxError | None:
-        """Why nothing more can be published; None while publishing is possible."""
-        return self._outbox.error
-
-    # -- limits ------------------------------------------------------------------------------------
+        """Why the publisher gave up and is not connected; the next call tries again. None while it is connected or tries to be."""
+        return self.pipeline.outbox.error
 
     @property
     def max_message_bytes(self) -> int:
         """The largest body that is accepted; before the first connection the largest that any release accepts."""
-        return self._max_message or _MAX_MESSAGE_BEFORE_4
+        return self.pipeline.encoder.max_message_bytes
 
     @property
     def max_property_bytes(self) -> int:
         """How long the properties of a message may be, headers included."""
-        return max_property_bytes(self._frame_max)
-
-    def _learn_limits(self, server_version: str, frame_max: int) -> None:
-        self._frame_max = frame_max
-        # If they do not fit, `publish` encodes them again for each message, which raises.
-        self._plain_fits = len(self._plain) <= self.max_property_bytes
-        if self._max_message is None:
-            before_4 = server_version.partition(".")[0] in {"", "3"}
-            self._max_message = _MAX_MESSAGE_BEFORE_4 if before_4 else _MAX_MESSAGE
-
-    # -- properties --------------------------------------------------------------------------------
-
-    def _encode(self, properties: Mapping[str, Any], headers: Mapping[str, Any] | None) -> bytes:
-        merged = {**self._properties, **properties}
-        if headers is not None:
-            merged["headers"] = self._with_own(headers)
-        return encode_properties(merged, frame_max=self._frame_max)
-
-    def _encoded_column(self, rows: range, headers: Any, properties: Mapping[str, Any]) -> list[bytes]:
-        """Encode the properties of each row; only once if all rows have the same."""
-        columns = {name: column(value, len(rows), name) for name, value in properties.items()}
-        varying = {name: found for name, found in columns.items() if isinstance(found, list)}
-        constant = self._properties | {name: columns[name] for name in columns.keys() - varying.keys()}
-        if headers is not None and not hasattr(headers, "items"):
-            varying["headers"] = column(list(values(headers)), len(rows), "headers")
-        elif headers is not None:
-            constant["headers"] = self._with_own(headers)
-        if self._sequence_header is not None:
-            given = varying.get("headers", [constant.get("headers")] * len(rows))
-            numbered = zip(rows, given, strict=True)
-            varying["headers"] = [_merged(own, {self._sequence_header: row}) for row, own in numbered]
-        if "headers" in varying and "headers" in self._properties:
-            varying["headers"] = [self._with_own(own or {}) for own in varying["headers"]]
-        return property_column(constant, varying, len(rows), frame_max=self._frame_max)
-
-    def _with_own(self, headers: Any) -> Any:
-        return _merged(self._properties.get("headers"), headers)
+        return self.pipeline.encoder.max_property_bytes
 
 
-def _merged(headers: Any, more: Any) -> Any:
-    """Merge two mappings of headers; return anything else unchanged, to be refused by the encoder."""
-    for table in (headers, more):
-        if table is not None and not hasattr(table, "keys"):
-            return table
-    return {**(headers or {}), **(more or {})}
-
-
-def _urls(url: Any, credentials: Credentials | None, tls: ssl.SSLContext | None) -> list[BrokerUrl]:
+def _urls(url: Any, credentials: Credentials | None, tls: ssl.SSLContext | None) -> tuple[BrokerUrl, ...]:
     """Return the parsed URLs, after a check of the credentials and the TLS context for each."""
-    urls = [url] if isinstance(url, (str, BrokerUrl)) else list(url) if isinstance(url, (list, tuple)) else []
-    if not urls or not all(isinstance(one, (str, BrokerUrl)) for one in urls):
-        raise InvalidValue("broker URL", type(url).__name__, "a str or a list of str")
-    parsed = list(map(BrokerUrl.parse, urls))
+    parsed = BrokerUrl.several(url)
     for one in parsed:
         check_credentials(credentials, one)
         if one.tls:
             warn_if_unchecked(tls, str(one))
     return parsed
-
-
-def _name(what: str, value: str | None) -> str | None:
-    return None if value is None else shortstr(value, what).decode()
 
 
 def _positive(what: str, value: int, *, most: int | None = None) -> int:

@@ -9,22 +9,26 @@ import logging
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from itertools import chain
 from typing import Any, Final
 
+from pika.exceptions import ChannelClosedByBroker
+
+from rabbit_chx.broker.amqp import without_pikas_log
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import Reason, why_down, why_reset
 from rabbit_chx.errors import BrokerUnavailable
-from rabbit_chx.publishing.attempts import Address, Attempts, Timeouts
+from rabbit_chx.plugins import why_refused_type
+from rabbit_chx.publishing.attempts import Address, Attempts
 from rabbit_chx.publishing.connection import PublisherConnection
 from rabbit_chx.publishing.messages import Outcome, OutgoingMessage
-from rabbit_chx.publishing.outbox import Outbox, log_errors
+from rabbit_chx.publishing.outbox import Outbox
+from rabbit_chx.publishing.refusals import refused_messages
 from rabbit_chx.publishing.window import Confirm, Window, find_returned
+from rabbit_chx.timeouts import Timeouts
 
 log = logging.getLogger("rabbit_chx.publisher")
-log.addHandler(logging.NullHandler())
 
 _WRITE_AHEAD: Final = 1 << 20
 """Bytes that may wait for the socket; pika has no limit. With 256 KiB, bodies of 64 KiB were sent at half the rate:
@@ -37,8 +41,7 @@ _LONGEST_DELAY: Final = 2.0
 _STEADY: Final = 5.0
 """Seconds after which an idle connection counts as one that works."""
 _WATCH: Final = 0.5
-_LOWEST_PENDING: Final = 0.05
-"""Seconds between two searches for the lowest pending row. A search takes about a quarter of a millisecond."""
+_INVALID: Final = 406
 
 
 class Sender:
@@ -50,18 +53,14 @@ class Sender:
         outbox: Outbox,
         timeouts: Timeouts,
         *,
-        fence: str | None,
         needs: Needs,
         on_limits: Callable[[str, int], object],
-        around_batch: Callable[[int], AbstractContextManager[object]],
     ) -> None:
         self._addresses = addresses
         self._outbox = outbox
         self._timeouts = timeouts
-        self._fence = fence
         self._needs = needs
         self._on_limits = on_limits
-        self._around_batch = around_batch
         self._thread = threading.Thread(target=self._run, name="rabbit-chx publisher", daemon=True)
         self.thread_id: int = 0
         """Of the sender's thread, which also runs the hooks; 0 while it does not run."""
@@ -69,11 +68,13 @@ class Sender:
         self._guard = threading.Lock()  # protects _connection and _woken, which wake() and stop() read
         self._connection: PublisherConnection | None = None
         self._woken = False
+        self._wanted = threading.Event()  # messages came after the sender gave up, or it stops
         self._window = Window()
-        # By row: messages that were returned or rejected, and are sent again after a delay.
-        self._retries: dict[int, OutgoingMessage] = {}
-        self._broker = ""
-        self._searched = 0.0
+        # After a refusal that could be about any of them: they are sent one by one, before all others.
+        self._suspects: deque[OutgoingMessage] = deque()
+        # Messages that were returned or rejected, and are sent again after a delay; a dict, for their order.
+        self._retries: dict[OutgoingMessage, None] = {}
+        self._where = self._broker = ""
         self._begin_connection()
 
     def _begin_connection(self) -> None:
@@ -90,6 +91,7 @@ class Sender:
 
     def wake(self) -> None:
         """Look into the outbox: there is something to send."""
+        self._wanted.set()
         with self._guard:
             if self._connection is not None and not self._woken:
                 self._woken = True
@@ -98,6 +100,7 @@ class Sender:
     def stop(self, timeout: float) -> None:
         """Close the connection and wait for the end of the thread."""
         self._stopping.set()
+        self._wanted.set()
         with self._guard:
             if self._connection is not None:
                 self._connection.ioloop.add_callback_threadsafe(self._connection.end)
@@ -107,14 +110,17 @@ class Sender:
 
     def _run(self) -> None:
         self.thread_id = threading.get_ident()
+        end = "the publisher is closed"
         try:
-            self._keep_connected()
+            with without_pikas_log():
+                while not self._stopping.is_set():
+                    self._keep_connected()
+                    self._wanted.wait()
         except Exception as error:  # any error must reach a waiting caller
             log.exception("the publisher's thread failed")
-            self._give_up(f"the publisher failed: {type(error).__name__}: {error}")
+            end = f"the publisher failed: {type(error).__name__}: {error}"
         finally:
-            if self._outbox.error is None:
-                self._give_up("the publisher is closed")
+            self._outbox.give_up(self._outbox.error or BrokerUnavailable(end), closed=True)
             self.thread_id = 0  # another thread may get the same number
 
     def _keep_connected(self) -> None:
@@ -130,18 +136,18 @@ class Sender:
             reason = down if isinstance(down, Reason) else why_down(down, address.where, needs=self._needs)
             final_error = attempts.failed(address, reason, was_up=self._was_up, now=now)
             if final_error is not None:
-                self._give_up(final_error, permanent=attempts.refused)
+                self._wanted.clear()
+                self._outbox.give_up(BrokerUnavailable(final_error, permanent=attempts.refused))
                 return
-            # One warning per outage; later attempts are logged at INFO.
-            log.log(logging.WARNING if attempts.count == 1 else logging.INFO, "%s; trying again", reason)
+            log.warning("%s; trying again", reason)
             self._stopping.wait(_delay(attempts.count))
 
     def _one_connection(self, address: Address, timeout: float) -> Exception | Reason:
         """Open a connection, serve it until it ends, and return why it ended."""
         self._begin_connection()
-        self._broker = f"the broker at {address.where}"
+        self._where, self._broker = address.where, f"the broker at {address.where}"
         try:
-            connection = PublisherConnection(address.parameters(timeout=timeout), self, fence=self._fence)
+            connection = PublisherConnection(address.parameters(timeout=timeout), self)
         except BrokerUnavailable as no_credentials:
             return no_credentials
         with self._guard:
@@ -164,18 +170,16 @@ class Sender:
         """Queue unconfirmed messages to be sent again, before all others and in their order."""
         if self._blocked:
             self._outbox.blocked(now=False)
-        lost = self._window.abandon()
+        lost = [*self._window.abandon(), *self._suspects]
+        self._suspects.clear()
         if self._was_up and not lost and time.monotonic() - self._began > _STEADY:
             self._works = True
         for message in lost:
             message.doubtful = True
             message.returned = False
-        self._outbox.put_back(self._retries.values(), first=False)
+        self._outbox.put_back(self._retries, first=False)
         self._retries = {}
         self._outbox.put_back(lost, first=True)
-
-    def _give_up(self, final_error: str, *, permanent: bool = False) -> None:
-        self._outbox.give_up(BrokerUnavailable(final_error, permanent=permanent))
 
     def _watch(self, connection: PublisherConnection, timeout: float) -> None:
         """End a connection that makes no progress although the broker is alive: heartbeats do not notice that."""
@@ -205,7 +209,10 @@ class Sender:
             if connection.unsent_bytes >= _WRITE_AHEAD:
                 self._look_again(connection)
                 return
-            messages = self._outbox.take(_MAX_AT_ONCE, _WRITE_AHEAD)
+            if self._suspects and self._window:
+                return
+            suspects = [self._suspects.popleft()] if self._suspects else None
+            messages = suspects or self._outbox.take(_MAX_AT_ONCE, _WRITE_AHEAD)
             if not messages:
                 return
             self._send(connection, messages)
@@ -225,15 +232,11 @@ class Sender:
             if message.attempts:
                 resent += 1
                 message.verdict = None
+                message.owner.sent_again()
             message.attempts += 1
         self._window.sent(messages)
         self._moved = time.monotonic()
-        hook = ExitStack()
-        with log_errors("around_batch"):
-            hook.enter_context(self._around_batch(len(messages)))
         self._outbox.note_sent(connection.publish(messages), resent)
-        with log_errors("around_batch"):
-            hook.close()
 
     # -- what the connection reports ---------------------------------------------------------------
 
@@ -245,12 +248,45 @@ class Sender:
     def on_ready(self) -> None:
         """Start sending: from here on the channel numbers messages for confirms."""
         assert self._connection is not None
-        self._was_up, self._moved = True, time.monotonic()
-        version = str((self._connection.server_properties or {}).get("version", ""))
-        self._on_limits(version, self._connection.frame_max)
+        self._moved = time.monotonic()
+        if not self._was_up:
+            self._was_up = True
+            self._on_first_channel(self._connection)
+        self._pump()
+
+    def _on_first_channel(self, connection: PublisherConnection) -> None:
+        version = str((connection.server_properties or {}).get("version", ""))
+        self._on_limits(version, connection.frame_max)
         self._outbox.connected()
         log.info("connected to RabbitMQ %s", version)
-        self._pump()
+
+    def on_channel_closed(self, error: ChannelClosedByBroker) -> bool:
+        """Fail the messages that the broker refused, send the others again, and return whether another channel helps."""
+        reason = why_down(error, self._where, needs=self._needs)
+        if self._down is not None or not reason.permanent or not self._window:
+            return False
+        if why_refused_type(error.reply_text):  # a plugin is missing, which is about every message
+            return False
+        lost = self._window.abandon()
+        refused = refused_messages(error.reply_text, lost) or (lost if len(lost) == 1 else [])
+        for message in refused:
+            message.reply = reason.text
+            # The exchange may have been there, and the permission, for all but the last message. 406 is about a message alone.
+            message.refused = error.reply_code == _INVALID or (
+                message is refused[-1] and not message.doubtful
+            )
+        others = [message for message in lost if message not in set(refused)]
+        for message in others:
+            message.doubtful, message.returned = True, False
+        if refused:
+            self._outbox.put_back(others, first=True)
+        else:
+            self._suspects.extend(others)
+        self._began = self._moved = time.monotonic()
+        self._works = True
+        self._outbox.settle([message for message in refused if message.refused], Outcome.REJECTED)
+        self._outbox.settle([message for message in refused if not message.refused], Outcome.UNKNOWN)
+        return True
 
     def on_confirms(self, confirms: Sequence[Confirm]) -> None:
         """Record confirmed messages, retry returned and rejected ones, and go on sending."""
@@ -266,9 +302,6 @@ class Sender:
         self._outbox.settle(acked, Outcome.CONFIRMED)
         if returned or rejected:
             self._retry_or_settle([*returned, *rejected], now)
-        if now - self._searched > _LOWEST_PENDING:
-            self._searched = now
-            self._outbox.note_lowest_pending(chain(self._window, self._retries.values()))
         self._pump()
 
     def _retry_or_settle(self, came_back: list[OutgoingMessage], now: float) -> None:
@@ -285,14 +318,14 @@ class Sender:
                 outcome = Outcome.UNKNOWN if message.doubtful else message.verdict
                 self._outbox.settle([message], outcome)
         if again:
-            self._retries.update((message.row, message) for message in again)
+            self._retries.update(dict.fromkeys(again))
             assert self._connection is not None
             longest = max(message.attempts for message in again)
             self._connection.ioloop.call_later(_delay(longest), lambda: self._send_again(again))
 
     def _send_again(self, messages: list[OutgoingMessage]) -> None:
         for message in messages:
-            del self._retries[message.row]
+            del self._retries[message]
         self._outbox.put_back(messages, first=False)
         self._pump()
 

@@ -56,10 +56,12 @@ def report(
     a restart on Mnesia sorts the ring.
     """
     parsed = Release.parse(release)
+    if live is not None and exchange in topology.unordered:
+        topology = topology.with_order_of(live, exchange)
     filed = topology.ring(exchange, parsed)
     found = topology.exchange(exchange)
     assert found is not None
-    ring = filed if live is None else live
+    ring = (filed if live is None else live).require_known()
     mirror = ConsistentHashExchange(ring, hash_header=found.hash_header, hash_property=found.hash_property)
     if keys is not None:
         sample = spread(mirror, keys)
@@ -107,15 +109,15 @@ def _new_name(ring: Ring) -> str:
 @cache
 def _uniformity(release: Release) -> tuple[Uniformity, ...]:
     keys = [str(number) for number in range(SAMPLE)]
-    return tuple(_uniformity_of(buckets, keys, release) for buckets in PUBLISHED)
-
-
-def _uniformity_of(buckets: int, keys: Sequence[str], release: Release) -> Uniformity:
-    exchange = ConsistentHashExchange([str(number) for number in range(buckets)], release=release)
-    counts = np.bincount(exchange.bucket_many(keys), minlength=buckets)
-    mean = SAMPLE / buckets  # like the README: compared with equal shares, not with the exact ones
-    found = float(((counts - mean) ** 2 / mean).sum())
-    return Uniformity(buckets, found, chi_squared_tail(found, buckets - 1), PUBLISHED[buckets])
+    found = []
+    for buckets, published in PUBLISHED.items():
+        exchange = ConsistentHashExchange([str(number) for number in range(buckets)], release=release)
+        counts = np.bincount(exchange.bucket_many(keys), minlength=buckets)
+        mean = SAMPLE / buckets  # like the README: compared with equal shares, not with the exact ones
+        chi_squared = float(((counts - mean) ** 2 / mean).sum())
+        p_value = chi_squared_tail(chi_squared, buckets - 1)
+        found.append(Uniformity(buckets, chi_squared, p_value, published))
+    return tuple(found)
 
 
 def _words(add: int | Sequence[str], remove: Sequence[str], weights: Mapping[str, int]) -> str:

@@ -9,33 +9,42 @@ from rabbit_chx.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from rabbit_chx.broker.credentials import Credentials as Credentials
     from rabbit_chx.errors import (
+        BrokerUnavailable as BrokerUnavailable,
         CorruptChunk as CorruptChunk,
         InvalidMessage as InvalidMessage,
+        InvalidValue as InvalidValue,
+        StreamProblem as StreamProblem,
         StreamUnavailable as StreamUnavailable,
     )
-    from rabbit_chx.publishing.messages import Totals as Totals
-    from rabbit_chx.streams.amqp10 import Milliseconds as Milliseconds, as_text as as_text
-    from rabbit_chx.streams.chunks import Chunk as Chunk
-    from rabbit_chx.streams.columns import COLUMNS as COLUMNS
-    from rabbit_chx.streams.connection import StreamConnection as StreamConnection
-    from rabbit_chx.streams.encoding import (
-        Batch as Batch,
-        OffsetSpec as OffsetSpec,
-        sub_batch as sub_batch,
+    from rabbit_chx.message import Message as Message, StreamMessage as StreamMessage
+    from rabbit_chx.message_fields import (
+        Headers as Headers,
+        Properties as Properties,
+        PropertyColumns as PropertyColumns,
     )
+    from rabbit_chx.publishing.messages import Totals as Totals
     from rabbit_chx.streams.ends import Bounds as Bounds, bounds as bounds, stored_at as stored_at
-    from rabbit_chx.streams.message_encoding import encode_messages as encode_messages
-    from rabbit_chx.streams.messages import StreamMessage as StreamMessage
-    from rabbit_chx.streams.opening import connect as connect
-    from rabbit_chx.streams.protocol import (
+    from rabbit_chx.streams.messages.amqp10 import Milliseconds as Milliseconds, as_text as as_text
+    from rabbit_chx.streams.messages.arrow.batch import COLUMNS as COLUMNS
+    from rabbit_chx.streams.messages.chunks import Chunk as Chunk
+    from rabbit_chx.streams.messages.encode import encode_messages as encode_messages
+    from rabbit_chx.streams.protocol.answers import (
         Confirms as Confirms,
         Node as Node,
         Refusals as Refusals,
         StreamMetadata as StreamMetadata,
         StreamStats as StreamStats,
     )
+    from rabbit_chx.streams.protocol.connection import StreamConnection as StreamConnection
+    from rabbit_chx.streams.protocol.opening import connect as connect
+    from rabbit_chx.streams.protocol.requests import (
+        Batch as Batch,
+        OffsetSpec as OffsetSpec,
+        sub_batch as sub_batch,
+    )
     from rabbit_chx.streams.publisher import StreamPublisher as StreamPublisher
     from rabbit_chx.streams.reader import StreamReader as StreamReader
+    from rabbit_chx.timeouts import Timeouts as Timeouts
     from rabbit_chx.urls import BrokerUrl as BrokerUrl
 
 if not TYPE_CHECKING:
@@ -43,20 +52,22 @@ if not TYPE_CHECKING:
         __name__,
         {
             "rabbit_chx.broker.credentials": "Credentials",
-            "rabbit_chx.errors": "CorruptChunk InvalidMessage StreamUnavailable",
+            "rabbit_chx.errors": "BrokerUnavailable CorruptChunk InvalidMessage InvalidValue StreamProblem StreamUnavailable",
+            "rabbit_chx.message_fields": "Headers Properties PropertyColumns",
             "rabbit_chx.publishing.messages": "Totals",
-            "rabbit_chx.streams.amqp10": "Milliseconds as_text",
-            "rabbit_chx.streams.chunks": "Chunk",
-            "rabbit_chx.streams.columns": "COLUMNS",
-            "rabbit_chx.streams.connection": "StreamConnection",
-            "rabbit_chx.streams.encoding": "Batch OffsetSpec sub_batch",
+            "rabbit_chx.streams.messages.amqp10": "Milliseconds as_text",
+            "rabbit_chx.streams.messages.chunks": "Chunk",
+            "rabbit_chx.streams.messages.arrow.batch": "COLUMNS",
+            "rabbit_chx.streams.protocol.connection": "StreamConnection",
+            "rabbit_chx.streams.protocol.requests": "Batch OffsetSpec sub_batch",
             "rabbit_chx.streams.ends": "Bounds bounds stored_at",
-            "rabbit_chx.streams.message_encoding": "encode_messages",
-            "rabbit_chx.streams.messages": "StreamMessage",
-            "rabbit_chx.streams.opening": "connect",
-            "rabbit_chx.streams.protocol": "Confirms Node Refusals StreamMetadata StreamStats",
+            "rabbit_chx.streams.messages.encode": "encode_messages",
+            "rabbit_chx.message": "Message StreamMessage",
+            "rabbit_chx.streams.protocol.opening": "connect",
+            "rabbit_chx.streams.protocol.answers": "Confirms Node Refusals StreamMetadata StreamStats",
             "rabbit_chx.streams.publisher": "StreamPublisher",
             "rabbit_chx.streams.reader": "StreamReader",
+            "rabbit_chx.timeouts": "Timeouts",
             "rabbit_chx.urls": "BrokerUrl",
         },
     )

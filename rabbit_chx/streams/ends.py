@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from rabbit_chx.errors import StreamUnavailable
-from rabbit_chx.streams.chunks import Chunk, parse_chunk
-from rabbit_chx.streams.connection import StreamConnection
-from rabbit_chx.streams.encoding import OffsetSpec
-from rabbit_chx.streams.protocol import StreamStats
+from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
+from rabbit_chx.streams.protocol.answers import StreamStats
+from rabbit_chx.streams.protocol.connection import StreamConnection
+from rabbit_chx.streams.protocol.requests import OffsetSpec
 
 _PAUSE: Final = 0.05
 """Seconds between two requests."""

@@ -12,19 +12,25 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final, Self
 
 from rabbit_chx.broker.credentials import Credentials
-from rabbit_chx.errors import InvalidValue, MissingDependency, StreamUnavailable
-from rabbit_chx.streams.chunks import Chunk, parse_chunk, records_of
-from rabbit_chx.streams.connection import StreamConnection
-from rabbit_chx.streams.encoding import OffsetSpec
+from rabbit_chx.errors import InvalidValue, MissingDependency, RabbitChxError, StreamUnavailable
+from rabbit_chx.message import StreamMessage
 from rabbit_chx.streams.ends import Bounds, bounds, first_chunk
-from rabbit_chx.streams.messages import StreamMessage, decode
-from rabbit_chx.streams.opening import connect
+from rabbit_chx.streams.link import Link
+from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
+from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk, pieces_of, records_of
+from rabbit_chx.streams.messages.message import decode
+from rabbit_chx.streams.protocol.connection import StreamConnection
+from rabbit_chx.streams.protocol.opening import connect
+from rabbit_chx.streams.protocol.requests import OffsetSpec
+from rabbit_chx.timeouts import DEFAULTS, Timeouts
 from rabbit_chx.urls import BrokerUrl
 
 if TYPE_CHECKING:
@@ -36,6 +42,7 @@ _QUIET: Final = 0.05
 """Seconds without a chunk before the reader checks for another one; each check doubles them."""
 _PAUSE: Final = 0.1
 """Seconds between two attempts."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class StreamReader:
@@ -47,53 +54,67 @@ class StreamReader:
         stream: str,
         *,
         columns: Sequence[str] | None = None,
-        tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
+        tls: ssl.SSLContext | None = None,
         leader: bool = False,
         follow_advertised: bool = False,
         credit: int = _CREDIT,
-        name: str = "rabbit-chx",
-        timeout: float = 10.0,
+        max_items: int = MAX_ITEMS,
+        connection_name: str = "rabbit-chx stream reader",
+        heartbeat: int = 60,
+        timeouts: Timeouts = DEFAULTS,
     ) -> None:
-        """Connect to a node with the stream.
+        """Prepare a reader; `open`, or a ``with`` block, connects.
 
         Args:
             url: as for `connect`.
             stream: the name of the stream. To read a super stream, read each of its `partitions`.
             columns: names from `COLUMNS` for `read`, by default all. `read` decodes only these.
-            tls: as for `connect`.
             credentials: as for `connect`.
+            tls: as for `connect`.
             leader: connect to the leader of the stream. Replicas can lag behind it.
             follow_advertised: as for `connect`.
             credit: how many chunks the broker may send ahead.
-            name: as for `connect`.
-            timeout: seconds for opening a connection, for an answer, and for the next chunk of a range.
-
-        Raises:
-            StreamUnavailable: the connection did not open, or the stream does not exist.
+            max_items: how many items the lists, maps and arrays of a message may have. A publisher can compress millions of items to a
+                few kilobytes; such a message raises `InvalidMessage`.
+            connection_name: as for `connect`.
+            heartbeat: as for `connect`.
+            timeouts: ``connect`` for opening a connection, for an answer, and for the next chunk of a range; ``reconnect`` until
+                a lost connection is replaced by one that delivers a chunk.
         """
         if not 2 <= credit <= 0xFFFF:
             raise InvalidValue("credit", credit, "an integer from 2 to 65535")
         self.stream = stream
         self.columns = columns
         self._credit = credit
-        self._timeout = timeout
-        self._connect: Callable[[], StreamConnection] = partial(
+        self._max_items = max_items
+        self._timeouts = timeouts.honoured_by("StreamReader", "connect", "reconnect")
+        opening = partial(
             connect,
             url,
             stream=stream,
             leader=leader,
             follow_advertised=follow_advertised,
-            tls=tls,
             credentials=credentials,
-            name=name,
-            timeout=timeout,
+            tls=tls,
+            connection_name=connection_name,
+            heartbeat=heartbeat,
+            timeout=timeouts.connect,
         )
-        self._connection = self._connect()
+        self._link = Link("StreamReader", opening)
         self._range: object = None
         """The range that began last. Chunks of earlier ones are lost, because ranges share the connection."""
 
+    def open(self) -> None:
+        """Connect to a node with the stream.
+
+        Raises:
+            StreamUnavailable: the connection did not open, or the stream does not exist.
+        """
+        self._link.open()
+
     def __enter__(self) -> Self:
+        self.open()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -101,19 +122,20 @@ class StreamReader:
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection.close()
+        self._link.close()
 
     def bounds(self) -> Bounds:
         """Return where the stream currently begins and ends."""
-        return bounds(self._open(), self.stream)
+        return bounds(self._connected(), self.stream)
 
-    def offset_at(self, timestamp_ms: int) -> int:
+    def offset_at(self, time: datetime | int) -> int:
         """Return the first offset of the first chunk stored at or after a time; the end of the stream without such a chunk.
 
         Args:
-            timestamp_ms: milliseconds since 1970.
+            time: an aware datetime, or milliseconds since 1970.
         """
-        found = first_chunk(self._open(), self.stream, OffsetSpec.timestamp(timestamp_ms))
+        start = OffsetSpec.timestamp(_milliseconds(time))
+        found = first_chunk(self._connected(), self.stream, start)
         return found.first_offset if found else self.bounds().end
 
     def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -128,18 +150,23 @@ class StreamReader:
             CorruptStream: a chunk or a message is damaged.
         """
         try:
-            from rabbit_chx.streams.columns import COLUMNS, record_batches
+            from rabbit_chx.streams.messages.arrow.batch import COLUMNS, record_batches
         except ModuleNotFoundError as error:
             raise MissingDependency("Arrow batches need pyarrow: pip install 'rabbit-chx[arrow]'") from error
         columns = tuple(COLUMNS) if self.columns is None else tuple(self.columns)
-        return record_batches(self.chunks(start, end), columns, start=start, end=end)
+        return record_batches(
+            self.chunks(start, end), columns, start=start, end=end, max_items=self._max_items
+        )
 
     def messages(self, start: int, end: int) -> Iterator[tuple[int, StreamMessage]]:
         """Yield each message with ``start <= offset < end`` and its offset. Unlike `read`, this does not need pyarrow."""
-        for chunk in self.chunks(start, end):
-            for offset, stored in enumerate(records_of(chunk), chunk.first_offset):
+        for piece in chain.from_iterable(map(pieces_of, self.chunks(start, end))):
+            if piece.end <= start or piece.first_offset >= end:
+                continue
+            for offset, stored in enumerate(records_of(piece), piece.first_offset):
                 if start <= offset < end:
-                    yield offset, decode(stored, self.stream, offset)
+                    time_ms, most = piece.timestamp_ms, self._max_items
+                    yield offset, decode(stored, self.stream, offset, time_ms, max_items=most)
 
     def chunks(self, start: int, end: int) -> Iterator[Chunk]:
         """Yield the chunks with messages of a range. The first and the last chunk may have other messages, too."""
@@ -155,21 +182,20 @@ class StreamReader:
                         raise _taken_over(chunk.end, end)
                     at, since = chunk.end, time.monotonic()
             except StreamUnavailable as error:
-                if error.permanent or time.monotonic() - since > self._timeout:
+                if error.permanent or time.monotonic() - since > self._timeouts.reconnect:
                     raise
             else:
                 return
-            self._connection.close()
+            self._link.connection.close()
             time.sleep(_PAUSE)
 
-    def _open(self) -> StreamConnection:
-        if not self._connection.is_open:
-            self._connection = self._connect()
-        return self._connection
+    def _connected(self) -> StreamConnection:
+        connection = self._link.connection
+        return connection if connection.is_open else self._link.replace()
 
     def _chunks(self, start: int, end: int) -> Iterator[Chunk]:
         """Yield the chunks of a range over one connection."""
-        connection = self._open()
+        connection = self._connected()
         self._check_range(start, end)
         subscription = connection.subscribe(self.stream, OffsetSpec.offset(start), credit=self._credit)
         try:
@@ -184,7 +210,7 @@ class StreamReader:
                     return
         finally:
             if connection.is_open:
-                with suppress(StreamUnavailable):
+                with suppress(RabbitChxError):  # the iterator may be collected in another thread
                     connection.unsubscribe(subscription)
 
     def _delivered(
@@ -193,7 +219,7 @@ class StreamReader:
         """Yield the chunks of a subscription until the end of the stream, each with the expected first offset."""
         at, owed, lot = start, 0, max(self._credit // 4, 1)
         quiet, waited = _QUIET, 0.0
-        while waited <= self._timeout:
+        while waited <= self._timeouts.connect:
             for number, data in connection.chunks(quiet):
                 if number != subscription:
                     continue
@@ -221,7 +247,7 @@ class StreamReader:
 
     def _check_range(self, start: int, end: int) -> None:
         """Check that the stream has a range; wait if the node lags behind the one that reported the end."""
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self._timeouts.connect
         while (found := self.bounds()).end < end:
             if time.monotonic() > deadline:
                 raise StreamUnavailable(
@@ -254,3 +280,11 @@ def _taken_over(at: int, end: int) -> InvalidValue:
         "one range at a time",
         "Open a StreamReader for each range",
     )
+
+
+def _milliseconds(time: datetime | int) -> int:
+    if not isinstance(time, datetime):
+        return time
+    if time.tzinfo is None:
+        raise InvalidValue("time", time, "an aware datetime", "Add a time zone, such as tzinfo=datetime.UTC")
+    return (time - _EPOCH) // timedelta(milliseconds=1)

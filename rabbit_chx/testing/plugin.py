@@ -5,6 +5,7 @@ pytest loads this module in every session if rabbit-chx is installed, so it impo
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,9 +27,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def rabbitmq_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """A running broker with the management API and the consistent-hash exchange enabled."""
+    from rabbit_chx.errors import RabbitChxError
     from rabbit_chx.testing.broker import Broker
 
     config = request.config
     release = config.getoption("--rabbitmq-release") or config.getini("rabbitmq_release")
-    with Broker(release or None) as broker:
+    with ExitStack() as stack:
+        try:
+            broker = stack.enter_context(Broker(release or None))
+        except RabbitChxError as error:
+            # pytest would show the traceback with the arguments of its functions, and URLs can contain passwords.
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
         yield broker

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from rabbit_chx.topology.model import (
         Binding as Binding,
         Exchange as Exchange,
+        NodeState as NodeState,
         Observed as Observed,
         Policy as Policy,
         Queue as Queue,
@@ -113,7 +114,7 @@ if not TYPE_CHECKING:
             "rabbit_chx.topology.file.load": "load loads",
             "rabbit_chx.topology.file.problems": "InvalidTopology Problem",
             "rabbit_chx.topology.graph": "reachable",
-            "rabbit_chx.topology.model": "Binding Exchange Observed Policy Queue Slots Topology",
+            "rabbit_chx.topology.model": "Binding Exchange NodeState Observed Policy Queue Slots Topology",
             "rabbit_chx.topology.planning.drain_order": "drain_first drain_first_in drain_stages",
             "rabbit_chx.topology.planning.plan": "plan",
             "rabbit_chx.topology.planning.slot_changes": "move_rounds plan_moves queue_of_slots",

@@ -28,6 +28,7 @@ from rabbit_chx.topology.model import (
     Queue,
     Slots,
     Topology,
+    in_order_of,
     wire_text,
 )
 from rabbit_chx.topology.slot_division import divide
@@ -250,9 +251,7 @@ def _bindings(source: str, whole: Topology, observed: Observed) -> Iterator[Diff
     if exchange is not None and live is not None and live.type != exchange.type:
         return  # bindings of another exchange type mean something else
     if exchange is not None and exchange.type == CONSISTENT_HASH:
-        ring = _ring(source, whole.bindings_from(source), observed)
-        if ring is not None:
-            yield ring
+        yield from filter(None, [_ring(source, whole, observed)])
         return
     hashes = exchange is not None and exchange.type == MODULUS_HASH
     wanted = {each.unnumbered.identity: each for each in whole.bindings_from(source)}
@@ -284,8 +283,8 @@ def ring_of(exchange: str, observed: Observed) -> Ring:
     return Ring.of(bindings, release=observed.release)
 
 
-def _ring(exchange: str, wanted: Sequence[Binding], observed: Observed) -> RingDifference | None:
-    """The difference of one ring, if any; the sharding plugin manages rings over shards."""
+def _ring(exchange: str, whole: Topology, observed: Observed) -> RingDifference | None:
+    """The difference of one ring, if any. The sharding plugin manages rings over shards."""
     found = observed.topology.bindings_from(exchange)
     if any(is_shard(binding.destination) for binding in found):
         return None
@@ -293,14 +292,15 @@ def _ring(exchange: str, wanted: Sequence[Binding], observed: Observed) -> RingD
         ring = ring_of(exchange, observed)
     except InvalidValue as error:  # an old release accepted a weight that this package rejects
         ring = Ring((), None, observed.release, str(error))
-    why = other_product(observed)
-    if not why and ring.runs is None:
-        why = ring.why_unknown or "it has not been read"
+    wanted, product = whole.bindings_from(exchange), other_product(observed)
+    any_order = exchange in whole.unordered
+    wanted = in_order_of(ring, wanted) if any_order else wanted
+    why = product or ("" if ring.known else ring.why_unknown or "it has not been read")
     destinations = tuple(destination_differences(wanted, found, ring))
     target = tuple((binding.destination, weight_of(binding)) for binding in wanted)
-    if not destinations and not why and ring.runs == target:
+    if not destinations and not product and (ring.runs == target or (any_order and not ring.known)):
         return None
-    return RingDifference(exchange, tuple(wanted), found, ring, destinations, why)
+    return RingDifference(exchange, wanted, found, ring, destinations, why)
 
 
 def destination_differences(

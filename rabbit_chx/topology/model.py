@@ -7,6 +7,7 @@ a live broker has: the order of its rings, its backlogs and its release. This mo
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,9 @@ BIND_SEQUENCE: Final = "x-bind-seq"
 
 SINGLE_ACTIVE_CONSUMER: Final = "x-single-active-consumer"
 DELIVERY_LIMIT: Final = "x-delivery-limit"
+
+NOT_EXPORTED: Final = "the bind order of exchange {!r} was not known when the file was written"
+"""Why the order of a ring in a file is unknown."""
 
 QueueType: TypeAlias = Literal["classic", "quorum", "stream"]
 RingSource: TypeAlias = Literal["trivial", "node", "record", "inference", "unknown"]
@@ -199,6 +203,8 @@ class Topology:
     slots: tuple[Slots, ...] = ()
     co_partitioned: tuple[tuple[str, str], ...] = ()
     """Pairs of exchanges whose rings must be equal."""
+    unordered: frozenset[str] = frozenset()
+    """The consistent-hash exchanges whose bind order is unknown, so that the order of their bindings means nothing."""
 
     @cached_property
     def _exchange_named(self) -> dict[str, Exchange]:
@@ -259,14 +265,25 @@ class Topology:
         return tuple(exchange for exchange in self.exchanges if exchange.type == CONSISTENT_HASH)
 
     def ring(self, exchange: str, release: str | Release = NEWEST) -> Ring:
-        """The ring of a consistent-hash exchange whose bindings were made sequentially."""
+        """The ring of a consistent-hash exchange; its order is unknown if the exchange is one of `unordered`."""
         found = self.exchange(exchange)
         if found is None or found.type != CONSISTENT_HASH:
             expected = "one of " + (", ".join(each.name for each in self.hash_exchanges) or "none")
             hint = "Only an x-consistent-hash exchange has a ring"
             raise InvalidValue("exchange", exchange, expected, hint)
         slots = self.slots_of(exchange)
-        return ring_after(slots.top_bindings if slots else self.bindings_from(exchange), release)
+        bindings = slots.top_bindings if slots else self.bindings_from(exchange)
+        if exchange in self.unordered and order_matters(bindings):
+            return Ring(
+                as_ring_bindings(bindings), None, Release.parse(release), NOT_EXPORTED.format(exchange)
+            )
+        return ring_after(bindings, release)
+
+    def with_order_of(self, ring: Ring, exchange: str) -> Topology:
+        """The same topology with the bindings of one exchange in the order of its ring."""
+        others = (bound for bound in self.bindings if bound.source != exchange)
+        bindings = (*others, *in_order_of(ring, self.bindings_from(exchange)))
+        return replace(self, bindings=bindings, unordered=self.unordered - {exchange})
 
     def ring_bindings(self, exchange: str) -> tuple[RingBinding, ...]:
         """The bindings of a consistent-hash exchange in the form that `Ring` uses."""
@@ -294,6 +311,17 @@ def hashing_exchange(topology: Topology, name: str) -> Exchange:
     return known[name]
 
 
+def order_matters(bindings: Iterable[Binding]) -> bool:
+    """Whether the ring of these bindings depends on their order: a single destination has all buckets in any case."""
+    return len({bound.destination for bound in bindings}) > 1
+
+
+def in_order_of(ring: Ring, bindings: Iterable[Binding]) -> tuple[Binding, ...]:
+    """The bindings in the order of a ring, followed by those that it does not have; as given if its order is unknown."""
+    place = {destination: number for number, (destination, _) in enumerate(ring.runs or ())}
+    return tuple(sorted(bindings, key=lambda bound: place.get(bound.destination, math.inf)))
+
+
 def as_ring_bindings(bindings: Iterable[Binding]) -> tuple[RingBinding, ...]:
     """Convert the bindings of one consistent-hash exchange to the form that `Ring` uses."""
     return tuple(RingBinding.of(each.destination, each.key, each.arguments) for each in bindings)
@@ -312,6 +340,19 @@ def ring_after(bindings: Iterable[Binding], release: str | Release) -> Ring:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeState:
+    """A node of a cluster."""
+
+    running: bool = True
+    uptime: int | None = None
+    """Milliseconds since it started; None if it is down."""
+    partitions: tuple[str, ...] = ()
+    """The nodes that it has lost."""
+    alarms: tuple[str, ...] = ()
+    """``memory`` and ``disk``, while one of them stops all publishers."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """The state read from a live broker: its topology, and what only a live broker has."""
 
@@ -324,6 +365,8 @@ class Observed:
     """The ring of every consistent-hash exchange, of known or unknown order."""
     ring_sources: Mapping[str, RingSource] = field(default_factory=dict)
     """How each order was determined; a "trivial" ring has at most one binding."""
+    unrecorded: frozenset[str] = frozenset()
+    """The exchanges whose order is known, but not recorded on the broker, so that it must be learned each time."""
     backlog: Mapping[str, int] = field(default_factory=dict)
     """The number of messages in each queue."""
     worker_pool_size: int | None = None
@@ -332,6 +375,12 @@ class Observed:
     """The name of the cluster."""
     possible_rings: Mapping[str, tuple[Ring, ...]] = field(default_factory=dict)
     """For each ring that observed messages did not determine, the rings that explain them (only some of many)."""
+    nodes: Mapping[str, NodeState] | None = None
+    """The nodes of the cluster; None if the user may not see them."""
+    without_majority: tuple[str, ...] = ()
+    """The quorum queues of which most members are down."""
+    recorded: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """For each exchange, the queues that the record on the broker lists; some may no longer be bound."""
     bindings_seen: bool = True
     """False if the broker was read over AMQP alone, which lists neither bindings nor policies."""
     unseen: tuple[str, ...] = ()

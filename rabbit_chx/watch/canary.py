@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from rabbit_chx.errors import RabbitChxError
 from rabbit_chx.hashing import hash_on
 from rabbit_chx.partitioning import AnyOf
-from rabbit_chx.topology import Exchange, Observed, Router, Topology
+from rabbit_chx.topology import Exchange, Observed, Router, ToExchange, Topology, reachable
 from rabbit_chx.watch.snapshot import Problem, Snapshot
 
 Outcome: TypeAlias = Literal["as expected", "misrouted", "unroutable", "unanswered", "not judged"]
@@ -213,6 +213,10 @@ def _judged(key: Key, queue: str) -> Outcome:
 # ---- which keys
 
 
+_NOWHERE: Final = ("now", "")
+"""Instead of a queue: a key that should reach one and reaches none."""
+
+
 def find_keys(
     current: Snapshot, wanted: Topology | None, shares: Mapping[str, float | None]
 ) -> tuple[Key, ...]:
@@ -236,14 +240,16 @@ def find_keys(
         many = 0 if streams else min(MOST, _BLIND * len(shares))
         return tuple(Key(number, _parts(exchanges, number)) for number in range(many))
     first = wanted or (current.first or observed).topology
+    queues = {each for each in reachable(first.expanded(), [ToExchange(live.name)]) if isinstance(each, str)}
     missing = {
         *(("now", queue) for queue, share in shares.items() if share != 0.0 and now(0)),
-        *(
-            ("believed", bound.destination)
-            for bound in first.bindings_from(live.name)
-            if isinstance(bound.destination, str) and believed(0)
-        ),
+        *(("believed", queue) for queue in queues if believed(0)),
     }
+    behind = reachable(observed.topology, [ToExchange(live.name)])
+    if any(ToExchange(name) in behind and not ring.bindings for name, ring in observed.rings.items()):
+        missing.add(
+            _NOWHERE
+        )  # a slot may have lost its queue, and a file does not say which slots lead to which
     missing -= {(kind, queue) for kind, queue in missing if queue in streams}
     return tuple(_chosen(exchanges, now, believed, missing, streams))
 
@@ -264,6 +270,8 @@ def _chosen(
             *(("now", queue) for queue in lands or ()),
             *(("believed", queue) for queue in expected or ()),
         }
+        if not lands and lands is not None and expected:
+            covers.add(_NOWHERE)
         if covers & missing and not (lands or set()) & streams:
             missing -= covers
             known = lands or expected
@@ -291,6 +299,8 @@ def _predictor(exchanges: Sequence[Exchange], router: Router | None) -> _Predict
             found = router.route(exchanges[0].name, **_parts(exchanges, number))
         except RabbitChxError:
             return None
+        if not found:
+            return frozenset()
         if len(found) != 1:
             return None
         (queue,) = found

@@ -20,8 +20,9 @@ from rabbit_chx.broker.amqp import connect, expecting_refusals
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import why_refused
-from rabbit_chx.canaries import CANARY, REPLY_TO, reported
+from rabbit_chx.canaries import CANARY, reported
 from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.replies import REPLY_TO
 from rabbit_chx.urls import BrokerUrl
 from rabbit_chx.watch.canary import Canary, News
 

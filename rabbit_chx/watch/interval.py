@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import sqrt
 from typing import Final
 
+from rabbit_chx.text import counted
 from rabbit_chx.topology import QueueState, Topology
+from rabbit_chx.topology.checks.stranded import stranded
 from rabbit_chx.watch.canary import CanaryResults
-from rabbit_chx.watch.ring_check import RingCheck, RingState, check_ring
+from rabbit_chx.watch.ring_check import RingCheck, RingState, check_ring, part_behind
 from rabbit_chx.watch.snapshot import PROBLEMS, Problem, Snapshot, is_reachable
 
 MINUTES: Final = (1, 5, 15)
@@ -143,11 +145,14 @@ def compare(
     seconds = max(0.0, current.time - previous.time) if previous is not None else 0.0
     before = previous.queues if previous is not None and seconds else {}
     problems = [*current.problems, *(ring_check.problems if current.reachable else ())]
-    names = dict.fromkeys((*ring_check.exact, *(each.queue for each in ring_check.problems if each.queue)))
+    left = {str(each.queue): each for each in _stranded(current, wanted)}
+    named = (each.queue for each in ring_check.problems if each.queue)
+    names = dict.fromkeys((*ring_check.exact, *named, *left))
     rows = _rows(list(names), ring_check, before, current.queues, seconds)
     if current.reachable and current.queues:
-        problems += _problems_of_queues(rows, before, current.queues, ring_check, is_first=previous is None)
-    by_severity = _by_severity(problems)
+        own = [row for row in rows if row.queue not in left]
+        problems += _problems_of_queues(own, before, current.queues, ring_check, is_first=previous is None)
+    by_severity = _by_severity((*problems, *left.values()))
     return Interval(
         time=current.time,
         seconds=seconds,
@@ -241,6 +246,22 @@ def _problems_of_queues(
             message = f"gets {row.observed:.1%} of the messages; its exact share is {row.exact:.1%}"
             found.append(Problem("hot-queue", named, message, row.queue))
     return found
+
+
+def _stranded(current: Snapshot, wanted: Topology | None) -> Iterator[Problem]:
+    """The queues that left the exchange with messages in them, and have no consumer."""
+    observed = current.observed
+    if observed is None or not current.reachable:
+        return
+    target = part_behind(current.exchange, wanted or (current.first or observed).topology)
+    waiting = {
+        name: (state.ready or 0) + (state.unacknowledged or 0)
+        for name, state in current.queues.items()
+        if not state.consumers and not state.is_stream
+    }
+    for each in stranded(target, observed, waiting):
+        message = f"holds {counted(each.messages, 'message')}, but is not bound any more and has no consumer"
+        yield Problem("stranded-messages", f"queue {each.queue!r}", message, each.queue)
 
 
 def _is_unconsumed(state: QueueState, before: QueueState | None, *, is_first: bool) -> bool:

@@ -133,13 +133,13 @@ class Observer:
     def _has_new_node(self) -> bool:
         """Whether a node has started since the last poll; unknown to users without the tag monitoring."""
         try:
-            uptimes = self._management.uptimes()
+            nodes = self._management.nodes()
         except BrokerUnavailable as error:
             if error.permanent:
                 return False
             raise
         now, known = time.monotonic(), self._started
-        started = {name: now - up / 1000 for name, up in uptimes.items() if up is not None}
+        started = {name: now - up / 1000 for name, node in nodes.items() if (up := node.uptime) is not None}
         self._started = known | started
         return any(at > known.get(name, at) + _STALE for name, at in started.items())
 

@@ -93,7 +93,7 @@ def check_ring(current: Snapshot, wanted: Topology | None) -> RingCheck:
     if observed is None:
         return RingCheck(RingState("unknown", against, None, "it has not been read"))
     first = current.first or observed
-    target = _part(exchange, first.topology if wanted is None else wanted)
+    target = part_behind(exchange, first.topology if wanted is None else wanted)
     watched = f"exchange {exchange!r}"
     drifts = drift(target, observed)
     problems: list[Problem] = []
@@ -132,7 +132,8 @@ def _since_first(
     usual = {one for one in drift(target, first) if one.kind != "dead-binding"}
     rings = [name for name in first.rings if target.exchange(name)]
     guessed = [name for name in rings if first.ring_sources.get(name) == "unknown"]
-    known = [name for name in rings if first.rings[name].known and _is_known(name, observed)]
+    readable = {name for name, ring in observed.rings.items() if ring.known}
+    known = [name for name in rings if first.rings[name].known and name in readable]
     places = {f"exchange {name!r}" for name in (*guessed, *known)}
     yield from (
         one for one in drifts if one not in usual and not (one.kind in _ORDER and one.where in places)
@@ -143,11 +144,6 @@ def _since_first(
             same = Counter(before.runs) == Counter(now.runs)
             share = moved(before, now).share
             yield Drift("ring-order" if same else "ring", f"exchange {name!r}", "", misrouted=share)
-
-
-def _is_known(exchange: str, observed: Observed) -> bool:
-    ring = observed.rings.get(exchange)
-    return ring is not None and ring.known
 
 
 def _problem(one: Drift, wanted: Topology | None) -> Problem:
@@ -207,7 +203,7 @@ def _divided(exchange: str, observed: Observed) -> Mapping[Destination, float | 
     return dict.fromkeys((each.destination for each in bindings), 1.0 if len(bindings) == 1 else None)
 
 
-def _part(exchange: str, topology: Topology) -> Topology:
+def part_behind(exchange: str, topology: Topology) -> Topology:
     """The part of a topology that messages to one exchange can reach."""
     reached = reachable(topology.expanded(), [ToExchange(exchange)])
     slots = tuple(each for each in topology.slots if ToExchange(each.exchange) in reached)

@@ -28,10 +28,10 @@ from urllib.parse import urlsplit
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.ring import Ring
 from rabbit_chx.urls import host_and_port
-from rabbit_chx.watch.access import Access
 from rabbit_chx.watch.interval import Interval
 from rabbit_chx.watch.metrics import Metrics
 from rabbit_chx.watch.page import page, pictures
+from rabbit_chx.watch.tokens import Access
 
 _log: Final = logging.getLogger(__name__)
 
@@ -42,6 +42,8 @@ _SLOWEST: Final = 10.0
 _HEARTBEAT: Final = 15.0
 """Seconds between comments on a connection without events; sending them detects that the client has gone."""
 _MOST_CONNECTIONS: Final = 96
+_MOST_WAITING: Final = 32
+"""The most connections that have not sent an allowed request; one more closes the oldest, so that strangers keep out no one."""
 _MOST_FOLLOWERS: Final = 64
 """The most pages that can be open at a time, so that Prometheus can still connect."""
 _ENDS_WITHIN: Final = 5.0
@@ -161,7 +163,7 @@ class _HttpServer(ThreadingHTTPServer):
         self.page = page()
         self.followers = BoundedSemaphore(_MOST_FOLLOWERS)
         self._connections: dict[socket.socket, float] = {}
-        """The connections, and when each must have sent its request."""
+        """The connections, oldest first, and when each must have sent an allowed request; `inf` for those that have."""
         self._ended = Condition()
         self.address_family = access.address.family
         super().__init__((access.address.ip, access.address.port), _Handler)
@@ -173,9 +175,13 @@ class _HttpServer(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Start a thread for a connection, unless there are too many."""
         with self._ended:
-            full = len(self._connections) >= _MOST_CONNECTIONS
+            waiting = [connection for connection, until in self._connections.items() if 0 < until < inf]
+            full = sum(until == inf for until in self._connections.values()) >= _MOST_CONNECTIONS
             if not full:
                 self._connections[request] = monotonic() + _TIMEOUT
+                if len(waiting) >= _MOST_WAITING:
+                    self._connections[waiting[0]] = 0  # it is not counted again; its thread forgets it
+                    _shut_down(waiting[:1])
         if full:
             self.shutdown_request(request)
         else:
@@ -188,8 +194,8 @@ class _HttpServer(ThreadingHTTPServer):
             self._connections.pop(request, None)
             self._ended.notify_all()
 
-    def request_received(self, request: socket.socket) -> None:
-        """Note that a connection has sent its request."""
+    def admit(self, request: socket.socket) -> None:
+        """Note that a connection has sent an allowed request."""
         with self._ended:
             self._connections[request] = inf
 
@@ -237,7 +243,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a request, if it is allowed."""
-        self.server.request_received(self.connection)
         access = self.server.access
         if not access.names_this_server(self.headers.get_all("Host", [])):
             self.send_error(
@@ -246,6 +251,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif not access.admits(self.headers.get("Authorization")):
             self.send_error(HTTPStatus.UNAUTHORIZED, "The token is required, as a password")
         elif answer := self._ANSWERS.get(_path_in(self.path)):
+            self.server.admit(self.connection)
             answer(self)
         else:
             self.send_error(HTTPStatus.NOT_FOUND, "The paths are /, /events and /metrics")

@@ -20,6 +20,7 @@ PROBLEMS: Final = (
     "ring-drifted",
     "ring-unknown",
     "settings-drifted",
+    "stranded-messages",
     "no-consumer",
     "no-active-consumer",
     "canary-unanswered",

@@ -10,16 +10,18 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from rabbit_chx.broker.reading.reader import read
-from rabbit_chx.consuming import members
-from rabbit_chx.consuming.access import HOLDS
+from rabbit_chx.consuming.member.roll_call import members_over
+from rabbit_chx.consuming.queues.permissions import HOLDS
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.topology import apply, loads, plan
 from tests.json_lines import printed
+from tests.users import a_user
 
 if TYPE_CHECKING:
     from tests.broker.topology_site import Site
@@ -35,6 +37,8 @@ exchanges:
 queues:
   "orders.{0..%(last)d}": {preset: ordered}
 """
+MEMBER = (r"^rabbit-chx\.seat\.", r"^(amq\.default$|rabbit-chx\.hold\.)")
+"""What a member may configure and write: its user is not that of `scale`."""
 SLOTS = RING.replace("queues: {", "slots: 64, queues: {", 1)
 
 
@@ -86,6 +90,10 @@ class Scene:
         self._failure: BaseException | None = None
         self._publisher = threading.Thread(target=self._publish, daemon=True)
         apply(site.url(), self.planned(), management=site.management)
+        self._users = ExitStack()
+        queues_and_seats = r"^(orders\.[0-9]+$|rabbit-chx\.seat\.)"
+        user = a_user(site.broker, *MEMBER, queues_and_seats, vhost=site.vhost, tags="management")
+        self._member_url = self._users.enter_context(user).url
 
     def write(self, queues: int) -> None:
         self.file.write_text(self.text % {"vhost": self.site.vhost, "last": queues - 1}, encoding="utf-8")
@@ -105,13 +113,14 @@ class Scene:
             member.kill()
             member.wait()
         self._reader.close()
+        self._users.close()
 
     # ---- members
 
     def start_members(self, count: int) -> None:
         program = [sys.executable, "-m", "tests.broker.group_member"]
         management = self.site.broker.management_url
-        arguments = [self.site.url(), "orders", GROUP, management, str(self.log), str(self.milliseconds)]
+        arguments = [self._member_url, "orders", GROUP, management, str(self.log), str(self.milliseconds)]
         env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
         for _ in range(count):
             self.members.append(subprocess.Popen([*program, *arguments], env=env))
@@ -124,7 +133,7 @@ class Scene:
 
     def answers(self):
         with self.site.connection() as connection:
-            return members(connection, GROUP)
+            return members_over(connection, GROUP)
 
     def state(self) -> str:
         """The state of members and queues, for the report of a failure."""
@@ -153,7 +162,6 @@ class Scene:
                 number = 0
                 while not self._stop.is_set():
                     publisher.publish_many([f"{key} {number}".encode() for key in KEYS], KEYS)
-                    publisher.flush()
                     number += 1
                     self.published = number * len(KEYS)
                     behind = self.published - self.handled()

@@ -40,7 +40,7 @@ def with_pika(broker, stream: str, values: list[bytes]) -> None:
 
 def over_stream_protocol(broker, stream: str, values: list[bytes]) -> None:
     with StreamPublisher(broker.stream_url, stream) as publisher:
-        publisher.send(values)
+        publisher.publish_many(values)
 
 
 def with_rstream(

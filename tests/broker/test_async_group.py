@@ -1,4 +1,4 @@
-"""Members of a group on aio-pika: sharing, order, failures, stops, markers."""
+"""Members of a group in an event loop: sharing, order, failures, stops, markers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,18 @@ from pika import BasicProperties
 from pika.exceptions import AMQPError
 
 from rabbit_chx.broker import drain
-from rabbit_chx.consuming import AsyncGroup, members
+from rabbit_chx.broker.amqp import connect
+from rabbit_chx.broker.applying.pika_driver import PikaDriver
+from rabbit_chx.broker.properties import Properties
+from rabbit_chx.consuming import AsyncGroup, Group, QueueReader, members
+from rabbit_chx.consuming.changes.holds import declare_commands, hold_commands
+from rabbit_chx.consuming.markers import Hold
+from rabbit_chx.consuming.member.roll_call import ask
+from rabbit_chx.fields import Field
+from rabbit_chx.timeouts import Timeouts
 from tests.broker.privileges import release_of
 from tests.faults.load import PATIENCE, wait_until, within
+from tests.queues import close_connections
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
@@ -89,9 +98,16 @@ class Shop:
     def wait_for(self, *bodies):
         wait_until(lambda: set(bodies) <= set(self.handled), f"{bodies} handled; so far {self.handled[-5:]}")
 
-    def statuses(self, *queues):
-        """Ask the members, and tell them to consume these queues, too; those that are busy do not answer."""
-        return members(self.connection, "billing", queues=queues)
+    def statuses(self, *holds):
+        """Ask the members, and tell them to consume the queues of these holds, too; those that are busy do not answer."""
+        return ask(self.connection, "billing", timeout=2.0, holds=holds)
+
+    def hold(self, queue):
+        """Hold a queue and return its hold."""
+        hold = Hold.of(queue, [], groups=["billing"])
+        for commands in (declare_commands(hold), hold_commands(hold)):
+            PikaDriver(self.connection).run(commands)
+        return hold
 
 
 class Raising(threading.Thread):
@@ -201,57 +217,133 @@ def test_sigterm_ends_a_worker_after_the_current_message_and_the_others_return_i
     ]
 
 
-def test_asking_for_the_next_message_acknowledges_the_previous_one(shop):
-    shop.declare("a")
-    shop.publish("a", *"12345")
-    seen = []
-
-    async def work():
-        async with shop.group() as group:
-            for last in "3", "4":
-                async for message in group:
-                    seen.append(message.body.decode())
-                    if seen[-1] == last:
-                        break
-            async for message in group:
-                seen.append(message.body.decode())
-                raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        within(PATIENCE, lambda: asyncio.run(work()), "the loops")
-    assert seen == ["1", "2", "3", "3", "4", "4"]
-    assert shop.left("a", 2) == ["4", "5"]
-
-
-def test_several_tasks_get_messages_of_different_queues(shop):
+def test_tasks_handle_several_queues_at_the_same_time_and_each_in_order(shop):
     # If more than 32 acknowledgements wait for a slow quorum queue when a channel is closed, RabbitMQ 3.10 drops some.
     shop.declare("a", "b", "c")
     for queue in "abc":
         shop.publish(queue, *(f"{queue}:{number}" for number in range(30)))
     out, together = set(), asyncio.Event()
 
-    async def work(group):
-        async for message in group:
-            assert message.queue not in out
-            out.add(message.queue)
-            if out == set("abc"):
-                together.set()
-            await together.wait()
-            await asyncio.sleep(0.001)
-            out.discard(message.queue)
-            await shop.handle(message)
-            if len(shop.handled) == 90:
-                group.stop()
+    async def handle(message):
+        assert message.queue not in out
+        out.add(message.queue)
+        if out == set("abc"):
+            together.set()
+        await together.wait()
+        await asyncio.sleep(0.001)
+        out.discard(message.queue)
+        await shop.handle(message)
 
-    async def main():
-        async with shop.group() as group, asyncio.TaskGroup() as tasks:
-            for _ in range(5):
-                tasks.create_task(work(group))
-
-    within(PATIENCE, lambda: asyncio.run(main()), "the loops")
+    with shop.running(shop.group(), handle):
+        shop.wait_for(*(f"{queue}:29" for queue in "abc"))
     assert first_sights(shop.handled) == {queue: list(range(30)) for queue in "abc"}
     assert len(shop.handled) == 90
     assert [shop.left(queue) for queue in "abc"] == [[], [], []]
+
+
+def test_a_group_runs_while_a_block_runs_and_finishes_the_current_message_at_its_end(shop):
+    shop.declare("a")
+    shop.publish("a", "1", "2", "3")
+    reached = threading.Event()
+
+    async def handle(message):
+        if message.body == b"2":
+            reached.set()
+            await asyncio.sleep(0.2)
+        await shop.handle(message)
+
+    async def serve():
+        async with shop.group().running(handle):
+            await asyncio.to_thread(reached.wait, PATIENCE)
+
+    within(PATIENCE, lambda: asyncio.run(serve()), "the block")
+    assert shop.handled == ["1", "2"]
+    assert shop.left("a", 1) == ["3"]
+
+
+def test_the_error_of_a_handler_ends_the_block(shop):
+    shop.declare("a")
+    shop.publish("a", "1")
+
+    async def handle(message):
+        raise KeyError("no such order")
+
+    async def serve():
+        async with shop.group(attempts=1).running(handle):
+            await asyncio.Event().wait()
+
+    with pytest.raises(KeyError, match="no such order"):
+        within(PATIENCE, lambda: asyncio.run(serve()), "the block")
+    assert shop.left("a", 1) == ["1"]
+
+
+def test_values_that_aio_pika_cannot_read_reach_the_handler_and_the_parking_queue(shop):
+    shop.declare("a")
+    shop.channel.queue_declare("failed")
+    late = Field("T", 253_402_300_800)  # the first second of the year 10000
+    shop.channel.basic_publish("", "a", b"1", Properties(headers={"late": late, "third": 1 / 3}))
+    headers = []
+
+    async def handle(message):
+        headers.append(message.headers)
+        raise KeyError
+
+    with shop.running(shop.group(attempts=1, on_failure="park", parking_queue="failed"), handle):
+        wait_until(lambda: shop.channel.queue_declare("failed").method.message_count, "the message is parked")
+    assert headers == [{"late": late, "third": 1 / 3}]
+    with connect(shop.site.url()) as connection:
+        _, properties, _ = connection.channel().basic_get("failed", auto_ack=True)
+    assert (properties.headers["late"], properties.headers["third"]) == (late, 1 / 3)
+
+
+def test_a_handler_that_blocks_the_event_loop_does_not_stop_the_heartbeats(shop, caplog):
+    shop.declare("a")
+    shop.publish("a", "1")
+    blocked, released = threading.Event(), threading.Event()
+
+    async def handle(message):
+        blocked.set()
+        released.wait(PATIENCE)
+        await shop.handle(message)
+
+    with shop.running(shop.group(heartbeat=1), handle):
+        assert blocked.wait(PATIENCE)
+        until = monotonic() + 4  # the broker closes a connection that is silent for two intervals
+        answered = 0
+        while monotonic() < until:
+            answered += all(each.answered for each in shop.statuses())
+        released.set()
+        shop.wait_for("1")
+        assert answered > 3
+        wait_until(lambda: shop.statuses()[0].queues["a"].waiting == 0, "the message is acknowledged")
+    assert shop.handled == ["1"]
+    assert "trying again" not in caplog.text
+    assert shop.left("a") == []
+
+
+@pytest.mark.one_release
+@pytest.mark.parametrize("kind", [Group, AsyncGroup])
+def test_a_member_uses_the_next_address_also_after_a_lost_connection(shop, kind):
+    shop.declare("a")
+    addresses = ["amqp://127.0.0.1:1", shop.site.url()]
+    group = kind(addresses, exchange="orders", name="billing", connection_name="to be cut", **shop.options)
+    plain = lambda message: shop.handled.append(message.body.decode())  # noqa: E731
+    run = group.run if kind is Group else lambda _: asyncio.run(group.run(shop.handle))
+    thread = threading.Thread(target=run, args=(plain,))
+    thread.start()
+    try:
+        shop.publish("a", "1")
+        shop.wait_for("1")
+        close_connections(shop.site.broker, "to be cut")
+        shop.publish("a", "2")
+        shop.wait_for("2")
+        (member,) = members(addresses, "billing")
+        assert member.queues["a"].handled == 2
+        with QueueReader(addresses, "a") as reader:
+            wait_until(lambda: reader.waiting() == 0, "the reader is connected")
+    finally:
+        group.stop()
+        thread.join()
 
 
 @pytest.mark.parametrize("policy", ["stop", "dead-letter", "park"])
@@ -286,7 +378,7 @@ def test_a_stop_waits_for_handlers_and_cancels_slow_ones(shop):
     shop.declare("a", "b")
     shop.publish("a", "a1", "a2")
     shop.publish("b", "b1", "b2")
-    group, began, cancelled = shop.group(stop_timeout=3), [], []
+    group, began, cancelled = shop.group(timeouts=Timeouts(close=3)), [], []
 
     async def handle(message):
         began.append(message.body)
@@ -336,17 +428,16 @@ def test_a_drain_is_answered_after_all_earlier_messages(shop):
 
 def test_a_held_queue_waits_until_its_hold_is_deleted(shop):
     shop.declare("a", "b")
-    shop.channel.queue_declare("rabbit-chx.hold.1", durable=True)
     shop.publish("a", "1")
-    shop.publish("a", "", headers={"x-rabbit-chx-hold": "rabbit-chx.hold.1"})
+    hold = shop.hold("a")
     shop.publish("a", "2")
     with shop.running(shop.group()):
         holds = lambda: [each.queues["a"].hold for each in shop.statuses() if each.answered]  # noqa: E731
-        wait_until(lambda: holds() == ["rabbit-chx.hold.1"], "the member has reached the hold")
+        wait_until(lambda: holds() == [hold.name], "the member has reached the hold")
         shop.publish("b", "3")
         shop.wait_for("3")
         assert shop.handled == ["1", "3"]
-        shop.channel.queue_delete("rabbit-chx.hold.1")
+        shop.channel.queue_delete(hold.name)
         shop.wait_for("2")
     assert shop.left("a") == []
 
@@ -368,8 +459,9 @@ def test_a_member_reconnects_drops_deleted_queues_and_consumes_new_ones(shop):
         shop.wait_for("3")
         shop.declare("c")
         shop.publish("c", "4")
+        hold = shop.hold("c")
         wait_until(
-            lambda: any("c" in each.queues for each in shop.statuses("c")), "the new queue is consumed"
+            lambda: any("c" in each.queues for each in shop.statuses(hold)), "the new queue is consumed"
         )
         shop.wait_for("4")
     assert shop.handled == ["1", "2", "3", "4"]

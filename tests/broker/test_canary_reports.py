@@ -10,8 +10,10 @@ from contextlib import contextmanager
 import pytest
 from pika import BasicProperties
 
-from rabbit_chx.canaries import CANARY, REPLY_TO, reported
-from rabbit_chx.consuming import AsyncGroup, Group, QueueReader, members
+from rabbit_chx.canaries import CANARY, reported
+from rabbit_chx.consuming import AsyncGroup, Group, QueueReader
+from rabbit_chx.consuming.member.roll_call import members_over
+from rabbit_chx.replies import REPLY_TO
 from tests.broker.privileges import release_of
 from tests.faults.load import PATIENCE, wait_until, within
 from tests.users import a_user
@@ -105,18 +107,7 @@ def on_asyncio(scene, **options):
     return running(group, lambda: asyncio.run(group.run(handle)))
 
 
-def in_a_loop(scene, **options):
-    group = AsyncGroup(scene.site.url(), **scene.options(**options))
-
-    async def loop():
-        async with group:
-            async for message in group:
-                scene.handled.append(message.body.decode())
-
-    return running(group, lambda: asyncio.run(loop()))
-
-
-@pytest.mark.parametrize("member", [on_pika, on_asyncio, in_a_loop])
+@pytest.mark.parametrize("member", [on_pika, on_asyncio])
 def test_a_member_reports_canaries_and_handles_the_messages_between_them_in_order(scene, member):
     both = [name for pair in zip(MESSAGES, CANARIES, strict=True) for name in pair]
     scene.send(*both)
@@ -128,7 +119,7 @@ def test_a_member_reports_canaries_and_handles_the_messages_between_them_in_orde
         def handled():
             return [
                 queue.handled
-                for each in members(scene.connection, "billing")
+                for each in members_over(scene.connection, "billing")
                 for queue in each.queues.values()
             ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rabbit_chx.broker import server_version
-from rabbit_chx.consuming.channels import close_in_one_step
+from rabbit_chx.consuming.member.channels import close_in_one_step
 from rabbit_chx.releases import Release
 from tests.faults.load import wait_until
 

@@ -10,7 +10,7 @@ import uuid
 import pytest
 
 from rabbit_chx.broker import connect
-from rabbit_chx.consuming import members
+from rabbit_chx.consuming.member.roll_call import members_over
 from tests.broker.worker_programs import ordered_exchange, started
 from tests.faults.load import wait_until
 from tests.programs import ran
@@ -65,7 +65,7 @@ def test_workers_share_the_queues_and_end_on_sigterm(broker, name) -> None:
         program = [EXAMPLES / name]
         with started(program, variables) as first, started(program, variables) as second:
             with connect(broker.url) as connection:
-                wait_until(lambda: len(members(connection, "billing")) == 2, "both have a seat")
+                wait_until(lambda: len(members_over(connection, "billing")) == 2, "both have a seat")
             publish()
             both = [first, second]
             message = r"key-\d: body \d"

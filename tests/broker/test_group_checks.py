@@ -11,8 +11,12 @@ from functools import partial
 
 import pytest
 
+from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.permissions import Needs
-from rabbit_chx.consuming import Group, InvalidValue, members
+from rabbit_chx.consuming import Group, InvalidValue
+from rabbit_chx.consuming.changes.holds import declare_commands
+from rabbit_chx.consuming.markers import Hold
+from rabbit_chx.consuming.member.roll_call import ask
 from tests.broker.privileges import release_of
 from tests.faults.load import PATIENCE, wait_until, within
 from tests.users import a_user
@@ -165,7 +169,9 @@ def test_a_member_consumes_suitable_new_queues(shop, warnings):
         for queue in "abc":
             shop.publish(queue)
         with shop.site.connection() as connection:
-            asked = partial(members, connection, "billing", queues=["b", "c"])
+            hold = Hold.of("c", ["b"], groups=["billing"])
+            PikaDriver(connection).run(declare_commands(hold))
+            asked = partial(ask, connection, "billing", timeout=2.0, holds=[hold])
             wait_until(lambda: any("c" in each.queues for each in asked()), "the new queue is consumed")
         wait_until(lambda: {"a", "c"} <= set(seen), "its message is handled")
     assert "b" not in seen

@@ -17,11 +17,15 @@ import pytest
 
 from rabbit_chx import Field
 from rabbit_chx.broker import connect, drain
+from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.properties import Properties
-from rabbit_chx.consuming import Group, Message, QueueReader, members
-from rabbit_chx.consuming.member import Member
-from rabbit_chx.consuming.messages import HOLD
-from rabbit_chx.consuming.reporter import Reporter
+from rabbit_chx.consuming import Group, Message, QueueReader
+from rabbit_chx.consuming.changes.holds import declare_commands, hold_commands
+from rabbit_chx.consuming.markers import Hold
+from rabbit_chx.consuming.member.member import Member
+from rabbit_chx.consuming.member.reporter import Reporter
+from rabbit_chx.consuming.member.roll_call import ask, members_over
+from rabbit_chx.consuming.member.workers import Workers
 from rabbit_chx.testing import Broker
 from tests.broker.topology_site import Site
 from tests.faults.load import wait_until
@@ -72,7 +76,7 @@ class Orders:
 
     def seats(self) -> list[int]:
         with connect(self.site.url()) as connection:
-            return [member.seat for member in members(connection, "billing") if member.answered]
+            return [member.seat for member in members_over(connection, "billing") if member.answered]
 
 
 @contextmanager
@@ -158,7 +162,8 @@ def test_the_broker_requeues_the_unhandled_messages_of_a_stopped_member_in_order
 def test_progress_wakes_the_new_connection_if_the_old_one_was_lost_before_it_woke(orders) -> None:
     url = orders.site.url()
     reporter = Reporter(lambda: connect(url), print)
-    member = Member(orders.group()._settings, lambda: connect(url), lambda: QUEUES, print, reporter)
+    workers = Workers(print, 1, 10, print)
+    member = Member(orders.group()._settings, lambda: connect(url), lambda: QUEUES, workers, reporter)
     woken: list[bool] = []
     member._on_woken = lambda: woken.append(True)
     with connect(url) as old, connect(url) as new:
@@ -236,25 +241,26 @@ def test_a_parked_message_keeps_its_headers(orders) -> None:
 
 
 def test_a_queue_is_held_behind_a_marker_until_its_hold_is_deleted(orders) -> None:
-    orders.channel.queue_declare("rabbit-chx.hold.test", durable=True)
+    holds = [Hold.of(queue, []) for queue in QUEUES]
     orders.send(60)
     with running(orders.group(), orders.handle):
         wait_until(lambda: orders.all_seen, "all messages before the markers")
-        for queue in QUEUES:
-            properties = pika.BasicProperties(headers={HOLD: "rabbit-chx.hold.test"}, delivery_mode=2)
-            orders.channel.basic_publish("", queue, b"", properties)
-        orders.send(60)
         with connect(orders.site.url()) as connection:
+            for hold in holds:
+                PikaDriver(connection).run(declare_commands(hold))
+                PikaDriver(connection).run(hold_commands(hold))
+            orders.send(60)
             wait_until(
                 lambda: all(
                     each.answered and all(queue.hold for queue in each.queues.values())
-                    for each in members(connection, "billing")
+                    for each in members_over(connection, "billing")
                 ),
                 "every queue held",
             )
         before = sum(map(len, orders.seen.values()))
         assert before == 60
-        orders.channel.queue_delete("rabbit-chx.hold.test")
+        for hold in holds:
+            orders.channel.queue_delete(hold.name)
         wait_until(lambda: orders.all_seen, "all messages after the markers")
     orders.assert_in_order()
 
@@ -266,14 +272,16 @@ def test_a_member_answers_the_markers_of_a_drain_after_all_earlier_messages(orde
         assert orders.all_seen
 
 
-def test_a_member_drops_a_deleted_queue_and_consumes_one_that_a_question_names(orders) -> None:
+def test_a_member_drops_a_deleted_queue_and_consumes_one_that_a_hold_names(orders) -> None:
     with running(orders.group(), orders.handle), connect(orders.site.url()) as connection:
         wait_until(lambda: orders.seats() == [0], "the member")
         orders.channel.queue_declare("o6", durable=True, arguments=ORDERED)
         orders.channel.queue_bind("o6", "orders", "1")
         orders.channel.queue_delete("o0")
         wanted = {*QUEUES, "o6"} - {"o0"}
-        asked = partial(members, connection, "billing", queues=["o6"])
+        hold = Hold.of("o6", ["o1"], groups=["billing"])
+        PikaDriver(connection).run(declare_commands(hold))
+        asked = partial(ask, connection, "billing", timeout=2.0, holds=[hold])
         wait_until(lambda: {*asked()[0].queues} == wanted, "the new set of queues")
         orders.send(60)
         wait_until(lambda: orders.all_seen, "everything")
@@ -292,7 +300,7 @@ def test_the_broker_gives_a_queue_to_another_member_after_consumer_timeout(order
 
 
 def test_a_member_moves_to_a_lower_seat_that_has_become_free(orders, monkeypatch) -> None:
-    monkeypatch.setattr("rabbit_chx.consuming.membership._MOVE_AFTER", 0.2)
+    monkeypatch.setattr("rabbit_chx.consuming.member.membership._MOVE_AFTER", 0.2)
     first = orders.group()
     with running(first, orders.handle):
         wait_until(lambda: orders.seats() == [0], "the first")
@@ -331,8 +339,8 @@ def memory_alarm(broker: Broker) -> Iterator[None]:
 
 
 def test_members_go_on_acknowledging_and_a_new_one_joins_during_an_alarm(orders, broker, monkeypatch) -> None:
-    monkeypatch.setattr("rabbit_chx.consuming.membership._MOVE_AFTER", 0.2)
-    monkeypatch.setattr("rabbit_chx.consuming.membership.looks_lower", lambda *_: True)
+    monkeypatch.setattr("rabbit_chx.consuming.member.membership._MOVE_AFTER", 0.2)
+    monkeypatch.setattr("rabbit_chx.consuming.member.membership.looks_lower", lambda *_: True)
     going = threading.Event()
 
     def handle(message: Message) -> None:

@@ -78,8 +78,9 @@ def test_the_test_of_the_testing_guide_passes(broker) -> None:
 
 def test_the_lines_of_the_publisher_guide_publish(broker, orders, capsys) -> None:
     exec(at(broker, marked("publisher.md", "test_the_lines_of_the_publisher_guide_publish")), {})
-    assert "confirmed=3" in capsys.readouterr().out.replace(" ", "")
-    assert orders() == 3
+    # One message, a batch of two, and a bulk of 10,000.
+    assert "confirmed=10003" in capsys.readouterr().out.replace(" ", "")
+    assert orders() == 10_003
 
 
 def handled_by(broker, block: str) -> list[str]:
@@ -106,6 +107,24 @@ def test_the_worker_of_the_consuming_guide_handles_messages(broker) -> None:
 def test_the_asyncio_worker_of_the_consuming_guide_handles_messages(broker) -> None:
     block = marked("consuming.md", "test_the_asyncio_worker_of_the_consuming_guide_handles_messages")
     assert handled_by(broker, block) == HANDLED
+
+
+def test_the_lifespan_of_the_consuming_guide_handles_messages(broker) -> None:
+    block = marked("consuming.md", "test_the_lifespan_of_the_consuming_guide_handles_messages")
+    assert handled_by(broker, f"{block}\n{APPLICATION}") == HANDLED
+
+
+APPLICATION = """
+import asyncio, signal
+
+async def serve():
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    async with lifespan(None):
+        await ended.wait()
+
+asyncio.run(serve())
+"""
 
 
 def test_the_readmes_publisher_publishes_what_it_is_given(broker, orders, capsys) -> None:

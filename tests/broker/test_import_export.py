@@ -55,7 +55,7 @@ def test_import_reads_the_order_of_a_ring_from_the_broker_that_exported_the_file
     file, made = tmp_path / "definitions.json", tmp_path / "topology.yaml"
     file.write_text(exported(site))
     guessed = run("import", file, "--vhost", site.vhost)
-    assert "does not tell the order of the rings of 'orders'" in guessed.err
+    assert "does not contain the bind order of 'orders'" in guessed.err
     assert "users: " in guessed.err
     asked = run(
         "import",

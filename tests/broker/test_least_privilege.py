@@ -15,7 +15,8 @@ import pytest
 
 from rabbit_chx.broker import drain, pass_marker
 from rabbit_chx.cli import cli
-from rabbit_chx.consuming import Group, members
+from rabbit_chx.consuming import Group
+from rabbit_chx.consuming.member.roll_call import members_over
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.topology import read
@@ -120,7 +121,7 @@ def run_until_it_answers(shop, group):
 
     def stop_later():
         with shop.connection() as connection:
-            answered = lambda: any(each.answered for each in members(connection, "billing"))  # noqa: E731
+            answered = lambda: any(each.answered for each in members_over(connection, "billing"))  # noqa: E731
             wait_until(lambda: ended.is_set() or answered(), "the member answers", pause=0.1)
         group.stop()
 
@@ -217,7 +218,7 @@ def test_a_user_without_permissions_in_the_virtual_host_is_told_how_to_get_them(
 
 def test_the_lines_are_what_rabbitmqctl_takes(shop):
     shop.allow(Grant("^$", "^$", "^$"))
-    grant = WORK['Publisher(url, "orders", fence="orders.fence")']
+    grant = WORK['Publisher(url, "orders")']
     shop.broker.ctl(*shlex.split(grant.line(shop.vhost, shop.user))[1:])
     found = shop.management._request("GET", ["permissions", shop.vhost, shop.user])
     assert [found["configure"], found["write"], found["read"]] == grant.patterns

@@ -12,11 +12,13 @@ from contextlib import contextmanager
 import pytest
 
 from rabbit_chx.consuming import Group
-from rabbit_chx.consuming.roll_call import members
+from rabbit_chx.consuming.member.roll_call import members_over
 from rabbit_chx.topology import apply, load, plan, read
 from rabbit_chx.topology.planning.slot_changes import plan_moves
 from tests.broker.privileges import Grant, Shop, check_complaint, run_cli, sections
+from tests.broker.scaling_scene import MEMBER
 from tests.faults.load import wait_until
+from tests.users import a_user
 
 pytestmark = [
     pytest.mark.long,
@@ -59,16 +61,20 @@ def shop(broker, tmp_path_factory):
 
 @contextmanager
 def consumed(shop, exchange):
-    member = Group(shop.url(), exchange=exchange, name=exchange, management=shop.management)
-    thread = threading.Thread(target=member.run, args=(lambda _: None,))
-    thread.start()
-    try:
-        with shop.connection() as connection:
-            wait_until(lambda: members(connection, exchange), "a member has joined", pause=0.1)
-        yield
-    finally:
-        member.stop()
-        thread.join(30)
+    """A member of a user of its own, so that it and the commands can only rely on what the page grants to each."""
+    with a_user(
+        shop.broker, *MEMBER, "^([a-e]$|rabbit-chx\\.seat\\.)", vhost=shop.vhost, tags="management"
+    ) as user:
+        member = Group(user.url, exchange=exchange, name=exchange, management=user.management)
+        thread = threading.Thread(target=member.run, args=(lambda _: None,))
+        thread.start()
+        try:
+            with shop.connection() as connection:
+                wait_until(lambda: members_over(connection, exchange), "a member has joined", pause=0.1)
+            yield
+        finally:
+            member.stop()
+            thread.join(30)
 
 
 def slots_of(shop):

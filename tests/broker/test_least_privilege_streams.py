@@ -71,7 +71,7 @@ def python(shop, what):
         }
         made = eval(what, {"url": url, **opened})
         if isinstance(made, StreamPublisher):
-            made.send([b"body"])
+            made.publish(b"body")
         if isinstance(made, StreamReader):
             found = made.bounds()
             list(made.read(found.first, found.end))

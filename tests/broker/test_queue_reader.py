@@ -89,7 +89,7 @@ def test_headers_that_pika_cannot_decode_are_received(broker, channel, declare):
 def test_a_batch_of_a_lost_connection_is_not_acknowledged_on_the_next_one(broker, declare):
     queue = declare(8, **KINDS["quorum"])
     # As many as are taken, so that no message of the lost connection waits to be taken.
-    with QueueReader([broker.url], queue, prefetch=4, name="to be cut") as reader:
+    with QueueReader([broker.url], queue, prefetch=4, connection_name="to be cut") as reader:
         before = taken(reader, 4)
         close_connections(broker, "to be cut")
         again = taken(reader, 4)

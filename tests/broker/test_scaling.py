@@ -6,10 +6,14 @@ The control shows that the holds are necessary: the same change without them bre
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
-from rabbit_chx.consuming import members
+from rabbit_chx.broker.applying.pika_driver import PikaDriver
+from rabbit_chx.consuming.changes.holds import declare_commands
+from rabbit_chx.consuming.markers import Hold
+from rabbit_chx.consuming.member.roll_call import ask
 from rabbit_chx.topology import apply
 from tests.broker.scaling_scene import GROUP, RING, SLOTS, Scene, scale
 from tests.proof import LONG, record_result
@@ -95,7 +99,13 @@ def test_without_holds_the_order_breaks(scene) -> None:
     scene.start_members(2)
     new = [f"orders.{number}" for number in range(8, 12)]
     with scene.site.connection() as connection:
-        scene.wait(lambda: all(len(each.queues) == 12 for each in members(connection, GROUP, queues=new)))
+        holds = [Hold.of(queue, [], groups=[GROUP]) for queue in new]
+        for hold in holds:
+            PikaDriver(connection).run(declare_commands(hold))
+        asked = partial(ask, connection, GROUP, timeout=2.0, holds=holds)
+        scene.wait(lambda: all(len(each.queues) == 12 for each in asked()))
+        for hold in holds:
+            connection.channel().queue_delete(hold.name)
     scene.start_publishing()
     scene.wait(lambda: scene.published - scene.handled() >= 500)
     scene.write(12)

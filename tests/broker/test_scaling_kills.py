@@ -126,3 +126,15 @@ def test_rebalance_killed_after_each_action_finishes_when_run_again(scene, tmp_p
         scene.publish_on(100)
     assert killed >= 4
     finish(scene, 4)
+
+
+@pytest.mark.parametrize("scene", [RING], ids=["ring"], indirect=True)
+def test_scale_killed_between_two_unbinds_finishes_with_members_that_started_since(scene) -> None:
+    """The queue that was unbound first is not held, and no binding leads new members to it."""
+    code, _, errors = scale(scene, "--to", "2", kill_after=4)
+    assert code == KILLED, errors
+    for _ in range(2):
+        scene.end_member(signal.SIGKILL)
+    scene.start_members(2)
+    finish(scene, 2)
+    finish(scene, 4)

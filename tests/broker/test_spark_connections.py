@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_connector import connections
-from spark_connector.partition import write_partition
-from spark_connector.task import Task
+from spark_connector.worker import Task
+from spark_connector.writing.partition import write_partition
 from tests.broker.spark_frames import TEXT, frame, rows, source, write
 from tests.faults.load import wait_until
 from tests.inbox import Inbox

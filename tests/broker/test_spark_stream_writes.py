@@ -27,6 +27,6 @@ def test_two_attempts_at_the_same_time_store_each_row_once(broker, stream_url, s
         first, second = pool.map(attempt, range(2))
     assert (first.problem, second.problem) == ("", "")
     assert first.confirmed + first.already_stored == second.confirmed + second.already_stored == ROWS
-    assert [message.value for message in stored(stream_url, stream)] == [
+    assert [message.body for message in stored(stream_url, stream)] == [
         b"body %d" % number for number in range(ROWS)
     ]

@@ -59,10 +59,12 @@ def written(broker, stream, random) -> list[bytes]:
 def read(broker, stream, ranges):
     """Read ranges in order with two readers of different credits in turn, and return offsets and values."""
     readers = [
-        StreamReader(broker.stream_url, stream, columns=["offset", "value"], credit=credit)
+        StreamReader(broker.stream_url, stream, columns=["offset", "body"], credit=credit)
         for credit in (2, 50)
     ]
     found = []
+    for reader in readers:
+        reader.open()
     try:
         for number, (start, end) in enumerate(ranges):
             for batch in readers[number % 2].read(start, end):

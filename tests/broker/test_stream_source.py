@@ -20,8 +20,8 @@ from rabbit_chx.cli.spark import broker_checks
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, RabbitChxError, StreamUnavailable
 from rabbit_chx.streams import StreamPublisher, connect, sub_batch
 from spark_connector import RabbitMQDataSource
-from spark_connector.admission import limits
-from spark_connector.saved_offsets import offsets_in
+from spark_connector.reading.admission import limits
+from spark_connector.reading.saved_offsets import offsets_in
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import settle
 from tests.faults.load import wait_until
@@ -120,7 +120,7 @@ def test_invalid_messages_fail_a_read_or_are_left_out(broker, streams, reader, c
     messages = [b"\0Su\xa0" + bytes([len(body)]) + body for body in bodies]
     messages[3:3] = messages[30:30] = BROKEN
     with StreamPublisher(broker.stream_url, stream) as publisher:
-        publisher.send_messages(messages)
+        publisher.publish_encoded(messages)
     everything = {stream: {"offset": 0}}, {stream: {"offset": len(messages)}}
     with (
         reader(stream=stream) as strict,

@@ -14,10 +14,10 @@ import pytest
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.streams import OffsetSpec, StreamPublisher, StreamReader, connect
-from rabbit_chx.streams.calls import Calls
-from rabbit_chx.streams.encoding import max_message, string
-from rabbit_chx.streams.protocol import Command
-from rabbit_chx.streams.wire import open_wire
+from rabbit_chx.streams.protocol.answers import Command
+from rabbit_chx.streams.protocol.calls import Calls
+from rabbit_chx.streams.protocol.requests import max_message, string
+from rabbit_chx.streams.protocol.wire import open_wire
 from rabbit_chx.urls import BrokerUrl
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import SECONDS, a_stream, fill, message, refused, settle
@@ -63,18 +63,19 @@ def chunks_of(
 # ---- connecting
 
 
-def test_a_connection_has_release_node_and_limits_and_can_be_closed_twice(broker, url):
-    connection = connect(url, name="it's me")
-    assert connection.release == broker.version
-    assert connection.node.port == 5552
-    assert connection.frame_max == 1 << 20
-    assert connection.is_open
-    assert broker.password not in repr(connection)
-    connection.close("enough")
-    connection.close()
-    assert not connection.is_open
-    with refused("lost", "is closed"):
-        connection.metadata(["a"])
+def test_a_connection_has_release_node_and_limits_and_can_be_closed_twice(broker, url, management):
+    listeners = management._request("GET", ["overview"])["listeners"]
+    with connect(url, connection_name="it's me") as connection:
+        assert connection.release == broker.version
+        assert connection.node.port in {one["port"] for one in listeners if one["protocol"] == "stream"}
+        assert connection.frame_max == 1 << 20
+        assert connection.is_open
+        assert broker.password not in repr(connection)
+        connection.close("enough")
+        connection.close()
+        assert not connection.is_open
+        with refused("lost", "is closed"):
+            connection.metadata(["a"])
 
 
 def test_an_amqp_url_with_the_stream_port_connects(broker, url):
@@ -321,7 +322,7 @@ def test_readers_and_publishers_name_the_permission_that_they_lack(stranger, str
     ):
         reader.bounds()
     with refused("permission", "has no write permission on stream .* `rabbitmqctl set_permissions"):
-        StreamPublisher(stranger, stream).close()
+        StreamPublisher(stranger, stream).open()
 
 
 # ---- reading and writing

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
+
 import pytest
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.streams import StreamPublisher, StreamReader
+from rabbit_chx.streams import StreamPublisher, StreamReader, connect
 from tests.broker.stream_scene import refused, stored
 from tests.unit.test_docs import marked
 
@@ -13,7 +15,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 
 def bodies(url, stream):
-    return [message.value for message in stored(url, stream)]
+    return [message.body for message in stored(url, stream)]
 
 
 def test_the_lines_of_the_guide_publish_and_read(broker, stream_connection, capsys):
@@ -26,7 +28,7 @@ def test_the_lines_of_the_guide_publish_and_read(broker, stream_connection, caps
 def test_pika_reads_the_published_messages(broker, stream_url, stream):
     sent = [b"", b"one", b"\xff" * 255, b"x" * 256, b"y" * 300_000]
     with StreamPublisher(stream_url, stream) as publisher:
-        assert publisher.send(sent) == len(sent)
+        assert publisher.publish_many(sent) == len(sent)
     with broker.connection() as amqp:
         channel = amqp.channel()
         channel.basic_qos(prefetch_count=10)
@@ -54,13 +56,13 @@ def test_the_lines_of_the_guide_publish_properties(broker, stream_connection, ca
 
 def test_the_totals_count_each_message_by_its_outcome(stream_url, stream):
     with StreamPublisher(stream_url, stream, name="job") as publisher:
-        publisher.publish([(5, b"a"), (9, b"bc")])
+        publisher.add_encoded([(5, b"a"), (9, b"bc")])
         publisher.flush()
         with pytest.raises(InvalidValue, match="publishing ids"):
-            publisher.publish([(10, b"d"), (10, b"e")])
+            publisher.add_encoded([(10, b"d"), (10, b"e")])
         largest = publisher.max_message_bytes
         with refused("frame too large"):
-            publisher.publish([(11, b"f"), (12, bytes(largest + 1))])
+            publisher.add_encoded([(11, b"f"), (12, bytes(largest + 1))])
         totals = publisher.totals
     assert (totals.published, totals.confirmed, totals.unknown, totals.pending) == (4, 2, 2, 0)
     assert (totals.bytes, totals.connections, totals.failed) == (3 + 1 + largest + 1, 1, 2)
@@ -70,26 +72,26 @@ def test_a_named_publisher_stores_each_id_once_across_connections(stream_url, st
     sent = [b"%d" % number for number in range(1, 5_001)]
     with StreamPublisher(stream_url, stream, name="job/0") as publisher:
         assert publisher.sequence() == 0
-        assert publisher.send(sent[:3_000], first_id=1) == 3_000
+        assert publisher.publish_many(sent[:3_000], first_id=1) == 3_000
     with StreamPublisher(stream_url, stream, name="job/0") as publisher:
         assert publisher.sequence() == 3_000
-        assert publisher.send(sent[2_000:4_000], first_id=2_001) == 4_000
-        assert publisher.send(sent[4_000:]) == 5_000
+        assert publisher.publish_many(sent[2_000:4_000], first_id=2_001) == 4_000
+        assert publisher.publish_many(sent[4_000:]) == 5_000
     assert bodies(stream_url, stream) == sent
 
 
 def test_a_named_publisher_continues_after_the_last_id(stream_url, stream):
     for body in (b"a", b"b"):
         with StreamPublisher(stream_url, stream, name="job") as publisher:
-            publisher.send([body])
+            publisher.publish_many([body])
     assert bodies(stream_url, stream) == [b"a", b"b"]
 
 
 def test_ids_of_a_failed_send_are_not_reused(stream_url, stream):
     with StreamPublisher(stream_url, stream, name="job") as publisher:
         with refused("frame too large"):
-            publisher.send([b"x" * 600_000, b"y" * 600_000, bytes(1 << 20)])
-        assert publisher.send([b"z"]) == 4
+            publisher.publish_many([b"x" * 600_000, b"y" * 600_000, bytes(1 << 20)])
+        assert publisher.publish_many([b"z"]) == 4
     assert bodies(stream_url, stream) in ([b"x" * 600_000, b"z"], [b"x" * 600_000, b"y" * 600_000, b"z"])
 
 
@@ -101,7 +103,7 @@ def test_a_named_publisher_stores_each_message_once_when_connections_are_lost(br
             yield b"%d" % number
 
     with StreamPublisher(stream_url, stream, name="job") as publisher:
-        publisher.send(generated(), first_id=1)
+        publisher.publish_many(generated(), first_id=1)
         broker.ctl("close_all_connections", "closed by the operator")
         assert publisher.sequence() == 60_000
     assert bodies(stream_url, stream) == [b"%d" % number for number in range(60_000)]
@@ -109,14 +111,57 @@ def test_a_named_publisher_stores_each_message_once_when_connections_are_lost(br
 
 def test_invalid_arguments_and_missing_streams_are_refused(stream_connection, stream_url, stream):
     with refused("no such stream"):
-        StreamPublisher(stream_url, "nothing")
+        StreamPublisher(stream_url, "nothing").open()
     with StreamPublisher(stream_url, stream) as publisher:
-        with pytest.raises(InvalidValue, match="invalid message body: got 'text', expected bytes"):
-            publisher.send(["text"])
+        with pytest.raises(InvalidValue, match="invalid body in row 0: got 'int', expected bytes or str"):
+            publisher.publish_many([5])
         with pytest.raises(InvalidValue, match="invalid first publishing id: got 0"):
-            publisher.send([b""], first_id=0)
+            publisher.publish_many([b""], first_id=0)
         with refused("frame too large"):
-            publisher.send([bytes(1 << 20)])
+            publisher.publish_many([bytes(1 << 20)])
         stream_connection.delete(stream)
         with refused("no such stream"):
-            publisher.send([b"a"])
+            publisher.publish_many([b"a"])
+
+
+def test_a_forked_child_refuses_what_its_parent_has_opened_and_opens_its_own(stream_url, stream):
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+
+    def child() -> None:
+        for call in (
+            reader.bounds,
+            lambda: next(messages),
+            lambda: publisher.publish(b"lost"),
+            publisher.sequence,
+        ):
+            with pytest.raises(
+                InvalidValue, match=r"a call in a forked process.* Call open\(\) after the fork"
+            ):
+                call()
+        with pytest.raises(InvalidValue, match="use of StreamConnection: got 'a call in a forked process'"):
+            connection.metadata([stream])
+        for each in (reader, publisher, connection, messages, others):
+            each.close()
+        with publisher, reader:
+            publisher.publish(b"child")
+            answers.put(list(bodies(stream_url, stream)))
+
+    with (
+        StreamPublisher(stream_url, stream) as publisher,
+        StreamReader(stream_url, stream, credit=2) as reader,
+        connect(stream_url) as connection,
+    ):
+        publisher.publish(b"one")
+        publisher.publish(b"two")
+        messages, others = reader.messages(0, 1), reader.messages(0, 2)
+        process = context.Process(target=child)
+        next(others)
+        process.start()
+        assert answers.get() == [b"one", b"two", b"child"]
+        process.join(20)
+        assert process.exitcode == 0
+        assert next(others)[0] == 1
+        publisher.publish(b"after")
+        assert connection.metadata([stream])[stream].exists
+    assert bodies(stream_url, stream) == [b"one", b"two", b"child", b"after"]

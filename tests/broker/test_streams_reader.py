@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 
 import pytest
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.streams import Bounds, StreamReader, bounds, connect, sub_batch
+from rabbit_chx.streams import Bounds, StreamReader, Timeouts, bounds, connect, sub_batch
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import a_stream, fill, message, refused, settle
 from tests.faults.load import wait_until
@@ -25,7 +26,7 @@ def reader(stream_url, stream):
 
 def numbers(reader, start, end):
     """Return the numbers in the messages of a range."""
-    return [int(found.value[:10]) for _, found in reader.messages(start, end)]
+    return [int(found.body[:10]) for _, found in reader.messages(start, end)]
 
 
 def store_offsets(connection, stream, count=3):
@@ -64,9 +65,9 @@ def test_a_range_yields_its_messages_and_no_others(reader, stream_connection, st
 
 def test_arrow_batches_have_the_requested_columns(stream_url, stream_connection, stream):
     fill(stream_connection, stream, range(50))
-    with StreamReader(stream_url, stream, columns=["offset", "value"]) as reader:
+    with StreamReader(stream_url, stream, columns=["offset", "body"]) as reader:
         rows = [row for batch in reader.read(7, 43) for row in batch.to_pylist()]
-    assert rows == [{"offset": number, "value": b"%010d" % number} for number in range(7, 43)]
+    assert rows == [{"offset": number, "body": b"%010d" % number} for number in range(7, 43)]
 
 
 def test_holes_are_skipped(reader, broker, stream_connection, stream):
@@ -98,6 +99,10 @@ def test_offset_at_returns_the_first_chunk_at_or_after_a_time(reader, stream_con
     last = max(reader.chunks(0, 30), key=lambda chunk: chunk.first_offset)
     assert [reader.offset_at(each) for each in (0, *times)] == [0, 0, 10, 20]
     assert reader.offset_at(last.timestamp_ms + 1) == 30
+    moments = [datetime.fromtimestamp(each / 1000, UTC) for each in times]
+    assert [reader.offset_at(each) for each in moments] == [0, 10, 20]
+    with pytest.raises(InvalidValue, match="expected an aware datetime"):
+        reader.offset_at(datetime(2026, 1, 1))  # noqa: DTZ001 - which is refused
 
 
 @pytest.mark.parametrize("asked", [(-1, 5), (3, 2), (0.5, 2), (0, None)])
@@ -108,7 +113,7 @@ def test_invalid_ranges_are_refused(reader, asked):
 
 def test_a_missing_stream_and_an_invalid_credit_are_refused(stream_url, stream):
     with refused("no such stream", "has no stream 'nothing'"):
-        StreamReader(stream_url, "nothing")
+        StreamReader(stream_url, "nothing").open()
     with pytest.raises(InvalidValue, match="invalid credit: got 1, expected an integer from 2"):
         StreamReader(stream_url, stream, credit=1)
 
@@ -162,7 +167,9 @@ def test_a_deleted_or_recreated_stream_is_an_error(stream_url, stream_connection
         with refused("no such stream"):
             list(chunks)
     stream_connection.create(stream)
-    with StreamReader(stream_url, stream, timeout=1) as reader:  # the time it waits for the missing offsets
+    with StreamReader(
+        stream_url, stream, timeouts=Timeouts(connect=1)
+    ) as reader:  # the time it waits for the missing offsets
         with refused(
             "beyond the end", "offsets 20 to 60 are beyond the end of stream .*, which is 0"
         ) as caught:
@@ -174,10 +181,10 @@ def test_no_message_is_lost_or_repeated_when_connections_are_lost(broker, stream
     with connect(stream_url) as other:
         for start in range(0, 200, 10):
             fill(other, stream, range(start, start + 10), size=1000)
-    with StreamReader(stream_url, stream, credit=2, timeout=20) as reader:
+    with StreamReader(stream_url, stream, credit=2) as reader:
         found = []
         for offset, each in reader.messages(0, 200):
-            found.append(int(each.value[:10]))
+            found.append(int(each.body[:10]))
             if offset in (15, 120):
                 broker.ctl("close_all_connections", "closed by the operator")
         assert found == list(range(200))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import uuid
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 from pika import BasicProperties
@@ -19,6 +21,7 @@ from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.releases import Release
 from tests.broker.topology_site import Site
+from tests.faults.load import wait_until
 from tests.json_lines import documented, printed
 from tests.verbs import Result
 
@@ -311,3 +314,79 @@ def test_parity_names_what_differs_under_the_rules_of_another_release(run, broke
     assert differing.pop("header 'tenant'")  # its type is hashed up to 3.12 only
     assert list(differing.values()) == [[], []]
     assert run("parity", "--keys", "100").code == 0
+
+
+STRANDING = """
+schema: 1
+vhost: "VHOST"
+exchanges:
+  orders: {type: x-consistent-hash, queues: [QUEUES]}
+queues: {first: {}, second: {}, third: {}}
+"""
+
+
+def test_messages_that_apply_leaves_in_unbound_queues_are_announced_and_listed(run, site, tmp_path) -> None:
+    file = tmp_path / "topology.yaml"
+
+    def write(queues: str) -> None:
+        file.write_text(STRANDING.replace("VHOST", site.vhost).replace("QUEUES", queues))
+
+    write("first, second, third")
+    assert run("apply", file, "--yes").code == 0
+    with site.connection() as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for number in range(60):
+            channel.basic_publish("orders", f"key-{number}", b"x")
+        count = channel.queue_declare("third", passive=True).method.message_count
+        assert count
+        write("first, second")
+        announced = f"queue 'third' is unbound with {count} messages in it: `rabbit-chx scale FILE`"
+        assert announced in run("plan", file).err
+        assert announced in run("apply", file, "--yes").err
+        wait_until(lambda: run("check", file).code == 2, "the statistics have the messages", 30)
+        found = run("check", file, "--output", "json")
+        assert [(row["kind"], row["where"]) for row in found.rows] == [("stranded", "queue 'third'")]
+        channel.queue_purge("third")
+        wait_until(lambda: run("check", file).code == 0, "the purged queue is no problem", 30)
+        write("first, second, third")  # bound again, it is part of the ring as before
+        assert run("apply", file, "--yes").code == 0
+        assert announced not in run("apply", file, "--yes").err
+        assert run("check", file).code == 0
+
+
+POLICY = """
+schema: 1
+vhost: "VHOST"
+exchanges:
+  orders: {type: x-consistent-hash, queues: [first]}
+queues: {first: {}}
+policies: {limit: {pattern: "^first$", apply-to: queues, definition: {max-length: 10}}}
+"""
+
+
+def test_the_printed_commands_grant_all_that_a_plan_with_a_policy_needs(
+    run, site, tmp_path, monkeypatch
+) -> None:
+    file, user = tmp_path / "topology.yaml", f"user {uuid.uuid4().hex[:6]}"
+    file.write_text(POLICY.replace("VHOST", site.vhost))
+    site.broker.ctl("add_user", user, "secret")
+    site.broker.ctl("set_user_tags", user, "management")
+    site.grant(user, "^$", "^$", "^$")
+    monkeypatch.setenv(
+        "AMQP_URL", f"amqp://{quote(user)}:secret@{urlsplit(site.broker.url).netloc.rpartition('@')[2]}"
+    )
+    try:
+        refused = run("apply", file, "--yes")
+        assert refused.code == 1, refused.err
+        commands = re.findall("`rabbitmqctl ([^`]*)`", refused.err)
+        assert [shlex.split(each)[0] for each in commands] == ["set_permissions", "set_user_tags"]
+        site.broker.ctl(*shlex.split(commands[0]))
+        without_tag = run("apply", file, "--yes")
+        assert without_tag.code == 1
+        assert "needs the tag policymaker" in without_tag.err
+        assert "whether this step was done" not in without_tag.err
+        site.broker.ctl(*shlex.split(commands[1]))
+        assert run("apply", file, "--yes").code == 0
+    finally:
+        site.broker.ctl("delete_user", user)

@@ -154,7 +154,10 @@ def test_restarts_and_failures_of_the_broker_are_reported(own) -> None:
 
     reading.poll()
     # Uptimes lag, so a restart soon after a start is not told from the same start reported late.
-    wait_until(lambda: min(management.uptimes().values()) > 20_000, "the node has run for 20 seconds")
+    wait_until(
+        lambda: min(node.uptime for node in management.nodes().values()) > 20_000,
+        "the node has run for 20 seconds",
+    )
     own.kill()
     down = observer.poll()
     assert named(compare(first, down, wanted)) == {("broker-unreachable", None)}

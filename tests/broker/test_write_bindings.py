@@ -10,11 +10,11 @@ from uuid import uuid4
 import pytest
 
 from spark_connector import WriteFailed
-from spark_connector.bindings import bindings_of
 from spark_connector.options import WriteOptions
-from spark_connector.partition import WriteJob
-from spark_connector.task import Written
-from spark_connector.writer import Writer
+from spark_connector.worker import Written
+from spark_connector.writing.bindings import bindings_of
+from spark_connector.writing.partition import WriteJob
+from spark_connector.writing.writer import Writer
 from tests.unit.spark.test_writer import job
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]

@@ -39,7 +39,9 @@ class Stream(Load):
 
     def __init__(self, urls: list[str], exchange: str) -> None:
         timeouts = Timeouts(connect=3, reconnect=PATIENCE, confirm=STUCK)
-        super().__init__(urls, exchange, max_in_flight=MOST, heartbeat=2, name=exchange, timeouts=timeouts)
+        super().__init__(
+            urls, exchange, max_in_flight=MOST, heartbeat=2, connection_name=exchange, timeouts=timeouts
+        )
         self.exchange = exchange
 
     def keys(self) -> list[str]:

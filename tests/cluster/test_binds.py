@@ -288,8 +288,8 @@ def test_a_node_that_does_not_hear_of_a_bind(cluster, site):
         channel.queue_unbind("old", "x", "1")
         if site.release.store is Store.KHEPRI:
             assert site.on_nodes(apart)["x"] == ["old"]
-            publisher.publish_many([body(row) for row in rows], "customer")
-            assert publisher.flush(PATIENCE).confirmed == len(rows)
+            totals = publisher.publish_many([body(row) for row in rows], "customer", timeout=PATIENCE)
+            assert totals.confirmed == len(rows)
         else:
             wait_until(lambda: publisher.error is not None, "the node closes its connections", PATIENCE)
         apart.node.heal()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rabbit_chx.streams import StreamPublisher, connect
+from rabbit_chx.streams import StreamPublisher, Timeouts, connect
 from tests.broker.stream_scene import refused, stored
 
 pytestmark = pytest.mark.long
@@ -14,7 +14,9 @@ ON_ONE_NODE = {"initial-cluster-size": "1", "queue-leader-locator": "client-loca
 
 
 def values(url, stream):
-    return [message.value for message in stored(url, stream, follow_advertised=True, timeout=60)]
+    return [
+        message.body for message in stored(url, stream, follow_advertised=True, timeouts=Timeouts(connect=60))
+    ]
 
 
 def test_a_stream_on_one_node_is_reached_through_another(urls):
@@ -28,7 +30,7 @@ def test_a_stream_on_one_node_is_reached_through_another(urls):
     with refused("not available", "follow_advertised=True connects to it directly"):
         connect(second, stream="alone")
     with StreamPublisher(second, "alone", follow_advertised=True) as publisher:
-        publisher.send([b"a", b"b"])
+        publisher.publish_many([b"a", b"b"])
     assert values(second, "alone") == [b"a", b"b"]
     with connect(second) as connection:
         connection.delete("alone")
@@ -54,9 +56,9 @@ def test_no_message_is_lost_or_repeated_when_the_leader_stops(cluster, urls):
 
     try:
         with StreamPublisher(
-            survivor, "replicated", name="job", follow_advertised=True, reconnect=90
+            survivor, "replicated", name="job", follow_advertised=True, timeouts=Timeouts(reconnect=90)
         ) as publisher:
-            publisher.send(bodies(), first_id=1)
+            publisher.publish_many(bodies(), first_id=1)
         assert values(survivor, "replicated") == [b"%d" % number for number in range(60_000)]
     finally:
         cluster.boot(stopped)

@@ -77,7 +77,8 @@ class Load:
         self._special = None
         self._changed = threading.Condition()
         self._finishing = False
-        self.publisher = Publisher(url, exchange, on_failure=self.ledger.note, **options)
+        self.publisher = Publisher(url, exchange, **options)
+        self.bulk = self.publisher.bulk(on_failure=self.ledger.note)
         self._thread = threading.Thread(target=self._run, daemon=True, name="load")
 
     def start(self, quota: int = 0) -> Load:
@@ -101,7 +102,7 @@ class Load:
             self._quota = 0
 
     def inject(self, special) -> None:
-        """Call a function with the publisher between two batches."""
+        """Call a function with the bulk between two batches."""
         self._special = special
 
     def until_confirmed(self, count: int) -> None:
@@ -136,7 +137,7 @@ class Load:
 
     def _run(self) -> None:
         try:
-            with self.publisher:
+            with self.publisher, self.bulk:
                 while self._may_publish():
                     self._publish_batch()
         except BaseException as error:  # noqa: BLE001 - looked at in finish()
@@ -151,12 +152,10 @@ class Load:
     def _publish_batch(self) -> None:
         special, self._special = self._special, None
         if special is not None:
-            special(self.publisher)
+            special(self.bulk)
         first = self.publisher.totals.published
         rows = range(first, min(first + self._batch, self._quota))
-        taken = self.publisher.publish_many(
-            [body(row, self._size) for row in rows], [self._key(row) for row in rows]
-        )
+        taken = self.bulk.add_many([body(row, self._size) for row in rows], [self._key(row) for row in rows])
         assert taken == rows
 
 

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import pika
 
-from rabbit_chx.streams import BrokerUrl, StreamReader, connect
-from rabbit_chx.streams.encoding import OffsetSpec
+from rabbit_chx.streams import BrokerUrl, StreamReader, Timeouts, connect
+from rabbit_chx.streams.protocol.requests import OffsetSpec
 from spark_connector import RabbitMQDataSource
 from tests.faults.load import wait_until
 from tests.faults.secret_scenarios import Scenarios, Site, common
@@ -25,7 +25,7 @@ ROWS = 20
 
 def read(site: Site, url: str, *, stream: str = STREAM, **options: Any) -> None:
     """Read a stream, and show the reader and its bounds."""
-    with StreamReader(url, stream, timeout=5.0, **options) as reader:
+    with StreamReader(url, stream, timeouts=Timeouts(connect=5, reconnect=5), **options) as reader:
         site.places.show(reader, reader.bounds())
         found = [body for _, body in reader.messages(0, ROWS)]
     assert len(found) == ROWS

@@ -137,14 +137,17 @@ class Site:
         self.places.show(made)
         return made
 
-    def publish(self, publisher: Publisher, key: str = "k", rows: int = 20) -> None:
+    def publish(
+        self, publisher: Publisher, key: str = "k", rows: int = 20, *, on_failure: Any = None
+    ) -> None:
         """Publish messages with a secret in body and headers, and show the publisher afterwards."""
         with publisher:
+            bulk = publisher.bulk(on_failure=on_failure)
             try:
-                publisher.publish_many([self.body] * rows, key, headers={"token": self.body})
-                publisher.flush(5)
+                bulk.add_many([self.body] * rows, key, headers={"token": self.body})
+                bulk.flush(5)
             finally:
-                self.places.show(publisher, publisher.totals, publisher.failures, publisher.error)
+                self.places.show(publisher, publisher.totals, bulk, bulk.failures, publisher.error)
 
 
 Scenario = Callable[[Site], object]
@@ -221,7 +224,6 @@ def closed_in_the_middle(site: Site) -> None:
         site.broker.ctl("close_all_user_connections", site.user, "a test of secrets")
         wait_until(lambda: publisher.totals.connections == 2, "it connects again")
         publisher.publish(site.body, "nowhere")
-        publisher.flush()
 
 
 def held_back(site: Site, *, cut: bool) -> None:
@@ -231,24 +233,25 @@ def held_back(site: Site, *, cut: bool) -> None:
         publisher = stack.enter_context(site.publisher(site.amqp(where=f"127.0.0.1:{proxy.port}")))
         stack.callback(proxy.release)
         proxy.hold()
-        publisher.publish_many([site.body] * 20, "k")
+        bulk = publisher.bulk()
+        bulk.add_many([site.body] * 20, "k")
         if cut:
             proxy.__exit__()
         site.places.show(publisher)
-        publisher.flush(None if cut else 0.1)
+        bulk.flush(None if cut else 0.1)
 
 
 def reported_failures(site: Site) -> None:
     failures: list[Any] = []
-    site.publish(site.publisher(site.amqp(), on_failure=failures.append), "nowhere")
+    site.publish(site.publisher(site.amqp()), "nowhere", on_failure=failures.append)
     assert len(failures) == 20
     site.places.show(*failures)
     raise RuntimeError(f"reported failures: {failures[0]}")
 
 
 def errors_of_the_caller(site: Site) -> None:
-    with site.publisher(site.amqp()) as publisher:
-        publisher.publish(site.body, "nowhere")
+    with site.publisher(site.amqp()) as publisher, publisher.bulk() as bulk:
+        bulk.add(site.body, "nowhere")
         raise RuntimeError("the caller's own")
 
 

@@ -62,7 +62,7 @@ class Feed(threading.Thread):
 
     def _send(self, publisher: StreamPublisher, count: int) -> None:
         sent = self.sent[publisher.stream]
-        publisher.send(map(body, range(sent, sent + count)))
+        publisher.publish_many(map(body, range(sent, sent + count)))
         self.sent[publisher.stream] += count
 
     def _publisher(self, stream: str) -> StreamPublisher:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed
 from rabbit_chx.publishing import Outcome, Publisher, Timeouts
-from tests.faults.ledger import body
+from tests.faults.ledger import body, drain
 from tests.faults.load import PATIENCE, SLACK, wait_until, within
 
 pytestmark = pytest.mark.broker
@@ -21,9 +23,11 @@ def test_closing_with_a_timeout_while_the_broker_hangs(broker, topology):
     publisher.open()
     broker.pause()
     try:
-        publisher.publish_many(THOUSAND, "k")
-        with pytest.raises(PublishFailed, match="1000 messages are unconfirmed after 1 seconds"):
-            within(1 + SLACK, lambda: publisher.close(timeout=1), "closing")
+        bulk = publisher.bulk()
+        bulk.add_many(THOUSAND, "k")
+        within(1 + SLACK, lambda: publisher.close(timeout=1), "closing")
+        with pytest.raises(PublishFailed, match="1000 of 1000 messages were not confirmed"):
+            bulk.flush()
     finally:
         broker.unpause()
     totals = publisher.totals
@@ -35,7 +39,6 @@ def test_closing_with_nothing_pending_while_the_broker_hangs(broker, topology):
     publisher = Publisher(broker.url, topology().exchange)
     publisher.open()
     publisher.publish(b"0 ", "k")
-    publisher.flush()
     broker.pause()
     try:
         within(SLACK, publisher.close, "closing")
@@ -47,8 +50,8 @@ def test_the_callers_own_error_is_raised_and_accepted_messages_are_published(bro
     publisher = Publisher(broker.url, topology(queues=1).exchange)
 
     def work():
-        with publisher:
-            publisher.publish_many(THOUSAND, "k")
+        with publisher, publisher.bulk() as bulk:
+            bulk.add_many(THOUSAND, "k")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -56,40 +59,77 @@ def test_the_callers_own_error_is_raised_and_accepted_messages_are_published(bro
     assert publisher.totals.confirmed == 1_000
 
 
-def test_after_a_fatal_error_every_call_raises_it(broker, topology):
-    publisher, missing = Publisher(broker.url), f"{topology().exchange}.missing"
+def test_a_missing_exchange_fails_the_messages_concerned_and_no_others(broker, topology):
+    """One in ten messages is unroutable, and one in fifty goes to a missing exchange."""
+    used = topology(queues=1)
+    missing = f"{used.exchange}.missing"
+    told, slowest = Counter(), [0.0]
+
+    def work(number):
+        for row in range(100):
+            kind = "missing" if row % 50 == number else "unroutable" if row % 10 == 3 else "healthy"
+            exchange = {"missing": missing, "unroutable": "amq.direct", "healthy": used.exchange}[kind]
+            began, text = time.monotonic(), "ok"
+            try:
+                publisher.publish(body(number * 100 + row), "nowhere", exchange=exchange, timeout=PATIENCE)
+            except PublishFailed as failed:
+                text = "312" if "312" in str(failed) else "404" if "404" in str(failed) else str(failed)
+            if kind == "healthy":
+                slowest[0] = max(slowest[0], time.monotonic() - began)
+            told[kind, text] += 1
+
+    with Publisher(broker.url, timeouts=Timeouts(retry=0.5)) as publisher, ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(8)))
+    assert told == {("healthy", "ok"): 706, ("unroutable", "312"): 78, ("missing", "404"): 16}
+    assert publisher.totals.connections == 1
+    assert slowest[0] < 2
+    (rows,) = drain(broker.url, used.queues)
+    assert len(set(rows)) == 706
+
+
+def test_a_message_that_the_broker_refuses_is_found_among_others(broker, topology):
+    """The reply to a foreign user id does not name the message: those in flight are sent again, one by one."""
+    used = topology(queues=1)
+    with Publisher(broker.url, used.exchange) as publisher:
+        bulk = publisher.bulk()
+        for row in range(40):
+            bulk.add(body(row), "k", user_id="somebody else" if row in {7, 30} else None)
+        with pytest.raises(PublishFailed, match=r"2 of 40 .* row 7 rejected .* 406 PRECONDITION_FAILED"):
+            bulk.flush(PATIENCE)
+        assert [failure.row for failure in bulk.failures] == [7, 30]
+        publisher.publish(b"40 ", "k", timeout=PATIENCE)
+    (rows,) = drain(broker.url, used.queues)
+    assert set(rows) == set(range(41)) - {7, 30}
+
+
+def test_a_message_alone_that_is_refused_has_not_arrived(broker):
+    with Publisher(broker.url) as publisher, pytest.raises(PublishFailed, match=r"rejected .* 404") as caught:
+        publisher.publish(b"0 ", "k", exchange="missing", timeout=PATIENCE)
+    assert not caught.value.may_have_arrived
+
+
+def test_a_publisher_tries_again_after_it_has_given_up(broker, topology):
+    used = topology(queues=1)
+    publisher = Publisher(broker.url, used.exchange, timeouts=Timeouts(connect=2, reconnect=1))
 
     def work():
         with publisher:
-            publisher.publish(b"0 ", "k", exchange=missing)
-            wait_until(lambda: publisher.totals.unknown == 1, "the channel is closed")
-            for call in (lambda: publisher.publish(b"", "k"), lambda: publisher.publish_many([b""], "k")):
-                with pytest.raises(BrokerUnavailable, match="404 NOT_FOUND - no exchange"):
-                    call()
+            bulk = publisher.bulk()
+            broker.kill()
+            try:
+                for _ in range(2):
+                    with pytest.raises(PublishFailed, match="attempts"):
+                        publisher.publish(b"-1 ", "k")
+                    assert "attempts" in str(publisher.error)
+            finally:
+                broker.restart()
+            publisher.publish(b"1 ", "k")
+            assert publisher.error is None
+            with pytest.raises(BrokerUnavailable, match="attempts"):  # its earlier rows may have failed
+                bulk.add(b"2 ", "k")
 
-    with pytest.raises(
-        PublishFailed, match=r"1 of 1 messages were not confirmed; the first: row 0 unknown .* 404"
-    ):
-        within(PATIENCE, work, "publishing")
-    for call in (lambda: publisher.publish(b"", "k"), publisher.open):
-        with pytest.raises(BrokerUnavailable, match="publisher is closed"):
-            call()
-
-
-@pytest.mark.parametrize("fails", ["enter", "exit", "both"])
-def test_a_hook_around_batches_that_fails_changes_nothing(scene, caplog, fails):
-    @contextmanager
-    def hook(_count):
-        if fails in {"enter", "both"}:
-            raise ZeroDivisionError
-        yield
-        raise ZeroDivisionError
-
-    what = f"hook that fails on {fails}"
-    with scene(what, start=2_000, faults=0, control=None, quiet=0, around_batch=hook) as it:
-        pass
-    assert "the publisher's hook around_batch failed" in caplog.text
-    assert it.load.ledger.duplicated == 0
+    within(PATIENCE, work, "publishing")
+    assert drain(broker.url, used.queues) == [[1]]
 
 
 def test_a_hook_for_failures_that_fails_changes_nothing(broker, caplog):
@@ -99,11 +139,11 @@ def test_a_hook_for_failures_that_fails_changes_nothing(broker, caplog):
         calls.append(failure.row)
         raise ZeroDivisionError
 
-    publisher = Publisher(broker.url, "amq.direct", on_failure=on_failure, timeouts=Timeouts(retry=0.2))
+    publisher = Publisher(broker.url, "amq.direct", timeouts=Timeouts(retry=0.2))
 
     def work():
-        with publisher:
-            publisher.publish_many(THOUSAND, "nowhere")
+        with publisher, publisher.bulk(on_failure=on_failure) as bulk:
+            bulk.add_many(THOUSAND, "nowhere")
 
     within(PATIENCE, work, "publishing")
     assert sorted(calls) == list(range(1_000))
@@ -129,9 +169,7 @@ def test_a_returned_message_that_is_given_up_is_reported_as_returned(broker, sce
     what, harmless = "host down while messages come back", "see the control of kill -9"
     allowed = {"outcomes": {Outcome.RETURNED, Outcome.UNKNOWN}, "control": None, "harmless": harmless}
     with scene(what, timeouts=Timeouts(retry=60, connect=2, reconnect=2), **allowed) as it:
-        it.load.inject(
-            lambda publisher: publisher.publish_many(THOUSAND[:100], "nowhere", exchange="amq.direct")
-        )
+        it.load.inject(lambda bulk: bulk.add_many(THOUSAND[:100], "nowhere", exchange="amq.direct"))
         it.load.more(200)
         # Then a message waits one or two seconds between attempts, so hardly any is in flight when the broker is killed.
         wait_until(lambda: it.totals.resent >= 700, "returned messages were sent again seven times")

@@ -75,7 +75,7 @@ def test_a_connection_closed_by_the_management_api(broker, survives, log):
 
     control = {"client_properties": {"connection_name": "control"}}
     what = "connection closed by the management API"
-    totals = survives(what, close, rounds=ROUNDS, control=control, name="to be closed")
+    totals = survives(what, close, rounds=ROUNDS, control=control, connection_name="to be closed")
     assert totals.connections == ROUNDS + 1
     assert len(log("CONNECTION_FORCED")) == ROUNDS
 
@@ -127,6 +127,6 @@ def test_a_queue_that_hangs(broker, scene, end):
         else:
             it.load.finish(3 + SLACK)
             on_queues(broker, queues, "exit(Queue, kill)")  # loses what it had not read yet
-            assert "confirmed nothing for 3 seconds" in it.load.publisher.failures[0].reply
+            assert "confirmed nothing for 3 seconds" in it.load.bulk.failures[0].reply
     assert it.totals.connections == 1
     assert it.totals.resent == 0

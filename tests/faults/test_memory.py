@@ -32,12 +32,13 @@ url, exchange, count, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys
 step = max(1, min(1_000, (4 << 20) // size))
 with Publisher(url, exchange) as publisher:
     publisher.publish(b"the first", "k")
-    publisher.flush()
     idle = kib("VmRSS")
+    bulk = publisher.bulk()
     for start in range(0, count, step):
         rows = range(start, min(start + step, count))
-        publisher.publish_many([b"%020d" % row + b"x" * (size - 20) for row in rows], [f"customer-{row}" for row in rows])
-    totals = publisher.flush()
+        bulk.add_many([b"%020d" % row + b"x" * (size - 20) for row in rows], [f"customer-{row}" for row in rows])
+    bulk.flush()
+    totals = publisher.totals
 print(json.dumps({"idle": idle / 1024, "peak": kib("VmHWM") / 1024, "confirmed": totals.confirmed}))
 """
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from rabbit_chx.publishing import Outcome, Timeouts
-from tests.faults.load import SLACK, Load, wait_until
+from tests.faults.load import SLACK, wait_until
 from tests.faults.proxy import Proxy
 from tests.proof import LONG, SEED
 
@@ -73,7 +73,7 @@ def test_a_network_that_never_lets_a_message_through(scene, proxy):
         it.load.more(200)
         it.load.finish(4 + SLACK)
         it.faults = proxy.cuts
-    assert "attempts)" in it.load.publisher.failures[0].reply
+    assert "attempts)" in it.load.bulk.failures[0].reply
 
 
 @pytest.mark.parametrize(
@@ -91,41 +91,6 @@ def test_slow_networks(scene, proxy, what, settings, count, size):
         pass
     assert it.totals.connections == 1
     assert it.totals.resent == 0
-
-
-@pytest.mark.parametrize("fenced", [True, False], ids=["fenced", "control"])
-def test_a_fence_keeps_late_messages_of_an_old_connection_out(scene, proxy, fenced):
-    """The network delays the old connection's last messages until the new connection publishes."""
-    harmless = {"control": None, "harmless": "no loss is possible, but disorder: without the fence"}
-    what = f"old connection lives on ({'fence' if fenced else 'no fence'})"
-    options = {"fence": "faults.fence"} if fenced else {}
-    with scene(what, url=proxy.url, queues=1, **harmless, **options) as it:
-        it.flow(2_000)
-        proxy.hold()
-        wait_until(lambda: proxy.held > 300_000, "some thousand messages are held back")
-        it.load.hold()
-        proxy.orphan()
-        wait_until(lambda: proxy.connections >= 2, "the publisher has connected again")
-        wanted = it.totals.published + 500
-        it.load.more(500)  # only the new connection has these
-        if not fenced:
-            wait_until(lambda: it.totals.confirmed >= wanted, "the new connection publishes")
-        before = it.used.depth()
-        proxy.release()
-        wait_until(lambda: it.used.depth() > before, "the late messages arrive")
-    (rows,) = it.found
-    assert it.load.ledger.duplicated
-    stale = rows[-1] < max(rows)  # an old copy arrived after newer messages
-    assert stale is not fenced
-
-
-def test_a_fence_that_another_connection_holds(broker, connection, topology):
-    used = topology(queues=1)
-    connection.channel().queue_declare("held by somebody", exclusive=True)
-    load = Load(broker.url, used.exchange, fence="held by somebody", timeouts=Timeouts(connect=2)).start(10)
-    load.finish(2 + SLACK)
-    assert "405 RESOURCE_LOCKED" in str(load.error)
-    assert "attempts)" in str(load.error)
 
 
 def test_a_caller_that_stalls_for_three_heartbeats(scene):

@@ -46,10 +46,9 @@ class Load(threading.Thread):
             while not self._ended.wait(0.2):
                 if self._ready() > ENOUGH:
                     continue
-                for _ in range(RATE // 5):
-                    publisher.publish(b"%d" % self.count, QUEUE, exchange="")
-                    self.count += 1
-                publisher.flush()
+                numbers = range(self.count, self.count + RATE // 5)
+                publisher.publish_many([b"%d" % number for number in numbers], QUEUE, exchange="")
+                self.count = numbers.stop
 
     def stop(self) -> int:
         self._ended.set()

@@ -161,11 +161,11 @@ def test_rows_deleted_by_retention_fail_a_query_or_are_logged(
 ):
     chosen = options(proxy, stream=stream, maxRowsPerTrigger="20")
     with StreamPublisher(broker.stream_url, stream) as publisher:
-        publisher.send(map(body, range(20)))
+        publisher.publish_many(map(body, range(20)))
         cluster.order(copy=str(tmp_path), options=chosen)
         until_committed(cluster, tmp_path)
         for first in range(20, 2_020, 100):
-            publisher.send(body(number, 1_000) for number in range(first, first + 100))
+            publisher.publish_many(body(number, 1_000) for number in range(first, first + 100))
     failed = cluster.answer()
     assert "retention deleted them before they were read" in failed.get("failed", ""), failed
     before = table(spark, tmp_path)[stream]

@@ -136,7 +136,7 @@ def test_publishing_over_tls(scene, listener, authority, version):
     context.maximum_version = version
     no_fault = {"faults": 0, "control": None, "start": 20_000}
     with scene(f"none, but {version.name}", url=listener.url, queues=1, tls=context, **no_fault) as it:
-        it.load.inject(lambda publisher: [publisher.publish(body(row, 1 << 20), "k") for row in range(20)])
+        it.load.inject(lambda bulk: [bulk.add(body(row, 1 << 20), "k") for row in range(20)])
     assert it.totals.connections == 1
     assert it.load.ledger.duplicated == 0
 

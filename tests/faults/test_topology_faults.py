@@ -16,7 +16,7 @@ SMOKE = {
     "test_the_last_queue_is_unbound_for_a_moment",
     "test_the_last_queue_is_unbound_for_good",
 }
-UNDECIDED = {Outcome.UNKNOWN, Outcome.UNSENT}
+REFUSED = {Outcome.UNKNOWN, Outcome.REJECTED, Outcome.RETURNED}
 
 
 def full(kind):
@@ -52,7 +52,7 @@ def test_a_queue_that_stays_full_rejects_for_good(scene, kind):
     with scene(what, start=3_000, limit=limit, **rejected, **full(kind)) as it:
         fill(it)
     assert it.load.error is None
-    assert "basic.nack" in str(it.load.publisher.failures[0])
+    assert "basic.nack" in str(it.load.bulk.failures[0])
 
 
 def test_the_last_queue_is_unbound_for_a_moment(scene):
@@ -80,7 +80,7 @@ def test_the_last_queue_is_unbound_for_good(scene):
         it.load.hold()
         it.control.flood(10)
     assert it.load.error is None
-    first, rows = it.load.publisher.failures[0], it.load.ledger.rows(Outcome.RETURNED)
+    first, rows = it.load.bulk.failures[0], it.load.ledger.rows(Outcome.RETURNED)
     assert first.row == rows[0]
     target = f"exchange '{it.used.exchange}' with key 'customer-{first.row}'"
     assert str(first) == f"row {first.row} returned ({target}): 312 NO_ROUTE"
@@ -113,20 +113,23 @@ def test_a_queue_deleted_and_recreated(broker, scene):
 
 def test_an_exchange_deleted(scene):
     # Its bindings are deleted first, so some messages may be returned before the channel is closed.
-    with scene("exchange deleted", limit=SLACK, quiet=0.5, outcomes=UNDECIDED | {Outcome.RETURNED}) as it:
+    with scene("exchange deleted", limit=SLACK, quiet=0.5, outcomes=REFUSED) as it:
         it.control.flow()
         it.flow(5_000)
         with it.used.channel() as channel:
             channel.exchange_delete(it.used.exchange)
             channel.exchange_delete(it.other.exchange)
+        wait_until(lambda: it.totals.rejected, "the broker refuses a message")
+        it.load.hold()
         it.load.finish(SLACK)
-    assert f"404 NOT_FOUND - no exchange '{it.used.exchange}' in vhost '/'" in str(it.load.error)
+    text = f"404 NOT_FOUND - no exchange '{it.used.exchange}' in vhost '/'"
+    assert any(text in failure.reply for failure in it.load.bulk.failures)
     assert it.totals.connections == 1
 
 
 def test_a_channel_closed_by_the_broker_in_the_middle_of_the_window(broker, scene):
     what, control, rows = "channel closed by the broker (406)", {"size": 1_000}, []
-    with scene(what, control=control, limit=SLACK, quiet=0.5, outcomes=UNDECIDED) as it:
+    with scene(what, control=control, limit=SLACK, quiet=0.5, outcomes={Outcome.REJECTED}) as it:
         it.flow(2_000)
         it.control.flood()
         it.control.hold()
@@ -139,10 +142,15 @@ def test_a_channel_closed_by_the_broker_in_the_middle_of_the_window(broker, scen
             broker.unpause()
         wait_until(lambda: it.control.broken, "the control notices")
         it.control.hold()
-        it.load.inject(lambda publisher: rows.append(publisher.publish(b"-1 ", "k", user_id="somebody else")))
-        wait_until(lambda: it.load.error is not None, "the channel is closed")
-    assert "PRECONDITION_FAILED - user_id property set to 'somebody else'" in str(it.load.error)
-    assert it.load.ledger.outcomes[rows[0]] is Outcome.UNKNOWN
+        it.load.inject(lambda bulk: rows.append(bulk.add(b"-1 ", "k", user_id="somebody else")))
+        wait_until(lambda: it.totals.rejected, "the broker refuses the message")
+        it.load.until_confirmed(1_000)
+        it.load.hold()
+    (failure,) = it.load.bulk.failures
+    assert failure.row == rows[0]
+    assert "PRECONDITION_FAILED - user_id property set to 'somebody else'" in failure.reply
+    assert not failure.may_have_arrived
+    assert it.totals.connections == 1
     assert not any(-1 in found for found in it.found)
 
 

@@ -22,11 +22,11 @@ def no_fast_path(monkeypatch):
 def test_every_message_is_confirmed_or_returned(scene):
     rows = []
 
-    def special(publisher):
+    def special(bulk):
         nowhere = {"exchange": "amq.direct"}
-        rows.extend(publisher.publish(body(0), "é" * (n % 3), headers={"a": n}, **nowhere) for n in range(50))
-        large = body(publisher.totals.published, 300_000)  # three frames
-        publisher.publish(large, b"\xff\x00")  # and a key that is not UTF-8
+        rows.extend(bulk.add(body(0), "é" * (n % 3), headers={"a": n}, **nowhere) for n in range(50))
+        large = body(bulk.totals.published, 300_000)  # three frames
+        bulk.add(large, b"\xff\x00")  # and a key that is not UTF-8
 
     no_fault = {"faults": 0, "control": None, "outcomes": {Outcome.RETURNED}}
     with scene("fast path missing", queues=2, timeouts=Timeouts(retry=0.5), **no_fault) as it:

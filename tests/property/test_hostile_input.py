@@ -159,7 +159,7 @@ def test_messages_for_a_publisher():
     # They are never opened, so valid messages raise BrokerUnavailable.
     publishers = [
         Publisher("amqp://127.0.0.1:1"),
-        Publisher("amqp://127.0.0.1:1", properties={"headers": {"a": "b"}}, sequence_header="n"),
+        Publisher("amqp://127.0.0.1:1", properties={"headers": {"a": "b"}}),
     ]
 
     def tried(message):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, MissingDependency
-from rabbit_chx.streams.chunks import parse_chunk, records_of
-from rabbit_chx.streams.columns import COLUMNS, record_batches
+from rabbit_chx.streams.messages.arrow.batch import COLUMNS, record_batches
+from rabbit_chx.streams.messages.chunks import parse_chunk, records_of
 from tests.stream_chunks import RECORDED, a_chunk, expected_rows, sized
 
 STORED = st.sampled_from([record for one in RECORDED for record in records_of(parse_chunk(one.chunk, "s"))])

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, strategies as st
 
-from rabbit_chx.streams.messages import decode
+from tests.stream_messages import decode
 
 pytest.importorskip("proton", reason="python-qpid-proton is missing: building it needs a C compiler")
 
@@ -49,7 +49,7 @@ def as_expected(value):
 def test_messages_encoded_by_qpid_proton_are_decoded(body, headers, properties) -> None:
     message = Message(body=body, inferred=True, properties=headers or None, **properties)
     found = decode(bytes(message.encode()), "s", 0)
-    assert found.value == body
+    assert found.body == body
     assert found.headers == {name: as_expected(value) for name, value in headers.items()}
     assert (found.message_id, found.correlation_id) == (
         properties.get("id"),
@@ -71,8 +71,8 @@ nested = st.recursive(
 @given(st.lists(nested, max_size=4))
 def test_nested_values_become_json(value) -> None:
     found = decode(bytes(Message(body=value, inferred=False).encode()), "s", 0)
-    assert found.value is not None
-    assert json.loads(found.value) == json.loads(json.dumps(value, default=str))
+    assert found.body is not None
+    assert json.loads(found.body) == json.loads(json.dumps(value, default=str))
 
 
 @pytest.mark.parametrize(
@@ -100,4 +100,4 @@ def test_infinity_and_nan_are_text(number: float, text: str) -> None:
     message = Message(body=[number], inferred=False, properties={"n": number, "id": ulong(1)})
     found = decode(bytes(message.encode()), "s", 0)
     assert found.headers == {"n": text, "id": "1"}
-    assert found.value == b'["%s"]' % text.encode()
+    assert found.body == b'["%s"]' % text.encode()

@@ -130,7 +130,7 @@ def test_a_frame_is_written_to_a_stream(rabbitmq_broker, events, spark):
         {"rows": rows, "url": rabbitmq_broker.stream_url},
     )
     with StreamReader(rabbitmq_broker.stream_url, "events") as reader:
-        assert [message.value for _, message in reader.messages(5, 6)] == [b"one more"]
+        assert [message.body for _, message in reader.messages(5, 6)] == [b"one more"]
 
 
 def test_a_stream_is_copied_to_files(rabbitmq_broker, events, spark, tmp_path):

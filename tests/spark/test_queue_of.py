@@ -9,7 +9,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import functions as F  # noqa: N812
 
 from rabbit_chx import ConsistentHashExchange, Field, ModulusHashExchange, ToExchange
-from spark_connector.queue_column import queue_of, register_queue_of
+from spark_connector.routing.queue_column import queue_of, register_queue_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.pyspark("4.1", "queue_of needs its Arrow functions")]
 

@@ -129,7 +129,7 @@ def test_offsets_without_messages_are_skipped(spark, broker, streams):
     stream = streams.stream()
     with connect(broker.stream_url) as connection, StreamPublisher(broker.stream_url, stream) as publisher:
         for part in range(3):
-            publisher.send(numbered(part * 2_000, part * 2_000 + 2_000))
+            publisher.publish_many(numbered(part * 2_000, part * 2_000 + 2_000))
             connection.store_offset(f"consumer-{part}", stream, part)
             wait_until(
                 lambda part=part: connection.query_offset(f"consumer-{part}", stream) == part, "stored", 20
@@ -146,7 +146,7 @@ def test_offsets_without_messages_are_skipped(spark, broker, streams):
 def test_many_rows_of_large_and_small_chunks_are_read_once_and_in_order(spark, broker, streams):
     large, small = streams.stream(), streams.stream()
     with StreamPublisher(broker.stream_url, large) as publisher:
-        publisher.send(numbered(0, MANY))
+        publisher.publish_many(numbered(0, MANY))
     exchange = streams.exchange("fanout", {small: ""})
     numbers = spark.range(MANY, 2 * MANY, 1, 2).selectExpr(
         "cast(id as string) as value", "'k' as routing_key"
@@ -377,7 +377,7 @@ def test_a_query_continues_after_a_restart_of_the_broker(spark, broker, tmp_path
 
     def fill(first, last):
         with suppress(StreamUnavailable), StreamPublisher(url, stream) as publisher:
-            return publisher.send(numbered(first, last))
+            return publisher.publish_many(numbered(first, last))
 
     with connect(url) as connection:
         connection.create(stream)

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from rabbit_chx import ConsistentHashExchange, InvalidValue, shares
-from spark_connector.spread_rows import spread
+from spark_connector.routing.spread_rows import spread
 
 pytestmark = [pytest.mark.spark, pytest.mark.pyspark("4.1", "spread asks the mirror by an Arrow function")]
 

@@ -28,7 +28,7 @@ def numbers(spark, count, partitions=2):
 
 
 def bodies(broker, stream):
-    return [int(message.value) for message in stored(broker.stream_url, stream)]
+    return [int(message.body) for message in stored(broker.stream_url, stream)]
 
 
 def test_a_super_stream_gets_each_row_in_the_partition_of_its_key(spark, broker, streams):
@@ -36,12 +36,12 @@ def test_a_super_stream_gets_each_row_in_the_partition_of_its_key(spark, broker,
     write(numbers(spark, 5_000, 1), broker, superStream=name)
     official = SuperStream(partitions)
     found = {stream: stored(broker.stream_url, stream) for stream in partitions}
-    assert sorted(int(one.value) for rows in found.values() for one in rows) == list(range(5_000))
+    assert sorted(int(one.body) for rows in found.values() for one in rows) == list(range(5_000))
     for stream, rows in found.items():
         assert {official.route(one.routing_key) for one in rows} == {stream}
         by_key = defaultdict(list)
         for one in rows:
-            by_key[one.routing_key].append(int(one.value))
+            by_key[one.routing_key].append(int(one.body))
         for key, sent in by_key.items():
             assert sent == sorted(sent), key
 

@@ -95,17 +95,21 @@ def keep(failure: Failure) -> None:
     """Any callable will do for failures."""
 
 
-with Publisher("amqp://localhost", "orders", on_failure=keep) as publisher:
-    assert_type(publisher.publish(b"body", "customer-42"), int)
-    assert_type(publisher.publish_many([b"one", b"two"], ["a", "b"]), range)
-    assert_type(publisher.flush(), Totals)
+with Publisher("amqp://localhost", "orders") as publisher:
+    publisher.publish(b"body", "customer-42", timeout=5)
+    assert_type(publisher.publish_many([b"one", b"two"], ["a", "b"]), Totals)
+    assert_type(publisher.submit(b"body", "customer-42").result(), None)
+    with publisher.bulk(on_failure=keep) as bulk:
+        assert_type(bulk.add(b"body", "customer-42"), int)
+        assert_type(bulk.add_many([b"one", b"two"], ["a", "b"]), range)
+        assert_type(bulk.flush(), Totals)
 
 # --- streams ------------------------------------------------------------------------------------------------
 
 with StreamPublisher("rabbitmq-stream://localhost", "events", name="job") as streamed:
-    assert_type(streamed.send([b"one", b"two"], first_id=1), int)
+    assert_type(streamed.publish_many([b"one", b"two"], ["a", "b"], first_id=1), int)
 
-with StreamReader("rabbitmq-stream://localhost", "events", columns=["value"]) as reader:
+with StreamReader("rabbitmq-stream://localhost", "events", columns=["body"]) as reader:
     assert_type(reader.bounds().end, int)
     for offset, message in reader.messages(0, 10):
         assert_type(offset, int)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -277,3 +279,48 @@ def test_apt_no_forbids_debian_packages(monkeypatch, setting, allowed):
     monkeypatch.setattr(environment.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(environment, "works", lambda *command: True)
     assert environment.can_install() is allowed
+
+
+@pytest.mark.parametrize(
+    ("installed", "started", "missing"),
+    [
+        ({"3.12", "3.14"}, ["3.14"], []),
+        ({"3.12", "3.13"}, ["3.13"], ["3.14"]),
+        (set(), [], ["3.14", "3.13", "3.12"]),
+    ],
+)
+def test_the_newest_python_is_found_and_each_newer_one_is_reported(
+    monkeypatch, tmp_path, capsys, installed, started, missing
+):
+    def execute(python, arguments, variables):
+        assert arguments == [python, bootstrap.__file__, "newest-here"]
+        assert variables["PYTHON"] == python
+        raise SystemExit(python)
+
+    monkeypatch.setattr(bootstrap, "NEWEST", tmp_path / "newest")
+    monkeypatch.setattr(bootstrap, "find_python", lambda version: version if version in installed else None)
+    monkeypatch.setattr(bootstrap.os, "execve", execute)
+    monkeypatch.setattr(bootstrap.sys, "version_info", (3, 11, 9))
+    (tmp_path / "newest").mkdir()
+    found = []
+    try:
+        bootstrap.newest()
+    except SystemExit as end:
+        found.append(str(end))
+    assert found == started
+    assert re.findall(r"NOT TESTED ON PYTHON (\S+),", capsys.readouterr().out) == missing
+    assert (tmp_path / "newest").exists() == bool(started)
+
+
+def test_a_python_that_does_not_run_is_not_found(monkeypatch, tmp_path):
+    shim, real = tmp_path / "bin/python3.99", tmp_path / "pyenv/versions/3.99.1/bin/python"
+    for file, program in ((shim, "exit 127"), (real, f'exec {sys.executable} "$@"')):
+        file.parent.mkdir(parents=True)
+        file.write_text(f"#!/bin/sh\n{program}\n")
+        file.chmod(0o755)
+    monkeypatch.setenv("PATH", str(shim.parent), prepend=os.pathsep)
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    assert environment.find_python("3.99") == str(real)
+    shim.write_text(real.read_text())
+    assert environment.find_python("3.99") == str(shim)
+    assert environment.find_python("3.98") is None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rabbit_chx.canaries import CANARY, REPLY_TO, is_canary, report_of, reported
+from rabbit_chx.canaries import CANARY, is_canary, report_of, reported
+from rabbit_chx.replies import REPLY_TO
 
 ADDRESS = f"{REPLY_TO}.g1h2AA5yZXBseUAzMzIxMjEzNgAAAykAAAAAaw"
 

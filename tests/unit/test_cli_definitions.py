@@ -51,7 +51,7 @@ def file(write):
 def test_import_warns_about_the_order_and_counts_what_it_leaves_out(run, file):
     found = run("import", file, "--vhost", "shop")
     assert found.code == 0
-    warning = "Warning: the file does not tell the order of the rings of 'orders' in virtual host 'shop'"
+    warning = "Warning: the file does not contain the bind order of 'orders' in virtual host 'shop'"
     assert warning in found.err
     assert "--node" in found.err
     (note,) = [line for line in found.err.splitlines() if line.startswith("Note: left out")]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -149,13 +152,52 @@ def test_a_position_is_read_back_while_its_file_is_the_same(rows: Path, tmp_path
 
 @pytest.mark.parametrize(
     "content",
-    ["nonsense", "[]", '{"rows": 1e999}', '{"rows": -1}', '{"rows": true}', '{"rows": 1.0}', "[" * 60_000],
+    [
+        "",
+        "\0" * 40,
+        '{"rows": 5',
+        "nonsense",
+        "[]",
+        '{"rows": 1e999}',
+        '{"rows": -1}',
+        '{"rows": true}',
+        '{"rows": 1.0}',
+        "[" * 60_000,
+    ],
 )
 def test_a_resume_file_of_another_content_is_refused(content: str, rows: Path, tmp_path: Path) -> None:
     kept = tmp_path / "position"
     kept.write_text(content.replace("}", ', "source": {}}'))
     with pytest.raises(InvalidValue, match="to start from the first row"):
         position_of(kept, rows)
+
+
+def test_a_position_is_on_disk_before_its_file_replaces_the_old_one(
+    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, done = tmp_path / "position", []
+    sync, replace = os.fsync, Path.replace
+
+    def synced(descriptor: int) -> None:
+        sync(descriptor)
+        found = Path(f"/dev/fd/{descriptor}")
+        done.append("folder" if found.is_dir() else json.loads(found.read_text())["rows"])
+
+    def replaced(path: Path, target: Path) -> Path:
+        done.append("replaced")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    with resuming(kept, rows) as resume:
+        assert done == [0, "replaced", "folder"]
+        resume.save(confirmed(1))
+        assert done[3:] == [1, "replaced", "folder"]
+        monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.EIO, "broken disk")))
+        with pytest.raises(OSError, match="broken disk"):
+            resume.save(confirmed(2))
+    assert position_of(kept, rows) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"rows.csv", "position"}
 
 
 def test_one_publisher_at_a_time_uses_a_resume_file(run: Any, rows: Path, tmp_path: Path) -> None:
@@ -179,6 +221,20 @@ def test_a_resume_file_is_not_written_through_a_symbolic_link(rows: Path, tmp_pa
     with resuming(link, rows) as resume:
         resume.save(confirmed(1))
     assert victim.read_text() == "precious"
+
+
+def test_a_position_after_the_last_row_skips_no_row_silently(run: Any, rows: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "position"
+    assert position_of(kept, rows) == 0
+    kept.write_text(json.dumps(json.loads(kept.read_text()) | {"rows": 10**18}))
+    with AmqpServer(lambda client: client.recv(1)) as server:
+        arguments = ["publish", str(rows), "-x", "e", "-k", "a", "-U", server.url, "--resume", str(kept)]
+        assert "at most the 1 rows" in run.refused(*arguments)
+
+
+def test_a_folder_is_no_resume_file(rows: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="Is a directory"):
+        position_of(tmp_path, rows)
 
 
 @pytest.mark.long  # the broker is given ten seconds
@@ -220,9 +276,12 @@ class FailingPublisher:
 
     def close(self, timeout: float) -> None: ...
 
+    def bulk(self) -> FailingPublisher:
+        return self
+
     def stop_accepting(self) -> None: ...
 
-    def publish_many(self, bodies: list[bytes], keys: list[str], **_: object) -> None:
+    def add_many(self, bodies: list[bytes], keys: list[str], **_: object) -> None:
         assert len(self.published) <= 4 * MAX_SENT_AGAIN, "the command does not end"
         self.published += keys
 
@@ -269,7 +328,7 @@ def test_a_failed_row_ends_a_call_with_a_position(
     assert second[0] == "c2500"
 
 
-@pytest.mark.parametrize(("value", "what"), [(2**63, "header h"), ("\ud800", "properties")])
+@pytest.mark.parametrize(("value", "what"), [(2**63, "header h"), ("\ud800", "header h")])
 def test_a_row_that_cannot_be_sent_is_named_by_its_number_in_the_file(
     value: object, what: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,7 +336,7 @@ def test_a_row_that_cannot_be_sent_is_named_by_its_number_in_the_file(
     lines = [json.dumps({"k": f"c{row}", "h": value if row == 7_001 else "x"}) for row in range(1, 7_501)]
     file.write_text("\n".join(lines))
     monkeypatch.setattr("rabbit_chx.publishing.Publisher.open", lambda _self: None)
-    monkeypatch.setattr("rabbit_chx.publishing.Publisher._add", lambda _self, _messages: None)
+    monkeypatch.setattr("rabbit_chx.publishing.Bulk.add_encoded", lambda *_: None)
     error = run.refused("publish", file, "-x", "x", "-k", "k", "--header", "h", "-U", "amqp://127.0.0.1:1")
     assert f"invalid {what} in row 7001: got {value!r}, expected " in error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from types import SimpleNamespace
 
 import pytest
@@ -9,16 +10,16 @@ import pytest
 from rabbit_chx import InvalidValue, Ring
 from rabbit_chx.broker.applying.pika_driver import at_once
 from rabbit_chx.broker.applying.protocol import OnChannel, Pause, Refused, Surprise, carry_out as do_each
-from rabbit_chx.consuming.access import HOLDS
-from rabbit_chx.consuming.held_queues import held_queues
-from rabbit_chx.consuming.holds import Hold, hold_commands
-from rabbit_chx.consuming.interruptions import Interruptions
-from rabbit_chx.consuming.lanes import Lane
-from rabbit_chx.consuming.messages import HOLD, Kind, kind_of
-from rabbit_chx.consuming.queues import fit_queues
-from rabbit_chx.consuming.scaling import Done, _Change, _delete_when_empty
+from rabbit_chx.consuming.changes.held_queues import held_queues
+from rabbit_chx.consuming.changes.holds import declare_commands, hold_commands
+from rabbit_chx.consuming.changes.scaling import Done, _Change, _delete_when_empty
+from rabbit_chx.consuming.markers import HOLD, HOLDS, Hold, Kind, hold_of, kind_of
+from rabbit_chx.consuming.member.interruptions import Interruptions
+from rabbit_chx.consuming.member.lanes import Lane
+from rabbit_chx.consuming.member.workers import Workers
+from rabbit_chx.consuming.messages import Delivery
+from rabbit_chx.consuming.queues.queues import fit_queues
 from rabbit_chx.consuming.settings import Settings
-from rabbit_chx.consuming.workers import Workers
 from rabbit_chx.releases import Release
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.model import Binding
@@ -31,15 +32,21 @@ def test_a_hold_survives_writing_and_reading() -> None:
     assert hold.name.startswith(HOLDS)
     assert hold.losing == ("q0", "q1", "q9")
     assert hold.removed == ("q9",)
-    assert Hold.read(hold.name, hold.arguments) == hold
-    assert Hold.of("q8", []).name != hold.name
+    assert Hold.read(hold.name, hold.record) == hold
+    assert Hold.of("q8", []).name != Hold.of("q8", []).name
 
 
 @pytest.mark.parametrize("record", [None, "{", "[]", "{}", 7])
 def test_a_queue_without_a_valid_record_is_not_a_hold(record) -> None:
-    arguments = {} if record is None else {"x-rabbit-chx-record": record}
-    with pytest.raises(InvalidValue, match="those of a hold"):
-        Hold.read("rabbit-chx.hold.x", arguments)
+    name = f"rabbit-chx.hold.{'0' * 16}.{blake2b(str(record).encode(), digest_size=16).hexdigest()}"
+    with pytest.raises(InvalidValue, match="that of a hold"):
+        Hold.read(name, record)
+
+
+def test_the_name_of_a_hold_belongs_to_one_record() -> None:
+    hold, other = Hold.of("q8", ["q0"]), Hold.of("q9", ["q0"])
+    with pytest.raises(InvalidValue, match="that of a hold"):
+        Hold.read(hold.name, other.record)
 
 
 def test_a_record_larger_than_a_frame_is_an_error() -> None:
@@ -49,7 +56,8 @@ def test_a_record_larger_than_a_frame_is_an_error() -> None:
 
 def test_the_marker_of_a_hold_names_the_hold() -> None:
     hold = Hold.of("q8", ["q0"])
-    declared, published = hold_commands(hold)
+    (declared,) = declare_commands(hold)
+    (published,) = hold_commands(hold)
     assert declared.arguments["queue"] == hold.name
     assert declared.arguments["durable"]
     assert (
@@ -58,7 +66,9 @@ def test_the_marker_of_a_hold_names_the_hold() -> None:
     assert published.arguments["mandatory"]
     properties = published.arguments["properties"]
     assert properties == {"headers": {HOLD: hold.name}, "delivery_mode": 2}
-    assert kind_of(properties["headers"]) is Kind.HOLD
+    marker = Delivery(published.arguments["body"], "q8", queue="q8", decoded=properties)
+    assert kind_of(marker) is Kind.HOLD
+    assert hold_of(marker) == hold
 
 
 @pytest.mark.parametrize(
@@ -71,7 +81,6 @@ def test_the_marker_of_a_hold_names_the_hold() -> None:
 )
 def test_a_queue_that_cannot_be_held_is_an_error_and_leaves_no_hold(refused, error) -> None:
     commands = hold_commands(Hold.of("q8", ["q0"]))
-    next(commands)
     next(commands)
     assert commands.throw(refused).method == "queue_delete"
     with error:
@@ -179,7 +188,7 @@ def actions_of_deletion(trouble: Exception | None) -> list[Done]:
 
     done: list[Done] = []
     driver = SimpleNamespace(vhost="/", run=run)
-    _Change(None, None, driver, done.append, timeout=1, settle=0, group=None)._delete("q")
+    _Change(None, None, driver, done.append, timeout=1, settle=0, group=None, holder="")._delete("q")
     return done
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from rabbit_chx.broker.management import Management
 from rabbit_chx.consuming import AsyncGroup, Group, InvalidValue
-from rabbit_chx.consuming.priorities import priority
+from rabbit_chx.consuming.member.priorities import priority
+from rabbit_chx.consuming.queues.sources import queue_source
 from rabbit_chx.consuming.seats import seat_queue
 from rabbit_chx.consuming.settings import check_handler
-from rabbit_chx.consuming.sources import queue_source
-from rabbit_chx.urls import BrokerUrl
+from rabbit_chx.timeouts import Timeouts
 
 URL = "amqp://user:secret@127.0.0.1:1"
 GIVEN = {"exchange": "orders", "name": "billing", "queues": ["a"]}
@@ -38,8 +38,10 @@ queues: {a: {preset: ordered}, b: {preset: ordered}, c: {preset: ordered}}
         ({"attempts": 0}, "invalid attempts: got 0, expected"),
         ({"heartbeat": 0}, "invalid heartbeat: got 0, expected"),
         ({"backoff": -1}, "invalid backoff: got -1, expected seconds, at least 0"),
-        ({"stop_timeout": float("inf")}, "invalid stop_timeout: got inf, expected"),
-        ({"stop_timeout": float("nan")}, "invalid stop_timeout: got nan, expected"),
+        (
+            {"timeouts": Timeouts(connect=5)},
+            "invalid connect timeout: got 5, expected none, because a group only has close",
+        ),
         ({"consumer_timeout": float("inf")}, "invalid consumer_timeout: got inf, expected"),
         (
             {"on_failure": "requeue"},
@@ -108,7 +110,7 @@ def test_a_handler_of_the_wrong_kind_is_an_error(handler, is_coroutine, text):
 
 
 def source(queues, exchange="orders"):
-    return queue_source(queues, exchange, BrokerUrl.parse(URL), lambda: Management("http://127.0.0.1:1"))
+    return queue_source(queues, exchange, [("/", lambda: Management("http://127.0.0.1:1"))])
 
 
 def test_the_queues_of_a_file_are_read_again_each_time(write):

@@ -9,16 +9,18 @@ import pytest
 from hypothesis import given, strategies as st
 from pika import BasicProperties
 
-from rabbit_chx.broker import MARKER
+from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.canaries import CANARY
-from rabbit_chx.consuming.interruptions import Interruptions
-from rabbit_chx.consuming.lanes import Lane
-from rabbit_chx.consuming.messages import HOLD, Kind, Message, kind_of
-from rabbit_chx.consuming.queues import park
+from rabbit_chx.consuming.markers import HOLD, Hold, Kind, kind_of
+from rabbit_chx.consuming.member.interruptions import Interruptions
+from rabbit_chx.consuming.member.lanes import Lane
+from rabbit_chx.consuming.member.status import holds_in, question
+from rabbit_chx.consuming.member.workers import Workers
+from rabbit_chx.consuming.messages import Delivery
+from rabbit_chx.consuming.queues.queues import park
 from rabbit_chx.consuming.settings import Settings
-from rabbit_chx.consuming.status import question, queues_in
-from rabbit_chx.consuming.workers import Workers
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.timeouts import Timeouts
 from tests.faults.load import wait_until
 
 SETTINGS = {
@@ -30,7 +32,7 @@ SETTINGS = {
     "backoff": 1.0,
     "on_failure": "stop",
     "parking_queue": None,
-    "stop_timeout": 30.0,
+    "timeouts": Timeouts(),
     "heartbeat": 10,
     "failover_only": False,
 }
@@ -53,7 +55,7 @@ class Broker:
         if lane.channel is None or self.next == self.messages:
             return False
         self.next += 1
-        return lane.add(Message(str(self.next - 1).encode(), "k", queue="q", tag=self.next - self.first))
+        return lane.add(Delivery(str(self.next - 1).encode(), "k", queue="q", tag=self.next - self.first))
 
     def acknowledge(self, lane: Lane) -> None:
         if lane.channel is not None and lane.done > lane.acked:
@@ -101,38 +103,63 @@ def test_messages_are_first_seen_in_order_and_acknowledged_only_after_they_are_h
 def test_a_leaving_lane_gives_out_no_more_messages() -> None:
     lane = Lane("q")
     lane.attach("channel", 1)
-    assert lane.add(Message(b"", "k", queue="q", tag=1))
+    assert lane.add(Delivery(b"", "k", queue="q", tag=1))
     lane.leaving = True
     assert lane.take() is None
     assert lane.is_idle
 
 
+DRAIN = {MARKER: "0123456789abcdef", "x-rabbit-chx-queue": "q"}
+ANSWERS = {"reply_to": f"amq.gen-{'a' * 22}"}
+OF_Q = Hold.of("q", ["p"])
+
+
 @pytest.mark.parametrize(
-    ("headers", "kind"),
+    ("headers", "more", "kind"),
     [
-        (None, Kind.MESSAGE),
-        ({}, Kind.MESSAGE),
-        ({"x-other": 1}, Kind.MESSAGE),
-        ({MARKER: "id"}, Kind.DRAIN),
-        ({HOLD: "rabbit-chx.hold.1"}, Kind.HOLD),
-        ({HOLD: 7}, Kind.MESSAGE),
-        ({CANARY: "1"}, Kind.CANARY),
-        ({CANARY: None}, Kind.CANARY),
-        ({CANARY: "1", MARKER: "id"}, Kind.DRAIN),
+        (None, {}, Kind.MESSAGE),
+        ({}, {}, Kind.MESSAGE),
+        ({"x-other": 1}, {}, Kind.MESSAGE),
+        ({CANARY: "1"}, {}, Kind.CANARY),
+        ({CANARY: None}, {}, Kind.CANARY),
+        (DRAIN, ANSWERS, Kind.DRAIN),
+        ({CANARY: "1", **DRAIN}, ANSWERS, Kind.DRAIN),
+        (DRAIN, {"reply_to": "amq.rabbitmq.reply-to.g1h2AA5yZXBseUA=.abc"}, Kind.DRAIN),
+        (DRAIN, ANSWERS | {"exchange": "orders"}, Kind.MESSAGE),
+        (DRAIN, {"reply_to": "victim"}, Kind.MESSAGE),
+        (DRAIN, {"reply_to": "amq.rabbitmq.reply-to"}, Kind.MESSAGE),
+        (DRAIN, {"reply_to": b"\xff"}, Kind.MESSAGE),
+        (DRAIN, {}, Kind.MESSAGE),
+        (DRAIN | {MARKER: "id"}, ANSWERS, Kind.MESSAGE),
+        (DRAIN | {"x-rabbit-chx-queue": "p"}, ANSWERS, Kind.MESSAGE),
+        ({HOLD: OF_Q.name}, {"body": OF_Q.record}, Kind.HOLD),
+        ({HOLD: OF_Q.name}, {"body": OF_Q.record, "exchange": "orders"}, Kind.MESSAGE),
+        ({HOLD: OF_Q.name}, {"body": Hold.of("q", ["p"], ["p"]).record}, Kind.MESSAGE),
+        ({HOLD: OF_Q.name}, {"body": OF_Q.record, "queue": "p"}, Kind.MESSAGE),
+        ({HOLD: OF_Q.name}, {}, Kind.MESSAGE),
+        ({HOLD: "rabbit-chx.hold.1"}, {}, Kind.MESSAGE),
+        ({HOLD: 7}, {}, Kind.MESSAGE),
     ],
 )
-def test_markers_and_canaries_are_known_by_their_headers(headers, kind) -> None:
-    assert kind_of(headers) is kind
+def test_markers_and_canaries_are_known_by_more_than_their_headers(headers, more, kind) -> None:
+    properties = {"headers": headers, "reply_to": more.get("reply_to")}
+    body, exchange, queue = (
+        more.get(name, other) for name, other in (("body", ""), ("exchange", ""), ("queue", "q"))
+    )
+    message = Delivery(body.encode(), "q", queue=queue, exchange=exchange, decoded=properties)
+    assert kind_of(message) is kind
 
 
-@pytest.mark.parametrize("body", [b"", b"\xff", b"[]", b"7", b'{"queues": 7}', b"[" * 100_000])
-def test_an_invalid_body_counts_as_a_question_without_queues(body) -> None:
-    assert queues_in(body) == ()
+@pytest.mark.parametrize(
+    "body", [b"", b"\xff", b"[]", b"7", b'{"holds": 7}', b'{"holds": {"a": "b"}}', b"[" * 100_000]
+)
+def test_an_invalid_body_counts_as_a_question_without_holds(body) -> None:
+    assert holds_in(body) == []
 
 
-def test_a_question_may_name_queues() -> None:
-    assert queues_in(question(["a", "b"])) == ("a", "b")
-    assert queues_in(b'{"queues": ["a", 7]}') == ("a",)
+def test_a_question_may_name_holds() -> None:
+    assert holds_in(question([OF_Q])) == [OF_Q]
+    assert holds_in(question()) == []
 
 
 def test_the_delay_between_attempts_doubles_up_to_a_minute() -> None:
@@ -176,7 +203,7 @@ class LosingConnection:
 
 @pytest.mark.parametrize(
     ("headers", "error"),
-    [({MARKER: "id"}, None), ({}, ValueError("out of stock"))],
+    [(DRAIN, None), ({}, ValueError("out of stock"))],
     ids=["a marker", "a message to dead-letter"],
 )
 def test_after_a_connection_is_lost_while_sending_the_lane_accepts_redeliveries(headers, error) -> None:
@@ -184,7 +211,8 @@ def test_after_a_connection_is_lost_while_sending_the_lane_accepts_redeliveries(
     interruptions = Interruptions(settings, Workers(print, 1, 10, print), LosingConnection())
     lane, channel = Lane("q"), object()
     lane.attach(channel, 1)
-    message = Message(b"", "k", queue="q", tag=1, properties=BasicProperties(headers=headers))
+    properties = BasicProperties(headers=headers, **ANSWERS)
+    message = Delivery(b"", "q", queue="q", tag=1, decoded=vars(properties))
     assert lane.add(message)
     assert lane.take() is message
     with pytest.raises(ConnectionError):
@@ -205,7 +233,7 @@ class FailingOwner:
 
     def fail(self, _: BaseException) -> None:
         with self.workers.lock:
-            begin = self.lane.add(Message(b"", "k", queue="q", tag=2))
+            begin = self.lane.add(Delivery(b"", "k", queue="q", tag=2))
         if begin:
             self.workers.submit(self.lane)
             wait_until(lambda: not self.lane.waiting, "the message is handled")
@@ -214,7 +242,7 @@ class FailingOwner:
 
 
 def test_after_a_handler_has_raised_system_exit_no_later_message_of_its_queue_is_handled() -> None:
-    def handle(message: Message) -> None:
+    def handle(message: Delivery) -> None:
         handled.append(message.tag)
         if message.tag == 1:
             raise SystemExit(1)
@@ -226,7 +254,7 @@ def test_after_a_handler_has_raised_system_exit_no_later_message_of_its_queue_is
     owner.workers = Workers(handle, 2, 10, print)
     owner.workers.heard = monotonic()
     owner.workers.start(owner)
-    assert lane.add(Message(b"", "k", queue="q", tag=1))
+    assert lane.add(Delivery(b"", "k", queue="q", tag=1))
     owner.workers.submit(lane)
     assert owner.failed.wait(10)
     wait_until(lambda: lane.is_idle, "the lane is free for redeliveries")
@@ -239,7 +267,7 @@ def test_a_parked_message_stays_in_the_parking_queue() -> None:
     theirs = {"user_id": "publisher", "expiration": "60000", "cluster_id": "c", "delivery_mode": 1}
     kept = {"message_id": "7", "priority": 1, "type": "order", "content_type": "text/plain"}
     headers = {"CC": ["orders.1"], "BCC": ["orders.2"], "n": 7}
-    message = Message(b"x", "k", queue="q", properties=BasicProperties(headers=headers, **theirs, **kept))
+    message = Delivery(b"x", "k", queue="q", decoded=vars(BasicProperties(headers=headers, **theirs, **kept)))
     published = next(park("lot", message)).arguments
     assert (published["routing_key"], published["body"], published["mandatory"]) == ("lot", b"x", True)
     assert published["properties"] == {**kept, "headers": {"n": 7}, "delivery_mode": 2}
@@ -250,9 +278,9 @@ def test_a_consumer_is_displaced_if_it_may_have_messages(monkeypatch) -> None:
     lane = Lane("q")
     lane.attach("channel", 1, careful=True)
     assert lane.to_displace == "q"  # messages may be in transit
-    monkeypatch.setattr("rabbit_chx.consuming.lanes.monotonic", lambda: monotonic() + 60)
+    monkeypatch.setattr("rabbit_chx.consuming.member.lanes.monotonic", lambda: monotonic() + 60)
     assert not lane.to_displace
-    lane.add(Message(b"", "", queue="q", tag=1))
+    lane.add(Delivery(b"", "", queue="q", tag=1))
     lane.acked = 1
     assert lane.to_displace == "q"
     lane.attach("another", 1)

@@ -13,19 +13,21 @@ from pika import BasicProperties
 
 from rabbit_chx.broker.applying.pika_driver import at_once
 from rabbit_chx.broker.applying.protocol import Command, OnChannel, Refused, carry_out
-from rabbit_chx.consuming.interruptions import Interruptions
-from rabbit_chx.consuming.member import Member
-from rabbit_chx.consuming.messages import Message
+from rabbit_chx.consuming.member.interruptions import Interruptions
+from rabbit_chx.consuming.member.lanes import Lane
+from rabbit_chx.consuming.member.member import Member
+from rabbit_chx.consuming.member.status import question
+from rabbit_chx.consuming.member.workers import Progress, Workers
+from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.consuming.seats import seat_queue
 from rabbit_chx.consuming.settings import Settings
-from rabbit_chx.consuming.status import question
-from rabbit_chx.consuming.workers import Fate
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.releases import Release
+from rabbit_chx.replies import REPLY_TO
 from tests.unit.test_consuming_lanes import SETTINGS
 
 QUEUES = ("a", "b")
-MESSAGE = Message(b"", "k", queue="a", tag=1)
+MESSAGE = Delivery(b"", "k", queue="a", tag=1)
 
 
 class Broker:
@@ -36,8 +38,8 @@ class Broker:
         self.locked: set[str] = set()
         self.published: list[OnChannel] = []
 
-    async def carry_out(self, commands: Generator[Command, Any, Any]) -> Any:
-        return await carry_out(commands, self._do)
+    def run(self, commands: Generator[Command, Any, Any]) -> Any:
+        return at_once(carry_out(commands, self._do))
 
     async def _do(self, command: Command) -> Any:
         assert isinstance(command, OnChannel)
@@ -67,18 +69,20 @@ class Aside:
         """Return what is published."""
         before, broker.published = broker.published, []
         while self.waiting:
-            at_once(broker.carry_out(self.waiting.pop(0)))
+            broker.run(self.waiting.pop(0))
         published, broker.published = broker.published, before
         return published
 
 
 def member(broker: Broker, source: Callable[[], tuple[str, ...]] = lambda: QUEUES) -> Member:
     """A member whose connection delivers nothing and whose broker is a model."""
-    made = Member(Settings(**SETTINGS), None, source, print, Aside())
-    made._carry_out = broker.carry_out
+    made = Member(Settings(**SETTINGS), None, source, Workers(print, 1, 10, print), Aside())
+    made._driver = broker
     made._release = Release.of_broker("4.3.6")
     made._connection = SimpleNamespace(
-        _impl=SimpleNamespace(bytes_received=5), process_data_events=lambda time_limit: None
+        process_data_events=lambda time_limit: None,
+        channel=lambda: SimpleNamespace(queue_delete=print),
+        add_callback_threadsafe=print,
     )
     made._interruptions = Interruptions(made._settings, made.workers, made)
     return made
@@ -98,15 +102,15 @@ def test_a_member_that_reconnects_uses_the_queues_it_knows_if_they_cannot_be_rea
 
     broker = Broker(*QUEUES)
     joined = member(broker)
-    assert at_once(joined._find_seat()) == QUEUES
+    assert joined._find_seat() == QUEUES
     joined._forget()
     broker.queues.remove("rabbit-chx.seat.billing.0")
     joined._source = fail
-    assert at_once(joined._find_seat()) == QUEUES
+    assert joined._find_seat() == QUEUES
     assert joined.seat == 0
     assert "the queues could not be read again" in caplog.text
     with pytest.raises(type(error)):
-        at_once(member(broker, fail)._find_seat())
+        member(broker, fail)._find_seat()
 
 
 # ---- alarms, under which the broker stops reading from a connection that publishes
@@ -115,15 +119,14 @@ def test_a_member_that_reconnects_uses_the_queues_it_knows_if_they_cannot_be_rea
 def seated(broker: Broker, seat: int) -> Member:
     """A member that has just joined while others have the lower seats."""
 
-    async def nothing(*_: object) -> None: ...
+    def nothing(*_: object) -> None: ...
 
     lower = {seat_queue("billing", number) for number in range(seat)}
     broker.locked |= lower
     joined = member(broker)
     joined._subscribe = nothing
-    joined._open_channel = nothing
-    joined._delete = joined._answer_questions = joined._until_stopped = nothing
-    at_once(joined._consume("4.3.6"))
+    joined._answer_questions = joined._until_stopped = nothing
+    joined._consume("4.3.6")
     assert joined.seat == seat
     return joined
 
@@ -136,44 +139,44 @@ def test_a_member_takes_a_seat_without_publishing_on_its_connection(seat) -> Non
 
 
 def test_a_member_moves_to_a_lower_seat_without_publishing_on_its_connection(monkeypatch) -> None:
-    monkeypatch.setattr("rabbit_chx.consuming.membership.looks_lower", lambda *_: True)
+    monkeypatch.setattr("rabbit_chx.consuming.member.membership.looks_lower", lambda *_: True)
     broker = Broker(*QUEUES)
     joined = seated(broker, 1)
     for seat in (1, 0):
-        at_once(joined._move())
+        joined._move()
         joined._reporter.carry_out(broker)
-        at_once(joined._do_due())
+        joined._do_due()
         assert joined.seat == seat
         broker.locked.clear()
     assert broker.published == []
 
 
 def test_a_member_looks_for_a_lower_seat_only_after_its_last_search_has_ended(monkeypatch) -> None:
-    monkeypatch.setattr("rabbit_chx.consuming.membership.looks_lower", lambda *_: True)
+    monkeypatch.setattr("rabbit_chx.consuming.member.membership.looks_lower", lambda *_: True)
     broker = Broker(*QUEUES)
     joined = seated(broker, 1)
     joined._reporter.carry_out(broker)
     searches = joined._reporter.waiting
     for _ in range(2):
-        at_once(joined._move())
+        joined._move()
     assert len(searches) == 1
     searches.pop().close()  # as a reporter drops it
-    at_once(joined._move())
+    joined._move()
     assert len(searches) == 1
     joined._reporter.carry_out(broker)
-    at_once(joined._move())
+    joined._move()
     assert len(searches) == 1
 
 
 def test_a_member_that_is_stopping_does_not_move(monkeypatch) -> None:
-    monkeypatch.setattr("rabbit_chx.consuming.membership.looks_lower", lambda *_: True)
+    monkeypatch.setattr("rabbit_chx.consuming.member.membership.looks_lower", lambda *_: True)
     broker = Broker(*QUEUES)
     joined = seated(broker, 1)
     broker.locked.clear()
-    at_once(joined._move())
+    joined._move()
     joined._reporter.carry_out(broker)
     joined.workers.stopping.set()
-    at_once(joined._do_due())
+    joined._do_due()
     assert joined.seat == 1
 
 
@@ -181,11 +184,12 @@ def test_a_member_answers_a_question_on_another_connection() -> None:
     broker = Broker(*QUEUES)
     joined = seated(broker, 0)
     joined._reporter.carry_out(broker)
-    joined._on_question(None, None, BasicProperties(reply_to="asker", correlation_id="0"), question([]))
+    asker = f"{REPLY_TO}.g1h2"
+    joined._on_question(None, None, BasicProperties(reply_to=asker, correlation_id="0"), question([]))
     assert broker.published == []
-    broker.queues.add("asker")
+    broker.queues.add(asker)
     (answer,) = joined._reporter.carry_out(broker)
-    assert answer.arguments["routing_key"] == "asker"
+    assert answer.arguments["routing_key"] == asker
     assert answer.arguments["properties"] == {"correlation_id": "0"}
     assert json.loads(answer.arguments["body"])["queues"].keys() == {*QUEUES}
 
@@ -199,7 +203,7 @@ def test_a_member_that_may_not_publish_ends() -> None:
     broker._do = refuse
     joined._reporter.carry_out(broker)
     with pytest.raises(Refused, match="ACCESS_REFUSED"):
-        at_once(joined._do_due())
+        joined._do_due()
 
 
 # ---- pauses
@@ -208,7 +212,13 @@ def test_a_member_that_may_not_publish_ends() -> None:
 def test_after_a_pause_only_an_answer_of_the_broker_allows_a_member_to_handle_messages() -> None:
     paused = member(Broker("rabbit-chx.seat.billing.0"))
     paused.workers.heard = monotonic() - 60
-    at_once(paused._turn(0.0))
-    assert paused.workers.fate(MESSAGE) is Fate.INTERRUPT
-    at_once(paused._listen())
-    assert paused.workers.fate(MESSAGE) is Fate.HANDLE
+    paused._turn(0.0)
+    Progress.start(paused.workers, paused)  # without its threads
+    lane = Lane("a")
+    lane.attach("channel", 1)
+    assert lane.add(MESSAGE)
+    assert paused.workers.next_of(lane) is None
+    assert [call.args for call in paused._calls] == [(lane, "channel", MESSAGE, None)]
+    lane.put_back(MESSAGE, "channel")
+    paused._listen()
+    assert paused.workers.next_of(lane) == ("channel", MESSAGE)

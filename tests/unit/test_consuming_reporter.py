@@ -12,8 +12,8 @@ from typing import Any, Self
 import pytest
 from pika.exceptions import ConnectionWrongStateError, StreamLostError
 
-from rabbit_chx.consuming import reporter as module
-from rabbit_chx.consuming.reporter import Reporter, reply
+from rabbit_chx.consuming.member import reporter as module
+from rabbit_chx.consuming.member.reporter import Reporter, reply
 from rabbit_chx.errors import BrokerUnavailable
 
 PATIENCE = 10.0
@@ -26,7 +26,7 @@ class Connection:
         self.is_open = True
         self.ended = threading.Event()
         self.published: SimpleQueue[str] = SimpleQueue()
-        parameters = SimpleNamespace(virtual_host="/", host="h", port=5672)
+        parameters = SimpleNamespace(virtual_host="/", host="h", port=5672, frame_max=131_072)
         self._impl = SimpleNamespace(
             params=parameters, _adapter_call_later=lambda *_: None, _adapter_remove_timeout=lambda _: None
         )

@@ -16,12 +16,11 @@ from rabbit_chx.broker.applying.pika_driver import at_once
 from rabbit_chx.broker.applying.protocol import NO_ROUTE, OnChannel, Refused, carry_out as do_each
 from rabbit_chx.cli.carry_out import carry_out_plans
 from rabbit_chx.cli.verb import Exit
-from rabbit_chx.consuming import scaling
-from rabbit_chx.consuming.access import HOLDS
-from rabbit_chx.consuming.held_queues import groups_of_held
-from rabbit_chx.consuming.holds import Hold
-from rabbit_chx.consuming.roll_call import MemberStatus, QueueStatus
-from rabbit_chx.consuming.scaling import NotConsumed
+from rabbit_chx.consuming.changes import scaling
+from rabbit_chx.consuming.changes.held_queues import groups_of_held
+from rabbit_chx.consuming.changes.scaling import NotConsumed
+from rabbit_chx.consuming.markers import HOLDS, RECORD, Hold
+from rabbit_chx.consuming.member.roll_call import MemberStatus, QueueStatus
 from rabbit_chx.consuming.seats import seat_queue
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange
@@ -42,7 +41,9 @@ class Scene:
 
     @property
     def held(self) -> set[str]:
-        return {Hold.read(name, found).queue for name, found in self.existing.items() if HOLDS in name}
+        return {
+            Hold.read(name, found[RECORD]).queue for name, found in self.existing.items() if HOLDS in name
+        }
 
     def hold(self, hold: Hold) -> None:
         self.existing |= {hold.queue: {}, hold.name: hold.arguments}
@@ -66,9 +67,9 @@ class Scene:
 
     def sleep(self, _: float) -> None: ...
 
-    def ask(self, _: object, group: str, *, queues=(), **__: object) -> list[MemberStatus]:
-        """The answer of a member, which consumes the queues that the question names."""
-        self.groups[group] |= {*queues}
+    def ask(self, _: object, group: str, *, holds=(), **__: object) -> list[MemberStatus]:
+        """The answer of a member, which consumes the queues of the holds that the question names."""
+        self.groups[group] |= {queue for hold in holds for queue in (hold.queue, *hold.losing)}
         return [MemberStatus(0, answered=True, queues=dict.fromkeys(self.groups[group], QueueStatus()))]
 
     # ---- the driver
@@ -176,8 +177,15 @@ def test_a_connection_lost_while_members_are_asked_leaves_a_command_to_run_again
 ) -> None:
     """The members are asked again while the queues drain, so the new queue is already held."""
 
+    shown = ""
+
+    def printed() -> str:
+        nonlocal shown
+        shown += capsys.readouterr().out
+        return shown
+
     def ask(*given: Any, **options: Any) -> list[MemberStatus]:
-        if scene.held:
+        if "held queue 'o9'" in printed():
             raise ConnectionClosedByBroker(320, "CONNECTION_FORCED - shutdown")
         return scene.ask(*given, **options)
 
@@ -185,10 +193,10 @@ def test_a_connection_lost_while_members_are_asked_leaves_a_command_to_run_again
     monkeypatch.setattr(scaling, "_ANNOUNCE_EVERY", 0.0)
     live = SimpleNamespace(amqp=lambda _: nullcontext(scene), management=lambda: scene)
     assert carry_out_plans(live, [appended(orders="o9")], "text") == Exit.PARTLY
-    printed = capsys.readouterr()
-    assert printed.out == "held queue 'o9'\n"
-    assert "Error: the broker at 127.0.0.1:5672 closed the connection" in printed.err
-    assert "run the same command again" in printed.err
+    assert shown == "held queue 'o9'\n"
+    errors = capsys.readouterr().err
+    assert "Error: the broker at 127.0.0.1:5672 closed the connection" in errors
+    assert "run the same command again" in errors
     assert scene.held == {"o9"}
 
 

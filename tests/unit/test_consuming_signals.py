@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
+import os
 import signal
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
 
-from rabbit_chx.consuming import AsyncGroup, async_group
-from rabbit_chx.consuming.signals import stopped_by_signals, stopped_by_signals_of_loop
+from rabbit_chx.consuming import AsyncGroup, options
+from rabbit_chx.consuming.member.signals import stopped_by_signals, stopped_by_signals_of_loop
 
 USUAL = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
 FIRST = pytest.mark.parametrize("first", USUAL)
@@ -57,7 +61,8 @@ def test_ctrl_c_after_sigterm_does_not_wait_for_handlers(monkeypatch) -> None:
     class Member:
         def __init__(self, *_: object) -> None:
             self.workers = SimpleNamespace(stopped=False)
-            self._ended = asyncio.Event()
+            self._loop = asyncio.get_running_loop()
+            self._ended = threading.Event()
 
         def stop(self, patience: float | None = None) -> None:
             self.workers.stopped = True
@@ -65,16 +70,58 @@ def test_ctrl_c_after_sigterm_does_not_wait_for_handlers(monkeypatch) -> None:
             if len(patiences) == 2:
                 self._ended.set()
             else:
-                asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
+                self._loop.call_soon(signal.raise_signal, signal.SIGINT)
 
-        async def run(self) -> None:
-            signal.raise_signal(signal.SIGTERM)
-            await self._ended.wait()
+        def run(self) -> None:
+            self._loop.call_soon_threadsafe(signal.raise_signal, signal.SIGTERM)
+            self._ended.wait(30)
 
     async def handle(_: object) -> None: ...
 
-    monkeypatch.setattr(async_group, "AsyncMember", Member)
+    monkeypatch.setattr(options, "Member", Member)
     group = AsyncGroup("amqp://127.0.0.1:1", exchange="orders", name="billing", queues=["a"])
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(group.run(handle))
     assert patiences == [None, 0.0]
+
+
+def test_a_program_that_handles_the_signals_itself_keeps_its_handlers() -> None:
+    seen: list[dict[signal.Signals, object]] = []
+
+    async def main(group: AsyncGroup) -> None:
+        async with asyncio.timeout(30):
+            running = asyncio.create_task(group.run(handle, signals=False))
+            await asyncio.sleep(0)
+            seen.append(handlers())
+            group.stop()
+            await running
+
+    async def handle(_: object) -> None: ...
+
+    loop = asyncio.new_event_loop()  # `asyncio.run` would handle Ctrl-C
+    loop.run_until_complete(
+        main(AsyncGroup("amqp://127.0.0.1:1", exchange="orders", name="billing", queues=["a"]))
+    )
+    loop.close()
+    assert seen == [USUAL]
+
+
+def test_a_forked_child_of_a_running_member_ends_at_sigterm() -> None:
+    ready, running = os.pipe()
+
+    def work() -> None:
+        os.write(running, b".")
+        while True:  # one long wait would not end if the signal came just before it
+            time.sleep(0.01)
+
+    with stopped_by_signals(lambda: None):
+        child = multiprocessing.get_context("fork").Process(target=work)
+        child.start()
+        os.read(ready, 1)  # Python forgets a signal that arrives while it forks
+        child.terminate()
+        child.join(30)
+        ended = child.exitcode
+        child.kill()
+    os.close(ready)
+    os.close(running)
+    assert ended == -signal.SIGTERM

@@ -1,4 +1,4 @@
-"""Ctrl-C between two commands and not amid one."""
+"""Ctrl-C and SIGTERM take effect between two commands and not amid one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import threading
 
 import pytest
 
-from rabbit_chx.broker.applying.pika_driver import uninterrupted
+from rabbit_chx.interruption import Terminated, terminated_as_interrupted, uninterrupted
 
 
 @pytest.fixture(autouse=True)
-def pythons_own_handler():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def pythons_own_handlers():
+    """A broker that other tests of this process have started handles SIGTERM, too."""
+    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in defaults.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def work(done: list[str], interrupts: int, error: type[Exception] | None = None) -> None:
@@ -67,3 +70,35 @@ def test_another_thread_changes_nothing() -> None:
     thread.start()
     thread.join()
     assert seen == [signal.default_int_handler]
+
+
+def be_signalled(done: list[str], *signals: signal.Signals) -> None:
+    """Get these signals before it is done."""
+    with terminated_as_interrupted(), uninterrupted():
+        for each in signals:
+            signal.raise_signal(each)
+        done.append("it")
+
+
+def test_sigterm_is_an_interrupt_that_waits_for_the_end_of_a_command() -> None:
+    done: list[str] = []
+    with pytest.raises(Terminated):
+        be_signalled(done, signal.SIGTERM)
+    assert done == ["it"]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_second_signal_of_the_other_kind_takes_effect_at_once() -> None:
+    done: list[str] = []
+    with pytest.raises(Terminated):
+        be_signalled(done, signal.SIGINT, signal.SIGTERM)
+    assert not done
+
+
+def test_a_program_that_ignores_sigterm_goes_on_ignoring_it() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with terminated_as_interrupted():
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -15,8 +15,9 @@ from rabbit_chx.broker.management_rows import Overview, QueueState, User
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.releases import Store
 from rabbit_chx.ring import ToExchange
-from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue
+from rabbit_chx.topology.model import Binding, Exchange, NodeState, Policy, Queue
 
+NODES = "name%2Crunning%2Cuptime%2Cpartitions%2Cmem_alarm%2Cdisk_free_alarm"
 SECRET = "pa:ss/w%rd"
 FLAGS = {"durable": True, "auto_delete": False}
 
@@ -168,15 +169,18 @@ def test_queues_come_with_their_messages_and_of_three_types_only() -> None:
 def test_the_user_and_the_nodes() -> None:
     answers = {
         "/api/whoami": {"name": "me", "tags": ["management", "monitoring"]},
-        "/api/nodes?columns=name%2Crunning": [
+        f"/api/nodes?columns={NODES}": [
             {"name": "rabbit@a", "running": True},
-            {"name": "b", "running": False},
+            {"name": "b", "running": False, "partitions": ["c"], "mem_alarm": True},
         ],
     }
     with serving(answers) as api:
         management = Management(api.url)
         assert management.whoami() == User("me", frozenset({"management", "monitoring"}))
-        assert management.nodes() == {"rabbit@a": True, "b": False}
+        assert management.nodes() == {
+            "rabbit@a": NodeState(),
+            "b": NodeState(running=False, partitions=("c",), alarms=("memory",)),
+        }
 
 
 def test_statistics_of_queues_distinguish_unknown_from_zero() -> None:
@@ -209,9 +213,16 @@ def test_statistics_of_queues_distinguish_unknown_from_zero() -> None:
 
 
 def test_a_stopped_node_has_no_uptime() -> None:
-    with serving({"/api/nodes?columns=name%2Cuptime": [{"name": "a", "uptime": 7}, {"name": "b"}]}) as api:
+    with serving(
+        {
+            f"/api/nodes?columns={NODES}": [
+                {"name": "a", "running": True, "uptime": 7},
+                {"name": "b", "running": False},
+            ]
+        }
+    ) as api:
         management = Management(api.url)
-        assert management.uptimes() == {"a": 7, "b": None}
+        assert management.nodes() == {"a": NodeState(uptime=7), "b": NodeState(running=False)}
         assert management.requests == 1
 
 
@@ -320,3 +331,14 @@ def test_an_invalid_url_is_refused_without_being_shown(url) -> None:
     with pytest.raises(InvalidValue, match="management URL") as raised:
         Management(url)
     assert "p/w" not in str(raised.value)
+
+
+def test_an_api_that_has_answered_before_needs_no_plugin() -> None:
+    with serving({"/api/whoami": {"name": "me", "tags": []}}) as api:
+        known, new = Management(api.url), Management(api.url)
+        known.whoami()
+    with pytest.raises(BrokerUnavailable, match="no management API answers") as stopped:
+        known.whoami()
+    assert "rabbitmq-plugins" not in str(stopped.value)
+    with pytest.raises(BrokerUnavailable, match="rabbitmq-plugins enable rabbitmq_management"):
+        new.whoami()

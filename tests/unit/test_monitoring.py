@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from rabbit_chx.watch import CanaryResults
-from rabbit_chx.watch.access import Access, Address
 from rabbit_chx.watch.metrics import Metrics
 from rabbit_chx.watch.server import Server
 from rabbit_chx.watch.snapshot import PROBLEMS
+from rabbit_chx.watch.tokens import Access, Address
 from tests.programs import needed, ran
 from tests.prometheus import FOLDER, TOKEN, asked, eventually, firing, prometheus, queues
 from tests.watching import HOSTILE, QUEUES, interval

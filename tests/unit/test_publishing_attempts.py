@@ -6,6 +6,7 @@ import os
 import ssl
 import threading
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from pika import exceptions
@@ -14,9 +15,10 @@ from pika.adapters.utils import io_services_utils
 from rabbit_chx.broker.amqp import connect, parameters_of
 from rabbit_chx.broker.reasons import NotAmqp, Reason, why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.publishing import Outcome, Publisher
-from rabbit_chx.publishing.attempts import Address, Attempts, Timeouts
-from rabbit_chx.publishing.messages import OutgoingMessage
+from rabbit_chx.publishing import Bulk, Failure, Outcome, Publisher, Timeouts
+from rabbit_chx.publishing.attempts import Address, Attempts
+from rabbit_chx.publishing.encoder import Encoder
+from rabbit_chx.publishing.messages import OutgoingMessage, Owner
 from rabbit_chx.publishing.outbox import Outbox
 from rabbit_chx.publishing.properties import encode_properties
 from tests.amqp_server import AmqpServer
@@ -161,7 +163,7 @@ def test_a_refusal_by_the_only_address_or_after_the_connection_was_up_is_final(a
 
 
 @pytest.mark.parametrize("value", [0, -1, None, "5", True, float("nan"), float("inf")])
-@pytest.mark.parametrize("name", ["connect", "reconnect", "retry", "confirm", "blocked"])
+@pytest.mark.parametrize("name", ["connect", "reconnect", "retry", "confirm", "blocked", "close"])
 def test_an_invalid_timeout_is_refused(name, value):
     with pytest.raises(InvalidValue, match=f"^invalid {name} timeout"):
         Timeouts(**{name: value})
@@ -173,9 +175,6 @@ def test_an_invalid_timeout_is_refused(name, value):
         *({"heartbeat": value} for value in (0, -1, 65_536, 1.5, None)),
         *({"max_in_flight": value} for value in (0, 1.5, None)),
         {"max_message_bytes": -1},
-        {"fence": 5},
-        {"fence": "x" * 256},
-        {"sequence_header": 5},
         {"properties": {"mesage_id": "a"}},
         {"exchange": 5},
         *({"url": value} for value in (None, 5, b"amqp://host", [], [None], {"amqp://host": 1})),
@@ -284,14 +283,24 @@ def test_credentials_of_another_kind_are_refused_and_never_quoted(credentials):
 # -- the outbox -----------------------------------------------------------------------------------------------
 
 
-def outgoing(row):
-    return OutgoingMessage(row, b"x", b"k", encode_properties({}, frame_max=131_072), b"")
+class Recorder(Owner):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.failures: list[Failure] = []
+
+    def settled(self, count, outcome, failures):
+        self.failures += failures
+
+
+def outgoing(row, owner=None):
+    encoded = encode_properties({}, frame_max=131_072)
+    return OutgoingMessage(row, b"x", b"k", encoded, b"", owner or Recorder())
 
 
 def test_giving_up_gives_each_message_its_outcome():
-    failures = []
-    outbox = Outbox(max_messages=10, max_bytes=100, on_failure=failures.append)
-    messages = [outgoing(row) for row in range(6)]
+    outbox, owner = Outbox(max_messages=10, max_bytes=100), Recorder()
+    messages = [outgoing(row, owner) for row in range(6)]
     outbox.add(messages, lambda: None)
     outbox.take(4, 100)
     in_flight, came_back, refused, lost = messages[:4]
@@ -301,38 +310,46 @@ def test_giving_up_gives_each_message_its_outcome():
     lost.doubtful, lost.verdict, lost.reply = True, Outcome.REJECTED, "nack"
     outbox.put_back(messages[:4], first=False)
     outbox.give_up(BrokerUnavailable("over"))
-    assert {failure.row: (failure.outcome, failure.reply) for failure in failures} == {
-        0: (Outcome.UNKNOWN, "over"),
-        1: (Outcome.RETURNED, "312 NO_ROUTE"),
-        2: (Outcome.REJECTED, "nack"),
-        3: (Outcome.UNKNOWN, "over"),
-        4: (Outcome.UNSENT, "over"),
-        5: (Outcome.UNSENT, "over"),
+    assert {
+        failure.row: (failure.outcome, failure.reply, failure.may_have_arrived) for failure in owner.failures
+    } == {
+        0: (Outcome.UNKNOWN, "over", True),
+        1: (Outcome.RETURNED, "312 NO_ROUTE", False),
+        2: (Outcome.REJECTED, "nack", True),
+        3: (Outcome.UNKNOWN, "over", True),
+        4: (Outcome.UNSENT, "over", False),
+        5: (Outcome.UNSENT, "over", False),
     }
     assert outbox.totals().pending == 0
 
 
-def test_confirmed_before_is_the_lowest_row_that_is_pending_or_failed():
-    outbox = Outbox(max_messages=10, max_bytes=100, on_failure=None)
-    messages = [outgoing(row) for row in range(6)]
-    outbox.add(messages, lambda: None)
-    in_flight = outbox.take(4, 100)
-    outbox.settle(messages[1:3], Outcome.CONFIRMED)
-    outbox.note_lowest_pending([messages[0], messages[3]])
-    assert outbox.confirmed_before() == 0
-    outbox.settle(in_flight[:1], Outcome.CONFIRMED)
-    assert outbox.confirmed_before() == 0  # at most a moment old
-    outbox.note_lowest_pending([messages[3]])
-    assert outbox.confirmed_before() == 3
-    outbox.note_lowest_pending([])
-    assert outbox.confirmed_before() == 4  # unsent messages are pending, too
-    outbox.settle([messages[3]], Outcome.RETURNED)
-    outbox.settle(messages[4:], Outcome.CONFIRMED)
-    assert outbox.confirmed_before() == 3
+def test_confirmed_before_is_a_row_before_which_all_are_confirmed():
+    outbox, taken = Outbox(max_messages=2_000, max_bytes=100), []
+
+    def accept(messages, deadline, given_up):
+        taken.extend(messages)
+        return outbox.add(messages, lambda: None, deadline, given_up)
+
+    pipeline = SimpleNamespace(
+        encoder=Encoder("x", None, None), outbox=outbox, accept=accept, check=list, totals=outbox.totals
+    )
+    bulk = Bulk(pipeline, grace=1, on_failure=print)
+    assert bulk.add_many([b""] * 1_200, "k") == range(1_200)
+    assert bulk.confirmed_before == 0
+    outbox.settle(taken[:600], Outcome.CONFIRMED)
+    assert 600 - 512 <= bulk.confirmed_before <= 600
+    outbox.settle(taken[601:], Outcome.CONFIRMED)
+    assert 600 - 512 <= bulk.confirmed_before <= 600
+    outbox.settle(taken[600:601], Outcome.CONFIRMED)
+    assert bulk.confirmed_before == 1_200
+    bulk.add_many([b""] * 3, "k")
+    outbox.settle(taken[-2:-1], Outcome.RETURNED)
+    outbox.settle([taken[-3], taken[-1]], Outcome.CONFIRMED)
+    assert bulk.confirmed_before == 1_201
 
 
 def test_a_full_outbox_can_stop_accepting():
-    outbox = Outbox(max_messages=2, max_bytes=100, on_failure=None)
+    outbox = Outbox(max_messages=2, max_bytes=100)
     outbox.add([outgoing(row) for row in range(2)], lambda: None)
     threading.Timer(0.05, outbox.stop_accepting).start()
     with pytest.raises(BrokerUnavailable, match="accepts no more messages"):

@@ -79,7 +79,7 @@ def test_equal_properties_are_one_object() -> None:
         ({"headers": [{"a": "b"}, {"n" * 256: "b"}]}, "header name in row 1"),
         ({"headers": [{"a": "b"}, {"a": "x" * FRAME_MAX}]}, "properties in row 1"),
         ({"headers": [{"a": "b"}, {"a": 2**63}]}, "header a in row 1"),
-        ({"headers": [{"a": "b"}, {"a": "\ud800"}]}, "properties in row 1"),
+        ({"headers": [{"a": "b"}, {"a": "\ud800"}]}, "header a in row 1"),
         ({"expiration": ["10", "-1"]}, "property expiration in row 1"),
         ({"flavour": ["a", "b"]}, "property in row 0"),
     ],

@@ -1,4 +1,4 @@
-"""When a publisher reports the messages that were not confirmed: to `flush`, and to the hook for failures."""
+"""When a publisher reports the messages that were not confirmed: to each call, to `flush`, and to the hook for failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from rabbit_chx.publishing import Failure, Totals
+    from rabbit_chx.publishing import Bulk, Failure, Totals
 
 TIMEOUTS = Timeouts(connect=5, reconnect=1, retry=0.001, confirm=5)
 
@@ -42,17 +42,19 @@ def test_a_failure_is_reported_by_the_flush_that_times_out() -> None:
         list(sending)
 
     with AmqpServer(behave) as server, Publisher(server.url, "x", timeouts=TIMEOUTS) as publisher:
-        publisher.publish_many([b"", b""], "k")
-        while not publisher.totals.rejected:
+        bulk = publisher.bulk()
+        bulk.add_many([b"", b""], "k")
+        while not bulk.totals.rejected:
             time.sleep(0.001)
         with pytest.raises(
             PublishFailed,
             match=r"1 of 2 .*; the first: row 0 rejected .*; 1 messages are unconfirmed after 0",
         ) as late:
-            publisher.flush(0)
+            bulk.flush(0)
         assert [failure.row for failure in late.value.failures] == [0]
+        assert late.value.may_have_arrived
         resume.set()
-        assert publisher.flush().confirmed == 1  # nothing new
+        assert bulk.flush().confirmed == 1  # nothing new
 
 
 # -- the hook for failures -----------------------------------------------------------------------------------
@@ -68,41 +70,45 @@ def reject(client: socket.socket) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda publisher: publisher.publish(b""),
-        lambda publisher: publisher.publish_many([b""]),
-        lambda publisher: publisher.flush(),
-        lambda publisher: publisher.close(),
+        lambda publisher, _: publisher.publish(b""),
+        lambda publisher, _: publisher.publish_many([b""]),
+        lambda publisher, _: publisher.submit(b""),
+        lambda _, bulk: bulk.add(b""),
+        lambda _, bulk: bulk.add_many([b""]),
+        lambda _, bulk: bulk.flush(),
+        lambda publisher, _: publisher.close(),
     ],
-    ids=["publish", "publish_many", "flush", "close"],
+    ids=["publish", "publish_many", "submit", "add", "add_many", "flush", "close"],
 )
 def test_a_hook_that_would_wait_for_its_own_thread_gets_an_error(
-    call: Callable[[Publisher], object], caplog: pytest.LogCaptureFixture
+    call: Callable[[Publisher, Bulk], object], caplog: pytest.LogCaptureFixture
 ) -> None:
     def on_failure(_: Failure) -> None:
-        call(publisher)
+        call(publisher, bulk)
 
     with (
         AmqpServer(reject) as server,
-        Publisher(server.url, "x", timeouts=TIMEOUTS, max_in_flight=1, on_failure=on_failure) as publisher,
+        Publisher(server.url, "x", timeouts=TIMEOUTS, max_in_flight=1) as publisher,
+        publisher.bulk(on_failure=on_failure) as bulk,
     ):
         for _ in range(2):  # the second waits for space
-            publisher.publish(b"")
+            bulk.add(b"")
     assert publisher.totals.rejected == publisher.totals.published == 2
     assert caplog.text.count("RabbitChxError: a hook of the publisher must not") == 2
 
 
 def test_a_thread_with_the_number_of_the_publishers_ended_thread_is_no_hook() -> None:
     with AmqpServer(reject) as server, Publisher(server.url, "x", timeouts=TIMEOUTS) as publisher:
-        pass
+        bulk = publisher.bulk()
     count = 20
     together = threading.Barrier(count)  # so that no two have the same number
 
     def flush(_: int) -> Totals:
         together.wait(10)
-        return publisher.flush()
+        return bulk.flush()
 
     with ThreadPoolExecutor(count) as threads:
-        assert list(threads.map(flush, range(count))) == [publisher.totals] * count
+        assert list(threads.map(flush, range(count))) == [bulk.totals] * count
 
 
 def test_flush_returns_after_the_hooks() -> None:
@@ -112,20 +118,16 @@ def test_flush_returns_after_the_hooks() -> None:
         time.sleep(0.1)
         rows.append(failure.row)
 
-    with (
-        AmqpServer(reject) as server,
-        Publisher(server.url, "x", timeouts=TIMEOUTS, on_failure=on_failure) as publisher,
-    ):
-        publisher.publish(b"")
-        publisher.flush()
+    with AmqpServer(reject) as server, Publisher(server.url, "x", timeouts=TIMEOUTS) as publisher:
+        bulk = publisher.bulk(on_failure=on_failure)
+        bulk.add(b"")
+        bulk.flush()
         assert rows == [0]
 
 
 def test_a_hook_that_exits_does_not_affect_the_messages() -> None:
-    with (
-        AmqpServer(reject) as server,
-        Publisher(server.url, "x", timeouts=TIMEOUTS, on_failure=lambda _: sys.exit()) as publisher,
-    ):
+    with AmqpServer(reject) as server, Publisher(server.url, "x", timeouts=TIMEOUTS) as publisher:
+        bulk = publisher.bulk(on_failure=lambda _: sys.exit())
         for row in range(2):
-            publisher.publish(b"")
-            assert publisher.flush(30).rejected == row + 1
+            bulk.add(b"")
+            assert bulk.flush(30).rejected == row + 1

@@ -15,8 +15,10 @@ import pytest
 from rabbit_chx import ConsistentHashExchange, Ring, ToExchange
 from rabbit_chx.report import Parity, report
 from rabbit_chx.topology.file.load import loads
+from tests.browser import browser
 from tests.programs import ran
 from tests.unit.complaints import complaint
+from tests.watching import SCRIPTS
 
 FILE = """
 schema: 1
@@ -250,3 +252,28 @@ def test_a_browser_lays_it_out_within_its_window(tmp_path, width) -> None:
     assert found["wide"] == []
     assert (found["pictures"], found["flat"], found["cut"]) == (4, 0, [])
     assert found["paper"] != found["ink"]
+
+
+@pytest.mark.long
+def test_no_name_and_no_key_runs_a_script(tmp_path) -> None:
+    live = Ring.of(SCRIPTS)
+    attack = "".join(SCRIPTS)
+    text = FILE.replace("orders", json.dumps(attack)).replace("vip", json.dumps(SCRIPTS[0]))
+    found = made(
+        text, exchange=attack, live=live, keys=[*SCRIPTS] * 2, sample_name=attack, add=["q" + SCRIPTS[0]]
+    )
+    out = tmp_path / "page.html"
+    found.save(out)
+    with browser(tmp_path) as window:
+        window.complaints.clear()
+        window.open(out.as_uri(), policy=False)
+        window.wait("document.querySelectorAll('svg').length === 4")
+        window.value("document.querySelectorAll('body *').forEach((one) => one.focus && one.focus())")
+        window.wait("document.readyState === 'complete'")
+        assert window.complaints == []
+        shown = window.value("document.body.textContent")
+        assert all(name in shown for name in SCRIPTS)
+        made_by_names = (
+            "script, img, iframe, [onload], [onerror], [onfocus], [onmouseover], [href^=javascript]"
+        )
+        assert window.value(f"document.querySelectorAll('{made_by_names}').length") == 0

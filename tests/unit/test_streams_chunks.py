@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rabbit_chx.errors import CorruptChunk, MissingDependency
-from rabbit_chx.streams import sub_entries
-from rabbit_chx.streams.chunks import parse_chunk, records_of
-from rabbit_chx.streams.columns import record_batches
+from rabbit_chx.streams.messages import sub_entries
+from rabbit_chx.streams.messages.arrow.batch import record_batches
+from rabbit_chx.streams.messages.chunks import parse_chunk, records_of
 from tests.stream_chunks import RECORDED, a_batch, a_chunk, sized
 
 
@@ -96,10 +96,13 @@ def test_snappy_is_not_decompressed_beyond_the_announced_size(monkeypatch) -> No
 
 
 @pytest.mark.parametrize("compression", [1, 2, 3, 4])
-def test_a_chunk_that_announces_too_much_is_not_decompressed(compression: int) -> None:
-    chunk = parse_chunk(a_chunk([a_batch(compression, 1, b"not even valid", (512 << 20) + 1)]), "s")
-    with pytest.raises(CorruptChunk, match="decompress to more than 512 MiB"):
-        records_of(chunk)
+@pytest.mark.parametrize(("stored", "allowed"), [(14, 16), (1 << 20, 24), (8 << 20, 24)])
+def test_a_chunk_that_announces_too_much_for_its_size_is_not_decompressed(
+    compression: int, stored: int, allowed: int
+) -> None:
+    batch = a_batch(compression, 1, bytes(stored - 11), (allowed << 20) + 1 + 250 * 11)
+    with pytest.raises(CorruptChunk, match=f"decompress to more than {allowed} MiB"):
+        records_of(parse_chunk(a_chunk([batch]), "s"))
 
 
 def test_the_limit_counts_all_batches_of_a_chunk_and_those_of_no_other_chunk(monkeypatch) -> None:

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, InvalidValue
-from rabbit_chx.streams.chunks import parse_chunk
-from rabbit_chx.streams.columns import COLUMNS, record_batches, schema
-from spark_connector.columns import COLUMNS as SINK
+from rabbit_chx.streams.messages.arrow.batch import COLUMNS, record_batches, schema
+from rabbit_chx.streams.messages.chunks import parse_chunk
+from spark_connector.writing.columns import COLUMNS as SINK
 from tests.stream_chunks import RECORDED, a_batch, a_chunk, expected_rows, moment, sized
 
 TIME = 1_700_000_000_123
@@ -57,7 +57,7 @@ def test_each_column_can_be_decoded_alone(name: str) -> None:
 
 
 def test_columns_have_the_requested_order() -> None:
-    batch = table_of(parsed([b"a", b"b"], offset=5), ["offset", "stream", "value", "stream_timestamp"])
+    batch = table_of(parsed([b"a", b"b"], offset=5), ["offset", "stream", "body", "stream_timestamp"])
     time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=TIME)
     assert [tuple(row.values()) for row in batch.to_pylist()] == [
         (5, "orders", b"a", time),
@@ -68,8 +68,8 @@ def test_columns_have_the_requested_order() -> None:
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
-        (["value", "key"], "invalid column: got 'key', expected one of value, routing_key"),
-        (["value"] * 2, "names without duplicates"),
+        (["body", "key"], "invalid column: got 'key', expected one of body, routing_key"),
+        (["body"] * 2, "names without duplicates"),
     ],
 )
 def test_unknown_and_duplicate_columns_are_refused(columns, reason: str) -> None:
@@ -80,7 +80,9 @@ def test_unknown_and_duplicate_columns_are_refused(columns, reason: str) -> None
 def test_columns_are_those_of_the_sink_and_three_of_the_stream() -> None:
     """The sink can write the rows that were read."""
     assert list(COLUMNS)[-3:] == ["stream", "offset", "stream_timestamp"]
-    assert set(COLUMNS) - {"stream", "offset", "stream_timestamp"} == {column.name for column in SINK}
+    assert set(COLUMNS) - {"stream", "offset", "stream_timestamp"} == (
+        {column.name for column in SINK} - {"value"}
+    ) | {"body"}
 
 
 RANGES = [
@@ -102,8 +104,8 @@ def test_each_offset_of_the_range_becomes_one_row(start, end, offsets, most_rows
     chunks = [
         parsed([b"%d" % (offset + place) for place in range(3)], offset=offset) for offset in (10, 13, 16, 19)
     ]
-    batches = list(record_batches(chunks, ["offset", "value"], start=start, end=end, most_rows=most_rows))
-    rows = [(row["offset"], int(row["value"])) for batch in batches for row in batch.to_pylist()]
+    batches = list(record_batches(chunks, ["offset", "body"], start=start, end=end, most_rows=most_rows))
+    rows = [(row["offset"], int(row["body"])) for batch in batches for row in batch.to_pylist()]
     assert rows == [(offset, offset) for offset in offsets]
     assert all(0 < batch.num_rows <= most_rows for batch in batches)
 
@@ -111,8 +113,8 @@ def test_each_offset_of_the_range_becomes_one_row(start, end, offsets, most_rows
 def test_holes_and_chunks_without_messages_are_skipped() -> None:
     tracking = parse_chunk(a_chunk([b"anything"], kind=1, records=0, offset=2), "orders")
     chunks = [parsed([b"a", b"b"]), tracking, parsed([b"c"], offset=9), parsed([], offset=10)]
-    (batch,) = record_batches(chunks, ["offset", "value"])
-    assert batch.to_pydict() == {"offset": [0, 1, 9], "value": [b"a", b"b", b"c"]}
+    (batch,) = record_batches(chunks, ["offset", "body"])
+    assert batch.to_pydict() == {"offset": [0, 1, 9], "body": [b"a", b"b", b"c"]}
     assert not list(record_batches([tracking]))
     assert table_of(tracking).num_rows == 0
     assert table_of(tracking).schema == schema()
@@ -121,13 +123,13 @@ def test_holes_and_chunks_without_messages_are_skipped() -> None:
 def test_compressed_messages_keep_their_order() -> None:
     inner = b"".join(map(sized, [b"b", b"c"]))
     chunk = a_chunk([sized(b"a"), a_batch(1, 2, gzip.compress(inner), len(inner)), sized(b"d")], records=4)
-    batch = table_of(parse_chunk(chunk, "s"), ["offset", "value"])
-    assert batch.to_pydict() == {"offset": [0, 1, 2, 3], "value": [b"a", b"b", b"c", b"d"]}
+    batch = table_of(parse_chunk(chunk, "s"), ["offset", "body"])
+    assert batch.to_pydict() == {"offset": [0, 1, 2, 3], "body": [b"a", b"b", b"c", b"d"]}
 
 
 def test_batches_end_at_the_requested_size() -> None:
     chunks = [parsed([b"x" * 1_000] * 10, offset=offset) for offset in range(0, 100, 10)]
-    batches = list(record_batches(chunks, ["value"], most_bytes=25_000))
+    batches = list(record_batches(chunks, ["body"], most_bytes=25_000))
     assert [batch.num_rows for batch in batches] == [30, 30, 30, 10]
 
 
@@ -136,7 +138,7 @@ def test_decompressed_bytes_count_towards_the_size_of_a_batch() -> None:
     batch = a_batch(1, 1, gzip.compress(plain), len(plain))
     chunks = [parse_chunk(a_chunk([batch], offset=offset), "s") for offset in range(7)]
     for most_bytes, count in ((25_000, 3), (0, 1)):
-        batches = list(record_batches(chunks, ["offset", "value"], most_bytes=most_bytes))
+        batches = list(record_batches(chunks, ["offset", "body"], most_bytes=most_bytes))
         expected = [list(range(7))[at : at + count] for at in range(0, 7, count)]
         assert [batch["offset"].to_pylist() for batch in batches] == expected
 
@@ -144,9 +146,9 @@ def test_decompressed_bytes_count_towards_the_size_of_a_batch() -> None:
 def test_batches_own_their_data() -> None:
     """A connection may reuse its buffer for the next chunk."""
     data = bytearray(a_chunk([sized(b"abc")]))
-    batch = table_of(parse_chunk(data, "s"), ["value"])
+    batch = table_of(parse_chunk(data, "s"), ["body"])
     data[:] = bytes(len(data))
-    assert batch.to_pydict() == {"value": [b"abc"]}
+    assert batch.to_pydict() == {"body": [b"abc"]}
 
 
 def test_an_invalid_message_is_refused_with_its_offset() -> None:

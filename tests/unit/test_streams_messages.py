@@ -10,10 +10,10 @@ import pytest
 
 from rabbit_chx.errors import InvalidMessage, InvalidValue
 from rabbit_chx.streams import encode_messages
-from rabbit_chx.streams.chunks import parse_chunk, records_of
-from rabbit_chx.streams.messages import StreamMessage, decode
+from rabbit_chx.streams.messages.chunks import parse_chunk, records_of
+from rabbit_chx.streams.messages.message import decode as decode_message
 from tests.stream_chunks import RECORDED
-from tests.stream_messages import RAW, SECONDS, expected_of
+from tests.stream_messages import MOMENT, RAW, SECONDS, Row, decode, expected_of
 
 OF_0_9_1 = {(one.release, name): one for one in RECORDED if one.publisher == "0-9-1" for name in one.messages}
 OF_STREAMS = {
@@ -35,16 +35,16 @@ def test_messages_published_over_amqp_0_9_1_are_decoded(release: str, name: str)
 
 ID = "00112233-4455-6677-8899-aabbccddeeff"
 OF_AMQP_1_0 = {
-    "data": StreamMessage(b"body"),
-    "empty data": StreamMessage(b""),
-    "long data": StreamMessage(b"x" * 300),
-    "value text": StreamMessage("käse".encode()),
-    "value null": StreamMessage(None),
-    "value number": StreamMessage(b"5"),
-    "value map": StreamMessage(b'{"a":1,"b":[true,null]}'),
-    "value binary": StreamMessage(b"\x00\xff"),
-    "sequence": StreamMessage(b'[1,"two"]'),
-    "every property": StreamMessage(
+    "data": Row(b"body"),
+    "empty data": Row(b""),
+    "long data": Row(b"x" * 300),
+    "value text": Row("käse".encode()),
+    "value null": Row(None),
+    "value number": Row(b"5"),
+    "value map": Row(b'{"a":1,"b":[true,null]}'),
+    "value binary": Row(b"\x00\xff"),
+    "sequence": Row(b'[1,"two"]'),
+    "every property": Row(
         b"body",
         message_id="id-1",
         user_id="guest",
@@ -53,16 +53,16 @@ OF_AMQP_1_0 = {
         correlation_id="correlation",
         content_type="application/json",
         content_encoding="gzip",
-        timestamp=SECONDS * 1000,
+        timestamp=MOMENT,
         app_id="app",
         delivery_mode=2,
         priority=7,
         expiration="60000",
     ),
-    "numeric ids": StreamMessage(b"body", message_id="5", correlation_id="6"),
-    "uuid ids": StreamMessage(b"body", message_id=ID, correlation_id=ID),
-    "binary ids": StreamMessage(b"body", message_id="AP8=", correlation_id="AP8="),
-    "application properties": StreamMessage(
+    "numeric ids": Row(b"body", message_id="5", correlation_id="6"),
+    "uuid ids": Row(b"body", message_id=ID, correlation_id=ID),
+    "binary ids": Row(b"body", message_id="AP8=", correlation_id="AP8="),
+    "application properties": Row(
         b"body",
         headers={
             "text": "käse",
@@ -93,13 +93,9 @@ OF_AMQP_1_0 = {
             "char": "ä",
         },
     ),
-    "annotations of RabbitMQ": StreamMessage(
-        b"body", headers={"x-text": "a", "x-list": '[1,"b"]', "x-map": '{"c":1}'}
-    ),
-    "annotations": StreamMessage(
-        b"body", headers={"x-text": "a", "x-list": '[1,"b"]', "x-map": '{"c":1}', "own": "d"}
-    ),
-} | {name: StreamMessage(raw) for name, raw in RAW.items()}
+    "annotations of RabbitMQ": Row(b"body", headers={"x-text": "a", "x-list": '[1,"b"]', "x-map": '{"c":1}'}),
+    "annotations": Row(b"body", headers={"x-text": "a", "x-list": '[1,"b"]', "x-map": '{"c":1}', "own": "d"}),
+} | {name: Row(raw) for name, raw in RAW.items()}
 
 
 @pytest.mark.parametrize(("release", "name"), OF_STREAMS, ids=" ".join)
@@ -123,7 +119,7 @@ def test_release_3_10_converts_messages_published_over_amqp_1_0(name: str) -> No
     assert found.type in {"binary", "amqp-1.0"}
     assert (found.type == "binary") == ("value" not in name and name != "sequence")
     if found.type == "binary":
-        assert found.value == OF_AMQP_1_0[name].value
+        assert found.body == OF_AMQP_1_0[name].body
 
 
 SYMBOL = b"\x00\xa3\x10amqp:data:binary"
@@ -145,7 +141,7 @@ FORMS = {
 @pytest.mark.parametrize("name", FORMS)
 def test_other_forms_of_amqp_1_0_are_read(name: str) -> None:
     data, value = FORMS[name]
-    assert decode(data, "s", 0).value == value
+    assert decode(data, "s", 0).body == value
 
 
 INVALID = {
@@ -190,38 +186,47 @@ def test_deeply_nested_lists_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"routing_keys": ["a"]}, "fewer values than bodies"),
+        ({"routing_keys": ["a"]}, "column routing key: got '1 rows', expected as many rows as bodies"),
+        (
+            {"routing_keys": ["a", "b", "c"]},
+            "column routing key: got '3 rows', expected as many rows as bodies",
+        ),
         ({"colour": "red"}, "invalid property: got 'colour'"),
-        ({"headers": [{"a": object()}]}, "invalid value of a header"),
-        ({"headers": {"a": 2**63}}, "invalid value of a header"),
-        ({"headers": [5]}, "invalid headers: got 5, expected a mapping"),
+        ({"headers": [{}, {"a": object()}]}, "invalid header a in row 1: got <object"),
+        ({"headers": {"a": 2**63}}, "invalid header a: got 9223372036854775808, expected an integer"),
+        ({"headers": {"a": [1]}}, r"invalid header a: got \[1\], expected None, bool, int, float, str"),
+        ({"headers": [5, {}]}, "invalid headers in row 0: got 5, expected a mapping"),
         ({"priority": 256}, "invalid property priority: got 256, expected an integer from 0 to 255"),
-        ({"priority": [0, -1]}, "invalid property priority: got -1"),
+        ({"priority": [0, -1]}, "invalid property priority in row 1: got -1"),
         ({"delivery_mode": "2"}, "invalid property delivery_mode: got '2'"),
-        ({"timestamp": 2**63 // 1000 + 1}, "invalid property timestamp: got 9223372036854776, expected"),
-        ({"timestamp": 1.5}, "invalid property timestamp: got 1.5"),
-        ({"routing_keys": 5}, "invalid text in a message: got 5"),
-        ({"message_id": "\ud800"}, "invalid text in a message"),
+        ({"expiration": ["5", 5.0]}, "invalid property expiration in row 1: got 5.0"),
+        ({"expiration": "soon"}, "invalid property expiration: got 'soon'"),
+        ({"timestamp": 1.5}, "invalid property timestamp: got 1.5, expected an aware datetime"),
+        ({"timestamp": SECONDS}, "invalid property timestamp: got 1700000000, expected an aware datetime"),
+        ({"routing_keys": 5}, "invalid routing key: got 5"),
+        ({"routing_keys": ["a", "x" * 256]}, "invalid routing key in row 1"),
+        ({"message_id": "\ud800"}, "invalid property message_id"),
     ],
 )
 def test_values_that_cannot_be_encoded_are_refused(options, complaint) -> None:
     with pytest.raises(InvalidValue, match=complaint):
-        list(encode_messages([b"a", b"b"], **options))
-
-
-def test_the_extreme_numbers_are_encoded() -> None:
-    most = (2**63 - 1) // 1000
-    times = [-most, most]
-    found = [decode(each, "s", 0) for each in encode_messages([b"", b""], timestamp=times, priority=[0, 255])]
-    assert [(each.timestamp, each.priority) for each in found] == [(-most * 1000, 0), (most * 1000, 255)]
+        encode_messages([b"a", b"b"], **options)
 
 
 def test_integers_of_numpy_are_encoded_as_those_of_python() -> None:
-    given = {
-        "timestamp": np.array([SECONDS]),
-        "priority": np.array([5], np.uint8),
-        "delivery_mode": np.int64(2),
-    }
-    assert [*encode_messages([b""], **given)] == [
-        *encode_messages([b""], timestamp=SECONDS, priority=5, delivery_mode=2)
-    ]
+    given = {"priority": np.array([5], np.uint8), "delivery_mode": np.int64(2)}
+    assert [*encode_messages([b""], **given)] == [*encode_messages([b""], priority=5, delivery_mode=2)]
+
+
+def test_a_value_that_equals_an_earlier_one_of_another_type_is_checked_for_itself() -> None:
+    assert [*encode_messages([b""], expiration=5)]
+    with pytest.raises(InvalidValue, match=r"invalid property expiration: got 5\.0"):
+        encode_messages([b""], expiration=5.0)
+
+
+def test_header_values_keep_their_types() -> None:
+    headers = {"text": "käse", "bytes": b"\xff", "true": True, "n": -5, "f": 0.1, "t": MOMENT, "none": None}
+    (encoded,) = encode_messages(["body"], headers=headers, timestamp=MOMENT)
+    found = decode_message(encoded, "s", 7, SECONDS * 1000)
+    assert (found.headers, found.timestamp, found.body) == (headers, MOMENT, b"body")
+    assert (found.offset, found.stream_timestamp, found.queue) == (7, MOMENT, "s")

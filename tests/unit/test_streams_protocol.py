@@ -19,20 +19,7 @@ from hypothesis import given, settings, strategies as st
 from rabbit_chx import InvalidValue
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams import StreamConnection, connect
-from rabbit_chx.streams.encoding import (
-    OffsetSpec,
-    close_answer,
-    command_versions,
-    name,
-    one_way,
-    publish_frames,
-    request,
-    string,
-    string_map,
-    sub_batch,
-    tuned,
-)
-from rabbit_chx.streams.protocol import (
+from rabbit_chx.streams.protocol.answers import (
     OK,
     Close,
     Command,
@@ -51,7 +38,20 @@ from rabbit_chx.streams.protocol import (
     reason,
     stats,
 )
-from rabbit_chx.streams.wire import RECEIVE, Wire
+from rabbit_chx.streams.protocol.requests import (
+    OffsetSpec,
+    close_answer,
+    command_versions,
+    name,
+    one_way,
+    publish_frames,
+    request,
+    string,
+    string_map,
+    sub_batch,
+    tuned,
+)
+from rabbit_chx.streams.protocol.wire import RECEIVE, Wire
 from tests.stream_chunks import sized
 
 TEXT = st.text(max_size=30)

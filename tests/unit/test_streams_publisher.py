@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
-from rabbit_chx.streams import Confirms, Node, StreamMetadata, StreamPublisher, connect
+from rabbit_chx.streams import (
+    Confirms,
+    Node,
+    StreamMetadata,
+    StreamPublisher,
+    StreamReader,
+    Timeouts,
+    connect,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,6 +34,7 @@ class Servers:
 
     def __init__(self) -> None:
         self.down: set[str] = set()
+        self.refusing: set[str] = set()
         self.opened: list[tuple[str, float]] = []
         """The host and the timeout of each connection."""
         self.stored: dict[int, bytes] = {}
@@ -47,6 +59,8 @@ class Connection:
 
     def __init__(self, url: BrokerUrl, *, timeout: float, **_: object) -> None:
         self._host, self._arrived = url.host, []
+        if url.host in self.servers.refusing:
+            raise StreamUnavailable(f"{url.host} refuses", "login")
         if url.host in self.servers.down:
             raise StreamUnavailable(f"{url.host} is down", "unreachable")
         self.servers.opened.append((url.host, timeout))
@@ -85,23 +99,23 @@ class Connection:
 def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
     found = Servers()
     monkeypatch.setattr(Connection, "servers", found, raising=False)
-    monkeypatch.setattr("rabbit_chx.streams.opening.StreamConnection", Connection)
+    monkeypatch.setattr("rabbit_chx.streams.protocol.opening.StreamConnection", Connection)
     return found
 
 
 def test_the_last_id_is_known_after_the_broker_closed_an_idle_connection(servers: Servers) -> None:
     with StreamPublisher(FIRST, "events", name="job") as publisher:
-        assert publisher.send([b"a", b"b"]) == 2
+        assert publisher.publish_many([b"a", b"b"]) == 2
         servers.close_connections()
         assert publisher.sequence() == 2
-        assert publisher.send([b"c"]) == 3
+        assert publisher.publish_many([b"c"]) == 3
         totals = publisher.totals
     assert list(servers.stored) == [1, 2, 3]
     assert (totals.published, totals.confirmed, totals.resent, totals.connections) == (3, 3, 0, 2)
 
 
 def test_the_last_id_is_unknown_while_no_server_accepts_connections(servers: Servers) -> None:
-    with StreamPublisher(FIRST, "events", name="job", reconnect=0.05) as publisher:
+    with StreamPublisher(FIRST, "events", name="job", timeouts=Timeouts(reconnect=0.05)) as publisher:
         servers.down = {"first"}
         with pytest.raises(StreamUnavailable, match="first is down"):
             publisher.sequence()
@@ -109,44 +123,44 @@ def test_the_last_id_is_unknown_while_no_server_accepts_connections(servers: Ser
 
 def test_a_publisher_goes_on_at_another_server(servers: Servers) -> None:
     with StreamPublisher([FIRST, SECOND], "events") as publisher:
-        publisher.send([b"a"])
+        publisher.publish_many([b"a"])
         servers.down = {"first"}
-        publisher.send([b"b"])
+        publisher.publish_many([b"b"])
         servers.down = {"second"}
-        publisher.send([b"c"])
+        publisher.publish_many([b"c"])
     assert [host for host, _ in servers.opened] == ["first", "second", "first"]
     assert len(servers.stored) == 3
 
 
 def test_each_timeout_limits_its_own_part(servers: Servers) -> None:
-    publisher = StreamPublisher(FIRST, "events", timeout=7, reconnect=0.05, confirm=300)
-    publisher.send([b"a"])
+    publisher = StreamPublisher(FIRST, "events", timeouts=Timeouts(connect=7, reconnect=0.05, confirm=300))
+    assert not servers.opened
+    publisher.open()
+    publisher.publish_many([b"a"])
     assert servers.opened == [("first", 7)]
     assert servers.waits == {300}
     servers.down = {"first"}
     began = time.monotonic()
     with pytest.raises(StreamUnavailable, match="first is down"):
-        publisher.send([b"b"])
+        publisher.publish_many([b"b"])
     assert time.monotonic() - began < 7
 
 
 def test_a_missing_confirm_is_an_error_that_says_how_long_it_took(servers: Servers) -> None:
     servers.silent = True
     with (
-        StreamPublisher(FIRST, "events", confirm=0.5) as publisher,
+        StreamPublisher(FIRST, "events", timeouts=Timeouts(confirm=0.5)) as publisher,
         pytest.raises(StreamUnavailable, match=r"no confirm from the broker for 0\.5 seconds"),
     ):
-        publisher.send([b"a"])
+        publisher.publish_many([b"a"])
 
 
-def test_servers_are_tried_in_turn_until_one_refuses_for_good(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_servers_are_tried_in_turn_until_one_refuses_for_good(servers: Servers) -> None:
     servers.down = {"first", "second"}
     with pytest.raises(StreamUnavailable, match="second is down"):
         connect([FIRST, SECOND])
-    monkeypatch.setattr(StreamUnavailable, "permanent", True)
-    with pytest.raises(StreamUnavailable, match="first is down"):
+    servers.refusing = {"first"}
+    with pytest.raises(StreamUnavailable, match="first refuses"):
         connect([FIRST, SECOND])
     with pytest.raises(InvalidValue, match="invalid broker URL: got 'an empty list', expected one or more"):
         connect([])
@@ -157,7 +171,10 @@ def test_a_write_of_spark_passes_its_addresses_and_timeouts(monkeypatch: pytest.
     from spark_connector.options import WriteOptions
 
     given: dict[str, Any] = {}
-    monkeypatch.setattr(connections, "StreamPublisher", lambda urls, **more: given.update(urls=urls, **more))
+    made = SimpleNamespace(open=lambda: None)
+    monkeypatch.setattr(
+        connections, "StreamPublisher", lambda urls, **more: given.update(urls=urls, **more) or made
+    )
     options = {
         "url": f"{FIRST},{SECOND}",
         "stream": "events",
@@ -167,4 +184,67 @@ def test_a_write_of_spark_passes_its_addresses_and_timeouts(monkeypatch: pytest.
     }
     connections.open_publisher(WriteOptions.of(options), "events", "job/0", "spark")
     assert [url.host for url in given["urls"]] == ["first", "second"]
-    assert (given["timeout"], given["reconnect"], given["confirm"]) == (1, 2, 3)
+    assert given["timeouts"] == Timeouts(connect=1, reconnect=2, confirm=3)
+
+
+def test_nothing_connects_before_open_and_nothing_works_before_or_after_it(servers: Servers) -> None:
+    publisher = StreamPublisher(FIRST, "events")
+    assert not servers.opened
+    with pytest.raises(
+        InvalidValue, match="got 'a call while it is not open', expected open\\(\\), or `with Stream"
+    ):
+        publisher.publish(b"a")
+    with publisher:
+        publisher.open()
+        assert publisher.publish(b"a") == 1
+    with pytest.raises(InvalidValue, match="a call while it is not open"):
+        publisher.flush()
+    publisher.close()
+    assert publisher.totals.confirmed == len(servers.opened) == 1
+
+
+def test_closing_waits_for_missing_confirms_but_not_longer_than_its_timeout(servers: Servers) -> None:
+    with StreamPublisher(FIRST, "events") as publisher:
+        publisher.add_encoded([(1, b"a")])
+    assert publisher.totals.confirmed == 1
+    servers.silent = True
+    with (
+        pytest.raises(StreamUnavailable, match=r"no confirm from the broker for 0\.\d+ seconds"),
+        StreamPublisher(FIRST, "events", timeouts=Timeouts(close=0.05)) as publisher,
+    ):
+        publisher.add_encoded([(1, b"a")])
+    assert (publisher.totals.unknown, publisher.totals.pending) == (1, 0)
+
+
+def test_the_error_of_the_block_is_raised_and_names_what_is_not_confirmed(servers: Servers) -> None:
+    servers.silent = True
+    publisher = StreamPublisher(FIRST, "events", timeouts=Timeouts(close=0.05))
+
+    def body() -> None:
+        with publisher:
+            publisher.add_encoded([(1, b"a")])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        body()
+    assert "no confirm from the broker" in caught.value.__notes__[0]
+
+
+def test_other_threads_are_refused_and_leave_the_publisher_as_it_was(servers: Servers) -> None:
+    with StreamPublisher(FIRST, "events") as publisher, ThreadPoolExecutor(4) as pool:
+        for call in (publisher.open, publisher.close, partial(publisher.publish, b"b"), publisher.flush):
+            with pytest.raises(InvalidValue, match="use of StreamPublisher: got 'a call in a second thread'"):
+                pool.submit(call).result()
+        assert publisher.publish(b"a") == 1
+    assert servers.stored.keys() == {1}
+
+
+def test_a_timeout_that_streams_do_not_have_is_refused() -> None:
+    with pytest.raises(
+        InvalidValue, match="blocked timeout: got 5, expected none, because StreamPublisher only has"
+    ):
+        StreamPublisher(FIRST, "events", timeouts=Timeouts(blocked=5))
+    with pytest.raises(
+        InvalidValue, match="confirm timeout: got 5, expected none, because StreamReader only has"
+    ):
+        StreamReader(FIRST, "events", timeouts=Timeouts(confirm=5))

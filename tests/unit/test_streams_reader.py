@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.streams import StreamReader, reader as module
+from rabbit_chx.streams import StreamReader, Timeouts, reader as module
 from tests.stream_chunks import a_chunk, sized
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rabbit_chx.streams.encoding import OffsetSpec
+    from rabbit_chx.streams.protocol.requests import OffsetSpec
 
 END = 200
 URL = "rabbitmq-stream://host"
@@ -66,7 +66,9 @@ def connection(monkeypatch) -> Connection:
 
 @pytest.fixture
 def reader(connection: Connection) -> StreamReader:
-    return StreamReader(URL, "s", timeout=0.1)
+    reader = StreamReader(URL, "s", timeouts=Timeouts(connect=0.1, reconnect=0.1))
+    reader.open()
+    return reader
 
 
 def offsets(reader: StreamReader, start: int, end: int) -> list[int]:

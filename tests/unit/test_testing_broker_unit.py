@@ -279,6 +279,43 @@ def test_the_fixture_starts_one_broker_a_session_of_the_release_asked_for(projec
     result.assert_outcomes(passed=2)
 
 
+PASSWORD = "geheim-91d0"
+HOSTILE_SETTINGS = {
+    "a broker that does not answer": {"RABBIT_CHX_BROKER_URL": f"amqp://me:{PASSWORD}@127.0.0.1:1/"},
+    "a URL with an error": {"RABBIT_CHX_BROKER_URL": f"amqp://me:{PASSWORD}@127.0.0.1:no/"},
+    "a URL of another scheme": {"RABBIT_CHX_BROKER_URL": f"\x1b]0;PWNED\x07://me:{PASSWORD}@h/"},
+    "a management URL with an error": {
+        "RABBIT_CHX_BROKER_URL": f"amqp://me:{PASSWORD}@127.0.0.1:1/",
+        "RABBIT_CHX_MANAGEMENT_URL": f"ftp://me:{PASSWORD}@h/",
+    },
+}
+
+
+@pytest.mark.parametrize("settings", HOSTILE_SETTINGS.values(), ids=HOSTILE_SETTINGS)
+def test_the_plugin_shows_no_password_and_nothing_raw(project, monkeypatch, settings):
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    project.makepyfile("def test_one(rabbitmq_broker): pass")
+    result = project.runpytest_subprocess("-p", "rabbit_chx.testing.plugin", "-vv", "--setup-show", "-l")
+    result.assert_outcomes(errors=1)
+    text = str(result.stdout) + str(result.stderr)
+    assert "RABBIT_CHX_" in text
+    assert PASSWORD not in text
+    assert "\x1b]0" not in text
+
+
+@pytest.mark.parametrize("release", ["", "4.3; id", "\x1b]0;PWNED\x07", "../..", "-v"])
+def test_a_release_that_is_none_is_refused_before_anything_is_started(project, monkeypatch, release):
+    monkeypatch.delenv("RABBIT_CHX_BROKER_URL", raising=False)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    project.makepyfile("def test_one(rabbitmq_broker): pass")
+    result = project.runpytest_subprocess("-p", "rabbit_chx.testing.plugin", f"--rabbitmq-release={release}")
+    result.assert_outcomes(errors=1)
+    assert ("invalid RabbitMQ release" if release else "broker is available") in str(result.stdout)
+    assert "\x1b]0" not in str(result.stdout)
+
+
 @pytest.mark.parametrize(("ci", "outcomes"), [("true", {"failed": 1, "errors": 1}), ("", {"skipped": 2})])
 def test_a_skipped_broker_test_fails_where_ci_is_set(project, monkeypatch, ci, outcomes):
     monkeypatch.setenv("CI", ci)

@@ -17,11 +17,11 @@ import pytest
 from rabbit_chx import InvalidValue
 from rabbit_chx.broker.amqp import connect, parameters_of
 from rabbit_chx.broker.management import Management
-from rabbit_chx.broker.tls import context, warn_if_unchecked
+from rabbit_chx.broker.tls import context, default_context, warn_if_unchecked
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import connect as connect_to_streams
-from rabbit_chx.streams.wire import Wire
+from rabbit_chx.streams.protocol.wire import Wire
 from rabbit_chx.urls import BrokerUrl
 
 EXTERNAL = "amqps://host/v?auth_mechanism=external"
@@ -35,7 +35,18 @@ def test_a_context_checks_certificate_and_name_by_default() -> None:
     checked, unchecked = context(**OPTIONS), context(**OPTIONS, verify=False)
     assert (checked.verify_mode, checked.check_hostname) == (ssl.CERT_REQUIRED, True)
     assert (unchecked.verify_mode, unchecked.check_hostname) == (ssl.CERT_NONE, False)
-    assert checked.minimum_version >= ssl.TLSVersion.TLSv1_2
+
+
+def test_tls_1_2_is_the_oldest_version_wherever_python_leaves_that_to_openssl(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = ssl.create_default_context()
+    made.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+    monkeypatch.setattr(ssl, "create_default_context", lambda: made)
+    assert default_context().minimum_version == ssl.TLSVersion.TLSv1_2
+    made.minimum_version = ssl.TLSVersion.TLSv1_3
+    assert default_context().minimum_version == ssl.TLSVersion.TLSv1_3
+    assert context(**OPTIONS).minimum_version >= ssl.TLSVersion.TLSv1_2
 
 
 @pytest.mark.parametrize(("option", "file"), [("--ca", "ca_file"), ("--cert", "cert_file")])

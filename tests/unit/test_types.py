@@ -20,8 +20,8 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 INTERNAL = (  # no user meets these
     "rabbit_chx.cli.",
-    *(f"rabbit_chx.consuming.{name}." for name in ("async_member", "async_workers", "member", "membership")),
-    *(f"rabbit_chx.consuming.{name}." for name in ("interruptions", "lanes", "workers")),
+    *(f"rabbit_chx.consuming.member.{name}." for name in ("interruptions", "lanes", "member", "membership")),
+    *(f"rabbit_chx.consuming.member.{name}." for name in ("loop_workers", "workers")),
     "rabbit_chx.publishing.connection.",
     "rabbit_chx.testing.external_node.",
     "rabbit_chx.topology.file.bindings.",

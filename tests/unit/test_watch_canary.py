@@ -13,6 +13,7 @@ from rabbit_chx.topology import (
     Observed,
     Queue,
     Release,
+    Ring,
     Router,
     Slots,
     Store,
@@ -138,6 +139,24 @@ def test_a_slot_of_the_file_may_lead_to_any_of_its_queues(monkeypatch) -> None:
     route = Router(now.topology, release=now.release, rings=now.rings).route
     assert all(route(ORDERS, str(key)) == (key.queue,) for key in found)
     assert all(key.expected == {key.queue} for key in keys_of(now))
+
+
+def test_a_slot_without_a_queue_gets_a_canary() -> None:
+    """A key that goes nowhere belongs to a queue of the start, or to any queue of the file."""
+    slots = Slots(ORDERS, 16, {"q0": 1, "q1": 1})
+    wanted = Topology("/", (Exchange(ORDERS, "x-modulus-hash"),), (Queue("q0"), Queue("q1")), slots=(slots,))
+    first = assume_applied(wanted)
+    without = tuple(bound for bound in first.topology.bindings if bound.destination != "q1")
+    now = replace(
+        first,
+        topology=replace(first.topology, bindings=without, queues=(Queue("q0"),)),
+        rings={name: ring if ring.destinations != ("q1",) else Ring() for name, ring in first.rings.items()},
+    )
+    route = Router(now.topology, release=now.release, rings=now.rings).route
+    for found in (keys_of(now, first=first), keys_of(now, wanted)):
+        lost = [key for key in found if route(ORDERS, str(key)) == ()]
+        assert len(lost) == 1
+        assert "q1" in (lost[0].expected or ())
 
 
 def test_an_exchange_that_does_not_exist_has_no_keys() -> None:

@@ -372,3 +372,20 @@ def test_a_ring_with_duplicate_bindings_is_as_it_was_at_the_start(release) -> No
         now = replace(first, rings={"orders": later})
         found = compare(None, snapshot(10.0, now, first)).ring_check.ring
         assert (found.status, found.misrouted) == ("drifted", pytest.approx(share, abs=0.001))
+
+
+@pytest.mark.parametrize(
+    ("name", "consumers", "recorded", "expected"),
+    [
+        ("q7", 0, (), True),  # as q0 to q3, with another number
+        ("archive", 0, ("archive",), True),
+        ("archive", 0, (), False),
+        ("q7", 1, (), False),  # a consumer drains it
+    ],
+)
+def test_an_unbound_queue_with_messages_is_stranded(name, consumers, recorded, expected) -> None:
+    now = replace(FIRST, recorded={"orders": frozenset(recorded)})
+    left = queue(name, 0, ready=2_684, consumers=consumers)
+    interval = compare(START, snapshot(10.0, now, **EVEN, **{name: left}))
+    assert problems(interval) == ([("stranded-messages", name)] if expected else [])
+    assert [row.depth for row in interval.rows if row.queue == name] == ([2_684] if expected else [])

@@ -12,11 +12,11 @@ import pytest
 
 from rabbit_chx.ring import Ring
 from rabbit_chx.watch import CanaryResults, Problem
-from rabbit_chx.watch.access import Access, Address
 from rabbit_chx.watch.page import page, pictures
 from rabbit_chx.watch.server import Server
+from rabbit_chx.watch.tokens import Access, Address
 from tests.browser import browser
-from tests.watching import HOSTILE, QUEUES, interval
+from tests.watching import HOSTILE, QUEUES, SCRIPTS, interval
 
 ROWS = "document.querySelectorAll('#rows > tr')"
 NAMES = f"[...{ROWS}].map((row) => row.querySelector('bdi').textContent)"
@@ -136,6 +136,39 @@ def test_hostile_names_stay_text(window, server, open_page) -> None:
             window.value(f"getComputedStyle(document.querySelector('[data-label={part}]')).direction")
             == "ltr"
         )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("policy", [True, False], ids=["with the policy", "without the policy"])
+def test_no_name_runs_a_script(window, server, open_page, policy) -> None:
+    """The names of an exchange, a virtual host, queues, canaries and users are those that others chose."""
+    problems = tuple(
+        Problem("canary-misrouted", name, f"its canary {name} arrived", name) for name in SCRIPTS
+    )
+    results = CanaryResults(sent=3, as_expected=2, misrouted=1, longest_seconds=0.25, problems=problems)
+    shown = interval(SCRIPTS, now=SCRIPTS[::-1], states={name: {"consumers": 0} for name in SCRIPTS})
+    attack = "".join(SCRIPTS)
+    server.show(replace(shown, exchange=attack, vhost=attack, release=attack).with_canaries(results))
+    open_page(len(SCRIPTS), policy=policy)
+    window.wait("document.querySelectorAll('#pictures svg').length === 3")
+    window.value("document.querySelectorAll('body *').forEach((one) => one.focus())")
+    assert window.value("document.getElementById('exchange').textContent") == attack
+    assert window.value(NAMES) == list(SCRIPTS[::-1])
+    made = "script:not(:first-of-type), img, iframe, [onload], [onerror], [onfocus], [onmouseover], [href^=javascript]"
+    assert window.value(f"document.querySelectorAll('{made}').length") == 0
+    # A script that runs calls a function that does not exist: open_page looks for the browser's complaint.
+    window.wait("document.readyState === 'complete'")
+
+
+@pytest.mark.long
+def test_a_browser_that_runs_a_script_in_a_name_complains(window, tmp_path) -> None:
+    """A control: pages that do not escape names are found out."""
+    (tmp_path / "page.html").write_text("<!doctype html><title>x</title>" + SCRIPTS[0])
+    window.complaints.clear()
+    window.open((tmp_path / "page.html").as_uri())
+    window.wait_for_complaint("ran is not defined")
+    window.open("about:blank")
+    window.complaints.clear()
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 from base64 import b64encode
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from time import monotonic
 from urllib.parse import urlsplit
 
@@ -15,8 +15,8 @@ import pytest
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.watch import server as module
-from rabbit_chx.watch.access import Access, Address
 from rabbit_chx.watch.server import Server
+from rabbit_chx.watch.tokens import Access, Address
 from tests.watching import HOSTILE, QUEUES, interval
 
 TOKEN = "correct-horse-battery"
@@ -315,6 +315,21 @@ def test_a_client_that_does_not_read_delays_no_other_client_and_is_dropped(
         assert len(server._events._newest) == 3  # the newest of each name; nothing is queued
         assert ask(server, "/metrics")[0] == 200
         eventually(lambda: server._http.followers._value == module._MOST_FOLLOWERS)
+
+
+def test_idle_strangers_keep_out_no_client_with_the_token() -> None:
+    with serving(TOKEN) as server, ExitStack() as stack:
+        server.show(interval())
+        follower = stack.enter_context(closing(connected(server)))
+        follower.request("GET", "/events", headers={"Authorization": f"Bearer {TOKEN}"})
+        events = follower.getresponse()
+        for _ in range(110):
+            stack.enter_context(socket.create_connection(server._http.server_address))
+        denied = [ask(server)[0] for _ in range(40)]
+        assert denied == [401] * 40
+        assert ask(server, "/metrics", Authorization=f"Bearer {TOKEN}")[0] == 200
+        assert events.fp.readline() == b"event: interval\n"
+        eventually(lambda: len(server._http._connections) <= module._MOST_WAITING + 1)
 
 
 def test_a_client_that_vanishes_is_forgotten(server: Server) -> None:

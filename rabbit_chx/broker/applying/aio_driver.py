@@ -138,7 +138,9 @@ class AioDriver(Driver):
             if "arguments" in arguments:
                 arguments["arguments"] = as_pika_writes(arguments["arguments"])
             if "properties" in arguments:
-                arguments["properties"] = spec.Basic.Properties(**arguments["properties"])
+                properties = dict(arguments["properties"])
+                kind = properties.pop("type", None)
+                arguments["properties"] = spec.Basic.Properties(**properties, message_type=kind)
             frame = _NO_WAIT.get(command.method)
             if frame is not None and command is not commands[-1]:
                 ahead.append(frame(**arguments, nowait=True))

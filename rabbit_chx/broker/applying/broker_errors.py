@@ -17,10 +17,12 @@ from rabbit_chx.plugins import why_refused_type
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.planning.steps import (
     Bind,
+    ClearPolicy,
     DeclareExchange,
     DeclareQueue,
     DeleteExchange,
     DeleteQueue,
+    SetPolicy,
     Step,
     Unbind,
 )
@@ -31,6 +33,7 @@ _INEQUIVALENT = re.compile(
 ).search
 # Text of rabbit_channel:check_vhost_queue_limit/2.
 _LIMIT = re.compile(r"queue limit in vhost '(.*)' \((\d+)\) is reached", re.DOTALL).search
+_USER = re.compile(r"refused for user '(.*)'", re.DOTALL).search
 _NOT_FOUND = re.compile(r"no (queue|exchange) '(.*)' in vhost '(.*)'", re.DOTALL).search
 
 
@@ -50,7 +53,7 @@ def why_refused(
     at = needs_of([step] if step is not None else [], rings)
     if denied := why_denied(text, needs_of(steps, rings) | also, at=at, what="the plan"):
         unrecorded = ", or apply without a record of the order" if f"'{ORDER_EXCHANGE}'" in text else ""
-        return denied + unrecorded
+        return denied + unrecorded + _policy_tag(text, steps)
     if found := _INEQUIVALENT(text):
         return _inequivalent(*(part.strip("'") for part in found.groups()))
     if unknown := why_refused_type(text):
@@ -69,6 +72,18 @@ def why_refused(
     if code == 541:
         return "the broker failed (541 INTERNAL_ERROR); its log has the reason"
     return f"the broker refused it: {code} {text}" if code else text
+
+
+def _policy_tag(text: str, steps: Iterable[Step]) -> str:
+    """The command for the tag that the policies of a plan need besides permissions."""
+    if not any(isinstance(step, (SetPolicy, ClearPolicy)) for step in steps):
+        return ""
+    user = _USER(text)
+    name = shlex.quote(user[1]) if user else "USER"
+    return (
+        f"; its policies also need the tag policymaker: `rabbitmqctl set_user_tags {name} policymaker` grants it, and replaces "
+        "the tags that the user has"
+    )
 
 
 def _inequivalent(argument: str, kind: str, name: str, received: str, current: str) -> str:

@@ -25,6 +25,7 @@ and dead-letters nothing. A message that was routed just before the switch may r
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
@@ -33,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, Pause, Refused, routed
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Beginning, Needs, Resources, why_denied
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
+from rabbit_chx.replies import is_made_by_broker
 from rabbit_chx.ring import Destination
 from rabbit_chx.topology.planning.drain_order import drain_stages
 
@@ -47,6 +49,7 @@ MARKER: Final = "x-rabbit-chx-marker"
 """The header that distinguishes a marker from a message; its value belongs to one drain."""
 
 _QUEUE: Final = "x-rabbit-chx-queue"
+_DRAIN: Final = re.compile(r"[0-9a-f]{16}")
 _POLL: Final = 0.05
 
 
@@ -62,9 +65,23 @@ class NotDrained(RabbitChxError, TimeoutError):
         return str(self.args[0])
 
 
-def is_marker(headers: Mapping[str, Any] | None) -> bool:
-    """Whether a message with these headers is a marker."""
-    return MARKER in (headers or {})
+def is_marker(exchange: str, routing_key: str, properties: Any) -> bool:
+    """Whether a message is a marker, and not one that only looks like it.
+
+    A marker comes through the default exchange, names the queue that it was sent to, and has an address that the broker
+    made. So a publisher to another exchange can make none, and a publisher that can make one has nothing published elsewhere.
+    """
+    headers = properties.headers or {}
+    if exchange or MARKER not in headers or not is_made_by_broker(properties.reply_to):
+        return False
+    drain = headers[MARKER]
+    known = isinstance(drain, str) and _DRAIN.fullmatch(drain) is not None
+    return known and headers.get(_QUEUE) == routing_key
+
+
+def answer_headers(properties: Any) -> dict[str, str]:
+    """The headers of the answer to a marker: only those that `is_marker` has checked."""
+    return {name: properties.headers[name] for name in (MARKER, _QUEUE)}
 
 
 class _Drain:
@@ -165,10 +182,9 @@ def pass_marker(channel: BlockingChannel, method: Basic.Deliver, properties: Bas
     """
     from rabbit_chx.broker.properties import Properties
 
-    if not is_marker(properties.headers):
+    if not is_marker(method.exchange, method.routing_key, properties):
         return False
-    if properties.reply_to:
-        channel.basic_publish("", properties.reply_to, b"", Properties(headers=properties.headers))
+    channel.basic_publish("", properties.reply_to, b"", Properties(headers=answer_headers(properties)))
     channel.basic_ack(method.delivery_tag)
     return True
 
@@ -254,11 +270,11 @@ async def pass_marker_async(message: AbstractIncomingMessage) -> bool:
     """As `pass_marker`, for a message of aio-pika that is acknowledged by hand."""
     from pamqp.commands import Basic
 
-    if not is_marker(message.headers):
+    reply_to = message.reply_to
+    if not is_marker(message.exchange or "", message.routing_key or "", message) or reply_to is None:
         return False
-    if message.reply_to:
-        properties = Basic.Properties(headers=dict(message.headers))
-        await message.channel.basic_publish(b"", routing_key=message.reply_to, properties=properties)
+    properties = Basic.Properties(headers=dict(answer_headers(message)))
+    await message.channel.basic_publish(b"", routing_key=reply_to, properties=properties)
     await message.ack()
     return True
 

@@ -6,23 +6,37 @@ between, the record has one entry too many, which readers ignore and the next ap
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from rabbit_chx.broker.applying.protocol import OnChannel
-from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, OrderRecord, anchor, entry, order_exchange
+from rabbit_chx.broker.reading.order_record import (
+    ORDER_EXCHANGE,
+    OrderRecord,
+    anchor,
+    departed,
+    entry,
+    order_exchange,
+)
 from rabbit_chx.broker.reading.ring_order import OrderEvidence, ring_of
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.ring import Ring, RingBinding, ToExchange
+from rabbit_chx.ring import Destination, Ring, RingBinding, ToExchange
 from rabbit_chx.topology.model import Binding, Exchange
 
 
 class OrderWriter:
     """Keeps the record of one virtual host while a plan is applied.
 
-    ``rings`` are those that the plan knows; the order of all others comes from the record itself.
+    ``rings`` are those that the plan knows; the order of all others comes from the record itself. ``departing`` are the
+    exchanges and queues that the plan unbinds and keeps.
     """
 
-    def __init__(self, evidence: OrderEvidence, rings: Mapping[str, Ring]) -> None:
+    def __init__(
+        self,
+        evidence: OrderEvidence,
+        rings: Mapping[str, Ring],
+        departing: Collection[tuple[str, Destination]] = (),
+    ) -> None:
+        self._departing = departing
         self._evidence = evidence
         self._rings = rings
         self._record = OrderRecord() if evidence.why_void else evidence.record
@@ -79,6 +93,9 @@ class OrderWriter:
             self._record.anchored.add(exchange)
             commands += self._drop(exchange, set(entries))
             commands.append(bind_command("bind", anchor(exchange)))
+        if (exchange, bound.destination) in self._record.departed:
+            self._record.departed.discard((exchange, bound.destination))
+            commands.append(bind_command("unbind", departed(exchange, bound.destination)))
         if one not in entries:
             entries[one] = self._next
             self._next += 1
@@ -86,8 +103,12 @@ class OrderWriter:
         return commands
 
     def unbind(self, bound: Binding) -> list[OnChannel]:
-        """Remove the entry of a binding that is gone."""
-        return self._drop(bound.source, {(bound.destination, bound.key)})
+        """Remove the entry of a binding that is gone, and record that its queue stays."""
+        dropped = self._drop(bound.source, {(bound.destination, bound.key)})
+        if (bound.source, bound.destination) not in self._departing:
+            return dropped
+        self._record.departed.add((bound.source, bound.destination))
+        return [*dropped, bind_command("bind", departed(bound.source, bound.destination))]
 
     def delete_exchange(self, name: str) -> list[OnChannel]:
         """Take back the entries of an exchange that is about to go; its anchor goes with it."""
@@ -99,6 +120,7 @@ class OrderWriter:
         for entries in self._record.entries.values():
             for one in [each for each in entries if each[0] == name]:
                 del entries[one]
+        self._record.departed = {each for each in self._record.departed if each[1] != name}
 
     def _drop(self, exchange: str, these: Iterable[tuple[str | ToExchange, str]]) -> list[OnChannel]:
         entries = self._record.entries.get(exchange, {})

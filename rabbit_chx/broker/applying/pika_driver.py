@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import ssl
-import threading
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pika import BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
@@ -30,8 +27,11 @@ from rabbit_chx.broker.properties import Properties
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.broker.timed_connection import TimedConnection
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.interruption import uninterrupted
 
 _T = TypeVar("_T")
+_HEADER_FRAME: Final = 20
+"""Bytes of the frame of a content header without its properties."""
 
 
 @contextmanager
@@ -135,11 +135,19 @@ class PikaDriver(Driver):
             getattr(channel._impl, command.method)(**command.arguments)  # noqa: SLF001
         arguments = dict(last.arguments)
         if "properties" in arguments:
-            arguments["properties"] = Properties(**arguments["properties"])
+            arguments["properties"] = properties = Properties(**arguments["properties"])
+            self._check_size(properties)
         answer = getattr(channel, last.method)(**arguments)
         if last.method == "basic_get":
             return answer[1]
         return None if answer is None else answer.method
+
+    def _check_size(self, properties: Properties) -> None:
+        """Raise if properties exceed a frame, because the broker would close the connection."""
+        size = _HEADER_FRAME + sum(map(len, properties.encode()))
+        most = self._connection._impl.params.frame_max  # noqa: SLF001 - as the broker has agreed to it
+        if size > most:
+            raise ValueError(f"properties of {size:,} bytes, more than the {most:,} of a frame")
 
     async def _close_channel(self) -> None:
         if self._channel is not None and self._channel.is_open and not self._torn:
@@ -176,32 +184,3 @@ def _deadline(connection: BlockingConnection, seconds: float) -> Iterator[None]:
         raise
     finally:
         impl._adapter_remove_timeout(timer)  # noqa: SLF001
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C take effect at the end of the block; a second one takes effect at once.
-
-    pika may lose an answer if it is interrupted while it reads it. Every later command then waits for that answer, the
-    one that releases the lock included. Nothing changes if the program has its own handler of SIGINT, or outside the
-    main thread.
-    """
-    in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    came = False
-
-    def remember(number: int, frame: FrameType | None) -> None:
-        nonlocal came
-        if came:
-            signal.default_int_handler(number, frame)
-        came = True
-
-    signal.signal(signal.SIGINT, remember)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if came:
-        raise KeyboardInterrupt

@@ -19,13 +19,22 @@ from typing import Any, Final
 from rabbit_chx.broker.applying.broker_errors import why_refused
 from rabbit_chx.broker.applying.lock import release_lock, take_lock
 from rabbit_chx.broker.applying.order_writer import OrderWriter
-from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, OverHttp, Refused, Surprise
+from rabbit_chx.broker.applying.protocol import (
+    Command,
+    Lost,
+    OnChannel,
+    OverHttp,
+    Pipelined,
+    Refused,
+    Surprise,
+)
 from rabbit_chx.broker.applying.step_commands import StepCommands, batches
 from rabbit_chx.broker.permissions import NOTHING, Needs
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, OrderRecord
 from rabbit_chx.broker.reading.ring_order import OrderEvidence
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
 from rabbit_chx.releases import Release
+from rabbit_chx.ring import Destination
 from rabbit_chx.topology.model import CONSISTENT_HASH, Exchange
 from rabbit_chx.topology.planning.steps import (
     Bind,
@@ -50,6 +59,8 @@ class Applied:
     """Steps whose work was found done."""
     remaining: tuple[Step, ...] = ()
     """Steps of a dry run."""
+    recorded: tuple[str, ...] = ()
+    """Exchanges whose order was recorded although no step concerned them."""
     unverified: tuple[str, ...] = ()
     """What the broker may have ignored: without the management API, it could not be read back."""
 
@@ -60,7 +71,7 @@ class Applied:
 def check_plan(plan: Plan, vhost: str, *, seen: bool) -> None:
     """Refuse what cannot be applied at all, before anything is touched."""
     reasons = list(plan.refusals)
-    if plan.steps and plan.vhost != vhost:
+    if (plan.steps or plan.to_record) and plan.vhost != vhost:
         reasons.append(
             f"the plan is for virtual host {plan.vhost!r}, but the connection leads to {vhost!r}: "
             "open one to the plan's"
@@ -96,7 +107,7 @@ def plan_commands(
     read back and to record the order of rings. Without ``lock``, the caller already holds the lock. ``also`` are
     further permissions that the caller needs; errors list them with those of the steps.
     """
-    if not plan.steps:
+    if not (plan.steps or (plan.to_record and record and seen)):
         return Applied()
     work = StepCommands(plan.vhost, seen=seen, records=record and seen)
     why = partial(_why, plan=plan, work=work, also=also)
@@ -133,9 +144,10 @@ def _all_steps(
                 if on_step is not None:
                     for step in plan.steps[before : len(work.worked)]:
                         on_step(step)
+        recorded = yield from _record(plan, work)
     except _TROUBLE as trouble:
         begun = len(work.worked)
-        failed = None if at is None else plan.steps[begun]
+        failed = None if at is None or begun == len(plan.steps) else plan.steps[begun]
         raise ApplyStopped(
             why(trouble, failed),
             done=plan.steps[:begun],
@@ -146,8 +158,21 @@ def _all_steps(
     return Applied(
         tuple(step for step, worked in pairs if worked),
         tuple(step for step, worked in pairs if not worked),
+        recorded=recorded,
         unverified=tuple(work.unverified),
     )
+
+
+def _record(plan: Plan, work: StepCommands) -> Generator[Command, Any, tuple[str, ...]]:
+    """Record the order of rings that is known, but that no step has recorded."""
+    recorded = []
+    for exchange in plan.to_record if work.order is not None else ():
+        assert work.order is not None
+        commands = work.order.adopt(exchange, (yield OverHttp("bindings_from", (plan.vhost, exchange))))
+        if commands:
+            yield Pipelined(tuple(commands))
+            recorded.append(exchange)
+    return tuple(recorded)
 
 
 def _begin(plan: Plan, work: StepCommands) -> Generator[Command, Any, None]:
@@ -156,13 +181,27 @@ def _begin(plan: Plan, work: StepCommands) -> Generator[Command, Any, None]:
         if any(isinstance(step, Unbind) for step in plan.steps):
             yield OnChannel("exchange_delete", {"exchange": ORDER_EXCHANGE})
         return
-    if not any(isinstance(step, (Bind, Unbind, DeleteExchange)) for step in plan.steps):
+    changes_rings = any(isinstance(step, (Bind, Unbind, DeleteExchange)) for step in plan.steps)
+    if not (changes_rings or plan.to_record):
         return
     exchanges = yield OverHttp("exchanges", (plan.vhost,))
     work.know_types(exchanges)
     evidence = yield from _evidence(plan.vhost, exchanges)
     work.release = evidence.release
-    work.order = OrderWriter(evidence, {change.exchange: change.before for change in plan.changes})
+    rings = {**plan.to_record, **{change.exchange: change.before for change in plan.changes}}
+    work.order = OrderWriter(evidence, rings, _departing(plan))
+
+
+def _departing(plan: Plan) -> set[tuple[str, Destination]]:
+    """The rings of the plan, each with a queue that it unbinds and keeps."""
+    rings = {change.exchange for change in plan.changes}  # not slots, which have one queue after the other
+    found: set[tuple[str, Destination]] = set()
+    for step in plan.steps:
+        if isinstance(step, (Bind, Unbind)) and isinstance(step.binding.destination, str):
+            change = found.add if isinstance(step, Unbind) else found.discard
+            change((step.binding.source, step.binding.destination))
+    deleted = {step.name for step in plan.steps if isinstance(step, DeleteQueue)}
+    return {(source, queue) for source, queue in found if source in rings and queue not in deleted}
 
 
 def _evidence(vhost: str, exchanges: Iterable[Exchange]) -> Generator[Command, Any, OrderEvidence]:
@@ -187,7 +226,7 @@ def _why(trouble: Exception, step: Step | None, plan: Plan, work: StepCommands, 
             return why_refused(trouble.code, trouble.text, step, plan.steps, rings, also)
         case Lost() if step is not None:
             return f"{trouble}; whether this step was still done is not known: plan again"
-        case BrokerUnavailable() if step is not None:
+        case BrokerUnavailable() if step is not None and not trouble.permanent:
             return f"{trouble}; plan again to see whether this step was done"
         case _:
             return str(trouble)

@@ -12,6 +12,8 @@ A record lives no longer than what it describes:
   every ring in an order of its own. On Khepri both survive, and rings keep their order (tried on 3.10, 4.0 and 4.3).
 - A queue that is deleted takes its entry along. So does the ring's exchange, to which `anchor` leads.
 
+A queue that a plan unbinds and keeps gets another entry, `departed`, so that messages left in it are found.
+
 It cannot show that somebody unbound a destination and bound it again with the same weight; only the node knows.
 """
 
@@ -30,6 +32,7 @@ CLUSTER: Final = "x-cluster"
 
 _SEQUENCE: Final = "sequence"
 _WEIGHT: Final = "weight"
+_DEPARTED: Final = "departed"
 
 
 def order_exchange(cluster: str) -> Exchange:
@@ -49,6 +52,11 @@ def entry(bound: Binding, number: int) -> Binding:
     )
 
 
+def departed(exchange: str, queue: Destination) -> Binding:
+    """The binding that records that this queue was part of the ring."""
+    return Binding(ORDER_EXCHANGE, queue, exchange, {_DEPARTED: "true"})
+
+
 @dataclass
 class OrderRecord:
     """What is recorded of all rings of a virtual host."""
@@ -57,6 +65,8 @@ class OrderRecord:
     """By exchange, the number of the bind of each destination with its weight."""
     anchored: set[str] = field(default_factory=set)
     """The exchanges that have an anchor."""
+    departed: set[tuple[str, Destination]] = field(default_factory=set)
+    """Exchanges, each with a queue that was unbound and kept."""
 
     @classmethod
     def read(cls, bindings: Iterable[Binding]) -> OrderRecord:
@@ -68,6 +78,8 @@ class OrderRecord:
             number, weight = bound.arguments.get(_SEQUENCE), bound.arguments.get(_WEIGHT)
             if not bound.arguments and bound.destination == ToExchange(bound.key):
                 record.anchored.add(bound.key)
+            elif _DEPARTED in bound.arguments:
+                record.departed.add((bound.key, bound.destination))
             elif isinstance(weight, str) and isinstance(number, str) and number.isdecimal():
                 record.entries.setdefault(bound.key, {})[bound.destination, weight] = int(number)
         return record
@@ -75,6 +87,16 @@ class OrderRecord:
     def numbers(self, exchange: str) -> dict[tuple[Destination, str], int]:
         """What may be believed of one exchange."""
         return self.entries.get(exchange, {}) if exchange in self.anchored else {}
+
+    @property
+    def queues(self) -> dict[str, frozenset[str]]:
+        """The queues of each exchange, bound or not."""
+        listed = {(name, destination) for name, ring in self.entries.items() for destination, _ in ring}
+        found: dict[str, set[str]] = {}
+        for exchange, destination in listed | self.departed:
+            if isinstance(destination, str):
+                found.setdefault(exchange, set()).add(destination)
+        return {exchange: frozenset(queues) for exchange, queues in found.items()}
 
     @property
     def next_number(self) -> int:

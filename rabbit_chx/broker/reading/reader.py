@@ -31,6 +31,7 @@ from rabbit_chx.topology.model import (
     RESERVED,
     Binding,
     Exchange,
+    NodeState,
     Observed,
     Queue,
     RingSource,
@@ -72,19 +73,28 @@ def read(
     parsed = Release.parse(version, store=store)
     order = next((exchange for exchange in exchanges if exchange.name == ORDER_EXCHANGE), None)
     record = OrderRecord.read(bindings)
-    evidence = OrderEvidence(parsed, order, overview.cluster, _count_nodes(management), record)
+    nodes = _nodes(management)
+    evidence = OrderEvidence(parsed, order, overview.cluster, len(nodes) if nodes else None, record)
     rings, sources, unreadable = _rings(topology, evidence, node, management)
     kept = {queue.name for queue in topology.queues}
+    unreadable_rings = frozenset(each.name for each in topology.hash_exchanges if each.name not in rings)
+    topology = replace(topology, policies=tuple(policies), unordered=unreadable_rings)
     observed = Observed(
-        topology=in_ring_order(replace(topology, policies=tuple(policies)), rings),
+        topology=in_ring_order(topology, rings),
         release=parsed,
         product=overview.product,
         exchange_types=overview.exchange_types,
         rings=rings,
         ring_sources=sources,
+        unrecorded=frozenset(
+            name for name, ring in rings.items() if evidence.lacks(ring, topology.bindings_from(name))
+        ),
         backlog={queue.name: count for queue, count in counted if queue.name in kept and count is not None},
         worker_pool_size=None if node is None else read_worker_pool_size(node),
         cluster=overview.cluster,
+        nodes=nodes,
+        without_majority=_without_majority(management, vhost, nodes),
+        recorded=record.queues,
         unseen=(*unreadable, *_unseen(parsed, store, node)),
     )
     return observed if pairs is None else learn(observed, pairs)
@@ -155,11 +165,22 @@ def _still(bindings: Sequence[Binding], management: Management, vhost: str, exch
     return sorted(map(repr, bindings)) == sorted(map(repr, management.bindings_from(vhost, exchange)))
 
 
-def _count_nodes(management: Management) -> int | None:
+def _nodes(management: Management) -> dict[str, NodeState] | None:
     try:
-        return len(management.nodes())
+        return management.nodes()
     except BrokerUnavailable:
         return None
+
+
+def _without_majority(
+    management: Management, vhost: str, nodes: Mapping[str, NodeState] | None
+) -> tuple[str, ...]:
+    """The quorum queues of which most members are down; while all nodes run, the broker is not asked."""
+    down = {name for name, state in (nodes or {}).items() if not state.running}
+    if not down:
+        return ()
+    members = management.members(vhost)
+    return tuple(sorted(name for name, of in members.items() if 2 * len(down & set(of)) >= len(of)))
 
 
 def _unseen(release: Release, store: Store | None, node: NodeAccess | None) -> list[str]:

@@ -23,9 +23,11 @@ from rabbit_chx.broker.reading.order_record import CLUSTER, ORDER_EXCHANGE, Orde
 from rabbit_chx.errors import Contradiction, InvalidValue, RingUnknown, Unpredictable
 from rabbit_chx.inference import infer
 from rabbit_chx.releases import Release, Store
-from rabbit_chx.ring import Destination, Ring, RingBinding, ToExchange
+from rabbit_chx.ring import Destination, Ring, RingBinding, ToExchange, named
 from rabbit_chx.topology.model import BIND_SEQUENCE, Binding, Exchange, Observed, RingSource, Topology
 
+_FEW: Final = 3
+"""The most bindings that a message names."""
 CHANGED: Final = "it changed while it was read"
 _NO_SOURCE: Final = (
     "neither AMQP nor the management API shows the order of the buckets, and {reason}; pass a node command, or pairs of "
@@ -53,12 +55,27 @@ class OrderEvidence:
             return f"the record is gone: the broker was restarted, or {ORDER_EXCHANGE!r} deleted"
         if self.exchange.arguments.get(CLUSTER) != self.cluster:
             return f"the record was made in another cluster than {self.cluster!r}"
+        return self.why_useless
+
+    @property
+    def why_useless(self) -> str:
+        """Why no record can be believed in this cluster; nothing if one can."""
         release = self.release
         if release.store is Store.MNESIA and (release.major, release.minor) < (3, 11) and self.nodes != 1:
             # Up to 3.10 a node that goes down takes its durable classic queues out of the rings of the others.
             unseen = "" if self.nodes else "; only users with the tag monitoring see how many nodes there are"
             return f"RabbitMQ {release} keeps the order of a ring only on a single node{unseen}"
         return ""
+
+    def lacks(self, ring: Ring, bindings: Sequence[Binding]) -> bool:
+        """Whether this order could be recorded, but is not."""
+        each = {(bound.destination, bound.key) for bound in bindings}
+        single = len(each) == len({destination for destination, _ in each}) > 1
+        if not (single and ring.known) or ring.dead or self.why_useless:
+            return False
+        recorded = {} if self.why_void else self.record.numbers(bindings[0].source)
+        in_order = sorted(each & recorded.keys(), key=recorded.__getitem__)
+        return tuple(destination for destination, _ in in_order) != ring.destinations
 
     def numbers(self, bindings: Sequence[Binding]) -> list[int] | str:
         """The number of the bind command of each binding of one exchange, or why they are unknown."""
@@ -70,7 +87,7 @@ class OrderEvidence:
         if missing and set(each) <= set(carried):
             return self.why_void or self._why_renumbered(carried.values()) or [carried[one] for one in each]
         if missing:
-            return f"the order of {len(missing)} of its {len(set(each))} bindings was not recorded"
+            return _why_unrecorded(bindings[0].source, missing, recorded)
         return self.why_void or [recorded[one] for one in each]
 
     def _why_renumbered(self, carried: Collection[int]) -> str:
@@ -82,6 +99,19 @@ class OrderEvidence:
         if not isinstance(first, int) or sum(number < first for number in carried) > 1:
             return f"the broker was restarted after some of its bindings got their {BIND_SEQUENCE}"
         return ""
+
+
+def _why_unrecorded(
+    exchange: str, missing: Collection[tuple[Destination, str]], recorded: Collection[object]
+) -> str:
+    if not recorded:
+        return f"the order of exchange {exchange!r} was not recorded"
+    some = [f"{named(destination)} with weight {key}" for destination, key in sorted(missing, key=str)[:_FEW]]
+    more = ", ..." * (len(missing) > _FEW)
+    return (
+        f"the record of exchange {exchange!r} lacks the {'binding' if len(missing) == 1 else 'bindings'} of "
+        f"{', '.join(some)}{more}, which another program made"
+    )
 
 
 def ring_of(
@@ -128,7 +158,7 @@ def _agree(buckets: Sequence[Destination], listed: Sequence[RingBinding], releas
 
 
 def in_ring_order(topology: Topology, rings: Mapping[str, Ring]) -> Topology:
-    """The same topology with sorted bindings: those of a known ring in the order of its buckets."""
+    """The same topology with sorted bindings: those of a known ring in the order of its buckets, others by name."""
     buckets = {
         (name, destination): bucket
         for name, ring in rings.items()
@@ -146,7 +176,12 @@ def in_ring_order(topology: Topology, rings: Mapping[str, Ring]) -> Topology:
             repr(sorted(bound.arguments.items())),
         )
 
-    return replace(topology, bindings=tuple(sorted(topology.bindings, key=place)))
+    known = {name for name, ring in rings.items() if ring.known}
+    return replace(
+        topology,
+        bindings=tuple(sorted(topology.bindings, key=place)),
+        unordered=(topology.unordered | rings.keys()) - known,
+    )
 
 
 def learn(observed: Observed, pairs: Mapping[str, Iterable[tuple[Any, Destination]]]) -> Observed:
@@ -170,7 +205,21 @@ def learn(observed: Observed, pairs: Mapping[str, Iterable[tuple[Any, Destinatio
             rings[name], sources[name], possible[name] = _learnt(exchange, *known, seen)
     possible = {name: some for name, some in possible.items() if some}
     topology = in_ring_order(observed.topology, rings)
-    return replace(observed, topology=topology, rings=rings, ring_sources=sources, possible_rings=possible)
+    inferred = {name for name, source in sources.items() if source == "inference" and _is_plain(rings[name])}
+    return replace(
+        observed,
+        topology=topology,
+        rings=rings,
+        ring_sources=sources,
+        possible_rings=possible,
+        unrecorded=(observed.unrecorded - {name for name, ring in rings.items() if not ring.known})
+        | inferred,
+    )
+
+
+def _is_plain(ring: Ring) -> bool:
+    """Whether each binding has its own destination, and that destination has buckets."""
+    return len(ring.destinations) == len(ring.bindings)
 
 
 def _learnt(

@@ -12,6 +12,8 @@ This module never turns the tracer on over HTTP: ``PUT /api/vhosts/NAME`` also r
 
 from __future__ import annotations
 
+import re
+import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,10 +28,37 @@ from rabbit_chx.broker.reading.erlang_rings import erlang_binary
 from rabbit_chx.broker.reading.node import NodeAccess
 from rabbit_chx.broker.reasons import why_refused
 from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.interruption import uninterrupted
 
 _TRACE: Final = "amq.rabbitmq.trace"
 _QUEUE: Final = {"x-queue-type": "classic", "x-max-length": 10_000, "x-max-length-bytes": 64 << 20}
 """The queue of copies drops its oldest messages, so that a slow network costs the broker no memory."""
+_TURN_ON: Final = """
+Ours = fun() -> [N || {rabbit_chx_tracer, V, _} = N <- global:registered_names(), V =:= VHOST] end,
+case Ours() =:= [] andalso rabbit_trace:enabled(VHOST) of
+    true -> on_before;
+    false ->
+        Stop = fun() -> rpc:multicall(rabbit_trace, stop, [VHOST]) end,
+        Name = {rabbit_chx_tracer, VHOST, RUN},
+        Run = spawn(fun() ->
+            receive stop -> ok after MILLISECONDS -> ok end,
+            global:unregister_name(Name),
+            Ours() =:= [] andalso Stop()
+        end),
+        yes = global:register_name(Name, Run),
+        rpc:multicall(rabbit_trace, start, [VHOST]),
+        started
+end."""
+"""The last of the runs that trace a virtual host turns the tracer off; a tracer of somebody else stays on."""
+_TURN_OFF: Final = """
+case global:whereis_name({rabbit_chx_tracer, VHOST, RUN}) of
+    undefined -> not_ours;
+    Run ->
+        Monitor = monitor(process, Run),
+        Run ! stop,
+        receive {'DOWN', Monitor, _, _, _} -> stopped after 10000 -> late end
+end."""
+_TEMPLATE: Final = re.compile(r"\b(?:VHOST|RUN|MILLISECONDS)\b")
 _PREFETCH: Final = 1_000
 _TICK: Final = 0.2
 _OWN: Final[Resources] = {("queue", Beginning("amq.gen-"))}
@@ -51,17 +80,24 @@ class TracedMessage:
 
 
 @contextmanager
-def traced(node: NodeAccess, vhost: str) -> Iterator[None]:
-    """Turn on the tracer of a virtual host on all nodes of the cluster, and off afterwards, unless it was on before."""
-    name = erlang_binary(vhost)
-    if node.eval(f"rabbit_trace:enabled({name}).").strip() == "true":
-        yield
-        return
-    node.eval(f"rpc:multicall(rabbit_trace, start, [{name}]), started.")
+def traced(node: NodeAccess, vhost: str, *, at_most: float) -> Iterator[None]:
+    """Turn on the tracer of a virtual host on all nodes of the cluster, and off afterwards, unless it was on before.
+
+    A process on the node turns it off after ``at_most`` seconds, in case this program is killed.
+    """
+    names = {
+        "VHOST": erlang_binary(vhost),
+        "RUN": erlang_binary(secrets.token_hex(8)),
+        "MILLISECONDS": str(int(at_most * 1000)),
+    }
     try:
+        # A node command that is interrupted leaves open whether it has taken effect.
+        with uninterrupted():
+            node.eval(_TEMPLATE.sub(lambda found: names[found[0]], _TURN_ON))
         yield
     finally:
-        node.eval(f"rpc:multicall(rabbit_trace, stop, [{name}]), stopped.")
+        with uninterrupted():
+            node.eval(_TEMPLATE.sub(lambda found: names[found[0]], _TURN_OFF))
 
 
 def sample(

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rabbit_chx.ring import Ring, named
+from rabbit_chx.text import counted
+from rabbit_chx.topology.checks.stranded import Stranded, stranded
 from rabbit_chx.topology.diff import (
     BindingDifference,
     DestinationDifference,
@@ -24,7 +26,7 @@ from rabbit_chx.topology.diff import (
     diff,
     weight_of,
 )
-from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Topology
+from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Topology, wire_text
 
 KINDS: Final = (
     "missing-type",
@@ -46,6 +48,7 @@ KINDS: Final = (
     "ring-unknown",
     "slot",
     "slot-balance",
+    "stranded",
 )
 """All kinds of drift."""
 
@@ -75,7 +78,17 @@ def drift(wanted: Topology, observed: Observed, *, strict: bool = False) -> tupl
         if isinstance(each, ObjectDifference) and each.found is None and isinstance(each.wanted, Exchange):
             missing.add(each.wanted.name)
         found += _drifts(each, observed, missing, strict=strict)
+    if observed.bindings_seen:
+        found += map(_stranded, stranded(wanted, observed))
     return tuple(sorted(found, key=lambda one: KINDS.index(one.kind)))
+
+
+def _stranded(found: Stranded) -> Drift:
+    message = (
+        f"holds {counted(found.messages, 'message')}, but is no longer bound to exchange {found.exchange!r}: consume them, then "
+        "delete it"
+    )
+    return Drift("stranded", f"queue {found.queue!r}", message, queue=found.queue)
 
 
 def _drifts(
@@ -128,9 +141,11 @@ def _object(difference: ObjectDifference) -> Iterator[Drift]:
 
 def _property(where: str, changed: Property, *, is_policy: bool) -> Drift:
     if changed.is_argument:
-        message = f"argument {changed.name} is {changed.found!r}, expected {changed.wanted!r}"
+        message = (
+            f"argument {changed.name} is {wire_text(changed.found)}, expected {wire_text(changed.wanted)}"
+        )
         return Drift("arguments", where, f"{message}; declaring it again would not change it")
-    message = f"{changed.name} is {changed.found!r}, expected {changed.wanted!r}"
+    message = f"{changed.name} is {wire_text(changed.found)}, expected {wire_text(changed.wanted)}"
     return Drift("policy" if is_policy else "attributes", where, message)
 
 

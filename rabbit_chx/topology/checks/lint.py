@@ -91,9 +91,10 @@ def _restart_message(ring: Ring, share: float, *, order_known: bool) -> str:
             f"the next restart sorts the ring, which moves {share:.1%} of the keys. Sort the destinations in the file "
             f"(by weight as text, then by name), {slots}"
         )
+    moves = f", {share:.1%} of the keys would move" if share else " it is the same"
     return (
         f"RabbitMQ {ring.release} on Mnesia rebuilds the ring nearly sorted at boot, in an unpredictable order; sorted "
-        f"completely, {share:.1%} of the keys would move. Set default_worker_pool_size = 1 in rabbitmq.conf and sort "
+        f"completely{moves}. Set default_worker_pool_size = 1 in rabbitmq.conf and sort "
         f"the destinations in the file, {slots}"
     )
 
@@ -136,7 +137,7 @@ def _co_partitioned(topology: Topology, observed: Observed) -> Iterator[Finding]
     """The pairs whose rings differ from each other on the broker, whether or not they differ from the file."""
     for first, second in topology.co_partitioned:
         live = [_live_numbers(topology, observed, name) for name in (first, second)]
-        if None not in live and live[0] != live[1]:
+        if None not in live and live[0] != live[1] and not {first, second} & topology.unordered:
             message = (
                 "the rings differ on the broker, so keys that belong together are separated. `rabbit-chx check` shows "
                 "which of them differs from the file"

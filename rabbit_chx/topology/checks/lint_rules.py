@@ -30,6 +30,7 @@ from rabbit_chx.topology.model import (
     Queue,
     Topology,
     hashing_exchanges,
+    order_matters,
 )
 from rabbit_chx.topology.slot_division import MOST_SLOTS, SLOTS_PER_QUEUE, recommended_count
 
@@ -289,6 +290,19 @@ def _short_lived(topology: Topology) -> Iterator[Finding]:
             yield _warning("short-lived", named(queue.name), message)
 
 
+# -- unknown orders ----------------------------------------------------------------------------------
+
+
+def _unknown_order(topology: Topology) -> Iterator[Finding]:
+    for exchange in topology.hash_exchanges:
+        if exchange.name in topology.unordered and order_matters(topology.bindings_from(exchange.name)):
+            message = (
+                "the file does not know its bind order, so no routes are predicted from the file, and every order "
+                "matches it. Export the exchange again, with access to a node"
+            )
+            yield _warning("unknown-order", named(exchange), message)
+
+
 # -- more than one exchange --------------------------------------------------------------------------
 
 
@@ -296,6 +310,8 @@ def _co_partitioned(topology: Topology) -> Iterator[Finding]:
     for first, second in topology.co_partitioned:
         shapes = [_shape(topology, name) for name in (first, second)]
         where = f"exchanges {first!r} and {second!r}"
+        if {first, second} & topology.unordered:
+            continue
         if None in shapes:
             missing = second if shapes[1] is None else first
             message = (
@@ -333,4 +349,5 @@ RULES: Final = (
     _drop_head,
     _transient,
     _short_lived,
+    _unknown_order,
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from rabbit_chx.errors import InvalidValue, Unquoted
@@ -17,7 +18,16 @@ from rabbit_chx.names import VALID_NAME, name_flaw
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.file.exportable import by_name
 from rabbit_chx.topology.file.problems import Document, check_values
-from rabbit_chx.topology.model import RESERVED, Binding, Exchange, Policy, Queue, QueueType, Topology
+from rabbit_chx.topology.model import (
+    RESERVED,
+    Binding,
+    Exchange,
+    Policy,
+    Queue,
+    QueueType,
+    Topology,
+    order_matters,
+)
 from rabbit_chx.topology.slot_division import divide
 
 if TYPE_CHECKING:
@@ -36,7 +46,8 @@ def from_definitions(value: Any, vhost: str | None = None) -> Topology:
     """The topology of one virtual host in parsed definitions; ``vhost`` selects it if there are several.
 
     The bindings of an exchange keep their order in the file, or have that of ``x-bind-seq`` where each has this
-    argument. No broker has that order: see :func:`unordered_rings`.
+    argument. Neither is evidence of the order of a ring, so ``unordered`` of the topology names the exchanges with
+    several destinations.
     """
     document = Document("definitions", value=value)
     check_values(document)
@@ -78,12 +89,7 @@ def _vhosts(found: Definitions, wanted: Sequence[str], document: Document) -> li
 
 def unordered_rings(topology: Topology) -> list[str]:
     """The consistent-hash exchanges whose order in definitions is not that of any ring."""
-    return [each.name for each in topology.hash_exchanges if _is_unordered(topology.bindings_from(each.name))]
-
-
-def _is_unordered(bindings: Sequence[Binding]) -> bool:
-    is_numbered = all(bound.sequence is not None for bound in bindings)
-    return len({bound.destination for bound in bindings}) > 1 and not is_numbered
+    return [each.name for each in topology.hash_exchanges if order_matters(topology.bindings_from(each.name))]
 
 
 # Of the parameters in an export, those with a name of their own.
@@ -136,13 +142,14 @@ def _topology(found: Definitions, document: Document, vhost: str) -> Topology:
         for _, each in own("policies")
     ]
     names = {each.name for each in exchanges}, {each.name for each in queues}
-    return Topology(
+    topology = Topology(
         vhost,
         exchanges=by_name(exchanges),
         queues=by_name(queues),
         bindings=tuple(_in_order(_bindings(own("bindings"), *names, document))),
         policies=by_name(policies),
     )
+    return replace(topology, unordered=frozenset(unordered_rings(topology)))
 
 
 def _queue(index: int, found: DefinedQueue, document: Document) -> Queue:

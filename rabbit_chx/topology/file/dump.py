@@ -105,6 +105,7 @@ def _exchange(topology: Topology, exchange: Exchange) -> dict[str, Any]:
     values = {
         "type": exchange.type,
         **keyed,
+        "order": "unknown" if exchange.name in topology.unordered else None,
         "durable": exchange.durable,
         "auto-delete": exchange.auto_delete,
         "internal": exchange.internal,

@@ -20,6 +20,7 @@ from rabbit_chx.topology.model import (
     Policy,
     Queue,
     Topology,
+    order_matters,
 )
 
 _Named = TypeVar("_Named", Exchange, Queue, Policy)
@@ -62,6 +63,8 @@ def exportable(
     kept = replace(
         topology, exchanges=exchanges, queues=queues, bindings=tuple(bindings), policies=policies, slots=slots
     )
+    unordered = (name for name in topology.unordered & hashing if order_matters(kept.bindings_from(name)))
+    kept = replace(kept, unordered=frozenset(unordered))
     return kept, tuple(notes)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Any, Final
 
 from rabbit_chx.errors import Unquoted
@@ -39,18 +39,22 @@ def read_json(text: str, name: str) -> Document:
     except RecursionError:
         document.fail(None, "nesting", Unquoted("more"), f"at most {MAX_DEPTH} levels")
     if has_duplicates:
-        for duplicate in _Scan(text, ()).duplicates:
-            document.report_duplicate(*duplicate)
+        _Scan(text, (), document.report_duplicate)
     return document
 
 
 class _Scan:
     """One pass over the tokens of a valid JSON text."""
 
-    def __init__(self, text: str, wanted: Container[Path]) -> None:
+    def __init__(
+        self,
+        text: str,
+        wanted: Container[Path],
+        on_duplicate: Callable[[str, int, int], None] = lambda _key, _first, _again: None,
+    ) -> None:
+        """Scan; ``on_duplicate`` is called for each key that a mapping has twice, with both positions."""
         self.positions = Positions()
-        self.duplicates: list[tuple[str, int, int]] = []
-        """Keys that a mapping has twice, with both positions."""
+        self._on_duplicate = on_duplicate
         self._wanted = wanted
         self._tokens = _TOKEN.finditer(text)
         start = next(self._tokens)
@@ -74,7 +78,7 @@ class _Scan:
         while (token := next(self._tokens))[0] != "}":
             key = json.loads(token[0])
             if key in keys:
-                self.duplicates.append((key, keys[key], token.start()))
+                self._on_duplicate(key, keys[key], token.start())
             keys.setdefault(key, token.start())
             at = (*path, key)
             value = next(self._tokens)

@@ -33,6 +33,7 @@ _TYPES_OF: Final = {
     "queues": HASHING,
     "destinations": HASHING,
     "slots": HASHING,
+    "order": (CONSISTENT_HASH,),
 }
 _BOTH: Final = ("both the argument and its shorthand", "only one of them")
 _RESERVED_HINT: Final = "The broker reserves names that begin with amq."
@@ -57,6 +58,7 @@ def build_topology(file: File, document: Document) -> Topology:
             if lookup.is_valid(("policies", name), name)
         ),
         co_partitioned=tuple(_co_partitioned(file, lookup)),
+        unordered=frozenset(name for name, each in file.exchanges.items() if each.order == "unknown"),
     )
 
 

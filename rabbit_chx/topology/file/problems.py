@@ -18,6 +18,8 @@ Path: TypeAlias = tuple[str | int, ...]
 """The path from the top of a file to a value: keys of mappings and indices of lists."""
 
 MAX_DEPTH: Final = 50
+MOST_PROBLEMS: Final = 100
+"""The problems of a file that are described; the others are only counted."""
 
 
 @dataclass
@@ -53,20 +55,23 @@ class Problem:
 
 
 class InvalidTopology(InvalidValue):
-    """All problems of a topology, one per line."""
+    """The problems of a topology, one per line; of very many, the first hundred and the number of the others."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[Problem], others: int = 0) -> None:
         self.problems: tuple[Problem, ...] = tuple(
             sorted(dict.fromkeys(problems), key=lambda each: (each.line or 0, each.column or 0))
         )
         """In the order of the file."""
-        super().__init__("topology", f"{len(self.problems)} problems", "none")
+        self.others: int = others
+        """The number of further problems."""
+        super().__init__("topology", f"{len(self.problems) + others} problems", "none")
 
     def _text(self) -> str:
-        return "\n".join(map(str, self.problems))
+        more = [f"and {self.others} more problems"] if self.others else []
+        return "\n".join([*map(str, self.problems), *more])
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (InvalidTopology, (self.problems,))
+        return (InvalidTopology, (self.problems, self.others))
 
 
 @dataclass
@@ -84,7 +89,9 @@ class Document:
     find_positions: Callable[[Container[Path]], Positions] = lambda _: Positions()
     """Find the positions of some paths and of their parents; all positions of a large file would fill the memory."""
     found: list[tuple[Path | int | None, bool, str]] = field(default_factory=list)
-    """The problems: where, whether at the key, and the message."""
+    """The first problems: where, whether at the key, and the message."""
+    others: int = 0
+    """The number of further problems."""
 
     @cached_property
     def _lines(self) -> list[int]:
@@ -105,23 +112,30 @@ class Document:
 
     def report_duplicate(self, key: str, first: int, again: int) -> None:
         """Add the problem of a key that its mapping has already."""
+        if len(self.found) >= MOST_PROBLEMS:
+            self.others += 1
+            return
         hint = f"The first is in line {self.line_and_column(first)[0]}"
         self.add(again, InvalidValue(f"key {key!r}", Unquoted("a duplicate"), "unique keys", hint))
 
     def add(self, at: Path | int | None, error: InvalidValue, *, at_key: bool = False) -> None:
         """Add a problem."""
-        if at not in self.reported:
+        if at in self.reported:
+            return
+        if len(self.found) < MOST_PROBLEMS:
             self.found.append((at, at_key, str(error)))
+        else:
+            self.others += 1
 
     def fail(self, at: Path | int | None, what: str, got: object, expected: str, hint: str = "") -> NoReturn:
         """Raise all problems including this one, which makes the rest of the file unreadable."""
         self.add(at, InvalidValue(what, got, expected, hint))
-        raise InvalidTopology(self._problems())
+        raise InvalidTopology(self._problems(), self.others)
 
     def raise_problems(self) -> None:
         """Raise all problems, if there are any."""
         if self.found:
-            raise InvalidTopology(self._problems())
+            raise InvalidTopology(self._problems(), self.others)
 
     def _problems(self) -> Iterator[Problem]:
         paths = [at for at, _, _ in self.found if isinstance(at, tuple)]

@@ -119,6 +119,8 @@ class FileExchange(Entry):
     """Queues and exchanges bound to a hash exchange, in bind order; use it instead of queues."""
     bindings: list[FileBinding] | None = None
     """Bindings with keys and arguments, in bind order; for a hash exchange instead of queues."""
+    order: Literal["unknown"] | None = None
+    """unknown: the bindings of an x-consistent-hash exchange are not in bind order, so no routes are predicted; export writes it."""
     slots: Annotated[int, Field(ge=1, le=MOST_SLOTS)] | None = None
     """The number of slot exchanges between a hash exchange and its queues, which share them by weight; 64 suits most."""
     alternate_exchange: Text | None = None

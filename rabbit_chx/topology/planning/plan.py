@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from rabbit_chx.movement import moved
 from rabbit_chx.releases import Release, Store
 from rabbit_chx.ring import Ring, ToExchange
+from rabbit_chx.text import counted
+from rabbit_chx.topology.checks.cluster import why_unchangeable
 from rabbit_chx.topology.checks.lint_rules import invalid_names
 from rabbit_chx.topology.checks.ordered_queues import as_declared
 from rabbit_chx.topology.checks.release_settings import release_refusals
@@ -87,6 +89,7 @@ def plan(
     """
     request = Request(wanted, observed, strategy, prune, force, max_moved)
     part = _part(request)
+    part.refusals += filter(None, [why_unchangeable(observed) if part.steps else ""])
     part.notes += _restart_notes(part, request)
     part.notes += [f"not seen: {what}" for what in observed.unseen]
     return Plan(
@@ -97,6 +100,11 @@ def plan(
         tuple(part.notes),
         tuple(part.refusals),
         tuple(part.left_alone),
+        {
+            each.name: observed.rings[each.name]
+            for each in wanted.hash_exchanges
+            if each.name in observed.unrecorded
+        },
     )
 
 
@@ -243,8 +251,8 @@ def _bindings(source: str, group: Sequence[BindingDifference | RingDifference], 
     if extra and not request.prune:
         some = ", ".join(repr(str(binding.destination)) for binding in extra[:3]) + ", ..." * (len(extra) > 3)
         part.notes.append(
-            f"exchange {source!r}: {len(extra)} bindings that the file does not name are left alone ({some}); "
-            "--prune removes them"
+            f"exchange {source!r}: {counted(len(extra), 'binding')} that the file does not name {'is' if len(extra) == 1 else 'are'} "
+            f"left alone ({some}); only a plan with prune removes them"
         )
     return part
 
@@ -278,7 +286,7 @@ def _prune(differences: Sequence[Difference], request: Request) -> Part:
             )
         elif messages and not request.force:
             part.refusals.append(
-                f"queue {queue.name!r} is not in the file and holds {messages} messages: drain it first, or use force"
+                f"queue {queue.name!r} is not in the file and holds {counted(messages, 'message')}: drain it first, or use force"
             )
     return part
 

@@ -181,9 +181,16 @@ class Plan:
     """The reasons why the plan must not be applied, each with a hint."""
     left_alone: tuple[str, ...] = ()
     """Differences that the plan leaves unless the caller asks for more: rings of another or unknown order."""
+    to_record: Mapping[str, Ring] = field(default_factory=dict)
+    """The rings whose order is known but not recorded, by exchange; applying the plan records them, even without steps."""
 
     def __bool__(self) -> bool:
         return bool(self.steps)
+
+    @property
+    def differs(self) -> bool:
+        """Whether the broker differs, or may differ, from the topology, in something to apply or in the order of a ring."""
+        return bool(self.steps or self.left_alone)
 
     @property
     def destructive(self) -> tuple[Step, ...]:

@@ -21,6 +21,7 @@ from rabbit_chx.topology.model import (
     Binding,
     Exchange,
     Observed,
+    RingSource,
     Slots,
     Topology,
     hashing_exchange,
@@ -46,12 +47,11 @@ def assume_applied(topology: Topology, release: str | Release = NEWEST) -> Obser
     }
     applied = replace(topology.expanded(queue_of), co_partitioned=())
     rings = {exchange.name: applied.ring(exchange.name, parsed) for exchange in applied.hash_exchanges}
-    return Observed(
-        applied,
-        parsed,
-        rings=rings,
-        ring_sources={name: "trivial" if len(ring.bindings) < 2 else "node" for name, ring in rings.items()},
-    )
+    sources: dict[str, RingSource] = {
+        name: "unknown" if not ring.known else "trivial" if len(ring.bindings) < 2 else "node"
+        for name, ring in rings.items()
+    }
+    return Observed(applied, parsed, rings=rings, ring_sources=sources)
 
 
 def what_if(
@@ -72,6 +72,9 @@ def what_if(
         remove: the queues to remove.
         weights: the new weight of each queue to change.
         release: the release of the broker.
+
+    Raises:
+        RingUnknown: the topology does not know the bind order.
     """
     found, parsed = hashing_exchange(topology, exchange), Release.parse(release)
     before = weights_of(topology, found)
@@ -83,7 +86,7 @@ def what_if(
     if target == before:
         return ()
     wanted = tuple(Binding(exchange, destination, str(weight)) for destination, weight in target.items())
-    case = Case(exchange, topology.ring(exchange, parsed), wanted)
+    case = Case(exchange, topology.ring(exchange, parsed).require_known(), wanted)
     first, *others = strategies(case, found, topology)
     return (replace(first, chosen=True), *others)
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from rabbit_chx import RabbitChxError
-from rabbit_chx.consuming import Batch, Message
-from spark_connector.handed_out import HandedOut
+from rabbit_chx.consuming import Batch
+from rabbit_chx.consuming.messages import Delivery
+from spark_connector.queues.handed_out import HandedOut
 
 EARLIER = {"session": "earlier", "rows": 70}
 
 
 def batch(first: int, count: int, connection: int = 0) -> Batch:
-    messages = [Message(b"%d" % tag, "key", queue="q", tag=tag) for tag in range(first, first + count)]
+    messages = [Delivery(b"%d" % tag, "key", queue="q", tag=tag) for tag in range(first, first + count)]
     return Batch(tuple(messages), connection)
 
 
@@ -20,7 +21,7 @@ def at(rows: int) -> dict[str, object]:
     return {"session": "this", "rows": rows}
 
 
-def tags(messages: list[Message]) -> list[int]:
+def tags(messages: list[Delivery]) -> list[int]:
     return [message.tag for message in messages]
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from rabbit_chx import BrokerWouldFail, ConsistentHashExchange, Field, InvalidValue, ModulusHashExchange
-from spark_connector.mirror import ModulusMirror, RingMirror, header_column
+from spark_connector.routing.mirror import ModulusMirror, RingMirror, header_column
 
 RELEASES = ["3.10.8", "3.13.7", "4.3.6"]
 QUEUES = {f"q{number}": 1 + number % 3 for number in range(10)}

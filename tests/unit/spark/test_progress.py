@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_connector import progress
-from spark_connector.progress import ProgressLine
 from spark_connector.session import SessionSettings
+from spark_connector.writing import progress
+from spark_connector.writing.progress import ProgressLine
 
 
 @pytest.fixture

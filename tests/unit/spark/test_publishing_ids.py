@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from spark_connector.publishing_ids import MAX_ROWS, NotRepeatable, PublishingIds
+from spark_connector.writing.publishing_ids import MAX_ROWS, NotRepeatable, PublishingIds
 
 ROWS = [b"row %d" % number for number in range(100)]
 

@@ -18,8 +18,8 @@ from rabbit_chx import (
     Unroutable,
 )
 from rabbit_chx.errors import MissingDependency
-from spark_connector.queue_column import Prediction, index_behind, queue_of, register_queue_of
-from spark_connector.spread_rows import _likely, _summary, spread
+from spark_connector.routing.queue_column import Prediction, index_behind, queue_of, register_queue_of
+from spark_connector.routing.spread_rows import _likely, _summary, spread
 
 BY_KEY = ConsistentHashExchange(["q0", "q1"])
 BY_HEADER = ConsistentHashExchange(["q0", "q1"], hash_header="tenant")

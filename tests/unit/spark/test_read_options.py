@@ -8,11 +8,11 @@ from importlib.metadata import version
 
 import pytest
 
-from spark_connector.offsets import Positions, milliseconds
 from spark_connector.options import OPTIONS, WriteOptions
-from spark_connector.read_options import READ_OPTIONS, ReadOptions
-from spark_connector.read_rows import ReadJob
-from spark_connector.readers import StreamingReader
+from spark_connector.reading.offsets import Positions, milliseconds
+from spark_connector.reading.options import READ_OPTIONS, ReadOptions
+from spark_connector.reading.readers import StreamingReader
+from spark_connector.reading.rows import ReadJob
 from tests.unit.complaints import complaint
 
 URL = "amqp://user:CANARY@host:5673/vh"

@@ -12,10 +12,11 @@ import pytest
 
 from rabbit_chx import Field
 from rabbit_chx.consuming import Message
+from rabbit_chx.consuming.messages import Delivery
 from spark_connector.options import ConnectionOptions
-from spark_connector.queue_options import QUEUE_OPTIONS, QueueOptions, no_batch_of_a_queue
-from spark_connector.queue_rows import partitions, record_batch, rows
-from spark_connector.read_columns import QUEUE_COLUMNS
+from spark_connector.queues.options import QUEUE_OPTIONS, QueueOptions, no_batch_of_a_queue
+from spark_connector.queues.rows import partitions, record_batch, rows
+from spark_connector.reading.columns import QUEUE_COLUMNS
 from tests.stream_messages import PROPERTIES
 from tests.unit.complaints import complaint
 
@@ -24,13 +25,13 @@ ALL = tuple(QUEUE_COLUMNS)
 
 
 def message(body: bytes = b"x", **properties: object) -> Message:
-    return Message(
+    return Delivery(
         body,
         "key",
         queue="q",
         exchange="orders",
         redelivered=body == b"again",
-        properties=pika.BasicProperties(**properties),
+        decoded=vars(pika.BasicProperties(**properties)),
     )
 
 

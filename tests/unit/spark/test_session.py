@@ -14,8 +14,8 @@ from pyspark.sql import types as t
 from rabbit_chx import InvalidValue
 from spark_connector import RabbitMQDataSource
 from spark_connector.options import WriteOptions
-from spark_connector.queue_options import QueueOptions
-from spark_connector.read_options import ReadOptions
+from spark_connector.queues.options import QueueOptions
+from spark_connector.reading.options import ReadOptions
 from spark_connector.session import SessionSettings, set_python_of_tasks
 from tests.unit.complaints import complaint
 

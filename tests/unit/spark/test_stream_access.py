@@ -13,12 +13,13 @@ import pytest
 from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.streams import Bounds
 from rabbit_chx.urls import BrokerUrl
-from spark_connector import RabbitMQDataSource, stream_access
-from spark_connector.ranges import DataLoss
-from spark_connector.read_options import ReadOptions
-from spark_connector.readers import StreamingReader
-from spark_connector.saved_offsets import SavedOffset
-from spark_connector.stream_access import StreamAccess
+from spark_connector import RabbitMQDataSource
+from spark_connector.reading import stream_access
+from spark_connector.reading.options import ReadOptions
+from spark_connector.reading.ranges import DataLoss
+from spark_connector.reading.readers import StreamingReader
+from spark_connector.reading.saved_offsets import SavedOffset
+from spark_connector.reading.stream_access import StreamAccess
 from tests.unit.test_management import BINDING_COLUMNS, FLAGS, QUEUE_COLUMNS, serving
 
 BINDING = {"source": "top", "routing_key": "", "arguments": {}}
@@ -139,7 +140,7 @@ class Cluster:
     def __init__(self) -> None:
         self.leader, self.replica = Node(100, 7_000), Node(100, 7_000)
 
-    def connected(self, _options, _opened, *, leader: bool = False, **_) -> Node:
+    def connected(self, _options, _stream="", *, leader: bool = False, **_) -> Node:
         return self.leader if leader else self.replica
 
     def recreate(self, end: int) -> None:
@@ -150,6 +151,7 @@ class Cluster:
 def cluster(monkeypatch):
     cluster = Cluster()
     monkeypatch.setattr(stream_access, "connected", cluster.connected)
+    monkeypatch.setattr(stream_access, "stream_reader", cluster.connected)
     monkeypatch.setattr(stream_access, "bounds", lambda node, stream: Bounds(0, node.end))
     monkeypatch.setattr(stream_access, "stored_at", lambda node, stream, offset: node.stored_at(offset))
     monkeypatch.setattr(stream_access, "_PAUSE_SECONDS", 0.001)

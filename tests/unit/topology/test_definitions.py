@@ -94,6 +94,7 @@ SHOP = Topology(
         Binding("orders", "q1", "3", {"x-bind-seq": 2}),
     ),
     policies=(Policy("shards", "^logs$", "exchanges", {"routing-key": "1234", "shards-per-node": 2}, 3),),
+    unordered=frozenset({"orders"}),
 )
 
 

@@ -121,18 +121,18 @@ SHARDS = WANTED.policies[0]
 @pytest.mark.parametrize(
     ("thing", "change", "kind", "part"),
     [
-        (ORDERS, {"arguments": {"hash-header": "x"}}, "arguments", "hash-header is 'x', expected 'tenant'"),
+        (ORDERS, {"arguments": {"hash-header": "x"}}, "arguments", 'hash-header is "x", expected "tenant"'),
         *(
             (QUEUE_C, {"arguments": arguments}, "arguments", "x-max-length")
             for arguments in ({}, {"x-max-length": 11}, {"x-max-length": "10"}, {"x-max-length": 10.0})
         ),
-        (ORDERS, {"type": "x-modulus-hash"}, "attributes", "type is 'x-modulus-hash'"),
-        *((ORDERS, {name: True}, "attributes", "is True") for name in ("auto_delete", "internal")),
-        *((thing, {"durable": False}, "attributes", "durable is False") for thing in (ORDERS, QUEUE_A)),
-        (QUEUE_A, {"type": "classic"}, "attributes", "type is 'classic', expected 'quorum'"),
-        (QUEUE_A, {"exclusive": True}, "attributes", "exclusive is True"),
-        (SHARDS, {"pattern": "logs"}, "policy", "pattern is 'logs'"),
-        (SHARDS, {"apply_to": "all"}, "policy", "apply-to is 'all'"),
+        (ORDERS, {"type": "x-modulus-hash"}, "attributes", 'type is "x-modulus-hash"'),
+        *((ORDERS, {name: True}, "attributes", "is true") for name in ("auto_delete", "internal")),
+        *((thing, {"durable": False}, "attributes", "durable is false") for thing in (ORDERS, QUEUE_A)),
+        (QUEUE_A, {"type": "classic"}, "attributes", 'type is "classic", expected "quorum"'),
+        (QUEUE_A, {"exclusive": True}, "attributes", "exclusive is true"),
+        (SHARDS, {"pattern": "logs"}, "policy", 'pattern is "logs"'),
+        (SHARDS, {"apply_to": "all"}, "policy", 'apply-to is "all"'),
         (SHARDS, {"priority": 1}, "policy", "priority is 1"),
         (SHARDS, {"definition": {"shards-per-node": 3}}, "policy", "definition is"),
     ],
@@ -321,3 +321,31 @@ def test_a_slot_whose_only_binding_is_dead():
     dead = Ring.of(["b"]).bind("b", 2).unbind("b", 1)
     one = only(replace(observed, rings={SLOTS.names[7]: dead}), TOP)
     assert (one.kind, one.where) == ("dead-binding", "binding of queue 'b' to exchange 'tenants.slot.7'")
+
+
+@pytest.mark.parametrize(
+    ("queue", "recorded", "expected"),
+    [
+        ("orders.5", (), ["stranded"]),
+        ("archive", ("archive",), ["stranded"]),
+        ("archive", (), []),
+        ("orders.named", (), []),
+    ],
+)
+def test_an_unbound_queue_with_messages_that_was_part_of_an_exchange(queue, recorded, expected):
+    bindings = (Binding("orders", "orders.0", "1"), Binding("orders", "orders.1", "1"))
+    wanted = Topology(
+        exchanges=WANTED.exchanges[:1], queues=(Queue("orders.0"), Queue("orders.1")), bindings=bindings
+    )
+    there = replace(wanted, queues=(*wanted.queues, Queue(queue)))
+    observed = Observed(
+        topology=there,
+        rings={"orders": Ring.of({"orders.0": 1, "orders.1": 1})},
+        backlog={"orders.0": 7, queue: 2_684},
+        recorded={"orders": frozenset(recorded)},
+    )
+    assert kinds(observed, wanted) == expected
+    assert kinds(replace(observed, backlog={queue: 0}), wanted) == []
+    for one in drift(wanted, observed):
+        assert "2,684 messages" in one.message
+        assert one.queue == queue

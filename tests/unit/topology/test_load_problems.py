@@ -233,9 +233,9 @@ def test_among_many_names_only_the_first_problems_suggest_one():
     found = problems(
         f'schema: 1\nqueues: {{"orders.{{0..9999}}": {{}}}}\nexchanges: {{x: {{type: x-consistent-hash, queues: [{unknown}]}}}}'
     )
-    assert len(found) == 5_000
     assert found[0].endswith("Did you mean 'orders.0'?")
-    assert found[-1].endswith("Declare it under queues")
+    assert found[99].endswith("Declare it under queues")
+    assert found[100:] == ["and 4900 more problems"]
 
 
 MEMORY = """
@@ -250,7 +250,7 @@ with open(sys.argv[1], "w") as file:
 try:
     load(sys.argv[1])
 except InvalidTopology as error:
-    problems = len(str(error).splitlines())
+    problems = len(error.problems) + error.others
 (peak,) = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")]
 print(problems, peak)
 """
@@ -263,6 +263,28 @@ def test_20_000_problems_of_one_file_take_less_than_200_megabytes(tmp_path):
     count, peak = map(int, done.stdout.split())
     assert count == 20_000
     assert peak < 200_000, f"{peak} kB"
+
+
+DUPLICATES = """
+import sys
+from rabbit_chx.topology.file.load import loads
+from rabbit_chx.topology.file.problems import InvalidTopology
+try:
+    loads('{"schema": 1, "queues": {' + '"a":0,' * 500_000 + '"b":{}}}', format="json", name="t")
+except InvalidTopology as error:
+    lines = str(error).splitlines()
+(peak,) = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")]
+print(len(lines), peak, lines[0], lines[-1], sep="\\n")
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read as on Linux")
+def test_of_500_000_duplicate_keys_the_first_hundred_are_reported():
+    done = ran([sys.executable, "-c", DUPLICATES], check=True, timeout=120)
+    count, peak, first, last = done.stdout.splitlines()
+    assert first.startswith("t:1:32: invalid key 'a': got a duplicate")
+    assert (count, last) == ("101", "and 499900 more problems")
+    assert int(peak) < 200_000, f"{peak} kB"
 
 
 def test_a_long_chain_of_exchanges_loads():
@@ -294,7 +316,8 @@ def test_too_many_names_in_ranges_are_refused():
         ('{"schema": 1,\n "queues": {"a": {}, "b": {}, "a": {}}}', "t:2:31", "key 'a'"),
         ('{"schema": 1,\n\t"vhsot": "a"}', "t:2:2", "Did you mean 'vhost'?"),
         ('{"schema": 1,\n "vhost": 5}', "t:2:11", "expected text"),
-        ('{"schema": 1,}', "t:1:14", "invalid JSON"),
+        # Python 3.13 and later report the comma, earlier ones what follows it.
+        ('{"schema": 1,}', "t:1:13" if sys.version_info >= (3, 13) else "t:1:14", "invalid JSON"),
         ('{"schema": 1', "t:1:13", "invalid JSON"),
         ('{"schema": 01}', "t:1:13", "invalid JSON"),
         ('{"schema": 1} {}', "t:1:15", "Extra data"),

@@ -64,10 +64,11 @@ def test_the_record_counts_only_while_the_broker_has_kept_its_rings(found, reaso
 @pytest.mark.parametrize(
     ("recorded", "reason"),
     [
-        (RECORDED[1:], "the order of 3 of its 3"),  # the exchange was deleted and declared again
-        ([anchor("x"), entry(A, 1), entry(B, 2)], "the order of 1 of its 3"),
-        ([*RECORDED[:2], entry(replace(A, key="1"), 9), entry(B, 10)], "the order of 1 of its 3"),
-        ([], "the order of 3 of its 3"),
+        # The exchange was deleted and declared again.
+        (RECORDED[1:], "the order of exchange 'x' was not recorded"),
+        ([anchor("x"), entry(A, 1), entry(B, 2)], "lacks the binding of exchange 'c'"),
+        ([*RECORDED[:2], entry(replace(A, key="1"), 9), entry(B, 10)], "lacks the binding of queue"),
+        ([], "the order of exchange 'x' was not recorded"),
     ],
 )
 def test_a_record_that_lacks_a_binding_gives_no_order(recorded, reason) -> None:

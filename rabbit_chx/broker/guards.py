@@ -1,0 +1,59 @@
+"""Who may use an open client: the process that opened it, and where it allows one thread, that thread.
+
+A forked child inherits the sockets of its parent. Whatever the child sent would arrive in the middle of the parent's frames, and a
+lock may be held forever by a thread that the child lacks. So a client asks its guard before it takes a lock or touches a socket.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from rabbit_chx.errors import InvalidValue
+
+
+class Guard:
+    """Remembers who opened a client.
+
+    Args:
+        client: the name of the class, for errors.
+        one_thread: whether only the thread that opened the client may use it.
+        again: the call that opens the client.
+    """
+
+    def __init__(self, client: str, *, one_thread: bool = False, again: str = "open()") -> None:
+        self._client = client
+        self._again = again
+        self._one_thread = one_thread
+        self._process: int | None = None
+        self._thread: int | None = None
+
+    def opened(self) -> None:
+        """Let the calling process and thread use the client from now on."""
+        self._process, self._thread = os.getpid(), threading.get_ident()
+
+    @property
+    def inherited(self) -> bool:
+        """Whether another process opened the client: its sockets, threads and locks must not be touched, not even to close them."""
+        return self._process is not None and self._process != os.getpid()
+
+    def check(self) -> None:
+        """Check that the caller may use the client.
+
+        Raises:
+            InvalidValue: another process opened it, or another thread where one thread is allowed.
+        """
+        if self.inherited:
+            raise InvalidValue(
+                f"use of {self._client}",
+                "a call in a forked process",
+                "calls in the process that opened it",
+                f"Call {self._again} after the fork",
+            )
+        if self._one_thread and self._thread not in {None, threading.get_ident()}:
+            raise InvalidValue(
+                f"use of {self._client}",
+                "a call in a second thread",
+                "calls in the thread that opened it",
+                f"Open a {self._client} in each thread",
+            )

@@ -1,0 +1,185 @@
+"""The exchange that ``route``, ``ring`` and ``simulate`` are about: by its queues, in a topology file, or on a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from rabbit_chx.cli.options import (
+    ACCESS_OPTIONS,
+    BROKER_OPTIONS,
+    EXCHANGE,
+    MANAGEMENT_OPTIONS,
+    NO_RINGS,
+    exchange_option,
+    file_option,
+    mirror_of,
+    parse_queue,
+    release_option,
+    store_option,
+    the_exchange,
+    with_login,
+    with_management,
+)
+from rabbit_chx.cli.verb import bundle, option, with_options
+from rabbit_chx.exchange import ConsistentHashExchange
+from rabbit_chx.releases import Release
+from rabbit_chx.ring import Ring
+
+if TYPE_CHECKING:
+    from rabbit_chx.cli.broker_access import BrokerAccess
+    from rabbit_chx.topology.model import Topology
+
+_of_exchange = partial(option, group=EXCHANGE)
+
+
+@dataclass(frozen=True)
+class Located:
+    """An exchange of a topology file or of a broker."""
+
+    topology: Topology
+    exchange: str
+    release: Release
+    rings: Mapping[str, Ring]
+    """The rings on the broker; empty for a file."""
+
+    def mirror(self) -> ConsistentHashExchange:
+        """The mirror of the exchange, which must be an x-consistent-hash exchange."""
+        return mirror_of(self.topology, self.exchange, self.release, self.rings)
+
+
+@dataclass(frozen=True)
+class Described:
+    """The exchange that the options describe."""
+
+    broker: Mapping[str, Any]
+    """The options of a broker."""
+    queues: tuple[str, ...]
+    hash_header: str | None
+    hash_property: str | None
+    release: str
+    store: str | None
+    file: str | None
+    exchange: str | None
+
+    def __post_init__(self) -> None:
+        by_queues = self.queues or self.hash_header or self.hash_property
+        if self.file is not None and by_queues:
+            raise click.UsageError(
+                "--file replaces --queue, --hash-header and --hash-property: leave those out"
+            )
+        if self.file is None and self.queues and self.exchange:
+            raise click.UsageError("--exchange needs --file or --url, without --queue")
+        if self.file is None and not self.queues and self.exchange and not self.broker["url"]:
+            raise click.UsageError("--exchange needs --file or --url")
+        if self.file is None and not self.queues and not (self.exchange and self.broker["url"]):
+            raise click.UsageError(
+                "missing --queue NAME[=WEIGHT]: repeat it for each queue in bind order, or pass --file, or --exchange and --url"
+            )
+        self._check_options_of_broker()
+
+    def _check_options_of_broker(self) -> None:
+        """Refuse options without effect."""
+        source = click.get_current_context().get_parameter_source
+        no_effect = (
+            ("release", "store") if self.is_on_broker else ("url", "node", "probe", "pairs", "amqp_only")
+        )
+        for name in no_effect:
+            if source(name) is ParameterSource.COMMANDLINE:
+                where = (
+                    "an exchange that is read from a broker" if self.is_on_broker else "--queue and --file"
+                )
+                raise click.UsageError(f"--{name.replace('_', '-')} has no effect on {where}: leave it out")
+        if self.is_on_broker and (self.hash_header or self.hash_property or self.broker["amqp_only"]):
+            raise click.UsageError(
+                "an exchange of a broker is read from the management API: leave out --amqp-only, --hash-header and --hash-property"
+            )
+
+    @property
+    def live(self) -> BrokerAccess:
+        """The broker; most runs need none, and start faster without what it imports."""
+        from rabbit_chx.cli.broker_access import with_access
+
+        live: BrokerAccess = with_access(with_management(with_login(dict(self.broker))))["live"]
+        return live
+
+    @property
+    def is_on_broker(self) -> bool:
+        """Whether the exchange is read from a broker."""
+        return self.file is None and not self.queues
+
+    def mirror(self) -> ConsistentHashExchange:
+        """The mirror of the exchange, which must be an x-consistent-hash exchange."""
+        if (found := self.located()) is not None:
+            return found.mirror()
+        return ConsistentHashExchange(
+            [parse_queue(queue) for queue in self.queues],
+            release=self.release,
+            store=self.store,
+            hash_header=self.hash_header,
+            hash_property=self.hash_property,
+        )
+
+    def located(self) -> Located | None:
+        """The exchange in the file or on the broker; None if its queues describe it."""
+        if self.file is not None:
+            from rabbit_chx.topology.file.load import load
+
+            topology = load(self.file)
+            release = Release.parse(self.release, store=self.store)
+            return Located(topology, the_exchange(topology, self.exchange), release, NO_RINGS)
+        return read_exchange(self.live, self.exchange or "") if self.is_on_broker else None
+
+
+def read_exchange(live: BrokerAccess, exchange: str) -> Located:
+    """An exchange of a broker, which must hash or lead to one that does."""
+    from rabbit_chx.topology.model import Topology
+
+    observed = live.read(Topology(vhost=live.given.vhost))
+    return Located(observed.topology, exchange, observed.release, observed.rings)
+
+
+_LIVE = (*BROKER_OPTIONS, *MANAGEMENT_OPTIONS, *ACCESS_OPTIONS)
+_NAMES = tuple(
+    str(each.name)
+    for each in reversed(with_options(lambda: None, _LIVE).__click_params__)  # type: ignore[attr-defined]
+)
+
+exchange_options = bundle(
+    _of_exchange(
+        "-q",
+        "--queue",
+        "queues",
+        multiple=True,
+        metavar="NAME[=WEIGHT]",
+        help="Queue and weight, in bind order.",
+    ),
+    _of_exchange("--hash-header", metavar="H", help="Header to hash."),
+    _of_exchange(
+        "--hash-property",
+        metavar="P",
+        shell_complete=lambda *_: ["message_id", "correlation_id", "timestamp"],
+        help="Property to hash: message_id, correlation_id or timestamp.",
+    ),
+    file_option(help="Topology file with the exchange, instead of --queue."),
+    exchange_option(
+        group=EXCHANGE,
+        help="Exchange of --file, if several hash; without --file and --queue, an exchange of the broker.",
+    ),
+    release_option(group=EXCHANGE, help="The broker's release."),
+    store_option(group=EXCHANGE, help="Metadata store, if it is not the default of the release."),
+    *_LIVE,
+    gather=lambda given: {
+        "described": Described(
+            broker={name: given.pop(name) for name in _NAMES},
+            **{name: given.pop(name) for name in Described.__dataclass_fields__ if name != "broker"},
+        ),
+        **given,
+    },
+)
+"""The options that describe an exchange; the command gets them as ``described``."""

@@ -1,0 +1,1 @@
+"""Changing the queues of an exchange under load."""

@@ -1,0 +1,1 @@
+"""One member of a group: its seat, its queues, its handlers."""

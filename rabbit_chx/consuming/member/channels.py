@@ -1,0 +1,73 @@
+"""Use channels of pika so that their queues stay in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Final
+
+from pika import BlockingConnection
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import AMQPChannelError, ChannelClosedByBroker
+from pika.spec import PRECONDITION_FAILED
+
+from rabbit_chx.broker.amqp import expecting_refusals
+from rabbit_chx.consuming.member.priorities import DISPLACING
+
+_TICK: Final = 0.5
+_LOWEST: Final = -(1 << 31)
+
+
+def close_in_one_step(channels: Mapping[BlockingChannel | None, str], prefetch: int) -> None:
+    """Close channels so that the broker requeues their messages in one step and in order.
+
+    pika's own close() cancels the consumers first. The broker then activates other members at once, and they get later
+    messages before the requeued ones.
+
+    A channel that is given with a queue is first displaced there: a temporary consumer with the highest priority takes
+    over, and the channel requeues its messages. All of them go to the temporary consumer, which has the same prefetch, and
+    closing that one requeues them in one step. Without this, the broker may keep the closed consumer
+    (`Release.keeps_dead_consumers`); it never keeps one with the highest priority.
+    """
+    closing = {each: queue for each, queue in channels.items() if each is not None and each.is_open}
+    others = [_displace(channel, queue, prefetch) for channel, queue in closing.items() if queue]
+    _close(closing)
+    _close(others)
+
+
+def is_stream(connection: BlockingConnection, queue: str) -> bool:
+    """Whether a queue that is being consumed is a stream, for a user who may only read it.
+
+    The header that the broker adds to messages of a stream proves nothing, because a publisher can set it, too. But only a
+    stream refuses a consumer without a prefetch count; the others refuse it as exclusive, or let it wait.
+    """
+    channel = connection.channel()
+    try:
+        with expecting_refusals(channel):
+            channel.basic_consume(queue, lambda *_: None, exclusive=True, arguments={"x-priority": _LOWEST})
+    except ChannelClosedByBroker as refused:
+        return bool(refused.reply_code == PRECONDITION_FAILED)
+    _close([channel])
+    return False
+
+
+def _displace(channel: BlockingChannel, queue: str, prefetch: int) -> BlockingChannel:
+    other = channel.connection.channel()
+    with suppress(AMQPChannelError):  # the queue or the channel no longer exists
+        other.basic_qos(prefetch_count=prefetch)
+        other.basic_consume(queue, lambda *_: None, arguments={"x-priority": DISPLACING})
+        # The answer comes after all deliveries that were in transit.
+        channel.basic_qos(prefetch_count=prefetch)
+        channel.basic_nack(0, multiple=True, requeue=True)
+    return other
+
+
+def _close(channels: Iterable[BlockingChannel]) -> None:
+    closing = [each for each in channels if each.is_open]
+    for each in closing:
+        impl = each._impl  # noqa: SLF001 - nothing public closes a channel without cancelling
+        impl._cancelled.update(impl._consumers)  # noqa: SLF001
+        impl.close()
+    for each in closing:
+        while not each.is_closed:
+            each.connection.process_data_events(time_limit=_TICK)

@@ -1,0 +1,186 @@
+"""Deal with special cases: markers, failed messages, and messages that may belong to another member by now.
+
+The generators yield commands for a driver. Everything here runs in the thread of the connection.
+"""
+
+from __future__ import annotations
+
+import heapq
+from abc import abstractmethod
+from collections.abc import Generator, Iterable
+from itertools import count
+from time import monotonic
+from typing import Any, Protocol
+
+from rabbit_chx.broker.applying.protocol import Command
+from rabbit_chx.consuming.logs import log
+from rabbit_chx.consuming.markers import Kind, hold_of, kind_of
+from rabbit_chx.consuming.member.lanes import Lane
+from rabbit_chx.consuming.member.workers import Progress
+from rabbit_chx.consuming.messages import Delivery
+from rabbit_chx.consuming.queues.queues import exists, park
+from rabbit_chx.consuming.settings import Settings
+
+
+class Sender(Protocol):
+    """The member, which sends commands to the broker in the order of these calls."""
+
+    @abstractmethod
+    def acknowledge(self) -> None:
+        """Acknowledge everything that is handled."""
+
+    @abstractmethod
+    def reject(self, channel: Any, message: Delivery) -> None:
+        """Dead-letter a message."""
+
+    @abstractmethod
+    def pass_marker(self, channel: Any, message: Delivery) -> None:
+        """Answer the marker of a drain, and acknowledge it."""
+
+    @abstractmethod
+    def fail(self, error: BaseException) -> None:
+        """Stop the member with this error."""
+
+
+class Interruptions:
+    """The paused lanes of one connection."""
+
+    def __init__(self, settings: Settings, workers: Progress, owner: Sender) -> None:
+        self._settings = settings
+        self._workers = workers
+        self._owner = owner
+        self._retries: list[tuple[float, int, Lane, Any]] = []
+        self._numbers = count()
+
+    def deal_with(
+        self, lane: Lane, channel: Any, message: Delivery, error: Exception | None
+    ) -> Generator[Command, Any, None]:
+        """Decide what to do with a message that was not handled."""
+        if error is not None:
+            yield from self._on_failure(lane, channel, message, error)
+        elif kind_of(message) is not Kind.MESSAGE:
+            yield from self._on_marker(lane, channel, message)
+        elif self._pause(lane, channel, message):
+            # The broker was silent so long that another member may have the message by now.
+            yield from self.listen(lane.queue)
+            self._resume(lane, channel)
+
+    def listen(self, queue: str) -> Generator[Command, Any, None]:
+        """Ask the broker for a queue: any answer proves that it still knew the connection when the question was sent."""
+        asked = monotonic()
+        yield from exists(queue)
+        self._workers.heard = max(self._workers.heard, asked)
+
+    # ---- failures
+
+    def _on_failure(
+        self, lane: Lane, channel: Any, message: Delivery, error: Exception
+    ) -> Generator[Command, Any, None]:
+        """Retry later, or apply ``on_failure`` after the last attempt."""
+        settings = self._settings
+        failures = lane.failures + 1
+        if failures < settings.attempts:
+            if self._pause(lane, channel, message):
+                lane.failures = failures
+                delay = settings.delay(failures)
+                text = "%r failed (attempt %d of %d), next attempt in %g s: %r"
+                log.warning(text, message, failures, settings.attempts, delay, error)
+                heapq.heappush(self._retries, (monotonic() + delay, next(self._numbers), lane, channel))
+        elif settings.on_failure == "stop":
+            error.add_note(f"The handler failed {failures} times with {message!r}, which stays in its queue.")
+            self._owner.fail(error)
+            self._workers.submit(lane)
+        else:
+            log.error("%r failed %d times (%s): %r", message, failures, settings.on_failure, error)
+            try:
+                if lane.channel is channel:
+                    yield from self._give_up(lane, channel, message)
+            except BaseException:
+                # Usually the connection is lost: no later message may be handled before this one.
+                self._pause(lane, channel, message)
+                raise
+            self._workers.submit(lane)
+
+    def retry(self) -> None:
+        """Resume the lanes whose next attempt is due."""
+        while self._retries and self._retries[0][0] <= monotonic():
+            *_, lane, channel = heapq.heappop(self._retries)
+            self._resume(lane, channel)
+
+    def until_retry(self, most: float) -> float:
+        """Seconds until the next attempt, at most ``most``."""
+        return max(0.0, min(most, self._retries[0][0] - monotonic())) if self._retries else most
+
+    def _give_up(self, lane: Lane, channel: Any, message: Delivery) -> Generator[Command, Any, None]:
+        """Dead-letter or park a message, after acknowledging the messages before it."""
+        if self._settings.parking_queue is None:
+            self._owner.acknowledge()
+            self._owner.reject(channel, message)
+            self._settled(lane, channel, message)
+        else:
+            yield from park(self._settings.parking_queue, message)
+            self._workers.finished(lane, channel, message)
+
+    # ---- markers
+
+    def _on_marker(self, lane: Lane, channel: Any, message: Delivery) -> Generator[Command, Any, None]:
+        """Hold the lane, or acknowledge everything before a drain's marker and answer the marker."""
+        if lane.channel is not channel:
+            self._workers.submit(lane)
+        elif hold := hold_of(message):
+            if self._pause(lane, channel, message):
+                lane.hold = hold.name
+                log.info("group %r: queue %r is held", self._settings.name, lane.queue)
+                yield from self.release([lane])  # the marker may be left from an earlier change
+        else:
+            try:
+                self._owner.acknowledge()
+                self._owner.pass_marker(channel, message)
+            except BaseException:  # the connection is lost: the broker redelivers the marker
+                self._pause(lane, channel, message)
+                raise
+            self._settled(lane, channel, message)
+            self._workers.submit(lane)
+
+    def release(self, lanes: Iterable[Lane]) -> Generator[Command, Any, None]:
+        """Resume the held lanes whose holds are deleted."""
+        lanes = list(lanes)
+        there = {}
+        for hold in {lane.hold for lane in lanes if lane.hold}:
+            there[hold] = yield from exists(hold)
+        for lane in lanes:
+            if lane.hold is None or there.get(lane.hold, True):
+                continue
+            log.info("group %r: queue %r is released", self._settings.name, lane.queue)
+            channel = lane.channel
+            with self._workers.lock:
+                lane.hold = None
+                marker = lane.take()
+            if marker is not None:
+                self._workers.finished(lane, channel, marker)
+            self._resume(lane, channel)
+
+    # ---- lanes
+
+    def _pause(self, lane: Lane, channel: Any, message: Delivery) -> bool:
+        """Put a message back to the front of its lane, which pauses; False if the lane has another channel by now."""
+        with self._workers.lock:
+            if lane.put_back(message, channel):
+                lane.paused = True
+                return True
+        self._workers.submit(lane)
+        return False
+
+    def _resume(self, lane: Lane, channel: Any) -> None:
+        """Continue with a lane, unless its channel has changed since it was paused."""
+        with self._workers.lock:
+            if lane.channel is not channel or not lane.paused:
+                return
+            lane.paused = False
+        self._workers.submit(lane)
+
+    def _settled(self, lane: Lane, channel: Any, message: Delivery) -> None:
+        """Mark a message as already acknowledged or rejected."""
+        with self._workers.lock:
+            if lane.finish(message, channel):
+                lane.acked = lane.done

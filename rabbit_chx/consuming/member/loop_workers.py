@@ -1,0 +1,118 @@
+"""The tasks that run the handler in the program's event loop, each on one lane at a time.
+
+The member's thread hands over lanes: a busy lane crosses from thread to thread once, however many messages it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import copy_context
+from time import monotonic
+from typing import Final
+
+from rabbit_chx.consuming.member.lanes import Lane
+from rabbit_chx.consuming.member.workers import TURN, Progress
+from rabbit_chx.message import Message
+
+_OTHERS: Final = 0.005
+"""Seconds after which handlers that never wait give other tasks a turn."""
+_CLEAN_UP: Final = 1.0
+"""Seconds that cancelled handlers have to end."""
+
+
+class LoopWorkers(Progress):
+    """Tasks that await the handler with the messages of lanes, and call ``report`` with canaries.
+
+    Made in the event loop; the member's thread calls `submit` and `end`.
+    """
+
+    def __init__(
+        self,
+        handler: Callable[[Message], Awaitable[object]],
+        tasks: int,
+        heartbeat: int,
+        report: Callable[[Message], object],
+    ) -> None:
+        super().__init__(heartbeat, report)
+        self._handler = handler
+        self._most = tasks
+        self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
+        self._ready: deque[Lane] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turn_ends = 0.0
+
+    # ---- in the thread of the member
+
+    def submit(self, lane: Lane) -> None:
+        """Queue a busy lane for the next free task."""
+        try:
+            self._loop.call_soon_threadsafe(self._begin, lane, context=self._context)
+        except RuntimeError:  # the loop is closed
+            with self.lock:
+                lane.busy = False
+
+    def end(self) -> None:
+        """Cancel the handlers that still run, and give them a second to clean up."""
+        ended = threading.Event()
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._cancel, ended)
+            ended.wait(_CLEAN_UP)
+
+    # ---- in the event loop
+
+    def _begin(self, lane: Lane) -> None:
+        self._ready.append(lane)
+        if len(self._tasks) < self._most:
+            self._tasks.add(self._loop.create_task(self._work(), name="rabbit-chx handler"))
+
+    def _cancel(self, ended: threading.Event) -> None:
+        if not self._tasks:
+            ended.set()
+            return
+        for task in self._tasks:
+            task.cancel()
+        waiting = self._loop.create_task(asyncio.wait(self._tasks))
+        waiting.add_done_callback(lambda _: ended.set())
+
+    async def _work(self) -> None:
+        try:
+            while self._ready:
+                await self._work_on(self._ready.popleft())
+        finally:
+            task = asyncio.current_task()
+            assert task is not None
+            # Not in a callback of the task, which would come after a `_begin` that still counts this task.
+            self._tasks.discard(task)
+
+    async def _work_on(self, lane: Lane) -> None:
+        turn_ends = monotonic() + TURN
+        while (taken := self.next_of(lane)) is not None:
+            channel, message = taken
+            try:
+                await self._handler(message)
+            except Exception as error:  # noqa: BLE001 - a handler may raise anything
+                self._owner.on_interruption(lane, channel, message, error)
+                return
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                cancelled = RuntimeError(f"the handler was cancelled: {error!r}")
+                self._owner.on_interruption(lane, channel, message, cancelled)
+                return
+            except BaseException as error:  # noqa: BLE001 - the member raises it from `run`
+                self.failed(lane, error)
+                return
+            self.finished(lane, channel, message)
+            self._owner.on_progress()
+            if monotonic() > self._turn_ends:
+                await asyncio.sleep(0)
+                self._turn_ends = monotonic() + _OTHERS
+            if self._ready and monotonic() > turn_ends:
+                self._ready.append(lane)
+                return

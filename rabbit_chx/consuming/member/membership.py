@@ -1,0 +1,398 @@
+"""What a member of a group does on every connection: its seat, its queues, its deliveries, questions to it, periodic chores."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable
+from functools import partial
+from inspect import GEN_CLOSED, getgeneratorstate
+from itertools import count
+from time import monotonic
+from typing import Any, Final
+
+from pika import BasicProperties, BlockingConnection, spec
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ChannelClosedByBroker
+
+from rabbit_chx.broker.applying.handover import pass_marker
+from rabbit_chx.broker.applying.pika_driver import PikaDriver
+from rabbit_chx.broker.applying.protocol import Command, Refused, routed
+from rabbit_chx.consuming.logs import log
+from rabbit_chx.consuming.markers import Hold
+from rabbit_chx.consuming.member.channels import close_in_one_step
+from rabbit_chx.consuming.member.chores import Chore, Chores
+from rabbit_chx.consuming.member.interruptions import Interruptions, Sender
+from rabbit_chx.consuming.member.lanes import Lane, assign
+from rabbit_chx.consuming.member.reporter import Reporter, reply
+from rabbit_chx.consuming.member.status import holds_in, status
+from rabbit_chx.consuming.member.workers import Progress
+from rabbit_chx.consuming.messages import Delivery, from_pika
+from rabbit_chx.consuming.queues.permissions import why_ended
+from rabbit_chx.consuming.queues.queues import check_access, exists, fit_queues, is_missing
+from rabbit_chx.consuming.queues.sources import QueueSource
+from rabbit_chx.consuming.seats import (
+    consumer_tag,
+    find_free,
+    looks_lower,
+    next_try,
+    seat_queue,
+    take_seat,
+)
+from rabbit_chx.consuming.settings import Settings
+from rabbit_chx.errors import RabbitChxError
+from rabbit_chx.releases import Release
+from rabbit_chx.replies import is_direct
+
+TICK: Final = 0.5
+"""The longest wait for events, in seconds."""
+_LOOK_EVERY: Final = 30.0
+_MOVE_AFTER: Final = 10.0
+_SEAT: Final = re.compile(r"[0-9]{1,6}")
+"""What identifies a question; the answer repeats it."""
+
+
+class Membership(Sender, ABC):
+    """What a member does on a connection, in the thread of the connection.
+
+    Only the methods under "from any thread" and `_look_now` run in other threads.
+    """
+
+    def __init__(
+        self, settings: Settings, workers: Progress, source: QueueSource, reporter: Reporter
+    ) -> None:
+        self.workers = workers
+        self.seat: int | None = None
+        self._settings = settings
+        self._source = source
+        self._reporter = reporter
+        self._lanes: dict[str, Lane] = {}
+        self._calls: deque[Chore] = deque()
+        self._search: Generator[Command, Any, None] | None = None
+        """The last search for a lower seat."""
+        self._connection: BlockingConnection | None = None
+        self._driver: PikaDriver
+        self._release: Release
+        self._interruptions: Interruptions
+        self._control: BlockingChannel
+        """The channel for questions and answers."""
+
+    @property
+    def _opened(self) -> BlockingConnection:
+        assert self._connection is not None
+        return self._connection
+
+    # ---- from any thread
+
+    def on_interruption(self, lane: Lane, channel: Any, message: Delivery, error: Exception | None) -> None:
+        """Decide later what to do with a message that was not handled."""
+        self._ask(self._deal_with, lane, channel, message, error)
+
+    def _ask(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Have a function called in the thread of the connection."""
+        self._calls.append(partial(function, *arguments))
+        self._wake()
+
+    # ---- what the thread does
+
+    @abstractmethod
+    def _wake(self) -> None:
+        """End the wait of `_turn`."""
+
+    @abstractmethod
+    def _turn(self, seconds: float) -> None:
+        """Wait for events, for at most ``seconds``; then do what is due."""
+
+    @abstractmethod
+    def _stand_by(self, seconds: float) -> None:
+        """Keep the connection alive for ``seconds``, or until the member is stopped."""
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """Wait for the handlers; the broker requeues everything else when the channels are closed."""
+
+    # ---- one connection
+
+    def _consume(self, version: str) -> None:
+        """Consume on one connection until it is lost or the member has stopped."""
+        self._release = Release.of_broker(version)
+        self._settings.check_release(self._release)
+        self.workers.heard = monotonic()
+        self._interruptions = Interruptions(self._settings, self.workers, self)
+        names = self._find_seat()
+        if self.seat is None:
+            return
+        self._driver.run(check_access(self._settings, self.seat, names))
+        self._reporter.publish(self._check_publishing(self._seat_queue))
+        self._control = self._opened.channel()
+        self._answer_questions()
+        self._use(names)
+        log.info("group %r: consuming %d queues in seat %d", self._settings.name, len(names), self.seat)
+        self._until_stopped()
+
+    def _find_seat(self) -> tuple[str, ...]:
+        """Wait for a free seat, unless the member is stopped, and return the queues."""
+        for tried in count():
+            source = self._read_again() if self._lanes else self._source()
+            names = self._fit({*self._lanes, *source}, strict=not self._lanes)
+            self._lanes = {name: self._lanes.get(name) or Lane(name) for name in names}
+            seats: Iterable[int] = range(len(names))
+            # Publishes, but if an alarm stops this connection, a member without a seat loses nothing.
+            if tried:
+                seats = self._driver.run(find_free(self._settings.name, len(names)))
+            self.seat = self._driver.run(take_seat(self._settings.name, seats))
+            if self.seat is not None or self.workers.stopped:
+                break
+            if not tried:
+                log.info("group %r: all %d seats are taken; standing by", self._settings.name, len(names))
+            self._stand_by(next_try(tried, random.random()))  # noqa: S311 - not for secrets
+        return names
+
+    def _check_publishing(self, queue: str) -> Generator[Command, Any, None]:
+        """Publish as an answer does; a missing permission ends the member. Runs in the thread of the reporter."""
+        try:
+            yield from routed(queue, b"", {"expiration": "0"})
+        except Refused as refused:
+            self._calls.append(partial(self._raise, refused))
+
+    def _raise(self, error: Exception) -> None:
+        raise error
+
+    def _until_stopped(self) -> None:
+        chores = Chores(
+            {
+                self._free: TICK,
+                self._inspect: 2 * TICK,
+                self._listen: self._settings.heartbeat / 3,
+                self._look: _LOOK_EVERY,
+                self._move: _MOVE_AFTER,
+            }
+        )
+        while not self.workers.stopped:
+            self._turn(self._interruptions.until_retry(TICK))
+            chores.do_due()
+        self._finish()
+
+    def _on_lost(self, error: Exception) -> None:
+        """Log why the connection ended; raise if another connection would end the same way."""
+        ended = why_ended(error, self._settings, self._lanes)
+        if ended.permanent:
+            raise ended from None
+        log.warning("group %r: %s; trying again", self._settings.name, ended)
+
+    def _forget(self) -> None:
+        """Forget the deliveries of the lost connection; the broker redelivers them."""
+        self.seat = None
+        with self.workers.lock:
+            for lane in self._lanes.values():
+                lane.detach()
+
+    # ---- queues
+
+    def _fit(self, names: Collection[str], *, strict: bool = False) -> tuple[str, ...]:
+        """Return the queues that a group can consume; if strict, raise if there are others."""
+        fit = fit_queues(names, self._settings, self._release, self._lanes, strict=strict)
+        return self._driver.run(fit)
+
+    def _use_if_fit(self, names: Collection[str]) -> None:
+        """Consume those of the queues that are new and that a group can consume."""
+        if new := {*names} - self._lanes.keys():
+            self._use(self._fit(new))
+
+    def _use_of(self, holds: Iterable[Hold]) -> None:
+        """Consume the queues of a change: of those holds that exist, because anyone who can ask can name others."""
+        for hold in holds:
+            new = {hold.queue, *hold.losing} - self._lanes.keys()
+            if not new or not self._driver.run(exists(hold.name)):
+                continue
+            self._use_if_fit([name for name in new if self._driver.run(exists(name))])
+
+    def _use(self, names: Collection[str]) -> None:
+        """Consume these queues too, each with the priority that the new number of queues gives it."""
+        for lane, priority in assign(self._lanes, names, self.seat or 0):
+            self._subscribe(lane, priority)
+
+    def _consume_again(self, lane: Lane) -> None:
+        """Close the channel, so that the broker requeues what is not handled, and consume with another priority."""
+        self.acknowledge()
+        with self.workers.lock:
+            channel = lane.detach()
+        # All members do this at the same time, so even a waiting one may become active for a moment.
+        close_in_one_step({channel: lane.queue if lane.careful else ""}, self._settings.prefetch)
+        self._subscribe(lane, lane.priority)
+
+    def _on_cancelled(self, lane: Lane, channel: Any) -> None:
+        """Consume again after the broker has cancelled the consumer, or drop the queue if it was deleted."""
+        if lane.channel is not channel:
+            return
+        with self.workers.lock:
+            lane.detach()
+        close_in_one_step({channel: ""}, self._settings.prefetch)
+        if self._driver.run(exists(lane.queue)):
+            try:
+                self._subscribe(lane, lane.priority)
+            except ChannelClosedByBroker as error:
+                # The broker cancels consumers before it deletes a queue.
+                if not is_missing(error.reply_text):
+                    raise
+            else:
+                text = "group %r: the broker cancelled the consumer of queue %r; did the handler exceed consumer_timeout?"
+                log.warning(text, self._settings.name, lane.queue)
+                return
+            with self.workers.lock:
+                lane.detach()
+        log.info("group %r: queue %r was deleted", self._settings.name, lane.queue)
+        del self._lanes[lane.queue]
+        self._use(())
+
+    def _close_all(self) -> None:
+        displaced = {lane.channel: lane.to_displace for lane in self._lanes.values()}
+        close_in_one_step(displaced, self._settings.prefetch)
+
+    def _subscribe(self, lane: Lane, priority: int) -> None:
+        """Consume a queue on a new channel."""
+        channel = self._opened.channel()
+        channel.basic_qos(prefetch_count=self._settings.prefetch)
+        channel.add_on_cancel_callback(
+            lambda _: self._calls.append(partial(self._on_cancelled, lane, channel))
+        )
+        with self.workers.lock:
+            lane.attach(channel, priority, careful=self._release.keeps_dead_consumers)
+        channel.basic_consume(
+            lane.queue,
+            partial(self._on_delivery, lane),
+            consumer_tag=consumer_tag(self._settings.name, self.seat or 0),
+            arguments=self._settings.consumer_arguments(priority),
+        )
+
+    # ---- messages
+
+    def _on_delivery(
+        self,
+        lane: Lane,
+        channel: BlockingChannel,
+        method: spec.Basic.Deliver,
+        properties: BasicProperties,
+        body: bytes,
+    ) -> None:
+        """Add a message to its lane, unless the lane has another channel by now."""
+        message = from_pika(lane.queue, method, properties, body)
+        with self.workers.lock:
+            begin = lane.channel is channel and lane.add(message)
+        if begin:
+            self.workers.submit(lane)
+
+    def acknowledge(self) -> None:
+        """Acknowledge everything that is handled."""
+        for lane, channel, tag in self.workers.progress():
+            if channel is not None and channel.is_open:
+                channel.basic_ack(tag, multiple=True)
+                lane.acked = tag
+
+    def reject(self, channel: Any, message: Delivery) -> None:
+        """Dead-letter a message."""
+        channel.basic_reject(message.tag, requeue=False)
+
+    def pass_marker(self, channel: Any, message: Delivery) -> None:
+        """Answer the marker of a drain, and acknowledge it."""
+        names = {"exchange": message.exchange, "routing_key": message.routing_key}
+        pass_marker(channel, spec.Basic.Deliver(delivery_tag=message.tag, **names), message)
+
+    def _deal_with(self, lane: Lane, channel: Any, message: Delivery, error: Exception | None) -> None:
+        self._driver.run(self._interruptions.deal_with(lane, channel, message, error))
+
+    def _warn_if_late(self) -> None:
+        """Log which queues still have a running handler when the member ends."""
+        late = [lane.queue for lane in self._lanes.values() if not lane.is_idle]
+        if late:
+            log.warning(
+                "group %r: the handler did not return within %g seconds of the stop; the broker will redeliver its messages "
+                "from %s",
+                self._settings.name,
+                self._settings.timeouts.close,
+                ", ".join(map(repr, late)),
+            )
+
+    # ---- questions and periodic chores
+
+    @property
+    def _seat_queue(self) -> str:
+        return seat_queue(self._settings.name, self.seat or 0)
+
+    def _answer_questions(self) -> None:
+        """Consume the questions that are sent to the seat's queue."""
+        self._control.basic_consume(self._seat_queue, self._on_question, auto_ack=True)
+
+    def _on_question(self, _: BlockingChannel, __: Any, asked: BasicProperties, body: bytes) -> None:
+        """Answer a question, and consume the queues of the holds that it names."""
+        number = asked.correlation_id
+        if not (is_direct(asked.reply_to) and isinstance(number, str) and _SEAT.fullmatch(number)):
+            return
+        if holds := holds_in(body):
+            self._ask(self._use_of, holds)
+        answer = status(self._settings.name, self.seat or 0, self._lanes.values())
+        self._reporter.publish(reply(asked.reply_to, answer, correlation_id=number))
+
+    def _listen(self) -> None:
+        """Wait for an answer of the broker: data that arrived while the process was paused proves nothing."""
+        self._driver.run(self._interruptions.listen(self._seat_queue))
+
+    def _free(self) -> None:
+        self._driver.run(self._interruptions.release(self._lanes.values()))
+
+    def _inspect(self) -> None:
+        """Sample the rates, and consume again where the broker has closed a channel."""
+        now = monotonic()
+        for lane in list(self._lanes.values()):
+            lane.sample(now)
+            if lane.channel is not None and lane.channel.is_closed:
+                text = "group %r: the broker closed the channel of queue %r; did the handler exceed consumer_timeout?"
+                log.warning(text, self._settings.name, lane.queue)
+                with self.workers.lock:
+                    lane.detach()
+                self._subscribe(lane, lane.priority)
+
+    def _look(self) -> None:
+        """Do `_look_now` in the background, because an answer over HTTP takes time."""
+        threading.Thread(target=self._look_now, name="rabbit-chx queues", daemon=True).start()
+
+    def _look_now(self) -> None:
+        """Ask the source for the queues again, and consume those that are new."""
+        self._ask(self._use_if_fit, self._read_again())
+
+    def _read_again(self) -> Collection[str]:
+        """Ask the source for the queues; none if it fails, because the member knows some already."""
+        try:
+            return self._source()
+        except RabbitChxError as error:
+            log.warning("group %r: the queues could not be read again: %s", self._settings.name, error)
+            return ()
+
+    def _move(self) -> None:
+        """Look for a lower free seat in the background, unless the last search waits, because answers wait behind it."""
+        assert self.seat is not None
+        if self._search is not None and getgeneratorstate(self._search) != GEN_CLOSED:
+            return
+        if looks_lower(self.seat, len(self._lanes), random.random()):  # noqa: S311
+            self._search = self._look_lower(self.seat)
+            self._reporter.publish(self._search)
+
+    def _look_lower(self, seat: int) -> Generator[Command, Any, None]:
+        """Runs in the thread of the reporter."""
+        for lower in (yield from find_free(self._settings.name, seat)):
+            self._calls.append(partial(self._move_to, lower))
+
+    def _move_to(self, lower: int) -> None:
+        """Move to a lower seat, unless another member has just taken it or this one is about to end."""
+        if self.workers.stopped or self.seat is None or self.seat <= lower:
+            return
+        if self._driver.run(take_seat(self._settings.name, [lower])) is None:
+            return
+        log.info("group %r: moving from seat %d to seat %d", self._settings.name, self.seat, lower)
+        self._control.queue_delete(self._seat_queue)
+        self.seat = lower
+        self._answer_questions()
+        self._use(())

@@ -1,0 +1,206 @@
+"""Ask the members of a group over AMQP for their queues and their progress.
+
+    for member in members("amqp://user:password@host", "billing"):
+        print(member.seat, member.host, member.pid, list(member.queues))
+
+The management API shows neither hosts nor rates, and on RabbitMQ 4.0 it shows several consumers of a queue as active.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import count
+from time import monotonic
+from typing import Any, Final
+
+from pika import BasicProperties, BlockingConnection
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ChannelClosedByBroker
+
+from rabbit_chx.broker.amqp import connect
+from rabbit_chx.broker.applying.protocol import Refused
+from rabbit_chx.broker.credentials import Credentials
+from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs, why_denied
+from rabbit_chx.consuming.markers import Hold
+from rabbit_chx.consuming.member.status import question
+from rabbit_chx.consuming.seats import check_group_name, seat_queue
+from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.replies import REPLY_TO
+from rabbit_chx.urls import BrokerUrl
+
+_AT_ONCE: Final = 64
+_MOST: Final = 1 << 63
+"""More than any number in a status."""
+_LONGEST: Final = 255
+"""Bytes of the name of a queue or a host."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """The status of one queue, as a member reports it."""
+
+    handled: int = 0
+    """Messages since the member started."""
+    rate: float = 0.0
+    """Messages a second, over the last ten seconds."""
+    waiting: int = 0
+    """Messages that the broker has sent and the handler has not finished."""
+    oldest: float | None = None
+    """Seconds for which the first of these messages has been waiting."""
+    failures: int = 0
+    """How often the first of these messages has failed."""
+    hold: str | None = None
+    """The name of the hold, if the queue is held."""
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """A member of a group."""
+
+    seat: int
+    answered: bool = False
+    """False if the member did not answer in time: its process may be paused, or may have ended unnoticed by the broker."""
+    host: str = ""
+    pid: int = 0
+    queues: Mapping[str, QueueStatus] = field(default_factory=dict)
+    """Every queue that the member consumes, including those whose messages go to other members."""
+
+
+def members(
+    url: str | BrokerUrl | Sequence[str | BrokerUrl],
+    group: str,
+    *,
+    timeout: float = 2.0,
+    credentials: Credentials | None = None,
+    tls: ssl.SSLContext | None = None,
+    connection_name: str = "rabbit-chx members",
+) -> list[MemberStatus]:
+    """Ask all members of a group that have a seat.
+
+    Args:
+        url: an AMQP URL, or several that are tried in turn.
+        group: the group's name.
+        timeout: seconds to wait for the answers.
+        credentials: user and password that are not in the URL.
+        tls: the context for amqps; by default the certificate and the host name are verified.
+        connection_name: the connection's name in the broker's list.
+
+    Raises:
+        BrokerUnavailable: no broker accepted the connection, or the user lacks a permission.
+    """
+    check_group_name(group)
+    with connect(url, name=connection_name, credentials=credentials, tls=tls) as connection:
+        return members_over(connection, group, timeout=timeout)
+
+
+def members_over(connection: BlockingConnection, group: str, *, timeout: float = 2.0) -> list[MemberStatus]:
+    """Like `members`, on an open connection."""
+    try:
+        return ask(connection, group, timeout=timeout)
+    except Refused as refused:
+        needs = Needs(write={("exchange", DEFAULT_EXCHANGE)})
+        why = why_denied(refused.text, needs, what="asking members") or refused.text
+        raise BrokerUnavailable(f"the members cannot be asked: {why}") from None
+
+
+def ask(
+    connection: BlockingConnection, group: str, *, timeout: float, holds: Collection[Hold] = ()
+) -> list[MemberStatus]:
+    """Like `members`, for callers that explain a refusal themselves.
+
+    The members begin to consume the queues that the holds name.
+
+    Raises:
+        Refused: the broker closed the channel.
+    """
+    check_group_name(group)
+    channel = connection.channel()
+    try:
+        return _asked(channel, group, question(holds), timeout)
+    except ChannelClosedByBroker as error:
+        raise Refused(error.reply_code, error.reply_text) from None
+    finally:
+        if channel.is_open:
+            channel.close()
+
+
+def workers_of(found: Sequence[MemberStatus]) -> dict[str, MemberStatus]:
+    """The member that handles each queue: the one with the highest priority, unless another still has messages."""
+    chosen: dict[str, MemberStatus] = {}
+    for member in found:
+        for name, queue in member.queues.items():
+            other = chosen.get(name)
+            rank = (queue.waiting > 0, queue.priority)
+            if other is None or rank > (other.queues[name].waiting > 0, other.queues[name].priority):
+                chosen[name] = member
+    return chosen
+
+
+def _asked(channel: BlockingChannel, group: str, body: bytes, timeout: float) -> list[MemberStatus]:
+    taken: dict[int, MemberStatus] = {}
+    free: set[int] = set()
+    asked = range(0)
+
+    def on_answer(_: Any, __: Any, properties: BasicProperties, answer: bytes) -> None:
+        seat = str(properties.correlation_id)
+        if seat in {str(each) for each in asked}:
+            taken[int(seat)] = _parsed(int(seat), answer)
+
+    channel.add_on_return_callback(lambda *returned: free.add(int(returned[2].correlation_id)))
+    channel.basic_consume(REPLY_TO, on_answer, auto_ack=True)
+    for first in count(0, _AT_ONCE):
+        asked = range(first, first + _AT_ONCE)
+        for seat in asked:
+            properties = BasicProperties(
+                reply_to=REPLY_TO, correlation_id=str(seat), expiration=str(int(timeout * 1000))
+            )
+            channel.basic_publish("", seat_queue(group, seat), body, properties, mandatory=True)
+        # The broker answers after it has returned the unroutable questions.
+        channel.basic_qos(prefetch_count=0)
+        deadline = monotonic() + timeout
+        while monotonic() < deadline and not free | taken.keys() >= set(asked):
+            channel.connection.process_data_events(time_limit=0.05)
+        if free >= set(asked):
+            break
+    silent = set(range(first)) - free - taken.keys()
+    return sorted([*taken.values(), *map(MemberStatus, silent)], key=lambda member: member.seat)
+
+
+def _parsed(seat: int, body: bytes) -> MemberStatus:
+    """The status in an answer. Any process that may declare the queue of a seat can answer, so all values are checked."""
+    try:
+        found = json.loads(body)
+        queues = {_name(name): _status(row) for name, row in found["queues"].items()}
+        return MemberStatus(seat, True, _name(found["host"]), _whole(found["pid"]), queues)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return MemberStatus(seat)
+
+
+def _status(row: object) -> QueueStatus:
+    if not isinstance(row, dict):
+        raise TypeError("a status that is none")
+    found = QueueStatus(**{each.name: row[each.name] for each in fields(QueueStatus) if each.name in row})
+    for whole in (found.handled, found.waiting, found.failures, found.priority):
+        _whole(whole)
+    seconds = (found.rate, 0.0 if found.oldest is None else found.oldest)
+    if not all(type(each) in {int, float} and 0 <= each < _MOST for each in seconds):
+        raise ValueError("a rate or a time that is none")
+    if not (found.hold is None or isinstance(found.hold, str)):
+        raise ValueError("a hold without a name")
+    return found
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or len(value.encode()) > _LONGEST:
+        raise ValueError("a name that is none")
+    return value
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int or abs(value) >= _MOST:
+        raise ValueError("a number that is none")
+    return value

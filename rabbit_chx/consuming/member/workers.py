@@ -1,0 +1,174 @@
+"""The threads that run the handler, each on one lane at a time; and the decisions shared with `LoopWorkers`."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from queue import SimpleQueue
+from time import monotonic
+from typing import Any, Final, Protocol
+
+from rabbit_chx.consuming.logs import log
+from rabbit_chx.consuming.markers import Kind, kind_of, looks_like_marker
+from rabbit_chx.consuming.member.lanes import Lane
+from rabbit_chx.consuming.messages import Delivery
+from rabbit_chx.message import Message
+
+TURN: Final = 0.05
+"""Seconds that a worker spends on one lane while other lanes wait."""
+_WARN_EVERY: Final = 60.0
+
+
+class Owner(Protocol):
+    """The member. Any worker may call it, from its own thread."""
+
+    def on_progress(self) -> None:
+        """Called when a message can be acknowledged, or a lane has become idle."""
+
+    def fail(self, error: BaseException) -> None:
+        """Called with an error that does not belong to a message, such as SystemExit."""
+
+    def on_interruption(self, lane: Lane, channel: Any, message: Delivery, error: Exception | None) -> None:
+        """Called with a message that was not handled; the lane stays busy until the owner submits it again."""
+
+
+class Progress(ABC):
+    """What becomes of each message, and which lanes have messages to acknowledge."""
+
+    def __init__(self, heartbeat: int, report: Callable[[Message], object]) -> None:
+        self.lock: Final = threading.Lock()
+        """The lock that guards all lanes."""
+        self.stopping: Final = threading.Event()
+        """Set when no further message is given out."""
+        self.heard = 0.0
+        """The time of the last sign that the broker still knows the connection."""
+        self._heartbeat = heartbeat
+        self._report = report
+        self._progress: set[Lane] = set()
+        self._owner: Owner
+        self._warn_again = 0.0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no further message is given out."""
+        return self.stopping.is_set()
+
+    def start(self, owner: Owner) -> None:
+        """Begin to work, and to report to the member."""
+        self._owner = owner
+
+    @abstractmethod
+    def submit(self, lane: Lane) -> None:
+        """Queue a busy lane for the next free worker."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """End the workers after their current messages; what can be cancelled is cancelled now."""
+
+    @property
+    def broker_is_silent(self) -> bool:
+        """Whether the broker has been silent for so long that another member may have the messages by now."""
+        return monotonic() - self.heard > self._heartbeat
+
+    def next_of(self, lane: Lane) -> tuple[Any, Delivery] | None:
+        """Take the next message for the handler, with its channel; None if the worker is done with the lane."""
+        while True:
+            with self.lock:
+                channel = lane.channel
+                message = None if self.stopped else lane.take()
+                if message is None:
+                    lane.busy = False
+            if message is None:
+                self._owner.on_progress()
+                return None
+            kind = kind_of(message)
+            if kind is Kind.MESSAGE and looks_like_marker(message):
+                self._warn_of(message)
+            if kind is Kind.CANARY:
+                self._report(message)
+                self.finished(lane, channel, message, counted=False)
+            elif kind is not Kind.MESSAGE or self.broker_is_silent:
+                self._owner.on_interruption(lane, channel, message, None)
+                return None
+            else:
+                return channel, message
+
+    def _warn_of(self, message: Delivery) -> None:
+        """Log that a message looks like a marker, at most once a minute: any publisher can send many."""
+        if monotonic() > self._warn_again:
+            self._warn_again = monotonic() + _WARN_EVERY
+            text = "%r has the headers of a marker, but no change of the queues has sent it; it goes to the handler"
+            log.warning(text, message)
+
+    def finished(self, lane: Lane, channel: Any, message: Delivery, *, counted: bool = True) -> None:
+        """Mark a message as handled, so that it can be acknowledged."""
+        with self.lock:
+            if lane.finish(message, channel, counted=counted):
+                self._progress.add(lane)
+
+    def failed(self, lane: Lane, error: BaseException) -> None:
+        """End the member because of an error that does not belong to a message."""
+        self._owner.fail(error)  # first, so that no later message is handled and acknowledges this one
+        with self.lock:
+            lane.busy = False
+
+    def progress(self) -> list[tuple[Lane, Any, int]]:
+        """The lanes with messages handled since the last call, each with its channel and the last tag."""
+        with self.lock:
+            lanes, self._progress = self._progress, set()
+            return [(lane, lane.channel, lane.done) for lane in lanes if lane.done > lane.acked]
+
+
+class Workers(Progress):
+    """Threads that call the handler with the messages of lanes, and ``report`` with canaries."""
+
+    def __init__(
+        self,
+        handler: Callable[[Message], object],
+        threads: int,
+        heartbeat: int,
+        report: Callable[[Message], object],
+    ) -> None:
+        super().__init__(heartbeat, report)
+        self._handler = handler
+        self._ready: SimpleQueue[Lane | None] = SimpleQueue()
+        self._threads = threads
+
+    def start(self, owner: Owner) -> None:
+        """Start the threads. They are daemons, so the process can exit without `end`."""
+        super().start(owner)
+        for number in range(self._threads):
+            name = f"rabbit-chx handler {number}"
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def end(self) -> None:
+        """Let each thread end after its current message."""
+        for _ in range(self._threads):
+            self._ready.put(None)
+
+    def submit(self, lane: Lane) -> None:
+        """Queue a busy lane for the next free thread."""
+        self._ready.put(lane)
+
+    def _work(self) -> None:
+        while (lane := self._ready.get()) is not None:
+            try:
+                self._work_on(lane)
+            except BaseException as error:  # noqa: BLE001 - the member raises it from `run`
+                self.failed(lane, error)
+
+    def _work_on(self, lane: Lane) -> None:
+        turn_ends = monotonic() + TURN
+        while (taken := self.next_of(lane)) is not None:
+            channel, message = taken
+            try:
+                self._handler(message)
+            except Exception as error:  # noqa: BLE001 - a handler may raise anything
+                self._owner.on_interruption(lane, channel, message, error)
+                return
+            self.finished(lane, channel, message)
+            self._owner.on_progress()
+            if monotonic() > turn_ends and not self._ready.empty():
+                self._ready.put(lane)
+                return

@@ -1,0 +1,1 @@
+"""The queues that a group consumes."""

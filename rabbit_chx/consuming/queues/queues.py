@@ -1,0 +1,258 @@
+"""Check queues and permissions for a member or a reader, and park messages. Generators of commands for a driver."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterator, Mapping
+from typing import Any, Final
+
+from pika.spec import ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED
+
+from rabbit_chx.broker.applying.protocol import Command, OnChannel, Pause, Refused, routed
+from rabbit_chx.broker.permissions import why_denied
+from rabbit_chx.consuming.logs import log, warn
+from rabbit_chx.consuming.markers import HOLDS
+from rabbit_chx.consuming.messages import Delivery
+from rabbit_chx.consuming.queues.arguments import delivery_limit_warning, learn
+from rabbit_chx.consuming.queues.permissions import needs_of
+from rabbit_chx.consuming.seats import is_taken
+from rabbit_chx.consuming.settings import Settings
+from rabbit_chx.errors import InvalidValue, Unquoted
+from rabbit_chx.releases import Release
+from rabbit_chx.text import listed
+from rabbit_chx.topology.delivery_limit import limit_applies
+from rabbit_chx.topology.model import DELIVERY_LIMIT, SINGLE_ACTIVE_CONSUMER
+
+_DEAD_LETTER: Final = "x-dead-letter-exchange"
+_CHECK_AGAIN_AFTER: Final = 1.0
+_FIT: Final = "a quorum queue with a single active consumer"
+_REPLACE: Final = (
+    "This cannot be changed in place: declare another queue (with preset: ordered in a topology file), bind it in place "
+    "of this one, and drain this one"
+)
+
+
+def exists(queue: str) -> Generator[Command, Any, bool]:
+    """Whether a queue exists."""
+    try:
+        yield OnChannel("queue_declare", {"queue": queue, "passive": True})
+    except Refused as refused:
+        if refused.code != NOT_FOUND:
+            raise
+        return not is_missing(refused.text)
+    return True
+
+
+def is_missing(text: str) -> bool:
+    """Whether the text of a refusal says that a queue does not exist.
+
+    The code does not tell: the broker answers 404 for a classic queue on a stopped node, too.
+    """
+    return text.startswith("NOT_FOUND - no queue ")
+
+
+def park(queue: str, message: Delivery) -> Generator[Command, Any, None]:
+    """Publish a message to another queue and wait until the broker has confirmed it.
+
+    Headers that cannot be sent again are left out: pika encodes some types in more bytes than the publisher did.
+    """
+    properties = message.parked_properties()
+    try:
+        accepted = yield from routed(queue, message.body, properties)
+    except Refused as refused:
+        if refused.code != 0:
+            raise
+        log.warning("%r is parked without its headers: %s", message, refused.text)
+        accepted = yield from routed(queue, message.body, {**properties, "headers": {}})
+    if not accepted:
+        hint = "The broker returned the message as unroutable"
+        raise InvalidValue("parking_queue", queue, "an existing queue", hint)
+
+
+def check_access(settings: Settings, seat: int, queues: Collection[str]) -> Generator[Command, Any, None]:
+    """Try the operations that a member needs only occasionally, so that a missing permission is reported at the start.
+
+    A member checks whether a hold still exists; RabbitMQ 4.3.1 and later require a permission on the hold's name.
+    """
+    yield from exists(f"{HOLDS}check")
+    if settings.parking_queue is not None and not (yield from exists(settings.parking_queue)):
+        raise InvalidValue("parking_queue", settings.parking_queue, "an existing queue")
+    if seat == 0:
+        yield from _warn_of_other_consumers(settings, queues)
+
+
+def _warn_of_other_consumers(settings: Settings, queues: Collection[str]) -> Generator[Command, Any, None]:
+    """Warn if queues have consumers although this is the only member of the group.
+
+    The broker counts one consumer of a queue with a single active consumer, however many are waiting, so only the first
+    member can tell. The broker may still count a member that has just ended, so the queues are checked twice.
+    """
+    consumed = yield from _consumed(queues)
+    for seat in range(1, len(queues)) if consumed else ():
+        if (yield from is_taken(settings.name, seat)):
+            return
+    if consumed:
+        yield Pause(_CHECK_AGAIN_AFTER)
+        consumed = yield from _consumed(consumed)
+    if consumed:
+        warn(
+            settings.name,
+            f"{listed(consumed)}: consumed by others, such as another group, although this is the only member of the "
+            "group. Each queue has one active consumer, so one of the groups gets nothing. Give each group its own queues",
+        )
+
+
+def _consumed(queues: Collection[str]) -> Generator[Command, Any, list[str]]:
+    found = []
+    for queue in sorted(queues):
+        try:
+            if (yield OnChannel("queue_declare", {"queue": queue, "passive": True})).consumer_count:
+                found.append(queue)
+        except Refused as refused:
+            if refused.code != NOT_FOUND:
+                raise
+    return found
+
+
+# ---- which queues a group can consume
+
+
+def fit_queues(
+    names: Collection[str],
+    settings: Settings,
+    release: Release,
+    known: Collection[str] = (),
+    *,
+    strict: bool = False,
+) -> Generator[Command, Any, tuple[str, ...]]:
+    """Return the queues that a group can consume and log the others; if strict, raise if there are others.
+
+    Queues in ``known`` passed an earlier check and only need to exist.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    fit: list[str] = []
+    unfit: list[str] = []
+    denied: Refused | None = None
+    usual: dict[str, Any] = {}
+    for name in sorted(names):
+        try:
+            yield from _check_exists(name)
+            if name not in known and denied is None:
+                found[name] = usual = yield from _arguments(name, usual)
+        except InvalidValue as error:
+            if strict:
+                raise
+            unfit.append(f"not consumed: {error}")
+            continue
+        except Refused as refused:
+            if refused.code == NOT_FOUND and not strict:
+                unfit.append(f"not consumed now: {refused.text}")
+                continue
+            if refused.code != ACCESS_REFUSED:
+                raise
+            denied = refused
+        fit.append(name)
+    unchecked = [] if denied is None else [_unchecked(denied, names, settings)]
+    for text in (*_limited(found, release), *_dropped(found, settings), *unchecked, *unfit):
+        warn(settings.name, text)
+    return tuple(fit)
+
+
+def _check_exists(name: str) -> Generator[Command, Any, None]:
+    try:
+        if not (yield from exists(name)):
+            raise no_such_queue(name)
+    except Refused as refused:
+        if refused.code != RESOURCE_LOCKED:
+            raise
+        raise _unfit(name, "an exclusive queue") from None
+
+
+def _arguments(name: str, usual: Mapping[str, Any]) -> Generator[Command, Any, dict[str, Any]]:
+    """The arguments of a queue; raise if a group cannot consume it. The arguments of another queue are tried first."""
+    kind, arguments, refusal = yield from learn(name, {**usual, SINGLE_ACTIVE_CONSUMER: True})
+    match kind:
+        case "quorum" if arguments.get(SINGLE_ACTIVE_CONSUMER):
+            return arguments
+        case "quorum":
+            raise _unfit(name, f"a quorum queue without {SINGLE_ACTIVE_CONSUMER}")
+        case "temporary":
+            raise _unfit(name, "a classic queue that is not durable or is deleted automatically")
+        case "unknown":
+            raise _unfit(name, f"a queue whose arguments the broker does not show: {refusal}")
+        case "stream":
+            raise _unfit(name, "a stream")
+        case "classic":
+            raise _unfit(name, "a classic queue")
+
+
+def _unfit(name: str, what: str) -> InvalidValue:
+    return InvalidValue(f"queue {name!r}", Unquoted(what), _FIT, _REPLACE)
+
+
+# ---- which queues a reader can read
+
+
+def check_readable(queue: str, release: Release) -> Generator[Command, Any, str]:
+    """Check that a queue can be read; return a warning, or an empty text.
+
+    Raises:
+        InvalidValue: the queue is missing, is a stream, or belongs to another connection.
+    """
+    try:
+        if not (yield from exists(queue)):
+            raise no_such_queue(queue)
+        kind, arguments, _ = yield from learn(queue, {})
+    except Refused as refused:
+        if refused.code == RESOURCE_LOCKED:
+            raise InvalidValue(
+                "queue",
+                queue,
+                "a queue that is not exclusive",
+                "Only the connection that declared it can read it",
+            ) from None
+        if refused.code != ACCESS_REFUSED:
+            raise
+        return ""  # without the permission to declare the queue, its kind stays unknown
+    if kind == "stream":
+        raise is_a_stream(queue)
+    limited = kind == "quorum" and limit_applies(release, arguments.get(DELIVERY_LIMIT))
+    return delivery_limit_warning([queue], release) if limited else ""
+
+
+def no_such_queue(queue: str) -> InvalidValue:
+    """The error for a missing queue."""
+    hint = "`rabbit-chx apply` declares the queues of a topology file"
+    return InvalidValue("queue", queue, "an existing queue", hint)
+
+
+def is_a_stream(queue: str) -> InvalidValue:
+    """The error for a stream."""
+    hint = "Read it as a stream; in Spark, use the option stream instead of queue"
+    return InvalidValue(f"queue {queue!r}", Unquoted("a stream"), "a classic or quorum queue", hint)
+
+
+# ---- warnings
+
+
+def _limited(found: Mapping[str, Mapping[str, Any]], release: Release) -> Iterator[str]:
+    limited = [
+        name for name, arguments in found.items() if limit_applies(release, arguments.get(DELIVERY_LIMIT))
+    ]
+    if limited:
+        yield delivery_limit_warning(limited, release)
+
+
+def _dropped(found: Mapping[str, Mapping[str, Any]], settings: Settings) -> Iterator[str]:
+    without = [name for name, arguments in found.items() if _DEAD_LETTER not in arguments]
+    if settings.on_failure == "dead-letter" and without:
+        yield (
+            f"{listed(without)}: no argument {_DEAD_LETTER}, so the broker drops failed messages unless a policy sets "
+            "dead-letter-exchange, which AMQP does not show"
+        )
+
+
+def _unchecked(denied: Refused, names: Collection[str], settings: Settings) -> str:
+    needs = needs_of(settings, names)
+    needs.configure.update(("queue", name) for name in names)
+    why = why_denied(denied.text, needs, what="a member that checks its queues") or denied.text
+    return f"could not check whether each queue is {_FIT}: {why}"

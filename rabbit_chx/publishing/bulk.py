@@ -1,0 +1,312 @@
+"""Many messages with one outcome: rows, totals, failures and a ``flush`` of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from heapq import nsmallest
+from itertools import repeat
+from typing import Any, Final, Protocol, Self, Unpack
+
+from rabbit_chx.errors import BrokerUnavailable, PublishFailed, RabbitChxError
+from rabbit_chx.message_fields import Headers, Properties
+from rabbit_chx.publishing.encoder import Columns, Encoded, Encoder, HeaderColumn
+from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
+from rabbit_chx.publishing.outbox import Outbox, log_errors
+
+_FAILURES_KEPT: Final = 100
+_ROWS_OF_A_PART: Final = 512
+
+
+class _Pipeline(Protocol):
+    """What a bulk uses of its publisher: see `Pipeline`."""
+
+    encoder: Encoder
+    outbox: Outbox
+
+    def check(self) -> None:
+        """Raise if the caller may not publish."""
+
+    def accept(
+        self, messages: Sequence[OutgoingMessage], deadline: float | None, given_up: int | None
+    ) -> bool:
+        """Accept messages, or return False at the deadline."""
+        ...
+
+    def totals(self) -> Totals:
+        """Return the counters of all messages."""
+        ...
+
+
+class Bulk:
+    """Messages that are added in any number and confirmed together; `Publisher.bulk` makes one.
+
+    ``add`` and ``add_many`` return when their messages are accepted, and wait only while too many are in flight. ``flush``,
+    or the end of the ``with`` block, waits for the outcome of each message and raises `PublishFailed` if one was not
+    confirmed. Any number of threads may use a bulk; each of them is told about every failure once.
+    """
+
+    def __init__(
+        self,
+        pipeline: _Pipeline,
+        *,
+        grace: float,
+        on_failure: Callable[[Failure], object] | None,
+    ) -> None:
+        self._pipeline = pipeline
+        self._grace = grace
+        self._began = pipeline.totals()
+        self._given_up = pipeline.outbox.given_up
+        self._rows = _Rows(on_failure)
+        self._adding = threading.Lock()  # one thread at a time numbers its rows
+        self._told = threading.local()
+        self._raises = on_failure is None
+        self._withdrawn = False
+
+    def __repr__(self) -> str:
+        return f"<Bulk: {self.totals}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None:
+            self.flush()
+            return
+        # Raise the caller's own error, but give accepted messages time to be confirmed.
+        try:
+            self.flush(self._grace)
+        except (PublishFailed, BrokerUnavailable) as failed:
+            error.add_note(str(failed))
+
+    def add(
+        self,
+        body: bytes | str,
+        routing_key: str | bytes = "",
+        *,
+        exchange: str | None = None,
+        headers: Headers | None = None,
+        **properties: Unpack[Properties],
+    ) -> int:
+        """Accept one message and return its row number, which identifies it in failures."""
+        self._pipeline.check()
+        encoded = self._pipeline.encoder.one(body, routing_key, exchange, headers, properties)
+        with self._adding:
+            part = self._rows.part()
+            row = self._rows.published
+            self._pipeline.accept([OutgoingMessage(row, *encoded, part)], None, self._given_up)
+        return row
+
+    def add_many(
+        self,
+        bodies: Iterable[bytes | str],
+        routing_keys: str | bytes | Iterable[str | bytes] = "",
+        *,
+        exchange: str | Iterable[str | bytes] | None = None,
+        headers: HeaderColumn = None,
+        **properties: Any,
+    ) -> range:
+        """Accept a batch given by columns and return its rows.
+
+        Keys, exchanges, headers and each property are one value for all rows, or a column (a list, tuple or Arrow array).
+        The whole batch is checked before its first message is sent.
+        """
+        self._pipeline.check()
+        return self.add_encoded(
+            self._pipeline.encoder.many(bodies, routing_keys, exchange, headers, properties), None
+        )
+
+    def add_encoded(self, columns: Columns, deadline: float | None) -> range:
+        """Accept messages that an encoder has encoded, as many as the outbox takes before the deadline."""
+        with self._adding:
+            first, count = self._rows.published, len(columns[0])
+            for start in range(0, count, _ROWS_OF_A_PART):
+                end = min(start + _ROWS_OF_A_PART, count)
+                part = self._rows.part()
+                rows, own = range(first + start, first + end), (column[start:end] for column in columns)
+                if not self._pipeline.accept(
+                    list(map(OutgoingMessage, rows, *own, repeat(part))), deadline, self._given_up
+                ):
+                    break
+                if self._withdrawn:  # while this thread waited for room
+                    self.withdraw("withdrawn by the caller")
+                    break
+            return range(first, self._rows.published)
+
+    def leave_out(self, columns: Columns, why: str) -> None:
+        """Count the last messages, which were not accepted, as unsent."""
+        rest = [column[self._rows.published :] for column in columns]
+        self._rows.leave_out(list(zip(*rest, strict=True)), why)
+
+    def withdraw(self, why: str) -> None:
+        """Give up the messages that were not written, and add no more of a batch that another thread adds."""
+        self._withdrawn = True
+        self._pipeline.outbox.withdraw(set(self._rows.begin_part()), why)
+
+    def flush(self, timeout: float | None = None) -> Totals:
+        """Wait for the outcome of each message that was added to this bulk before, and return the totals.
+
+        After ``timeout`` seconds, messages that were not written are withdrawn; those that were written may still arrive.
+
+        Raises:
+            PublishFailed: messages were not confirmed, or not within the timeout.
+        """
+        self._pipeline.check()
+        pending = self._settle(timeout)
+        totals, failures = self.totals, self.failures
+        told, self._told.failed = getattr(self._told, "failed", 0), totals.failed
+        new_failures = totals.failed - told if self._raises else 0
+        problems: list[str] = []
+        if new_failures:
+            problems.append(
+                f"{new_failures} of {totals.published} messages were not confirmed; the first: {failures[0]}"
+            )
+        if pending:
+            problems.append(f"{pending} messages are unconfirmed after {timeout} seconds")
+        if problems:
+            raise PublishFailed("; ".join(problems), totals, failures if new_failures else [])
+        return totals
+
+    def _settle(self, timeout: float | None) -> int:
+        """Wait for the messages that were added by now, withdraw the unsent ones, and return how many are pending."""
+        parts = self._rows.begin_part()
+        if self._rows.wait_for(parts, timeout):
+            return 0
+        self._pipeline.outbox.withdraw(set(parts), f"withdrawn after {timeout} seconds")
+        return self._rows.pending_in(parts)
+
+    @property
+    def error(self) -> RabbitChxError | None:
+        """Why the publisher has given up since this bulk began, so that it takes no more messages; otherwise None."""
+        outbox = self._pipeline.outbox
+        return outbox.why_given_up if outbox.given_up != self._given_up else None
+
+    @property
+    def totals(self) -> Totals:
+        """The current counters."""
+        now, began = self._pipeline.totals(), self._began
+        return replace(
+            self._rows.totals(),
+            bytes=now.bytes - began.bytes,
+            connections=now.connections - began.connections,
+            blocked_seconds=now.blocked_seconds - began.blocked_seconds,
+        )
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The hundred messages with the lowest rows that were not confirmed."""
+        return list(self._rows.failures)
+
+    @property
+    def confirmed_before(self) -> int:
+        """A row before which every message is confirmed: exact when nothing is pending, otherwise up to 512 rows too low."""
+        return self._rows.confirmed_before()
+
+
+class _Part(Owner):
+    """Consecutive rows of a bulk. A flush begins a new part, and waits for those before it."""
+
+    __slots__ = ("_rows", "first", "pending")
+
+    def __init__(self, rows: _Rows, first: int) -> None:
+        self._rows = rows
+        self.first = first
+        self.pending = 0
+
+    def accepted(self, count: int) -> None:
+        self._rows.accepted(self, count)
+
+    def sent_again(self) -> None:
+        self._rows.resent += 1  # only the sender's thread writes it
+
+    def settled(self, count: int, outcome: Outcome, failures: Sequence[Failure]) -> None:
+        self._rows.settled(self, count, outcome, failures)
+
+
+class _Rows:
+    """The counters of a bulk, which its callers share with the sender's thread."""
+
+    def __init__(self, on_failure: Callable[[Failure], object] | None) -> None:
+        self._changed = threading.Condition()
+        self._on_failure = on_failure
+        self._outcomes: Counter[Outcome] = Counter()
+        self._parts: deque[_Part] = deque([_Part(self, 0)])
+        self.published: int = 0
+        self.resent: int = 0
+        self.failures: list[Failure] = []
+        """The hundred failures with the lowest rows, in the order of their rows."""
+
+    def part(self) -> _Part:
+        """Return the part to which the next message belongs."""
+        with self._changed:
+            if self.published - self._parts[-1].first >= _ROWS_OF_A_PART:
+                self._parts.append(_Part(self, self.published))
+            return self._parts[-1]
+
+    def begin_part(self) -> list[_Part]:
+        """Return the parts with pending messages; later messages belong to another part."""
+        with self._changed:
+            pending = [part for part in self._parts if part.pending]
+            if pending:
+                self._parts.append(_Part(self, self.published))
+            return pending
+
+    def wait_for(self, parts: Sequence[_Part], timeout: float | None) -> bool:
+        """Wait until no message of these parts is pending; return whether that is so."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not any(part.pending for part in parts), timeout)
+
+    def pending_in(self, parts: Sequence[_Part]) -> int:
+        """Return how many messages of these parts are pending."""
+        with self._changed:
+            return sum(part.pending for part in parts)
+
+    def accepted(self, part: _Part, count: int) -> None:
+        """Count messages that the outbox accepts."""
+        with self._changed:
+            part.pending += count
+            self.published += count
+
+    def settled(self, part: _Part, count: int, outcome: Outcome, failures: Sequence[Failure]) -> None:
+        """Call the hook for failures, and then record the outcome: a caller that waits for it may use what the hook did."""
+        if self._on_failure is not None:
+            for failure in failures:
+                with log_errors("on_failure"):
+                    self._on_failure(failure)
+        with self._changed:
+            self._outcomes[outcome] += count
+            part.pending -= count
+            if failures:
+                # The lowest rows, not the first failures: a caller that resumes needs the first missing row.
+                kept = [*self.failures, *failures]
+                self.failures = nsmallest(_FAILURES_KEPT, kept, key=lambda failure: failure.row)
+            if not part.pending:
+                while len(self._parts) > 1 and not self._parts[0].pending:
+                    self._parts.popleft()
+                self._changed.notify_all()
+
+    def leave_out(self, encoded: Sequence[Encoded], why: str) -> None:
+        """Count messages that the outbox does not accept."""
+        part, first = self.part(), self.published
+        rows = enumerate(encoded, first)
+        failures = [OutgoingMessage(row, *one, reply=why).failure(Outcome.UNSENT) for row, one in rows]
+        self.accepted(part, len(failures))
+        self.settled(part, len(failures), Outcome.UNSENT, failures)
+
+    def totals(self) -> Totals:
+        """Return the counters as of one moment."""
+        with self._changed:
+            return Totals(
+                published=self.published,
+                **{outcome.value: self._outcomes[outcome] for outcome in Outcome},
+                pending=self.published - self._outcomes.total(),
+                resent=self.resent,
+            )
+
+    def confirmed_before(self) -> int:
+        """Return a row before which every message is confirmed."""
+        with self._changed:
+            pending = next((part.first for part in self._parts if part.pending), self.published)
+            return min(pending, self.failures[0].row) if self.failures else pending

@@ -1,0 +1,118 @@
+"""Messages as they are given to a publisher, checked and encoded with its defaults and its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeAlias
+
+from rabbit_chx.hashing import shortstr
+from rabbit_chx.publishing.batch_columns import (
+    body_column,
+    checked_body,
+    column,
+    key_column,
+    property_column,
+    values,
+)
+from rabbit_chx.publishing.properties import DEFAULT_FRAME_MAX, encode_properties, max_property_bytes
+
+_MAX_MESSAGE: Final = 16 << 20
+_MAX_MESSAGE_BEFORE_4: Final = 128 << 20
+
+HeaderColumn: TypeAlias = "Mapping[str, Any] | Iterable[Mapping[str, Any] | None] | None"
+"""The headers of all rows of a batch, or a column of them."""
+Encoded: TypeAlias = tuple[bytes, bytes, bytes, bytes]
+"""Exchange, routing key, properties and body, as they are sent."""
+Columns: TypeAlias = tuple[list[bytes], ...]
+"""The same for each row of a batch."""
+
+
+class Encoder:
+    """Encodes messages; any thread may use it."""
+
+    def __init__(
+        self, exchange: str, properties: Mapping[str, Any] | None, max_message_bytes: int | None
+    ) -> None:
+        self._frame_max = DEFAULT_FRAME_MAX
+        self._exchange = shortstr(exchange, "exchange")
+        self._properties = dict(properties or {})
+        self._plain, self._plain_fits = self._encode({}, None), True
+        self._max_message = max_message_bytes
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The largest body that is accepted; before the first connection the largest that any release accepts."""
+        return self._max_message or _MAX_MESSAGE_BEFORE_4
+
+    @property
+    def max_property_bytes(self) -> int:
+        """How long the properties of a message may be, headers included."""
+        return max_property_bytes(self._frame_max)
+
+    def learn_limits(self, server_version: str, frame_max: int) -> None:
+        """Take over the limits of a connection."""
+        self._frame_max = frame_max
+        # If they do not fit, they are encoded again for each message, which raises.
+        self._plain_fits = len(self._plain) <= self.max_property_bytes
+        if self._max_message is None:
+            before_4 = server_version.partition(".")[0] in {"", "3"}
+            self._max_message = _MAX_MESSAGE_BEFORE_4 if before_4 else _MAX_MESSAGE
+
+    def one(
+        self,
+        body: bytes | str,
+        routing_key: str | bytes,
+        exchange: str | None,
+        headers: Mapping[str, Any] | None,
+        properties: Mapping[str, Any],
+    ) -> Encoded:
+        """Encode one message."""
+        target = self._exchange if exchange is None else shortstr(exchange, "exchange")
+        key, checked = shortstr(routing_key, "routing key"), checked_body(body, self.max_message_bytes)
+        plain = self._plain_fits and not (properties or headers)
+        return target, key, self._plain if plain else self._encode(properties, headers), checked
+
+    def many(
+        self,
+        bodies: Iterable[bytes | str],
+        routing_keys: str | bytes | Iterable[str | bytes],
+        exchange: str | Iterable[str | bytes] | None,
+        headers: HeaderColumn,
+        properties: Mapping[str, Any],
+    ) -> Columns:
+        """Encode a batch given by columns."""
+        checked = body_column(bodies, self.max_message_bytes)
+        count = len(checked)
+        keys = key_column(routing_keys, count)
+        targets = key_column(self._exchange if exchange is None else exchange, count, "exchange")
+        return targets, keys, self._encode_column(count, headers, properties), checked
+
+    def _encode(self, properties: Mapping[str, Any], headers: Mapping[str, Any] | None) -> bytes:
+        merged = {**self._properties, **properties}
+        if headers is not None:
+            merged["headers"] = self._with_own(headers)
+        return encode_properties(merged, frame_max=self._frame_max)
+
+    def _encode_column(self, count: int, headers: HeaderColumn, properties: Mapping[str, Any]) -> list[bytes]:
+        """Encode the properties of each row; only once if all rows have the same."""
+        columns = {name: column(value, count, name) for name, value in properties.items()}
+        varying = {name: found for name, found in columns.items() if isinstance(found, list)}
+        constant = self._properties | {name: columns[name] for name in columns.keys() - varying.keys()}
+        if headers is not None and not hasattr(headers, "items"):
+            varying["headers"] = column(list(values(headers)), count, "headers")
+        elif headers is not None:
+            constant["headers"] = self._with_own(headers)
+        if "headers" in varying and "headers" in self._properties:
+            varying["headers"] = [self._with_own(own or {}) for own in varying["headers"]]
+        return property_column(constant, varying, count, frame_max=self._frame_max)
+
+    def _with_own(self, headers: Any) -> Any:
+        return _merged(self._properties.get("headers"), headers)
+
+
+def _merged(headers: Any, more: Any) -> Any:
+    """Merge two mappings of headers; return anything else unchanged, to be refused by the encoder."""
+    for table in (headers, more):
+        if table is not None and not hasattr(table, "keys"):
+            return table
+    return {**(headers or {}), **(more or {})}

@@ -1,0 +1,121 @@
+"""Who waits for one message: a call of `publish`, or a future."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, Final
+
+from rabbit_chx.errors import PublishFailed
+from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
+
+log = logging.getLogger("rabbit_chx.publisher")
+
+Withdraw = Callable[[Owner, str], object]
+"""Withdraws the messages of an owner that were not written, with the reason."""
+_CANCELLED: Final = "cancelled by the caller"
+
+
+class Receipt(Owner):
+    """A thread that waits for the outcome of one message. A lock is the cheapest thing in Python to wait for."""
+
+    __slots__ = ("_pending", "failure")
+
+    def __init__(self) -> None:
+        self._pending = threading.Lock()
+        self._pending.acquire()
+        self.failure: Failure | None = None
+
+    def settled(self, count: int, outcome: Outcome, failures: Sequence[Failure]) -> None:  # noqa: ARG002
+        """Let the waiting thread go on."""
+        self.failure = failures[0] if failures else None
+        self._pending.release()
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait for the outcome; return whether there is one."""
+        if seconds is None:
+            return self._pending.acquire()
+        return self._pending.acquire(timeout=min(max(seconds, 0.0), threading.TIMEOUT_MAX))
+
+
+def publish_failed(failure: Failure) -> PublishFailed:
+    """Return the error about one message."""
+    text = f"the message was not confirmed: {failure.reason}"
+    return PublishFailed(text, Totals(published=1, **{failure.outcome.value: 1}), [failure])
+
+
+class Confirmation(Future[None], Owner):
+    """A future that ends when its message is confirmed; ``cancel`` withdraws a message that was not written.
+
+    The sender's thread sets the result, so waiting for one future inside a callback of another does not wait forever.
+    Callbacks run on a thread of their own: they may publish, which may wait for the sender's thread.
+    """
+
+    def __init__(self, withdraw: Withdraw, callbacks: Executor) -> None:
+        super().__init__()
+        self._withdraw = withdraw
+        self._callbacks = callbacks
+        self._cancelling = self._read = False
+
+    def settled(self, count: int, outcome: Outcome, failures: Sequence[Failure]) -> None:  # noqa: ARG002
+        """Set the result."""
+        if not failures:
+            self.set_result(None)
+        elif self._cancelling and outcome is Outcome.UNSENT:
+            super().cancel()
+            self.set_running_or_notify_cancel()  # without it, concurrent.futures.wait would not return
+        else:
+            self.set_exception(publish_failed(failures[0]))
+
+    def cancel(self) -> bool:
+        """Withdraw the message; return False if it was written already."""
+        if not self.done():
+            self._cancelling = True
+            self._withdraw(self, _CANCELLED)
+            self._cancelling = self.done()
+        return self.cancelled()
+
+    def add_done_callback(self, fn: Callable[[Future[None]], object]) -> None:
+        """Call the function when the message has its outcome: on the thread of the callbacks, or here if it has one."""
+
+        def call(future: Future[None]) -> None:
+            try:
+                fn(future)
+            except Exception:
+                log.exception("a callback of a published message failed")
+
+        def dispatch(future: Future[None]) -> None:
+            try:
+                self._callbacks.submit(call, future)
+            except RuntimeError:  # the interpreter is ending, and starts no thread
+                call(future)
+
+        super().add_done_callback(call if self.done() else dispatch)
+
+    def result(self, timeout: float | None = None) -> None:
+        """Wait until the message is confirmed; raise `PublishFailed` if it was not."""
+        try:
+            return super().result(timeout)
+        finally:
+            self._read = self.done()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the outcome, and return the error if the message was not confirmed."""
+        try:
+            return super().exception(timeout)
+        finally:
+            self._read = self.done()
+
+    def __del__(self) -> None:
+        if not self._read and self.done() and not self.cancelled():
+            error: Any = super().exception()
+            if error is not None:
+                log.error("a message failed, and its future was never read: %s", error)
+
+
+def unconfirmed(message: OutgoingMessage, seconds: float | None) -> Failure:
+    """Return the failure of a message that was written and has no outcome in time."""
+    message.reply = f"unconfirmed after {seconds} seconds"
+    return message.failure(Outcome.UNKNOWN)

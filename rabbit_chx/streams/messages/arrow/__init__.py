@@ -1,0 +1,1 @@
+"""Many stored messages decoded at once, into an Arrow batch."""

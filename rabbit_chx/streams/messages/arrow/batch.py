@@ -1,0 +1,211 @@
+"""Messages of a stream as Arrow batches, with the columns that the Spark sink writes.
+
+`fields` parses most messages together; `message.row_of` parses the others one by one. Both give the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.message_fields import FIELDS
+from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
+from rabbit_chx.streams.messages.arrow.fields import Found, find
+from rabbit_chx.streams.messages.arrow.headers import header_maps
+from rabbit_chx.streams.messages.arrow.parser import Flags
+from rabbit_chx.streams.messages.arrow.rows import Rows, rows_of
+from rabbit_chx.streams.messages.arrow.texts import Leave, slices, utf8
+from rabbit_chx.streams.messages.chunks import Chunk, Whole, pieces_of
+from rabbit_chx.streams.messages.message import COLUMNS_OF_MESSAGES, QUEUE_ADDRESS, reply_to, row_of
+
+_MOMENT: Final = pa.timestamp("us", "UTC")
+_TYPES: Final = {
+    "binary": pa.binary(),
+    "string": pa.string(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "bool": pa.bool_(),
+    "timestamp[us, tz=UTC]": _MOMENT,
+    "map<string, string>": pa.map_(pa.string(), pa.string()),
+}
+COLUMNS: Final[dict[str, Any]] = {
+    field.name: _TYPES[field.kind.arrow] for field in FIELDS if "stream" in field.sources
+}
+"""Name of a column -> its Arrow type.
+
+Columns of the message have the names of the sink's columns, where the body is ``value``. ``timestamp`` is the property
+that the publisher set, ``stream_timestamp`` the time at which the broker stored the message's chunk.
+"""
+
+_MOST_ROWS: Final = 16_384
+"""Larger batches exceed the processor's cache: with 65,536 rows, each row took twice the time."""
+_MOST_BYTES: Final = 8 << 20
+_FIRST_MOMENT: Final = -62_135_596_800_000
+_LAST_MOMENT: Final = 253_402_300_799_999
+"""The years 1 to 9999 in milliseconds since 1970. Python and Spark support no other times, so those become null."""
+
+
+def schema(columns: Sequence[str] = tuple(COLUMNS)) -> pa.Schema:
+    """The schema of batches with these columns.
+
+    Raises:
+        InvalidValue: A name is unknown or duplicate.
+    """
+    for name in columns:
+        if name not in COLUMNS:
+            raise InvalidValue("column", name, f"one of {', '.join(COLUMNS)}")
+    if len(set(columns)) < len(columns):
+        raise InvalidValue("columns", list(columns), "names without duplicates")
+    return pa.schema([(name, COLUMNS[name]) for name in columns])
+
+
+def record_batches(
+    chunks: Iterable[Chunk],
+    columns: Sequence[str] = tuple(COLUMNS),
+    *,
+    start: int = 0,
+    end: int | None = None,
+    most_rows: int = _MOST_ROWS,
+    most_bytes: int = _MOST_BYTES,
+    max_items: int = MAX_ITEMS,
+) -> Iterator[pa.RecordBatch]:
+    """Convert chunks of one stream to batches: one row for each message whose offset is in the range, in order.
+
+    Small chunks share a batch, because each batch has a fixed cost.
+
+    Args:
+        chunks: In the order of the stream.
+        columns: Names from `COLUMNS`. Only these are decoded.
+        start: The first offset.
+        end: The offset after the last one; None for no limit.
+        most_rows: The maximum number of rows of a batch.
+        most_bytes: A batch ends after the chunk that reaches this size, before or after decompression.
+        max_items: The maximum number of items of a message.
+    """
+    batch = partial(_Batch, checked=schema(columns), max_items=max_items)
+    wanted = (
+        piece
+        for piece in chain.from_iterable(map(pieces_of, chunks))
+        if piece.end > start and (end is None or piece.first_offset < end)
+    )
+    for group in _groups(wanted, most_rows, most_bytes):
+        for rows in rows_of(group, most_bytes):
+            for part in rows.chosen(start, end).parts(most_rows):
+                yield batch(part).build()
+
+
+def _groups(chunks: Iterable[Chunk], most_rows: int, most_bytes: int) -> Iterator[list[Chunk]]:
+    waiting: list[Chunk] = []
+    rows = size = 0
+    for chunk in chunks:
+        waiting.append(chunk)
+        rows, size = rows + chunk.records, size + len(chunk.data)
+        if rows >= most_rows or size >= most_bytes:
+            yield waiting
+            waiting, rows, size = [], 0, 0
+    yield waiting
+
+
+class _Batch:
+    """One batch: the messages parsed together, and those decoded one by one, in the order of the stream."""
+
+    def __init__(self, rows: Rows, checked: pa.Schema, max_items: int) -> None:
+        self.rows = rows
+        self.max_items = max_items
+        self.schema = checked
+        self.count = len(rows.starts)
+        self.data = np.frombuffer(rows.data, np.uint8)
+        self.buffer = pa.py_buffer(rows.data)
+
+    def build(self) -> pa.RecordBatch:
+        wanted = [name for name in self.schema.names if name in COLUMNS_OF_MESSAGES]
+        arrays = self._of_the_stream()
+        if wanted:
+            arrays |= self._of_the_messages(wanted)
+        return pa.RecordBatch.from_arrays([arrays[name] for name in self.schema.names], schema=self.schema)
+
+    def _of_the_stream(self) -> dict[str, pa.Array]:
+        wanted = set(self.schema.names)
+        arrays: dict[str, pa.Array] = {}
+        if "stream" in wanted:
+            arrays["stream"] = pa.repeat(pa.scalar(self.rows.stream), self.count)
+        if "offset" in wanted:
+            arrays["offset"] = pa.array(self.rows.offsets)
+        if "stream_timestamp" in wanted:
+            arrays["stream_timestamp"] = _moments(self.rows.times, np.ones(self.count, np.bool_))
+        return arrays
+
+    def _of_the_messages(self, wanted: list[str]) -> dict[str, pa.Array]:
+        found = find(self.data, self.rows.starts, self.rows.stops, wanted)
+        while True:
+            single = np.flatnonzero(~found.simple)
+            decoded = [self._decode(row) for row in single.tolist()]
+            try:
+                return {name: self._column(name, found, single, decoded) for name in wanted}
+            except Leave as error:
+                found.simple[error.rows] = False
+
+    def _decode(self, row: int) -> dict[str, Any]:
+        start, stop = int(self.rows.starts[row]), int(self.rows.stops[row])
+        offset = int(self.rows.offsets[row])
+        return row_of(self.rows.data[start:stop], self.rows.stream, offset, self.max_items)
+
+    def _column(self, name: str, found: Found, single: Whole, decoded: list[dict[str, Any]]) -> pa.Array:
+        if not len(single):
+            return self._together(name, found)
+        others = _one_by_one(name, decoded)
+        if len(single) == self.count:
+            return others
+        order = np.arange(self.count)
+        order[single] = self.count + np.arange(len(single))
+        return pa.concat_arrays([self._together(name, found), others]).take(pa.array(order))
+
+    def _together(self, name: str, found: Found) -> pa.Array:
+        if name == "headers":
+            return header_maps(self.data, self.buffer, self.count, found)
+        if name == "timestamp":
+            number = found.number(name)
+            return _moments(number.value, number.valid)
+        if pa.types.is_integer(COLUMNS[name]):
+            number = found.number(name)
+            return pa.array(number.value, pa.int32(), mask=~number.valid)
+        texts = self._texts(name, found)
+        if name == "expiration" and "ttl" in found.numbers:
+            ttl = found.numbers["ttl"]
+            return pc.coalesce(pa.array(ttl.value, mask=~ttl.valid).cast(pa.string()), texts)
+        return _without_addresses(texts) if name == "reply_to" else texts
+
+    def _texts(self, name: str, found: Found) -> pa.Array:
+        if name not in found.texts:
+            return pa.nulls(self.count, COLUMNS[name])
+        span = found.texts[name]
+        valid = found.simple & (span.stop >= 0)
+        raw = slices(self.buffer, span.start, span.stop, valid)
+        if name == "body":
+            return raw
+        return utf8(raw, np.arange(self.count))
+
+
+def _moments(milliseconds: Whole, valid: Flags) -> pa.Array:
+    valid = valid & (milliseconds >= _FIRST_MOMENT) & (milliseconds <= _LAST_MOMENT)
+    return pa.array(np.where(valid, milliseconds, 0) * 1000, mask=~valid).cast(_MOMENT)
+
+
+def _without_addresses(texts: pa.Array) -> pa.Array:
+    if not pc.any(pc.starts_with(texts, QUEUE_ADDRESS)).as_py():
+        return texts
+    return pa.array([reply_to(text) for text in texts.to_pylist()], pa.string())
+
+
+def _one_by_one(name: str, decoded: list[dict[str, Any]]) -> pa.Array:
+    values = [row[name] for row in decoded]
+    if name == "headers":
+        values = [list(headers.items()) for headers in values]
+    return pa.array(values, COLUMNS[name])

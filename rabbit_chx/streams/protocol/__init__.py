@@ -1,0 +1,1 @@
+"""The stream protocol: frames, connections and commands."""

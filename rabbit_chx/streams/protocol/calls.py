@@ -1,0 +1,147 @@
+"""Requests and answers over a wire, and the frames that the broker sends without a request."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.streams.protocol.answers import (
+    OK,
+    Close,
+    Command,
+    Confirms,
+    CreditRefused,
+    Delivery,
+    Fields,
+    Frame,
+    Heartbeat,
+    MetadataUpdate,
+    Refusals,
+    Response,
+    Tune,
+    parse,
+    reason,
+)
+from rabbit_chx.streams.protocol.permissions import Access
+from rabbit_chx.streams.protocol.requests import close_answer, request
+from rabbit_chx.streams.protocol.wire import Wire
+
+_T = TypeVar("_T")
+
+
+class Calls:
+    """The requests of one connection, and queues of the frames that it received."""
+
+    def __init__(self, wire: Wire, timeout: float) -> None:
+        self.wire: Wire = wire
+        self.timeout: float = timeout
+        self.vhost: str = "/"
+        self.user: str | None = None
+        """The user who logged in; None with a client certificate."""
+        self.deliveries: deque[Delivery] = deque()
+        self.outcomes: deque[Confirms | Refusals] = deque()
+        self.tune: Tune | None = None
+        self.on_moved: Callable[[str], None] = lambda _stream: None
+        """Called with the name of a stream after the broker removed its publishers and subscriptions."""
+        self._correlation = 0
+        self._answers: dict[int, Response] = {}
+
+    def send(self, frames: bytes, timeout: float | None = None) -> None:
+        """Send frames without waiting for an answer."""
+        self.wire.send(frames, timeout or self.timeout)
+
+    def call(
+        self,
+        command: Command,
+        *fields: bytes,
+        stream: str | None = None,
+        access: Access | None = None,
+        timeout: float | None = None,
+    ) -> Fields:
+        """Send a request and return the fields of its answer. Errors name ``stream`` and ``access``.
+
+        Raises:
+            StreamUnavailable: the broker refused it, or does not answer.
+        """
+        answer = self.answer(command, *fields, timeout=timeout)
+        if answer.code in {None, OK}:
+            return answer.fields
+        raise self.refusal(answer, stream, access)
+
+    def answer(self, command: Command, *fields: bytes, timeout: float | None = None) -> Response:
+        """Send a request and return its answer, including a refusal."""
+        self._correlation = number = self._correlation % 0xFFFF_FFFF + 1
+        self.send(request(command, number, *fields))
+        answer = self.take(lambda: self._answers.pop(number, None), timeout or self.timeout)
+        if answer is None:
+            self.wire.close()
+            raise StreamUnavailable(
+                f"the broker at {self.wire.where} did not answer {command.title} within {timeout or self.timeout:g} seconds",
+                "lost",
+            )
+        if answer.command is not command:
+            self.wire.close()
+            raise StreamUnavailable(
+                f"the broker at {self.wire.where} answered {command.title} with {answer.command.title}",
+                "protocol",
+            )
+        return answer
+
+    def refusal(
+        self, answer: Response, stream: str | None = None, access: Access | None = None
+    ) -> StreamUnavailable:
+        """Create the error for an answer that is not OK."""
+        problem, text = reason(answer.code or 0)
+        if problem == "permission" and access:
+            text = access.lacking(self.vhost, self.user)
+        of = f" for stream {stream!r}" if stream is not None else ""
+        return StreamUnavailable(
+            f"the broker at {self.wire.where} refused {answer.command.title}{of}: {text}", problem, stream
+        )
+
+    def take(self, found: Callable[[], _T | None], timeout: float) -> _T | None:
+        """Receive frames until ``found`` returns a value; return that value, or None after ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        while (one := found()) is None:
+            frame = self.wire.receive(deadline)
+            if frame is None:
+                return None
+            self._sort(self._parsed(frame))
+        return one
+
+    def _parsed(self, frame: memoryview) -> Frame:
+        try:
+            return parse(frame)
+        except StreamUnavailable:
+            self.wire.close()
+            raise
+
+    def _sort(self, frame: Frame) -> None:
+        match frame:
+            case Delivery():
+                self.deliveries.append(frame)
+            case Response():
+                self._answers[frame.correlation] = frame
+            case Confirms() | Refusals():
+                self.outcomes.append(frame)
+            case MetadataUpdate():
+                self.on_moved(frame.stream)
+            case Tune():
+                self.tune = frame
+            case Close():
+                raise self._closed(frame)
+            case Heartbeat() | CreditRefused():
+                pass  # the broker may end a subscription while a credit for it is on its way
+
+    def _closed(self, frame: Close) -> StreamUnavailable:
+        self.send(close_answer(frame.correlation))
+        self.wire.close()
+        problem, why = reason(frame.code)
+        text = f"{why} ({frame.text})" if frame.text and frame.code != OK else frame.text or why
+        return StreamUnavailable(
+            f"the broker at {self.wire.where} closed the connection: {text}",
+            "lost" if frame.code == OK else problem,
+        )

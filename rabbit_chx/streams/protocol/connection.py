@@ -1,0 +1,370 @@
+"""One connection of the stream protocol, for one thread: requests and answers, deliveries and confirms.
+
+    with connect("rabbitmq-stream://user:password@host/vhost") as connection:
+        connection.create("events")
+        connection.stats("events")
+
+`StreamConnection` does not reconnect; `StreamReader` and `StreamPublisher` do.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Final, Self, TypeVar
+
+from rabbit_chx.broker.credentials import Credentials
+from rabbit_chx.errors import InvalidValue, StreamUnavailable
+from rabbit_chx.releases import Release
+from rabbit_chx.streams.protocol import answers, permissions, requests
+from rabbit_chx.streams.protocol.answers import (
+    NO_OFFSET,
+    OK,
+    Command,
+    Confirms,
+    Node,
+    Refusals,
+    StreamMetadata,
+    StreamStats,
+)
+from rabbit_chx.streams.protocol.calls import Calls
+from rabbit_chx.streams.protocol.handshake import shake_hands
+from rabbit_chx.streams.protocol.requests import Batch, OffsetSpec, name, u8, u16, u64
+from rabbit_chx.streams.protocol.wire import open_wire
+from rabbit_chx.urls import BrokerUrl
+
+_T = TypeVar("_T")
+
+_IDS: Final = 256
+"""The maximum number of subscriptions, and of publishers, of one connection."""
+_CLOSE_SECONDS: Final = 2.0
+_SINGLE_ACTIVE: Final = "single-active-consumer"
+_SINCE: Final[Mapping[Command, str]] = {
+    Command.STREAM_STATS: "3.11",
+    Command.CREATE_SUPER_STREAM: "3.13",
+    Command.DELETE_SUPER_STREAM: "3.13",
+}
+
+
+class StreamConnection:
+    """A connection to one node, for one thread; `connect` opens it."""
+
+    def __init__(
+        self,
+        url: str | BrokerUrl,
+        *,
+        tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
+        connection_name: str = "rabbit-chx",
+        heartbeat: int = 60,
+        timeout: float = 10.0,
+    ) -> None:
+        self.url: BrokerUrl = BrokerUrl.for_streams(url)
+        self.timeout: float = timeout
+        """Seconds to wait for the broker's answer."""
+        wire = open_wire(self.url, tls, timeout)
+        self._calls = Calls(wire, timeout)
+        self._calls.on_moved = self._drop
+        try:
+            release, node = shake_hands(self._calls, self.url, credentials, connection_name, heartbeat)
+        except BaseException:
+            wire.close()
+            raise
+        self.release: str = release
+        """The release of RabbitMQ, such as ``"4.3.6"``."""
+        self.node: Node | None = node
+        """The address that the node advertises."""
+        self._commands: frozenset[int] | None = None
+        self._subscriptions: dict[int, str] = {}
+        self._publishers: dict[int, str] = {}
+        self._moved: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<StreamConnection: {self._calls.wire.where}>"
+
+    @property
+    def user(self) -> str | None:
+        """The user who logged in; None with a client certificate."""
+        return self._calls.user
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is open, as far as the client knows."""
+        return not self._calls.wire.closed
+
+    @property
+    def frame_max(self) -> int:
+        """The agreed maximum size of a frame in bytes, which also limits a published message; 0 means no limit."""
+        return self._calls.wire.frame_max
+
+    def close(self, reason: str = "OK") -> None:
+        """Send the reason to the broker and close the connection. A second call does nothing."""
+        if self.is_open:
+            with suppress(StreamUnavailable):
+                self._calls.call(Command.CLOSE, u16(OK), requests.string(reason), timeout=_CLOSE_SECONDS)
+        self._calls.wire.close()
+
+    # ---- streams
+
+    def metadata(self, streams: Iterable[str]) -> dict[str, StreamMetadata]:
+        """Return the leader and the replicas of each stream; ``exists`` is False for a missing stream."""
+        return answers.metadata(
+            self._calls.call(Command.METADATA, requests.array(map(name, _names(streams))))
+        )
+
+    def partitions(self, super_stream: str) -> list[str]:
+        """Return the streams of a super stream in partition order."""
+        encoded = name(super_stream, "super stream name")
+        needs = permissions.listing(super_stream)
+        return self._calls.call(Command.PARTITIONS, encoded, stream=super_stream, access=needs).strings()
+
+    def route(self, super_stream: str, key: str) -> list[str]:
+        """Return the streams of a super stream that are bound with this key."""
+        fields = requests.string(key), name(super_stream, "super stream name")
+        needs = permissions.routing(super_stream)
+        return self._calls.call(Command.ROUTE, *fields, stream=super_stream, access=needs).strings()
+
+    @property
+    def has_stats(self) -> bool:
+        """Whether the broker supports `stats`."""
+        return self._supports(Command.STREAM_STATS)
+
+    def _supports(self, command: Command) -> bool:
+        """Whether the broker supports a command that 3.10 lacks. 3.10 also lacks the query, so only later releases get it."""
+        if self._commands is None and Release.of_broker(self.release).lists_stream_commands:
+            fields = self._calls.call(Command.EXCHANGE_COMMAND_VERSIONS, requests.command_versions())
+            self._commands = answers.commands(fields)
+        return command in (self._commands or ())
+
+    def stats(self, stream: str) -> StreamStats:
+        """Return where a stream begins and ends; requires RabbitMQ 3.11."""
+        self._check_supports(Command.STREAM_STATS)
+        needs = permissions.reading(stream)
+        return answers.stats(
+            self._calls.call(Command.STREAM_STATS, name(stream), stream=stream, access=needs)
+        )
+
+    def create(self, stream: str, arguments: Mapping[str, str] | None = None) -> None:
+        """Create a stream.
+
+        Args:
+            stream: its name.
+            arguments: such as ``max-length-bytes``, ``max-age`` or ``stream-max-segment-size-bytes``; values are strings.
+        """
+        fields = name(stream), requests.string_map(arguments or {})
+        self._calls.call(Command.CREATE, *fields, stream=stream, access=permissions.changing(stream))
+
+    def delete(self, stream: str) -> None:
+        """Delete a stream."""
+        self._calls.call(Command.DELETE, name(stream), stream=stream, access=permissions.changing(stream))
+
+    def create_super_stream(
+        self, super_stream: str, partitions: Mapping[str, str], arguments: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a super stream; requires RabbitMQ 3.13.
+
+        Args:
+            super_stream: its name.
+            partitions: stream name -> binding key, in partition order; the keys are usually ``"0"``, ``"1"`` and so on.
+            arguments: for each stream, as in `create`.
+        """
+        self._check_supports(Command.CREATE_SUPER_STREAM)
+        self._calls.call(
+            Command.CREATE_SUPER_STREAM,
+            name(super_stream, "super stream name"),
+            requests.array(map(name, partitions)),
+            requests.array(map(requests.string, partitions.values())),
+            requests.string_map(arguments or {}),
+            stream=super_stream,
+            access=permissions.changing_super_stream(super_stream, partitions),
+        )
+
+    def delete_super_stream(self, super_stream: str) -> None:
+        """Delete a super stream and its streams; requires RabbitMQ 3.13."""
+        self._check_supports(Command.DELETE_SUPER_STREAM)
+        encoded = name(super_stream, "super stream name")
+        needs = permissions.changing_super_stream(super_stream)
+        self._calls.call(Command.DELETE_SUPER_STREAM, encoded, stream=super_stream, access=needs)
+
+    # ---- reading
+
+    def subscribe(
+        self, stream: str, start: OffsetSpec, *, credit: int, properties: Mapping[str, str] | None = None
+    ) -> int:
+        """Subscribe to a stream and return the number of the subscription.
+
+        Args:
+            stream: its name.
+            start: where to start.
+            credit: how many chunks the broker may send before a call of `credit` allows more, at most 65,535.
+            properties: subscription properties of the stream protocol, without ``single-active-consumer``.
+        """
+        if properties and _SINGLE_ACTIVE in properties:
+            hint = "This client cannot answer when the broker activates a consumer"
+            raise InvalidValue("subscription property", _SINGLE_ACTIVE, "any other property", hint)
+        number = _free(self._subscriptions, "subscriptions")
+        fields = u8(number), name(stream), start.encoded(), u16(credit), requests.string_map(properties or {})
+        self._calls.call(Command.SUBSCRIBE, *fields, stream=stream, access=permissions.reading(stream))
+        self._subscriptions[number] = stream
+        return number
+
+    def credit(self, subscription: int, chunks: int) -> None:
+        """Allow the broker to send more chunks."""
+        self._calls.send(requests.one_way(Command.CREDIT, u8(subscription), u16(chunks)))
+
+    def chunks(self, timeout: float) -> Iterator[tuple[int, memoryview]]:
+        """Yield the chunks of all subscriptions as they arrive, each with the number of its subscription.
+
+        A chunk is a header of 48 bytes and entries, as the stream stores them. The connection does not reuse its memory. The iterator
+        ends when nothing has arrived for ``timeout`` seconds; another call continues.
+
+        Raises:
+            StreamUnavailable: the connection was lost, or a stream was deleted or moved.
+        """
+        while (found := self._arrived(self._calls.deliveries, timeout)) is not None:
+            yield found.subscription, found.chunk
+
+    def unsubscribe(self, subscription: int) -> list[memoryview]:
+        """End a subscription and return its chunks that `chunks` has not yielded yet."""
+        stream = self._subscriptions.get(subscription)
+        answer = self._calls.answer(Command.UNSUBSCRIBE, u8(subscription))
+        if stream is not None and subscription not in self._subscriptions:
+            raise _gone(stream)  # the broker removed the subscription before it read the request
+        if answer.code != OK:
+            raise self._calls.refusal(answer, stream)
+        self._subscriptions.pop(subscription, None)
+        arrived = list(self._calls.deliveries)
+        self._calls.deliveries.clear()
+        self._calls.deliveries.extend(each for each in arrived if each.subscription != subscription)
+        return [each.chunk for each in arrived if each.subscription == subscription]
+
+    def store_offset(self, reference: str, stream: str, offset: int) -> None:
+        """Store an offset under a name in the stream. The broker does not confirm this."""
+        self._calls.send(
+            requests.one_way(Command.STORE_OFFSET, name(reference, "reference"), name(stream), u64(offset))
+        )
+
+    def query_offset(self, reference: str, stream: str) -> int | None:
+        """Return the last offset stored under a name; None without one."""
+        answer = self._calls.answer(Command.QUERY_OFFSET, name(reference, "reference"), name(stream))
+        if answer.code == NO_OFFSET:
+            return None
+        if answer.code != OK:
+            raise self._calls.refusal(answer, stream, permissions.reading(stream))
+        return answer.fields.u64()
+
+    # ---- writing
+
+    def declare_publisher(self, stream: str, publisher: str | None = None) -> int:
+        """Prepare to publish and return the number to publish with.
+
+        Args:
+            stream: its name.
+            publisher: a name, which enables deduplication: the broker drops messages whose publishing id is not higher than the
+                last one under this name.
+        """
+        number = _free(self._publishers, "publishers")
+        reference = name(publisher, "publisher name") if publisher is not None else requests.string("")
+        needs = permissions.publishing(stream, named=publisher is not None)
+        fields = u8(number), reference, name(stream)
+        self._calls.call(Command.DECLARE_PUBLISHER, *fields, stream=stream, access=needs)
+        self._publishers[number] = stream
+        return number
+
+    def delete_publisher(self, publisher: int) -> None:
+        """Remove a publisher; its number can be reused."""
+        self._calls.call(Command.DELETE_PUBLISHER, u8(publisher), stream=self._publishers.get(publisher))
+        self._publishers.pop(publisher, None)
+
+    def query_publisher_sequence(self, publisher: str, stream: str) -> int:
+        """Return the highest publishing id that the stream remembers for a publisher; 0 without one."""
+        fields = name(publisher, "publisher name"), name(stream)
+        needs = permissions.publishing(stream, named=True, missing="read")
+        return self._calls.call(Command.QUERY_PUBLISHER_SEQUENCE, *fields, stream=stream, access=needs).u64()
+
+    def publish(
+        self,
+        publisher: int,
+        messages: Iterable[tuple[int, bytes | Batch]],
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Send messages, each with its publishing id; `confirms` yields their confirms.
+
+        The broker stores the bytes unchanged, so a message is usually encoded AMQP 1.0. A `sub_batch` stores many messages as one entry.
+
+        Args:
+            publisher: its number.
+            messages: pairs of a publishing id and a message.
+            timeout: seconds in which the broker must receive each frame, by default those for an answer. It receives none during an
+                alarm.
+
+        Raises:
+            StreamUnavailable: the connection was lost, or a message exceeds the maximum size of a frame.
+        """
+        for frame in requests.publish_frames(publisher, messages, self.frame_max):
+            self._calls.send(frame, timeout)
+
+    def confirms(self, timeout: float) -> Iterator[Confirms | Refusals]:
+        """Yield confirms and refusals of published messages, until nothing has arrived for ``timeout`` seconds.
+
+        Raises:
+            StreamUnavailable: the connection was lost, or a stream was deleted or moved.
+        """
+        while (found := self._arrived(self._calls.outcomes, timeout)) is not None:
+            yield found
+
+    def _arrived(self, queue: deque[_T], timeout: float) -> _T | None:
+        return self._calls.take(lambda: self._unless_moved(queue), timeout)
+
+    def _unless_moved(self, queue: deque[_T]) -> _T | None:
+        if queue:
+            return queue.popleft()
+        if self._moved:
+            raise _gone(self._moved.pop())
+        return None
+
+    def _drop(self, stream: str) -> None:
+        """Forget the subscriptions and publishers of a stream, which the broker has removed."""
+        for numbers in (self._subscriptions, self._publishers):
+            gone = [number for number, of in numbers.items() if of == stream]
+            for number in gone:
+                del numbers[number]
+            if gone and stream not in self._moved:
+                self._moved.append(stream)
+
+    def _check_supports(self, command: Command) -> None:
+        if not self._supports(command):
+            raise StreamUnavailable(
+                f"RabbitMQ {self.release} does not support {command.title}, which requires {_SINCE[command]}",
+                "unsupported",
+            )
+
+
+def _gone(stream: str) -> StreamUnavailable:
+    return StreamUnavailable(
+        f"stream {stream!r} was deleted or moved to another node", "not available", stream
+    )
+
+
+def _names(streams: Iterable[str]) -> list[str]:
+    if isinstance(streams, str):  # otherwise each letter would be a name
+        raise InvalidValue("streams", streams, "a list of names")
+    return list(streams)
+
+
+def _free(taken: Mapping[int, str], what: str) -> int:
+    for number in range(_IDS):
+        if number not in taken:
+            return number
+    raise InvalidValue(
+        f"number of {what}", _IDS + 1, f"at most {_IDS} on a connection", "Open another connection"
+    )

@@ -1,0 +1,119 @@
+"""Opening a connection: properties, login, limits and virtual host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from rabbit_chx.broker.amqp import version_in
+from rabbit_chx.broker.credentials import Credentials, check_credentials, login
+from rabbit_chx.broker.permissions import Needs
+from rabbit_chx.broker.reasons import why_external_refused, why_rejected
+from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
+from rabbit_chx.releases import Release
+from rabbit_chx.streams.protocol.answers import OK, Command, Node, Response, Tune
+from rabbit_chx.streams.protocol.calls import Calls
+from rabbit_chx.streams.protocol.requests import binary, string, string_map, tuned
+from rabbit_chx.urls import BrokerUrl
+
+_AUTHENTICATION: Final = 8
+_VIRTUAL_HOST: Final = 12
+_ACCESS_REFUSED: Final = 403
+"""The code in AMQP 0-9-1 that corresponds to `_AUTHENTICATION`."""
+
+
+def shake_hands(
+    calls: Calls, url: BrokerUrl, credentials: Credentials | None, connection_name: str, heartbeat: int
+) -> tuple[str, Node | None]:
+    """Log in, agree limits and open the virtual host; return the broker's release and its advertised node.
+
+    Raises:
+        StreamUnavailable: the broker refused a step, or does not answer.
+    """
+    own = {"product": "rabbit-chx", "connection_name": connection_name}
+    try:
+        properties = calls.call(Command.PEER_PROPERTIES, string_map(own)).string_map()
+    except StreamUnavailable as error:
+        if error.problem != "lost" or url.tls:
+            raise
+        hint = "is this the port of the stream protocol, and without TLS?"
+        raise StreamUnavailable(f"{error}; {hint}", "lost") from None
+    release = _release(properties, calls.wire.where)
+    if url.external and Release.of_broker(release).rejects_stream_certificates:
+        raise StreamUnavailable(
+            f"the broker at {calls.wire.where} is RabbitMQ {release}, which does not support client certificates instead of "
+            "passwords on the stream port",
+            "unsupported",
+        )
+    calls.vhost = url.vhost
+    calls.user = _log_in(calls, url, credentials)
+    _agree_limits(calls, int(url.parameters.get("heartbeat", heartbeat)))
+    answer = calls.answer(Command.OPEN, string(url.vhost))
+    if answer.code != OK:
+        raise _no_virtual_host(calls, answer, url)
+    return release, _node(answer.fields.string_map())
+
+
+def _release(properties: Mapping[str, str], where: str) -> str:
+    try:
+        return version_in(properties)
+    except BrokerUnavailable as error:
+        raise StreamUnavailable(f"{where}: {error}", "unsupported") from None
+
+
+def _log_in(calls: Calls, url: BrokerUrl, credentials: Credentials | None) -> str | None:
+    """Log in and return the user; None with a client certificate."""
+    where = calls.wire.where
+    offered = calls.call(Command.SASL_HANDSHAKE).strings()
+    mechanism = "EXTERNAL" if url.external else "PLAIN"
+    if mechanism not in offered:
+        text = str(why_external_refused(where)) if url.external else ""
+        raise StreamUnavailable(
+            text
+            or f"the broker at {where} does not offer the SASL mechanism {mechanism}, only {', '.join(offered)}",
+            "login",
+        )
+    user, proof = _proof(url, credentials)
+    answer = calls.answer(Command.SASL_AUTHENTICATE, string(mechanism), binary(proof))
+    if answer.code == _AUTHENTICATION:
+        why = why_rejected(_ACCESS_REFUSED, "EXTERNAL" if url.external else "", where)
+        raise StreamUnavailable(str(why), "login")
+    if answer.code != OK:
+        raise calls.refusal(answer)
+    return user
+
+
+def _proof(url: BrokerUrl, credentials: Credentials | None) -> tuple[str | None, bytes]:
+    """Return the user and the SASL response."""
+    check_credentials(credentials, url)
+    if url.external:
+        return None, b""
+    try:
+        user, password = login(credentials, url)
+    except BrokerUnavailable as error:
+        raise StreamUnavailable(str(error), "login") from None
+    return user, b"\0".join((b"", user.encode(), password.encode()))
+
+
+def _agree_limits(calls: Calls, wanted: int) -> None:
+    proposed = calls.take(lambda: calls.tune, calls.timeout) or Tune(0, 0)
+    # 0 on either side disables heartbeats. frame_max is not lowered: the broker's value is what the broker accepts.
+    heartbeat = min(wanted, proposed.heartbeat) if wanted and proposed.heartbeat else 0
+    calls.send(tuned(proposed.frame_max, heartbeat))
+    calls.wire.frame_max = proposed.frame_max
+    calls.wire.heartbeat = float(heartbeat)
+
+
+def _no_virtual_host(calls: Calls, answer: Response, url: BrokerUrl) -> StreamUnavailable:
+    if answer.code != _VIRTUAL_HOST:
+        return calls.refusal(answer)
+    line = Needs().line(url.vhost, calls.user or "USER")
+    return StreamUnavailable(
+        f"the broker at {url} has no such virtual host, or the user has no permission in it: `{line}` lets the user connect",
+        "virtual host",
+    )
+
+
+def _node(properties: Mapping[str, str]) -> Node | None:
+    host, port = (properties.get(f"advertised_{name}", "") for name in ("host", "port"))
+    return Node(host, int(port)) if host and port.isdecimal() else None

@@ -1,0 +1,140 @@
+"""Connect to a broker, or to a node that has a certain stream."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from rabbit_chx.broker.credentials import Credentials
+from rabbit_chx.errors import InvalidValue, StreamUnavailable
+from rabbit_chx.streams.protocol.answers import Node, reason
+from rabbit_chx.streams.protocol.connection import StreamConnection
+from rabbit_chx.streams.protocol.permissions import publishing, reading
+from rabbit_chx.urls import BrokerUrl
+
+_TRIES: Final = 20
+"""The maximum number of connections through a load balancer to find a node with the stream."""
+
+
+def connect(
+    url: str | BrokerUrl | Sequence[str | BrokerUrl],
+    *,
+    stream: str | None = None,
+    leader: bool = False,
+    follow_advertised: bool = False,
+    tls: ssl.SSLContext | None = None,
+    credentials: Credentials | None = None,
+    connection_name: str = "rabbit-chx",
+    heartbeat: int = 60,
+    timeout: float = 10.0,
+) -> StreamConnection:
+    """Connect to the stream port of a broker.
+
+    Args:
+        url: ``rabbitmq-stream://user:password@host:5552/vhost`` or ``rabbitmq-stream+tls://``. An ``amqp://`` or ``amqps://``
+            URL means the same host, user and virtual host, and port 5552 or 5551. Several are tried in turn.
+        stream: connect to a node that has this stream.
+        leader: connect to the leader of that stream, as publishers need.
+        follow_advertised: connect to the address that such a node advertises. By default `connect` tries the address of the URL
+            several times, because a load balancer may lead to another node each time.
+        tls: the context for TLS; by default the certificate and the host name are verified.
+        credentials: returns user and password, if the URL does not contain them.
+        connection_name: the connection's name in the broker's list.
+        heartbeat: the heartbeat interval in seconds, if the URL does not contain it; 0 disables heartbeats. The broker may ask for a
+            shorter one.
+        timeout: seconds for opening a connection, and for each answer.
+
+    Raises:
+        StreamUnavailable: the connection did not open; the message has the reason.
+    """
+    opened: Callable[[BrokerUrl], StreamConnection] = partial(
+        StreamConnection,
+        tls=tls,
+        credentials=credentials,
+        connection_name=connection_name,
+        heartbeat=heartbeat,
+        timeout=timeout,
+    )
+    if stream is not None:
+        opened = partial(_with_stream, opened, stream=stream, leader=leader, follow=follow_advertised)
+    return _first(opened, url)
+
+
+def _first(
+    opened: Callable[[BrokerUrl], StreamConnection], url: str | BrokerUrl | Sequence[str | BrokerUrl]
+) -> StreamConnection:
+    """Try the URLs in turn until one opens, or refuses for a reason that is not temporary."""
+    urls = [url] if isinstance(url, (str, BrokerUrl)) else url
+    if not urls:
+        raise InvalidValue("broker URL", "an empty list", "one or more URLs")
+    *others, last = map(BrokerUrl.for_streams, urls)
+    for one in others:
+        try:
+            return opened(one)
+        except StreamUnavailable as error:
+            if error.permanent:
+                raise
+    return opened(last)
+
+
+def _with_stream(
+    open_at: Callable[[BrokerUrl], StreamConnection],
+    url: BrokerUrl,
+    stream: str,
+    *,
+    leader: bool,
+    follow: bool,
+) -> StreamConnection:
+    """Open connections until one leads to a node with the stream."""
+    place = url
+    for _ in range(2 if follow else _TRIES):
+        connection = open_at(place)
+        try:
+            nodes = _nodes(connection, stream, leader=leader)
+        except BaseException:
+            connection.close()
+            raise
+        if connection.node is None or connection.node in nodes:
+            return connection
+        connection.close()
+        if follow:
+            place = replace(url, host=nodes[0].host, port=nodes[0].port)
+    what = "its leader" if leader else "a replica"
+    hint = "" if follow else "; follow_advertised=True connects to it directly"
+    raise StreamUnavailable(
+        f"no connection to {url} led to a node with {what} of stream {stream!r}, which is on {nodes[0]}{hint}",
+        "not available",
+        stream,
+    )
+
+
+def _nodes(connection: StreamConnection, stream: str, *, leader: bool) -> Sequence[Node]:
+    found = connection.metadata([stream])[stream]
+    if not found.exists:
+        raise _no_such_stream(stream, connection.url)
+    if (
+        reason(found.code)[0] == "permission"
+    ):  # RabbitMQ 4.3 hides streams on which the user has no permission
+        access = publishing(stream, named=False) if leader else reading(stream)
+        why = access.lacking(connection.url.vhost, connection.user)
+        raise StreamUnavailable(
+            f"the broker at {connection.url} refused Metadata for stream {stream!r}: {why}",
+            "permission",
+            stream,
+        )
+    nodes = ((found.leader,) if found.leader else ()) if leader else found.nodes
+    if not nodes:
+        raise StreamUnavailable(f"stream {stream!r} has no leader at the moment", "not available", stream)
+    return nodes
+
+
+def _no_such_stream(stream: str, url: BrokerUrl) -> StreamUnavailable:
+    return StreamUnavailable(
+        f"virtual host {url.vhost!r} has no stream {stream!r}: it does not exist, or is a queue of another type "
+        "or a super stream",
+        "no such stream",
+        stream,
+    )

@@ -1,0 +1,222 @@
+"""A socket that sends and receives frames: framing, time limits and heartbeats.
+
+Chunks are copied once, from the kernel: frames are views of the receive buffer, and a buffer with frames in use is replaced, not
+reused.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import time
+from contextlib import suppress
+from typing import Final
+
+import numpy as np
+
+from rabbit_chx.broker.guards import Guard
+from rabbit_chx.broker.reasons import Reason, why_tls_failed, why_unreachable
+from rabbit_chx.broker.tls import default_context, warn_if_unchecked
+from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.streams.protocol.answers import SIZE, Command
+from rabbit_chx.streams.protocol.requests import one_way
+from rabbit_chx.urls import BrokerUrl
+
+RECEIVE: Final = 1 << 18
+"""The size of a buffer in bytes; larger frames get a larger one."""
+_BEFORE_TUNE: Final = 1 << 20
+"""The maximum size of a frame in bytes, until the broker proposes one."""
+_LEAST_WAIT: Final = 1e-4
+"""Seconds. A timeout of 0 would make the socket non-blocking, which raises other errors."""
+_LARGEST: Final = 1 << 30
+"""The maximum size of a chunk in bytes. The agreed maximum does not apply to chunks."""
+_HEADER: Final = struct.Struct(">H3x36xI8x")
+"""A Deliver frame up to the end of the chunk header: the command, and the size of the entries."""
+_OTHERS: Final = {
+    b"AMQP": "it speaks AMQP; the default port of the stream protocol is 5552",
+    b"HTTP": "it speaks HTTP; the default port of the stream protocol is 5552",
+    b"\x15\x03": "it expects TLS; use amqps:// or rabbitmq-stream+tls://, by default with port 5551",
+}
+"""The first bytes of peers that do not speak the stream protocol."""
+_HEARTBEAT: Final = one_way(Command.HEARTBEAT)
+_ENABLE: Final = "the stream protocol needs `rabbitmq-plugins enable rabbitmq_stream` on the broker, and port 5552 (5551 with TLS)"
+
+
+class Wire:
+    """Frames over one socket."""
+
+    def __init__(self, sock: socket.socket, where: str) -> None:
+        self.where: str = where
+        self.frame_max: int = _BEFORE_TUNE
+        """The maximum size of a frame in bytes, except for Deliver; 0 means no limit."""
+        self.heartbeat: float = 0.0
+        """The heartbeat interval in seconds; 0 disables heartbeats."""
+        self._closed = False
+        self._guard = Guard("StreamConnection", one_thread=True)
+        self._guard.opened()
+        self._socket = sock
+        self._buffer = _buffer(RECEIVE)
+        self._start = self._end = 0  # the received bytes that `receive` has not returned yet
+        self._last_sent = self._last_received = time.monotonic()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent or received, as far as the client knows; always in a forked child."""
+        return self._closed or self._guard.inherited
+
+    def send(self, frames: bytes, timeout: float) -> None:
+        """Send one or more frames."""
+        self._check_open()
+        try:
+            self._socket.settimeout(timeout)
+            self._socket.sendall(frames)
+        except OSError as error:
+            raise self._lost(error) from None
+        self._last_sent = time.monotonic()
+
+    def receive(self, deadline: float) -> memoryview | None:
+        """Receive the next frame and return it without its size; None if it is incomplete at the deadline."""
+        if not self._have(SIZE.size, deadline):
+            return None
+        (size,) = SIZE.unpack_from(self._buffer, self._start)
+        if size > (self.frame_max or _LARGEST) and not self._is_chunk(size, deadline):
+            return None
+        if not self._have(SIZE.size + size, deadline):
+            return None
+        start = self._start + SIZE.size
+        self._start = start + size
+        return self._buffer[start : self._start]
+
+    def beat(self) -> None:
+        """Send a heartbeat if one is due."""
+        if self.heartbeat and time.monotonic() - self._last_sent > self.heartbeat / 2:
+            self.send(_HEARTBEAT, self.heartbeat)
+
+    def close(self) -> None:
+        """Close the socket, unless it belongs to another process."""
+        if self._guard.inherited:
+            return
+        self._closed = True
+        with suppress(OSError):
+            self._socket.close()
+
+    def _have(self, size: int, deadline: float) -> bool:
+        """Receive until this many bytes are available; False at the deadline."""
+        if self._start + size > len(self._buffer):
+            self._make_room(size)
+        while self._end - self._start < size:
+            if not self._fill(deadline):
+                return False
+        return True
+
+    def _make_room(self, size: int) -> None:
+        """Continue in a new buffer, because returned frames are views of the current one."""
+        rest = self._buffer[self._start : self._end]
+        self._buffer = _buffer(max(RECEIVE, size))
+        self._buffer[: len(rest)] = rest
+        self._start, self._end = 0, len(rest)
+
+    def _fill(self, deadline: float) -> bool:
+        self._check_open()
+        while True:
+            self.beat()
+            wait = max(deadline - time.monotonic(), _LEAST_WAIT)
+            try:
+                self._socket.settimeout(min(wait, self.heartbeat / 2 or wait))
+                count = self._socket.recv_into(self._buffer[self._end :])
+            except TimeoutError:
+                self._check_silence()
+                if time.monotonic() >= deadline:
+                    return False
+            except OSError as error:
+                raise self._lost(error) from None
+            else:
+                if not count:
+                    raise self._lost(ConnectionError("the broker closed it"))
+                self._end += count
+                self._last_received = time.monotonic()
+                return True
+
+    def _is_chunk(self, size: int, deadline: float) -> bool:
+        """Whether a frame beyond the agreed maximum is a chunk whose header confirms the size.
+
+        Raises:
+            StreamUnavailable: The frame is not a chunk.
+        """
+        first = bytes(self._buffer[self._start : self._start + SIZE.size])
+        for other, text in _OTHERS.items():
+            if first.startswith(other):
+                problem = f"the server at {self.where} does not speak the stream protocol: {text}"
+                raise self._ended(StreamUnavailable(problem, "protocol"))
+        if not self._have(SIZE.size + _HEADER.size, deadline):
+            return False
+        key, data_size = _HEADER.unpack_from(self._buffer, self._start + SIZE.size)
+        if key == Command.DELIVER and _HEADER.size + data_size == size <= _LARGEST:
+            return True
+        raise self._ended(
+            StreamUnavailable(
+                f"the broker at {self.where} sent a frame of {size} bytes; the agreed maximum is {self.frame_max or _LARGEST}",
+                "frame too large",
+            )
+        )
+
+    def _check_open(self) -> None:
+        self._guard.check()
+        if self._closed:
+            raise StreamUnavailable(f"the connection to {self.where} is closed", "lost")
+
+    def _check_silence(self) -> None:
+        silence = time.monotonic() - self._last_received
+        if self.heartbeat and silence > 2 * self.heartbeat:
+            raise self._lost(TimeoutError(f"no data for {silence:.0f} seconds, not even a heartbeat"))
+
+    def _lost(self, error: OSError) -> StreamUnavailable:
+        if isinstance(error, ssl.SSLError):
+            # with TLS 1.3, the broker rejects a client certificate after the handshake
+            reason = why_tls_failed(error, f"the broker at {self.where}")
+            if reason.permanent:
+                return self._ended(StreamUnavailable(str(reason), "tls"))
+        text = str(error) or error.strerror or type(error).__name__
+        return self._ended(StreamUnavailable(f"the connection to {self.where} was lost: {text}", "lost"))
+
+    def _ended(self, error: StreamUnavailable) -> StreamUnavailable:
+        self.close()
+        return error
+
+
+def _buffer(size: int) -> memoryview:
+    """Allocate memory without filling it with zeros."""
+    return np.empty(size, np.uint8).data
+
+
+def open_wire(url: BrokerUrl, tls: ssl.SSLContext | None, timeout: float) -> Wire:
+    """Connect to a stream port, with TLS if the URL has it.
+
+    Raises:
+        StreamUnavailable: no server accepts the connection, or the TLS handshake failed.
+    """
+    where = str(url)
+    if url.tls:
+        warn_if_unchecked(tls, where)
+    try:
+        plain = socket.create_connection((url.host, url.port), timeout)
+    except OSError as error:
+        raise StreamUnavailable(f"{why_unreachable(error, where)}; {_ENABLE}", "unreachable") from None
+    try:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock = (tls or default_context()).wrap_socket(plain, server_hostname=url.host) if url.tls else plain
+    except OSError as error:
+        plain.close()
+        raise _handshake_failed(error, f"the broker at {where}") from None
+    return Wire(sock, where)
+
+
+def _handshake_failed(error: OSError, peer: str) -> StreamUnavailable:
+    """Explain a failed TLS handshake. A broker that is restarting ends handshakes, too, so an ended one may succeed later."""
+    reason = Reason(f"TLS with {peer} failed: {str(error) or type(error).__name__}")
+    if isinstance(error, ssl.SSLError):
+        reason = why_tls_failed(error, peer)
+    if reason.permanent:
+        return StreamUnavailable(str(reason), "tls")
+    return StreamUnavailable(f"{reason}; is this a port without TLS?", "lost")

@@ -1,0 +1,92 @@
+"""The options of a read of a queue: the fields of `QueueOptions` are their table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from rabbit_chx import InvalidValue
+from rabbit_chx.errors import Unquoted
+from spark_connector.option_table import check_short_text, integer, options_of, text
+from spark_connector.options import OPTIONS, AmqpOptions, ConnectionOptions, check_one_target
+from spark_connector.reading.options import READ_OPTIONS, listed, row_limit
+
+_SOURCE, _ROWS = "Source", "Rows"
+_MOST_ROWS: Final = 32_767
+_BATCH_HINT: Final = (
+    "With trigger(availableNow=True) the query ends when the queue is empty. Or bind a stream to the exchange of the "
+    "queue, and read the stream"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueOptions(AmqpOptions):
+    """The options of a streaming read of a queue, checked."""
+
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        **ConnectionOptions.INSTEAD,
+        "path": "Call load() without a path; the option queue names the queue",
+        "prefetch": "Use maxRowsPerTrigger",
+    }
+
+    queue: str = text(_SOURCE, "The classic or quorum queue to read, in a streaming read.", "")
+    columns: tuple[str, ...] | None = listed(
+        _ROWS, "The columns to return, separated by commas. Default: all."
+    )
+    max_rows_per_trigger: int = integer(
+        _ROWS,
+        10_000,
+        "Maximum number of rows of a micro-batch. The driver prefetches up to twice as many messages.",
+        most=_MOST_ROWS,
+    )
+    min_partitions: int = integer(
+        _ROWS,
+        1,
+        "Divide the rows of a micro-batch among this many tasks; only a single task keeps the order of the queue.",
+    )
+
+    @classmethod
+    def applicable_defaults(cls, given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
+        """Also leave out a default limit of rows that only reads of streams can have."""
+        found = super().applicable_defaults(given, defaults)
+        return {
+            name: value
+            for name, value in found.items()
+            if name.lower() != "maxrowspertrigger" or not _only_for_streams(value)
+        }
+
+    @classmethod
+    def _unknown(cls, name: str) -> str:
+        check_one_target("source of a read", [name, "queue"])
+        known = {one.name.lower() for one in READ_OPTIONS + OPTIONS}
+        if name.lower() in known - {one.name.lower() for one in QUEUE_OPTIONS}:
+            raise InvalidValue(
+                "option for a read of a queue",
+                name,
+                "an option of a read of a queue",
+                "Remove it: only writes or reads of streams have this option",
+            )
+        return super()._unknown(name)
+
+    def _check(self, found: set[str]) -> None:
+        super()._check(found)
+        if not self.queue:
+            raise InvalidValue("option queue", self.queue, "the name of a queue")
+        check_short_text(self.queue, "option queue")
+
+
+def _only_for_streams(limit: str) -> bool:
+    """Whether this text limits the rows of streams, but not those of a queue."""
+    found = row_limit(limit)
+    return found is not None and not (isinstance(found, int) and found <= _MOST_ROWS)
+
+
+def no_batch_of_a_queue() -> InvalidValue:
+    """The error for a batch read: Spark does not tell its source when the rows have been processed."""
+    got = Unquoted("spark.read, which cannot acknowledge messages")
+    return InvalidValue("read of a queue", got, "spark.readStream", _BATCH_HINT)
+
+
+QUEUE_OPTIONS: Final = options_of(QueueOptions)
+"""All options of a read of a queue, for documentation."""

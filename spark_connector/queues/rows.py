@@ -1,0 +1,98 @@
+"""Messages of a queue as rows: Arrow batches on the driver, shipped to tasks inside their partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from rabbit_chx import Field
+from rabbit_chx.consuming import Message
+from rabbit_chx.streams import Milliseconds, as_text
+from spark_connector.reading.columns import arrow_schema
+from spark_connector.worker import freeze_worker
+
+
+@dataclass(frozen=True)
+class RowsPartition(InputPartition):
+    """The rows of one task, in the streaming format of Arrow."""
+
+    rows: bytes
+
+
+def partitions(messages: Sequence[Message], columns: tuple[str, ...], count: int) -> list[RowsPartition]:
+    """Divide messages among at most ``count`` partitions, each with consecutive messages."""
+    cuts = [len(messages) * number // count for number in range(count + 1)]
+    return [
+        RowsPartition(_packed(record_batch(messages[start:end], columns)))
+        for start, end in pairwise(cuts)
+        if end > start
+    ]
+
+
+def _packed(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    compression = "lz4" if pa.Codec.is_available("lz4") else None
+    with pa.ipc.new_stream(
+        sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
+    ) as stream:
+        stream.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def rows(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The rows of a task; none for the empty partition that Spark adds to a micro-batch without rows."""
+    if isinstance(partition, RowsPartition):
+        with pa.ipc.open_stream(partition.rows) as stream:
+            yield from stream
+    freeze_worker()
+
+
+def record_batch(messages: Sequence[Message], columns: tuple[str, ...]) -> pa.RecordBatch:
+    """One row for each message, in order."""
+    schema = arrow_schema(columns)
+    arrays = [pa.array(map(_value_of(field.name), messages), field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _value_of(column: str) -> Callable[[Message], Any]:
+    """What fills a column; most columns are properties that are text."""
+    return _OF_MESSAGE.get(column) or (lambda message: as_text(getattr(message, column)))
+
+
+_OF_MESSAGE: Final[Mapping[str, Callable[[Message], Any]]] = {
+    "value": lambda message: message.body,
+    "routing_key": lambda message: as_text(message.routing_key),
+    "exchange": lambda message: as_text(message.exchange),
+    "redelivered": lambda message: message.redelivered,
+    "headers": lambda message: [
+        (as_text(name), as_text(plain(value))) for name, value in message.headers.items()
+    ],
+    "priority": lambda message: message.priority,
+    "delivery_mode": lambda message: message.delivery_mode,
+    "timestamp": lambda message: message.timestamp,
+}
+
+
+def plain(value: Any) -> Any:
+    """Convert a header's value, as a `Message` has it, to the types that `as_text` accepts."""
+    match value:
+        case datetime():
+            return Milliseconds(round(value.timestamp() * 1_000))
+        case Field(tag="T"):
+            return Milliseconds(value.value * 1_000)
+        case Decimal():
+            return str(value)
+        case bytearray():
+            return bytes(value)
+        case list():
+            return [plain(item) for item in value]
+        case dict():
+            return {name: plain(item) for name, item in value.items()}
+    return value

@@ -1,0 +1,140 @@
+"""``spark.readStream`` of a queue, at least once: the driver receives messages, and acknowledges finished micro-batches.
+
+Only the connection that received a message can acknowledge it. So the driver's Python process for the query consumes the
+queue, and the rows travel to the tasks inside their partitions.
+
+A micro-batch is finished when Spark asks where the next one ends: by then the sink has written its rows, and the checkpoint
+records it. Spark calls `commit` later, and for the last micro-batch before a pause only after the pause: until then its
+messages would stay unacknowledged, and the broker's ``consumer_timeout`` could expire.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from time import monotonic
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from rabbit_chx.consuming import Batch, QueueReader, Timeouts
+from spark_connector.connections import credentials_of, tls_of
+from spark_connector.logs import log_line, show
+from spark_connector.queues.handed_out import HandedOut
+from spark_connector.queues.options import QueueOptions
+from spark_connector.queues.rows import RowsPartition, partitions, rows
+from spark_connector.reading.admission import AvailableNow, limits
+
+_MOST_BYTES: Final = 32 << 20
+"""Limit for the bodies of a micro-batch: Spark sends each task in one message, of at most 128 MiB by default."""
+_WAIT: Final = 1.0
+_PATIENCE: Final = 10.0
+"""How long a query with availableNow waits for ready messages that the broker does not deliver."""
+
+
+class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[misc]
+    """The reader of ``spark.readStream`` with the option queue. Spark pickles a copy for the tasks."""
+
+    def __init__(self, options: QueueOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._handed_out = HandedOut(uuid4().hex)
+        self._reader: QueueReader | None = None
+        self._planned: Mapping[str, Any] | None = None
+        self._until_empty = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._options, self._columns)
+
+    # -- on the driver -------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a new query starts; Spark asks twice."""
+        return self._handed_out.start
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        """The limit of a micro-batch."""
+        return limits.ReadMaxRows(self._options.max_rows_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """The query ends when the queue is empty."""
+        self._until_empty = True
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
+        """Acknowledge finished micro-batches, and hand out the messages that have arrived since.
+
+        Before PySpark 4.2 Spark does not pass ``start``: the next micro-batch starts where the last planned one ended.
+        """
+        self._acknowledge(self._planned if start is None else start)
+        most = min(getattr(limit, "max_rows", 2**31), self._options.max_rows_per_trigger)
+        batch = self._take(most)
+        if self._until_empty:
+            batch = self._unless_empty(batch, most)
+        end = self._handed_out.add(batch)
+        return end if batch.messages or start is None else start
+
+    def _unless_empty(self, batch: Batch, most: int) -> Batch:
+        """If a batch is empty, wait for messages while the broker has some for this query."""
+        reader, end = self._opened(), monotonic() + _PATIENCE
+        while not batch.messages:
+            waiting = reader.waiting()
+            batch = self._take(most)  # messages that the broker sent before it counted
+            if waiting == 0:
+                break
+            if waiting is None:
+                end = monotonic() + _PATIENCE
+            elif monotonic() > end:
+                text = f"queue {self._options.queue!r} has {waiting} messages that the broker does not deliver to this query; the query ends"
+                log_line(logging.WARNING, text)
+                break
+        return batch
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[RowsPartition]:
+        """Pack the rows of a micro-batch; one of an earlier session has none, as the broker redelivers its messages."""
+        self._planned = end
+        messages = self._handed_out.between(start, end)
+        return partitions(messages, self._columns, self._options.min_partitions)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Acknowledge the messages of a finished micro-batch."""
+        self._acknowledge(end)
+
+    def stop(self) -> None:
+        """Close the connection; the broker then requeues the unacknowledged messages in order."""
+        if self._reader is not None:
+            self._reader.close()
+
+    def _acknowledge(self, end: Mapping[str, Any] | None) -> None:
+        batch = self._handed_out.finished(end)
+        if batch is not None:
+            self._opened().acknowledge(batch)
+
+    def _take(self, most: int) -> Batch:
+        return self._opened().take(most, most_bytes=_MOST_BYTES, wait=_WAIT)
+
+    def _opened(self) -> QueueReader:
+        if self._reader is None:
+            options = self._options
+            show("rabbit_chx.consuming")
+            self._reader = QueueReader(
+                options.urls,
+                options.queue,
+                prefetch=2 * options.max_rows_per_trigger,
+                timeouts=Timeouts(
+                    connect=options.connection_timeout_ms / 1000,
+                    reconnect=options.reconnect_timeout_ms / 1000,
+                ),
+                heartbeat=options.heartbeat_seconds,
+                connection_name=f"{options.connection_name} driver",
+                credentials=credentials_of(options),
+                tls=tls_of(options),
+            ).open()
+        return self._reader
+
+    # -- in a task -----------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the rows of one partition; called in a Python worker."""
+        return rows(partition)

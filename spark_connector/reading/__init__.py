@@ -1,0 +1,1 @@
+"""From streams to rows."""

@@ -1,0 +1,96 @@
+"""The columns of a read: their meaning, and the schema of one DataFrame.
+
+Their types are those of `rabbit_chx.streams.COLUMNS`; most are also columns of a write, so that rows which were read can be
+written. The body is ``value``, as for Spark's source of Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
+
+from rabbit_chx import InvalidValue
+from rabbit_chx.message_fields import FIELDS
+from rabbit_chx.streams import COLUMNS
+from spark_connector.option_table import unknown_name
+
+_OF_STREAMS: Final = {"value": "body"}
+"""Names of columns that a reader of streams has under another name."""
+_OF_SPARK: Final = {name: column for column, name in _OF_STREAMS.items()}
+
+
+def _read_from(source: str) -> Mapping[str, str]:
+    return MappingProxyType(
+        {_OF_SPARK.get(one.name, one.name): one.meaning for one in FIELDS if source in one.sources}
+    )
+
+
+READ_COLUMNS: Final = _read_from("stream")
+"""Every column of a read of streams, and its meaning."""
+QUEUE_COLUMNS: Final = _read_from("queue")
+"""Every column of a read of a queue, and its meaning."""
+
+_TYPES: Final[Mapping[str, pa.DataType]] = MappingProxyType(
+    {_OF_SPARK.get(name, name): kind for name, kind in COLUMNS.items()} | {"redelivered": pa.bool_()}
+)
+
+
+def of_streams(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of these columns for a reader of streams."""
+    return tuple(_OF_STREAMS.get(name, name) for name in columns)
+
+
+def spark_schema(
+    columns: tuple[str, ...] | None = None, known: Mapping[str, str] = READ_COLUMNS
+) -> StructType:
+    """The schema of a read of these columns; None for all that are known."""
+    names = list(known) if columns is None else columns
+    for name in names:
+        if name not in known:
+            raise unknown_name("name in option columns", name, known)
+    return StructType([StructField(name, _type(name)) for name in names])
+
+
+def _type(name: str) -> Any:
+    return from_arrow_type(_TYPES[name], prefer_timestamp_ntz=False)
+
+
+def checked_columns(
+    schema: StructType, columns: tuple[str, ...] | None, known: Mapping[str, str] = READ_COLUMNS
+) -> tuple[str, ...]:
+    """The columns of the schema that Spark passes: the user's after ``.schema(...)``, else that of `spark_schema`.
+
+    Raises:
+        InvalidValue: the user's schema has a column or type that a read does not have.
+    """
+    for field in schema.fields:
+        hint = f'Remove .schema(...), and cast afterwards: col("{field.name}").cast("{field.dataType.simpleString()}")'
+        if field.name not in known:
+            error = unknown_name("column in the schema of a read", field.name, known)
+            raise InvalidValue(error.what, error.got, error.expected, error.hint or "Remove .schema(...)")
+        if field.dataType != _type(field.name):
+            expected = _type(field.name).simpleString()
+            what = f"type of column {field.name} in the schema of a read"
+            raise InvalidValue(what, field.dataType.simpleString(), expected, hint)
+        if not field.nullable:
+            raise InvalidValue(
+                f"column {field.name} in the schema of a read", "NOT NULL", "a column that can be null", hint
+            )
+    names = tuple(schema.names)
+    if columns is not None and names != columns:
+        raise InvalidValue(
+            "schema of a read", list(names), f"the option columns: {', '.join(columns)}", "Remove one of them"
+        )
+    if len(set(names)) < len(names):
+        raise InvalidValue("schema of a read", list(names), "each column once")
+    return names
+
+
+def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
+    """The schema of the batches that Spark expects."""
+    return pa.schema([(name, _TYPES[name]) for name in columns])

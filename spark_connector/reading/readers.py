@@ -1,0 +1,258 @@
+"""The readers of streams: the driver plans ranges of offsets, and the tasks read them.
+
+PySpark passes arguments to `latestOffset` from 4.2 on; before, it passes none, and a micro-batch reads all available rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+
+from rabbit_chx import InvalidValue
+from rabbit_chx.streams import Bounds
+from spark_connector.option_table import unknown_name
+from spark_connector.reading.admission import AvailableNow, limits
+from spark_connector.reading.offsets import EARLIEST, LATEST, Positions
+from spark_connector.reading.options import MOST_ROWS
+from spark_connector.reading.ranges import (
+    OffsetRange,
+    between,
+    check_present,
+    divided,
+    limited,
+    streams_recreated,
+)
+from spark_connector.reading.rows import ReadJob, log_recreated
+from spark_connector.reading.saved_offsets import OffsetTracker, SavedOffset, offsets_in
+from spark_connector.reading.stream_access import StreamAccess
+from spark_connector.worker import freeze_worker
+
+
+@dataclass(frozen=True)
+class RangePartition(InputPartition):
+    """The rows of one task."""
+
+    range: OffsetRange
+
+
+def _partitions(job: ReadJob, ranges: list[OffsetRange]) -> list[RangePartition]:
+    return [RangePartition(one) for one in divided(ranges, job.options.min_partitions)]
+
+
+def _rows(job: ReadJob, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Read the rows of a task. Spark adds an empty partition, without a range, to a micro-batch without rows."""
+    if isinstance(partition, RangePartition):
+        yield from job.read(partition.range)
+    freeze_worker()
+
+
+class BatchReader(DataSourceReader):
+    """The reader of ``spark.read``; Spark pickles it."""
+
+    def __init__(self, job: ReadJob) -> None:
+        self._job = job
+
+    def partitions(self) -> list[RangePartition]:
+        """Ask the broker where the streams begin and end; called on the driver for each action."""
+        with StreamAccess(self._job.options) as access:
+            return _partitions(self._job, batch_ranges(self._job, access))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the rows of one partition; called in a Python worker."""
+        return _rows(self._job, partition)
+
+
+def batch_ranges(job: ReadJob, access: StreamAccess) -> list[OffsetRange]:
+    """The range of each stream, checked against the stream's bounds."""
+    found = access.bounds(access.chosen())
+    options = job.options
+    start = access.offsets(options.starting_offsets or Positions(EARLIEST), "startingOffsets", found)
+    end = access.offsets(options.ending_offsets or Positions(LATEST), "endingOffsets", found)
+    for stream, bounds in found.items():
+        for option, offset in (("startingOffsets", start[stream]), ("endingOffsets", end[stream])):
+            if offset > bounds.end:
+                raise _beyond(option, stream, offset, bounds)
+        if start[stream] > end[stream]:
+            expected = f"at most {end[stream]}, where the read ends"
+            raise InvalidValue(f"start of stream {stream!r}", start[stream], expected)
+    start = {
+        stream: job.skip(stream, first, min(found[stream].first, end[stream]))
+        for stream, first in start.items()
+    }
+    return between(start, end)
+
+
+def _ends(found: Mapping[str, Bounds]) -> dict[str, int]:
+    """Where each stream ends."""
+    return {stream: bounds.end for stream, bounds in found.items()}
+
+
+def _beyond(option: str, stream: str, offset: int, bounds: Bounds) -> InvalidValue:
+    expected = f"an offset from {bounds.first} to {bounds.end}, where the stream ends"
+    return InvalidValue(f"offset of stream {stream!r} in option {option}", offset, expected)
+
+
+class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[misc]
+    """The reader of ``spark.readStream``. Spark keeps the reader in a Python process of the driver, and pickles copies for tasks.
+
+    The offsets that Spark passes map each stream to its saved offset.
+    """
+
+    def __init__(self, job: ReadJob) -> None:
+        if job.options.max_rows_per_trigger is not None and limits is None:
+            hint = "Remove it: a micro-batch then reads all available rows"
+            raise InvalidValue("option maxRowsPerTrigger", "PySpark before 4.2", "PySpark 4.2 or newer", hint)
+        self._job = job
+        self._access = StreamAccess(job.options)
+        self._tracker = OffsetTracker(self._access.stored_at)
+        self._checked: dict[str, SavedOffset] = {}
+        """The saved offsets that the last `latestOffset` checked, of streams that were not created again."""
+        self._target: dict[str, Bounds] | None = None
+        self._latest: dict[str, int] | None = None
+        self._planned: dict[str, int] = {}
+        """Where the last micro-batch ends: PySpark before 4.2 does not pass it to `latestOffset`."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._job,)
+
+    # -- on the driver -------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, SavedOffset]:  # noqa: N802 - Spark's name
+        """Where a new query starts."""
+        found = self._access.bounds(self._access.chosen())
+        positions = self._job.options.starting_offsets or Positions(LATEST)
+        start = self._access.offsets(positions, "startingOffsets", found)
+        for stream, bounds in found.items():
+            if start[stream] > bounds.end:
+                raise _beyond("startingOffsets", stream, start[stream], bounds)
+            start[stream] = self._job.skip(stream, start[stream], bounds.first)
+        self._planned = start
+        return self._tracker.to_save(start, {})
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        """The limit of a micro-batch."""
+        most = self._job.options.max_rows_per_trigger
+        if most is None:
+            return limits.ReadAllAvailable()
+        return limits.ReadMaxRows(most if isinstance(most, int) else MOST_ROWS)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Remember where the streams end now: the query stops there."""
+        self._target = self._access.bounds(self._access.chosen())
+
+    def latestOffset(  # noqa: N802
+        self, start: Mapping[str, SavedOffset] | None = None, limit: Any = None
+    ) -> dict[str, SavedOffset]:
+        """Where the next micro-batch ends.
+
+        A stream that is not in ``start`` joins at its first offset. The checkpoint then contains this offset, and the next
+        micro-batch reads the first rows of the stream.
+        """
+        before = dict(start or {})
+        found = self._found(self._planned if start is None else offsets_in(before))
+        self._latest = _ends(found)
+        if start is None:
+            self._planned = self._latest
+            return self._tracker.to_save(self._latest, {})
+        check_present(before, found, self._job.options.source)
+        begin = self._begin(before, found)
+        end = {stream: bounds.end if stream in begin else bounds.first for stream, bounds in found.items()}
+        most = getattr(limit, "max_rows", None)  # absent with trigger(once=True)
+        return self._tracker.to_save(end if most is None else self._limited(begin, end, most), before)
+
+    def _limited(self, begin: dict[str, int], end: dict[str, int], most: int) -> dict[str, int]:
+        given = self._job.options.max_rows_per_trigger
+        if given is None or isinstance(given, int):
+            return limited(begin, end, most)
+        if unknown := sorted(set(given) - set(end)):
+            raise unknown_name("stream in option maxRowsPerTrigger", unknown[0], end)
+        return limited(begin, end, given)
+
+    def _begin(self, before: dict[str, SavedOffset], found: dict[str, Bounds]) -> dict[str, int]:
+        """Return the next offset of each stream, and drop streams that were created again from ``before``."""
+        begin, ends = offsets_in(before), _ends(found)
+        moved = {stream: before[stream] for stream, offset in begin.items() if ends[stream] != offset}
+        recreated = self._tracker.recreated(moved, ends)
+        self._check_same(recreated)
+        for stream in recreated:
+            del before[stream]
+            begin[stream] = found[stream].first
+        self._checked = {stream: saved for stream, saved in moved.items() if stream not in recreated}
+        if self._job.options.fail_on_data_loss:
+            for stream, offset in begin.items():
+                self._job.skip(stream, offset, found[stream].first)
+        return begin
+
+    def _check_same(self, recreated: set[str]) -> None:
+        """Raise if streams were created again, unless ``failOnDataLoss`` is false."""
+        if recreated and self._job.options.fail_on_data_loss:
+            raise streams_recreated(recreated)
+
+    def _found(self, start: Mapping[str, int]) -> dict[str, Bounds]:
+        """Return the bounds of all streams; with availableNow, the bounds at the start of the query."""
+        if self._target is None:
+            return self._access.bounds(self._access.chosen(start), start)
+        # Streams that the option keys no longer chooses, and streams whose replica lagged behind.
+        known = _ends(self._target)
+        if missing := {stream for stream, offset in start.items() if known.get(stream, -1) < offset}:
+            more = missing & set(self._access.chosen(start))
+            self._target = dict(sorted({**self._target, **self._access.bounds(more, start)}.items()))
+        return self._target
+
+    def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802
+        """Report the ends of the streams in the last `latestOffset`, for the query's progress."""
+        return self._latest
+
+    def partitions(
+        self, start: Mapping[str, SavedOffset], end: Mapping[str, SavedOffset]
+    ) -> list[RangePartition]:
+        """Divide the rows of a micro-batch, which an earlier run of the query may have planned."""
+        check_present(start, end, self._job.options.source)
+        first, last = offsets_in(start), offsets_in(end)
+        self._planned = last
+        moved = {stream for stream, offset in first.items() if offset != last[stream]}
+        gone = self._recreated_since_plan(end, moved)
+        recreated = self._recreated_before_plan(start, last, moved) - gone
+        self._check_same(gone | recreated)
+        new = self._access.bounds((set(last) - set(first)) | recreated)
+        for stream in recreated:
+            log_recreated(stream, first[stream], new[stream].first)
+        first |= {stream: bounds.first for stream, bounds in new.items()}
+        first |= {stream: last[stream] for stream in gone}  # the next micro-batch reads the new stream
+        if not self._job.options.fail_on_data_loss:
+            first |= self._after_losses(first, last)
+        return _partitions(self._job, between(first, last))
+
+    def _recreated_since_plan(self, end: Mapping[str, SavedOffset], moved: set[str]) -> set[str]:
+        """Find the streams that were created again after an earlier run had planned this micro-batch."""
+        planned = {stream: end[stream] for stream in moved if not self._tracker.is_own(stream, end[stream])}
+        return self._tracker.recreated(planned, _ends(self._access.bounds(planned, offsets_in(planned))))
+
+    def _recreated_before_plan(
+        self, start: Mapping[str, SavedOffset], last: Mapping[str, int], moved: set[str]
+    ) -> set[str]:
+        """Find the streams that were created again before this micro-batch was planned."""
+        unchecked = {stream: start[stream] for stream in moved if start[stream] != self._checked.get(stream)}
+        return self._tracker.recreated(unchecked, last)
+
+    def _after_losses(self, start: Mapping[str, int], end: Mapping[str, int]) -> dict[str, int]:
+        """Start each stream after the offsets that retention has deleted, and log these offsets."""
+        found = self._access.bounds(one.stream for one in between(start, end))
+        return {
+            stream: self._job.skip(stream, start[stream], min(b.first, end[stream]))
+            for stream, b in found.items()
+        }
+
+    def stop(self) -> None:
+        """Close the connections; called when the query ends."""
+        self._access.close()
+
+    # -- in a task -----------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the rows of one partition; called in a Python worker."""
+        return _rows(self._job, partition)

@@ -1,0 +1,129 @@
+"""The rows of one range, as a Spark task reads them: Arrow batches, in order, each offset once.
+
+After a lost connection the task reconnects and continues after the last row.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rabbit_chx.errors import InvalidMessage, StreamUnavailable
+from spark_connector.logs import log_line
+from spark_connector.reading.columns import arrow_schema, of_streams
+from spark_connector.reading.options import ReadOptions
+from spark_connector.reading.ranges import OffsetRange, check_not_truncated
+from spark_connector.reading.stream_access import open_reader
+from spark_connector.worker import Task
+
+_PAUSE_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True)
+class ReadJob:
+    """A read, as Spark ships it to the executors."""
+
+    options: ReadOptions
+    columns: tuple[str, ...]
+
+    def read(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range.
+
+        Raises:
+            DataLoss: retention has deleted some of them, and ``failOnDataLoss`` is true.
+            InvalidMessage: a message cannot be decoded, and ``invalidRows`` is ``fail``.
+            StreamUnavailable: the broker refused the read, or was unreachable for ``reconnectTimeoutMs``.
+        """
+        pending = [wanted]
+        while pending:
+            part = pending.pop()
+            start = part.start
+            try:
+                for start, batch in self._rows(part):  # noqa: B007 - where the rows before an invalid message begin
+                    yield batch
+            except InvalidMessage as error:
+                self._drop(error)
+                pending += [
+                    part._replace(start=error.offset + 1),
+                    part._replace(start=start, end=error.offset),
+                ]
+
+    def _drop(self, error: InvalidMessage) -> None:
+        """Log the message that the read leaves out, or raise if ``invalidRows`` is ``fail``."""
+        if self.options.invalid_rows == "fail":
+            hint = "To leave out such messages, and log their offsets, set invalidRows=drop"
+            raise InvalidMessage(f"{error.reason}. {hint}", error.stream, error.offset) from None
+        _warn("invalid message", error.stream, offset=error.offset)
+
+    def _rows(self, wanted: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the rows of a range, each batch with the offset after it; after a lost connection the task reconnects."""
+        start, last_seen, leader = wanted.start, time.monotonic(), False
+        while start < wanted.end:
+            try:
+                for start, batch in self._batches(wanted, start, leader=leader):  # noqa: B020 - where the next attempt continues
+                    yield start, batch
+                    last_seen = time.monotonic()
+            except StreamUnavailable as error:
+                if error.problem == "truncated" and error.first is not None:
+                    start = self.skip(wanted.stream, start, min(error.first, wanted.end))
+                elif error.problem == "beyond the end" and not leader:
+                    leader = True  # this replica may lag behind the one that the driver asked
+                elif (
+                    error.permanent or time.monotonic() - last_seen > self.options.reconnect_timeout_ms / 1000
+                ):
+                    raise
+                else:
+                    time.sleep(_PAUSE_SECONDS)
+            else:
+                return
+
+    def _batches(
+        self, wanted: OffsetRange, start: int, *, leader: bool
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield batches over one connection, each with the offset after it."""
+        name = Task.current().connection_name(self.options.connection_name)
+        with open_reader(self.options, wanted.stream, self._decoded, name, leader=leader) as reader:
+            for batch in reader.read(start, wanted.end):
+                if batch.num_rows:
+                    yield batch.column("offset")[-1].as_py() + 1, self._returned(batch)
+
+    def skip(self, stream: str, start: int, first: int) -> int:
+        """Return where a read from ``start`` continues if retention has deleted the offsets before ``first``. Log the deleted rows.
+
+        Raises:
+            DataLoss: offsets from ``start`` on are deleted, and ``failOnDataLoss`` is true.
+        """
+        if self.options.fail_on_data_loss:
+            check_not_truncated(stream, start, first)
+        if first > start:
+            _warn("data loss", stream, first=start, end=first, offsets=first - start)
+        return max(start, first)
+
+    @property
+    def _decoded(self) -> tuple[str, ...]:
+        """The columns of the rows, and those needed to filter them and to continue after a lost connection."""
+        needed = ("offset",) if self.options.keys is None else ("offset", "routing_key")
+        return of_streams(self.columns) + tuple(name for name in needed if name not in self.columns)
+
+    def _returned(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.options.keys is not None:
+            chosen = pc.is_in(batch.column("routing_key"), pa.array(self.options.keys, pa.string()))
+            batch = batch.filter(chosen)
+        arrays = [batch.column(name) for name in of_streams(self.columns)]
+        return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(self.columns))
+
+
+def log_recreated(stream: str, offset: int, first: int) -> None:
+    """Log that a stream was created again, and where a query continues instead of at its offset."""
+    _warn("stream created again", stream, offset=offset, continues=first)
+
+
+def _warn(event: str, stream: str, **more: int) -> None:
+    log_line(logging.WARNING, json.dumps({"event": event, "stream": stream, **more}))

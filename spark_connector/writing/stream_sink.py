@@ -1,0 +1,184 @@
+"""Write the rows of a partition to a stream or a super stream, each exactly once.
+
+A task uses the same producer name in each attempt and after a restart of the query, and gives each row a publishing id
+(`publishing_ids`). A task opens one connection for each stream, because only the leader of a stream accepts messages.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Final
+
+from rabbit_chx import RabbitChxError, SuperStream
+from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
+from rabbit_chx.streams import StreamPublisher, encode_messages
+from spark_connector.connections import FLUSH_SECONDS, open_publisher, streams_of
+from spark_connector.options import WriteOptions
+from spark_connector.worker import Task
+from spark_connector.writing.prepare import Prepared
+from spark_connector.writing.progress import ProgressLine
+from spark_connector.writing.publishing_ids import NotRepeatable, PublishingIds
+from spark_connector.writing.rules import Limits
+from spark_connector.writing.sinks import TOTALS, PermanentFailure, PublishingSink
+from spark_connector.writing.verdict import Verdict
+
+MAX_PARTITIONS: Final = 255
+"""The number of producer names that a stream remembers."""
+_KEYS_KEPT: Final = 100_000
+_ADVICE: Final = (
+    "Sort the rows of each partition before the write, so that each attempt sends the same rows in the same order: "
+    'df.sortWithinPartitions("id"). exactlyOnce=false writes them at least once'
+)
+
+
+class StreamSink(PublishingSink):
+    """Publishes to a stream, or to the partitions of a super stream."""
+
+    def __init__(
+        self, options: WriteOptions, verdict: Verdict, task: Task, progress: ProgressLine, write_id: str
+    ) -> None:
+        """Prepare a task. In a batch, ``write_id`` is the default of the option ``producerName``."""
+        super().__init__(options, verdict, task, progress)
+        producer = options.producer_name or task.query_id or write_id
+        self._producer = f"{producer}/{task.partition}" if options.exactly_once else None
+        self._outputs: dict[str, _Output] = {}
+
+    def limits(self) -> Limits:
+        """Connect, and return the limits of the broker."""
+        if self._producer is not None and self._task.partition >= MAX_PARTITIONS:
+            raise PermanentFailure(
+                f"exactlyOnce=true supports at most {MAX_PARTITIONS} partitions, because a stream remembers {MAX_PARTITIONS} producer "
+                "names. Reduce the partitions with df.coalesce(200), or set exactlyOnce=false"
+            )
+        with _stream_errors():
+            largest = self._output(self._streams[0]).publisher.max_message_bytes
+        limits = Limits.default(largest)
+        return Limits(min(limits.body, largest or limits.body), limits.properties)
+
+    def send(self, prepared: Prepared, first: int) -> None:
+        """Publish the rows of a batch that the streams do not have yet."""
+        done = 0
+        for count, given in self._chunks(prepared):
+            messages = list(encode_messages(**given))
+            self._check_sizes(messages, lambda row, done=done: first + prepared.rows[done + row])  # type: ignore[misc]
+            with _stream_errors():
+                for stream, some in self._by_stream(messages, given.get("routing_keys")).items():
+                    self._output(stream).send(some, self._task)
+            done += count
+
+    def finish(self) -> None:
+        """Wait for all confirms. Check that no other writer has used the producer names."""
+        with _stream_errors():
+            for output in self._outputs.values():
+                output.finish(self._task, stopped=self.verdict.problem() is not None)
+        self._progress.add(self.counts()["confirmed"])
+
+    def close(self) -> None:
+        """Close the connections."""
+        for output in self._outputs.values():
+            with suppress(RabbitChxError):
+                output.publisher.close(timeout=FLUSH_SECONDS)
+
+    def counts(self) -> dict[str, int]:
+        """The totals of the publishers, plus the number of rows that the streams already had."""
+        totals = [output.publisher.totals for output in self._outputs.values()]
+        counts = {name: sum(getattr(one, name) for one in totals) for name in TOTALS}
+        return {**counts, "already_stored": sum(output.skipped for output in self._outputs.values())}
+
+    # -- the streams
+
+    @cached_property
+    def _streams(self) -> Sequence[str]:
+        return streams_of(self._options)
+
+    @cached_property
+    def _stream_of(self) -> Callable[[bytes], str]:
+        """A cached function that returns the super stream's partition for a routing key."""
+        route = SuperStream(self._streams).route
+        return lru_cache(_KEYS_KEPT)(lambda key: route(key.decode()))
+
+    def _output(self, stream: str) -> _Output:
+        if stream not in self._outputs:
+            name = self._task.connection_name(self._options.connection_name)
+            publisher = open_publisher(self._options, stream, self._producer, name)
+            ids = _ids(self._task, publisher) if self._producer is not None else None
+            self._outputs[stream] = _Output(publisher, ids)
+        return self._outputs[stream]
+
+    def _by_stream(self, messages: list[bytes], keys: Any) -> Mapping[str, list[bytes]]:
+        if self._options.super_stream is None:
+            return {self._streams[0]: messages}
+        if isinstance(keys, str):
+            return {self._stream_of(keys.encode()): messages}
+        found: dict[str, list[bytes]] = defaultdict(list)
+        for stream, message in zip(map(self._stream_of, keys), messages, strict=True):
+            found[stream].append(message)
+        return found
+
+    def _check_sizes(self, messages: Sequence[bytes], row_of: Callable[[int], int]) -> None:
+        most = self._output(self._streams[0]).publisher.max_message_bytes
+        if most is None or max(map(len, messages), default=0) <= most:
+            return
+        number = next(number for number, message in enumerate(messages) if len(message) > most)
+        raise PermanentFailure(
+            f"row {row_of(number)} of partition {self._task.partition}: the message has {len(messages[number])} bytes, but a "
+            f"frame can contain at most {most} (stream.frame_max in rabbitmq.conf)"
+        )
+
+
+@dataclass
+class _Output:
+    """The publisher of one stream, and the ids of its rows unless exactlyOnce is false."""
+
+    publisher: StreamPublisher
+    ids: PublishingIds | None
+    skipped: int = 0
+
+    def send(self, messages: Sequence[bytes], task: Task) -> None:
+        if self.ids is None:
+            first = self.publisher.totals.published + 1
+            self.publisher.add_encoded(enumerate(messages, first))
+            return
+        with _same_rows(task, self.publisher):
+            new = self.ids.of(messages)
+        self.skipped += len(messages) - len(new)
+        self.publisher.add_encoded(new)
+
+    def finish(self, task: Task, *, stopped: bool) -> None:
+        self.publisher.flush()
+        if self.ids is None or stopped:
+            return
+        with _same_rows(task, self.publisher):
+            self.ids.end()
+            if self.ids.last != self.publisher.sequence():
+                raise NotRepeatable("are mixed with rows of another writer that uses the same name")
+
+
+def _ids(task: Task, publisher: StreamPublisher) -> PublishingIds:
+    with _same_rows(task, publisher):
+        return PublishingIds(int(task.batch_id) if task.batch_id else None, publisher.sequence())
+
+
+@contextmanager
+def _same_rows(task: Task, publisher: StreamPublisher) -> Iterator[None]:
+    """Turn `NotRepeatable` into a permanent failure that names the partition and the stream."""
+    try:
+        yield
+    except NotRepeatable as error:
+        raise PermanentFailure(
+            f"the rows of partition {task.partition} for stream {publisher.stream!r} {error} (producer name "
+            f"{publisher.name!r}). {_ADVICE}"
+        ) from None
+
+
+@contextmanager
+def _stream_errors() -> Iterator[None]:
+    """Turn permanent errors of a stream into `PermanentFailure`, others into errors after which Spark retries the task."""
+    try:
+        yield
+    except StreamUnavailable as error:
+        raise (PermanentFailure if error.permanent else BrokerUnavailable)(str(error)) from None

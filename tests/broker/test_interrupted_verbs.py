@@ -1,0 +1,97 @@
+"""A verb that is ended by SIGTERM while it changes a broker: what was begun is reported, and what was switched on is off."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rabbit_chx.broker.reading.tracing import traced
+from rabbit_chx.cli import _exit_code
+from tests.broker.erlang import node_command
+from tests.broker.test_rebalance import Shop, is_traced
+from tests.faults.load import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.broker.topology_site import Site
+
+pytestmark = [pytest.mark.newest_first, pytest.mark.broker]
+
+MANY = """
+schema: 1
+vhost: "%s"
+exchanges:
+  orders: {type: x-consistent-hash, queues: {"q.{000..299}": 1}}
+queues:
+  "q.{000..299}": {}
+"""
+
+
+def started(site: Site, *arguments: object) -> subprocess.Popen[str]:
+    """A verb in a process."""
+    env = os.environ | {"AMQP_URL": site.url(), "RABBITMQ_MANAGEMENT_URL": site.broker.management_url}
+    command = [sys.executable, "-u", "-m", "rabbit_chx", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+
+def runs(site: Site) -> list[str]:
+    """The programs that trace, as the node knows them."""
+    return site.broker.eval(
+        "[io:format('~0p~n', [N]) || {rabbit_chx_tracer, _, _} = N <- global:registered_names()], ok."
+    ).splitlines()[:-1]
+
+
+def test_sigterm_turns_the_tracer_off(site, tmp_path) -> None:
+    shop = Shop(site, tmp_path)
+    options = ("--sample", 600, "--node", node_command(site.broker))
+    with started(site, "rebalance", shop.file, *options) as running:
+        wait_until(lambda: is_traced(site), "the tracer is on", 60)
+        running.send_signal(signal.SIGTERM)
+        _, errors = running.communicate(timeout=60)
+    assert running.returncode == 143, errors
+    assert errors.splitlines()[-1] == "Interrupted."
+    assert not is_traced(site)
+
+
+def test_the_node_turns_the_tracer_off_if_the_program_was_killed(site) -> None:
+    killed = traced(site.broker, site.vhost, at_most=3)
+    killed.__enter__()  # and never left, as by kill -9
+    assert is_traced(site)
+    with traced(site.broker, site.vhost, at_most=60):
+        wait_until(lambda: len(runs(site)) == 1, "the time of the killed program is over", 30)
+        assert is_traced(site), "another program still measures"
+    assert not is_traced(site)
+    with traced(site.broker, site.vhost, at_most=1):
+        wait_until(lambda: not is_traced(site), "the node turns the tracer off", 30)
+
+
+def test_a_tracer_that_somebody_else_turned_on_stays_on(site) -> None:
+    site.broker.ctl("trace_on", "-p", site.vhost)
+    with traced(site.broker, site.vhost, at_most=60):
+        assert is_traced(site)
+    assert is_traced(site)
+
+
+def test_sigterm_during_apply_reports_the_steps_that_are_done(site, tmp_path: Path, monkeypatch) -> None:
+    file = tmp_path / "orders.yaml"
+    file.write_text(MANY % site.vhost)
+    with started(site, "apply", file, "--yes") as running:
+        assert running.stdout
+        next(line for line in running.stdout if line.startswith("[1/"))
+        running.send_signal(signal.SIGTERM)
+        output, errors = running.communicate(timeout=60)
+    assert running.returncode == 143, errors
+    *_, report, end = filter(None, errors.splitlines())
+    assert end == "Interrupted."
+    done = 1 + output.count("[")
+    assert report == f"Steps done: {done} of 601. Run the same command again to apply the rest."
+    monkeypatch.setenv("AMQP_URL", site.url())
+    monkeypatch.setenv("RABBITMQ_MANAGEMENT_URL", site.broker.management_url)
+    assert _exit_code(["apply", str(file), "--yes"]) == 0
+    assert len(site.management.bindings_from(site.vhost, "orders")) == 300

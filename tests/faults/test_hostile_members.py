@@ -1,0 +1,107 @@
+"""A member of a group that lies: `rabbit-chx group` believes no value that it has not checked, and shows nothing raw."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+
+import pytest
+from pika import BasicProperties
+
+from rabbit_chx.cli.verb import Exit
+from rabbit_chx.consuming.seats import seat_queue
+from rabbit_chx.text import UNPRINTABLE
+from tests.broker.privileges import run_cli
+from tests.broker.topology_site import Site
+
+pytestmark = [pytest.mark.broker, pytest.mark.one_release]
+
+ESCAPES = "\x1b]0;PWNED\x07\x9b2J\u202e"
+QUEUE = {"handled": 1, "rate": 1.5, "waiting": 2, "oldest": 3, "failures": 0, "hold": None, "priority": 1}
+STATUS = {"host": "h", "pid": 7, "queues": {"q": QUEUE}}
+NO_NUMBERS = ('"7"', "null", "true", "[]", "{}", "NaN", "Infinity", "1e999", "1" + "0" * 400)
+MALFORMED = [
+    *("", "\0", "nonsense", "null", "7", '"text"', "[]", "{}", "[" * 60_000, '{"queues": {}}', "1" * 5_000),
+    *(json.dumps(STATUS | {"host": host}) for host in (None, 7, ["h"], "h" * 5_000, "\ud800")),
+    *(json.dumps(STATUS | {"queues": rows}) for rows in (None, 7, "q", ["q"], {"q": None}, {"q": 7}, {"q": []})),
+    *(json.dumps(STATUS | {"queues": {name: QUEUE}}) for name in ("q" * 256, "\u20ac" * 86, "\ud800")),
+    *(json.dumps(STATUS | {"queues": {"q": QUEUE | {"hold": hold}}}) for hold in (7, ["h"], {})),
+    *(json.dumps(STATUS).replace('"pid": 7', f'"pid": {number}') for number in NO_NUMBERS),
+    *(
+        json.dumps(STATUS).replace(f'"{name}": {value}', f'"{name}": {number}')
+        for name, value in QUEUE.items()
+        if name != "hold"
+        for number in NO_NUMBERS
+        if (name, number) != ("oldest", "null")
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(broker):
+    with Site(broker) as site:
+        yield site
+
+
+@pytest.fixture
+def shown(site, capsys, monkeypatch):
+    """What the command says about a group whose members give these answers."""
+
+    def shown(answers: list[str], output: str) -> tuple[int, str]:
+        # A group of its own: a broker may delete exclusive queues a moment after their connection has closed.
+        group = f"group-{secrets.token_hex(4)}"
+        left = len(answers)
+        with site.connection() as connection:
+            channel = connection.channel()
+
+            def reply(_, __, asked: BasicProperties, ___) -> None:
+                nonlocal left
+                properties = BasicProperties(correlation_id=asked.correlation_id)
+                channel.basic_publish(
+                    "", asked.reply_to, answers[int(asked.correlation_id)].encode(), properties
+                )
+                left -= 1
+                if not left:
+                    channel.stop_consuming()
+
+            for seat in range(left):
+                channel.queue_declare(seat_queue(group, seat), exclusive=True)
+                channel.basic_consume(seat_queue(group, seat), reply, auto_ack=True)
+            members = threading.Thread(target=channel.start_consuming, daemon=True)
+            members.start()
+            monkeypatch.setenv("AMQP_URL", site.url())
+            code, text = run_cli(f"rabbit-chx group {group} --output {output}", capsys)
+            members.join(30)
+            assert not left
+        assert "Traceback" not in text
+        assert not UNPRINTABLE.search(text.replace("\n", "")), ascii(text)
+        return code, text
+
+    return shown
+
+
+def test_members_with_a_malformed_status_do_not_answer(shown) -> None:
+    code, text = shown([*MALFORMED, json.dumps(STATUS)], "json")
+    assert code == Exit.DIFFERENT
+    found = [json.loads(line) for line in text.splitlines()]
+    answered = [one["answered"] for one in found if one["type"] == "member"]
+    believed = [answer for answer, yes in zip(MALFORMED, answered, strict=False) if yes]
+    assert believed == []
+    assert len(answered) == len(MALFORMED) + 1
+    assert answered[-1]
+    assert [(one["queue"], one["waiting"]) for one in found if one["type"] == "group_queue"] == [("q", 2)]
+
+
+def test_the_table_shows_members_with_a_malformed_status_too(shown) -> None:
+    code, text = shown([*MALFORMED[:5], json.dumps(STATUS)], "table")
+    assert code == Exit.DIFFERENT
+    assert text.count("does not answer") == 5
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_names_that_control_the_terminal_are_escaped(shown, output) -> None:
+    queues = {ESCAPES: QUEUE | {"hold": ESCAPES}, "q": QUEUE}
+    code, text = shown([json.dumps(STATUS | {"host": ESCAPES, "queues": queues})], output)
+    assert code == Exit.FINE, text
+    assert "PWNED" in text

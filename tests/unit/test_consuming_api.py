@@ -1,0 +1,203 @@
+"""What the clients that consume have in common: parameters, addresses, guards; and a reader without a broker."""
+
+from __future__ import annotations
+
+import inspect
+import multiprocessing
+import threading
+import types
+import typing
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+
+import pytest
+
+from rabbit_chx import consuming
+from rabbit_chx.broker.amqp import connect
+from rabbit_chx.consuming import (
+    AsyncGroup,
+    BrokerUnavailable,
+    Group,
+    InvalidValue,
+    QueueReader,
+    Timeouts,
+    members,
+)
+from tests.faults.load import wait_until
+
+DEAD = ["amqp://user:secret@127.0.0.1:1", "amqp://user:secret@127.0.0.1:2"]
+GIVEN = {"url": DEAD, "exchange": "orders", "name": "billing", "queues": ["a"]}
+CALLS = [Group.__init__, Group.run, Group.stop, QueueReader.__init__, QueueReader.take, members]
+CALLS += [AsyncGroup.__init__, AsyncGroup.run, AsyncGroup.running]
+
+
+def parameters(function) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(function).parameters)
+
+
+# ---- signatures
+
+
+@pytest.mark.parametrize("name", ["__init__", "stop"])
+def test_both_groups_take_the_same(name) -> None:
+    assert parameters(getattr(Group, name)) == parameters(getattr(AsyncGroup, name))
+
+
+def test_both_groups_run_the_same_apart_from_the_handler() -> None:
+    ours, theirs = parameters(Group.run), parameters(AsyncGroup.run)
+    assert list(ours) == list(theirs)
+    assert {name: each.default for name, each in ours.items()} == {
+        name: each.default for name, each in theirs.items()
+    }
+
+
+@pytest.mark.parametrize("client", [Group.__init__, QueueReader.__init__, members])
+def test_the_words_for_a_connection_are_the_same(client) -> None:
+    taken = parameters(client)
+    assert next(name for name in taken if name != "self") == "url"
+    assert {"credentials", "tls", "connection_name"} <= taken.keys()
+
+
+def named(hint) -> set[object]:
+    """The types in an annotation."""
+    inner = typing.get_args(hint)
+    if not inner:
+        return {hint}
+    return set().union(*(named(each) for each in inner if not isinstance(each, (list, str))))
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_every_type_of_a_signature_is_known_and_can_be_imported(call) -> None:
+    for hint in typing.get_type_hints(call).values():
+        for found in named(hint):
+            assert found is not typing.Any
+            if isinstance(found, type) and found.__module__.startswith("rabbit_chx"):
+                assert getattr(consuming, found.__name__) is found
+    assert typing.get_args(consuming.OnFailure) == ("stop", "dead-letter", "park")
+
+
+# ---- addresses
+
+
+def test_the_error_of_several_addresses_names_each_and_no_password() -> None:
+    with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1.*127\.0\.0\.1:2") as caught:
+        connect(DEAD)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("client", [Group, AsyncGroup])
+@pytest.mark.parametrize(("url", "got"), [([], "an empty list"), (5, "int"), ([5], "list")])
+def test_what_is_no_url_is_refused_at_once(client, url, got) -> None:
+    with pytest.raises(InvalidValue, match=f"invalid broker URL: got {got!r}"):
+        client(**{**GIVEN, "url": url})
+    with pytest.raises(InvalidValue, match=f"invalid broker URL: got {got!r}"):
+        QueueReader(url, "a")
+
+
+def test_a_reader_refuses_a_timeout_that_it_cannot_honour() -> None:
+    with pytest.raises(InvalidValue, match="invalid confirm timeout: got 5"):
+        QueueReader(DEAD, "a", timeouts=Timeouts(confirm=5))
+
+
+# ---- a reader without a broker
+
+
+def test_a_reader_that_reaches_no_address_says_so_after_its_timeout() -> None:
+    reached = pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1.*127\.0\.0\.1:2")
+    with QueueReader(DEAD, "a", timeouts=Timeouts(connect=0.1)) as reader, reached:
+        reader.take(1, wait=60)
+
+
+def test_without_a_connection_the_number_of_waiting_messages_is_unknown_at_once() -> None:
+    began = monotonic()
+    with QueueReader(DEAD, "a") as reader:
+        assert reader.waiting() is None
+    assert monotonic() - began < 8
+
+
+def test_a_lost_connection_answers_the_question_for_the_number_of_waiting_messages() -> None:
+    reader = QueueReader(DEAD, "a")
+    reader._channel = types.SimpleNamespace()  # as if it were consuming
+    with ThreadPoolExecutor() as threads:
+        answer = threads.submit(reader.waiting)
+        wait_until(lambda: reader._counts, "the question is asked")
+        reader._forget()
+        assert answer.result(5) is None
+
+
+def test_a_reader_of_an_idle_queue_waits_for_messages() -> None:
+    reader = QueueReader(DEAD, "a")
+    reader._channel = types.SimpleNamespace()
+    began = monotonic()
+    assert reader.take(10, wait=1.0, quiet=0.2).messages == ()
+    assert 0.2 <= monotonic() - began < 1.0
+
+
+# ---- threads and forks
+
+
+def refusals(client, calls) -> list[str]:
+    """What the calls raise."""
+    found = []
+    for call in calls:
+        with pytest.raises(InvalidValue) as caught:
+            call(client)
+        found.append(str(caught.value))
+    return found
+
+
+READING = [
+    lambda reader: reader.take(1),
+    lambda reader: reader.waiting(),
+    lambda reader: reader.acknowledge(None),
+]
+
+
+def test_a_second_thread_may_not_use_a_reader() -> None:
+    with QueueReader(DEAD, "a") as reader, ThreadPoolExecutor() as threads:
+        found = threads.submit(refusals, reader, READING).result()
+    assert ["a call in a second thread" in text for text in found] == [True] * 3
+
+
+def in_a_fork(function) -> object:
+    """What a function returns in a forked child."""
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe()
+    child = fork.Process(target=lambda: theirs.send(function()))
+    child.start()
+    assert ours.poll(30)
+    answer = ours.recv()
+    child.join(30)
+    return answer
+
+
+def test_a_forked_child_may_not_use_the_reader_of_its_parent_until_it_opens_it_again() -> None:
+    def in_child() -> tuple[list[str], object]:
+        found = refusals(reader, READING)
+        reader.close()  # does nothing
+        with reader:
+            return found, reader.waiting()
+
+    with QueueReader(DEAD, "a") as reader:
+        found, waiting = in_a_fork(in_child)
+        assert ["Call open() after the fork" in text for text in found] == [True] * 3
+        assert waiting is None
+        assert reader.waiting() is None
+
+
+def test_a_forked_child_cannot_stop_the_group_of_its_parent_and_can_run_its_own() -> None:
+    def in_child() -> str:
+        (text,) = refusals(group, [Group.stop])
+        threading.Timer(0.2, lambda: group.stop()).start()  # noqa: PLW0108 - the child's, by then
+        group.run(print, signals=False)
+        return text
+
+    group = Group(**GIVEN)
+    running = threading.Thread(target=group.run, args=(print,))
+    running.start()
+    wait_until(lambda: group._member is not None, "the group runs")
+    assert "Call run() after the fork" in in_a_fork(in_child)
+    assert running.is_alive()
+    group.stop()
+    running.join(30)
+    assert not running.is_alive()

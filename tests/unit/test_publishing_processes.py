@@ -1,0 +1,116 @@
+"""A publisher after a fork, and at the end of a program that does not close it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from pika import frame, spec
+
+from tests.amqp_server import AmqpServer, received
+
+if TYPE_CHECKING:
+    import socket
+
+ACK = frame.Method(1, spec.Basic.Ack(0, multiple=True)).marshal()
+CHANNEL_CLOSE = spec.Channel.Close.INDEX.to_bytes(4, "big")
+
+FORKED = """
+import logging, os, sys
+from rabbit_chx.publishing import Publisher
+publisher = Publisher(sys.argv[1], "x")
+publisher.open()
+bulk = publisher.bulk()
+publisher.publish(b"parent")
+child = os.fork()
+if not child:
+    for call in (
+        lambda: publisher.publish(b"x"), lambda: publisher.publish_many([b"x"]), lambda: publisher.submit(b"x"),
+        lambda: publisher.bulk(), lambda: publisher.totals, lambda: bulk.add(b"x"), lambda: bulk.flush(),
+    ):
+        try:
+            call()
+        except Exception as error:
+            print(type(error).__name__, "Call open() after the fork" in str(error), flush=True)
+    publisher.__exit__(None, None, None)
+    with publisher:
+        publisher.publish(b"child")
+    print("published", flush=True)
+    sys.exit()
+print("child", os.waitpid(child, 0)[1], flush=True)
+publisher.publish(b"parent again")
+publisher.close()
+print("closed", flush=True)
+"""
+
+ENDING = """
+import sys
+from rabbit_chx.publishing import Publisher, Timeouts
+publisher = Publisher(sys.argv[1], "x", timeouts=Timeouts(close=float(sys.argv[2])))
+publisher.open()
+if sys.argv[2] == "30":
+    publisher.publish(b"opening")
+kept = [publisher.submit(b"message") for _ in range(1000)]
+"""
+
+
+def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "ignore", "-c", program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="this system does not fork")
+def test_a_forked_process_opens_the_publisher_afresh_and_leaves_the_parents_connection_alone() -> None:
+    def confirm(client: socket.socket) -> None:
+        client.sendall(ACK)
+        for _ in received(client):
+            client.sendall(ACK)
+
+    with AmqpServer(confirm) as server:
+        lines = run(FORKED, server.url).stdout.splitlines()
+    assert lines == ["InvalidValue True"] * 7 + ["published", "child 0", "closed"]
+    assert server.connections == 2
+
+
+def test_a_program_that_ends_gives_accepted_messages_their_time() -> None:
+    sent: list[bytes] = []
+    ended = threading.Event()
+
+    def confirm(client: socket.socket) -> None:
+        client.sendall(ACK)
+        while (data := client.recv(1 << 16)) and CHANNEL_CLOSE not in data:
+            sent.append(data)
+            client.sendall(ACK)
+        sent.append(data)
+        ended.set()
+
+    with AmqpServer(confirm) as server:
+        assert run(ENDING, server.url, "30").stderr == ""
+        assert ended.wait(20)  # the connection was closed properly
+    assert b"".join(sent).count(b"message") == 1000
+
+
+def test_a_program_that_ends_says_how_many_messages_have_no_outcome() -> None:
+    with AmqpServer(lambda client: list(received(client))) as server:
+        said = run(ENDING, server.url, "0.1").stderr
+    assert "the program ends while 1000 messages of an open publisher have no outcome" in said
+
+
+def test_each_failed_attempt_to_connect_is_one_line_in_the_log() -> None:
+    program = """
+import logging
+from rabbit_chx.publishing import BrokerUnavailable, Publisher, Timeouts
+logging.basicConfig(format="%(name)s: %(message)s")
+try:
+    Publisher("amqp://127.0.0.1:1", timeouts=Timeouts(connect=0.3)).open()
+except BrokerUnavailable as error:
+    print(error)
+"""
+    ended = run(program)
+    attempts = int(ended.stdout.rpartition("(")[2].split()[0])
+    lines = ended.stderr.splitlines()
+    assert len(lines) == attempts - 1  # the last one is the error
+    assert all(line.startswith("rabbit_chx.publisher: no broker answers at 127.0.0.1:1") for line in lines)

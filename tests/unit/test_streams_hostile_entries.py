@@ -1,0 +1,138 @@
+"""Stored entries that cost their readers much more than their publisher: peak memory, and what readers say."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import subprocess
+import sys
+import zlib
+from random import Random
+
+import pytest
+
+from rabbit_chx.errors import CorruptChunk, InvalidMessage
+from rabbit_chx.streams.messages.chunks import parse_chunk, pieces_of
+from tests.stream_chunks import a_batch, a_chunk, sized
+
+MOST_MEGABYTES = 200
+EMPTY = a_batch(1, 65_535, gzip.compress(bytes(4 * 65_535)), 4 * 65_535)
+
+
+def compressed(message: bytes) -> bytes:
+    plain = sized(message)
+    return a_chunk([a_batch(1, 1, gzip.compress(plain), len(plain))])
+
+
+def a_list(items: bytes, count: int) -> bytes:
+    return b"\0\x53\x77" + b"\xd0" + struct.pack(">II", len(items) + 4, count) + items
+
+
+def megabytes(count: int, batches: int = 1) -> bytes:
+    """Batches with one message each, whose body has this many MiB and compresses to 1/240 at best."""
+    body = count << 20
+    head = struct.pack(">I", body + 8) + b"\0\x53\x75\xb0" + struct.pack(">I", body)
+    zipped = zlib.compressobj(wbits=31)
+    random = Random(1).randbytes(body // 240)
+    zeros, rest = divmod(body - len(random), 1 << 20)
+    parts = [head, random, *[bytes(1 << 20)] * zeros, bytes(rest)]
+    stored = b"".join([*map(zipped.compress, parts), zipped.flush()])
+    return a_chunk([a_batch(1, 1, stored, len(head) + body)] * batches, records=batches)
+
+
+MANY = 8_000_000
+HOSTILE = {
+    "a list of 8 million nulls": compressed(a_list(b"\x40" * MANY, MANY)),
+    "an array of 8 million bytes": compressed(
+        b"\0\x53\x77\xf0" + struct.pack(">IIB", MANY + 5, MANY, 0x50) + bytes(MANY)
+    ),
+    "lists of empty lists": compressed(a_list((b"\xc0\xff\xfe" + b"\x45" * 254) * 30_000, 30_000)),
+    "headers of 4 million names": compressed(
+        b"\0\x53\x74\xd1" + struct.pack(">II", MANY + 4, MANY) + b"\x40" * MANY
+    ),
+    "a body of 250 MiB": megabytes(250),
+    "a body of 23 MiB": megabytes(23),
+    "4 bodies of 23 MiB": megabytes(23, 4),
+    "20 bodies of 5 MiB": megabytes(5, 20),
+    "500 batches of 65,535 empty messages": a_chunk([EMPTY] * 500, records=500 * 65_535),
+    "more batches than in the header": a_chunk([EMPTY] * 500, records=1),
+}
+READ = """
+import sys
+from pathlib import Path
+from rabbit_chx.errors import CorruptStream
+from rabbit_chx.streams import StreamReader
+from rabbit_chx.streams.messages.chunks import parse_chunk
+import rabbit_chx.streams.messages.arrow.batch
+
+chunk = parse_chunk(Path(sys.argv[1]).read_bytes(), "s")
+reader = StreamReader("rabbitmq-stream://h", "s", columns=["offset", "headers", "body"])
+reader.chunks = lambda start, end: iter([chunk])
+
+
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
+Path("/proc/self/clear_refs").write_text("5")  # a process begins with the peak of its parent
+before = peak()
+found = 0
+try:
+    if sys.argv[2] == "messages":
+        for _ in zip(range(70_000), reader.messages(0, chunk.end)):
+            found += 1
+    else:
+        found = sum(batch.num_rows for batch in reader.read(0, min(chunk.end, 2_000_000)))
+except CorruptStream as error:
+    print(error)
+else:
+    print(found, "messages")
+print((peak() - before) // 1024)
+"""
+EXPECTED = {
+    "a body of 250 MiB": dict.fromkeys(("messages", "read"), "decompress to more than 24 MiB"),
+    "a body of 23 MiB": dict.fromkeys(("messages", "read"), "1 messages"),
+    "4 bodies of 23 MiB": dict.fromkeys(("messages", "read"), "4 messages"),
+    "20 bodies of 5 MiB": dict.fromkeys(("messages", "read"), "20 messages"),
+    "500 batches of 65,535 empty messages": {"messages": "70000 messages", "read": "2000000 messages"},
+    "more batches than in the header": dict.fromkeys(("messages", "read"), "messages, expected 1"),
+}
+
+
+@pytest.mark.parametrize("way", ["messages", "read"])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_entries_cost_a_reader_little_memory(name: str, way: str, tmp_path) -> None:
+    stored = tmp_path / "chunk"
+    stored.write_bytes(HOSTILE[name])
+    assert stored.stat().st_size < 4_000_000
+    program = [sys.executable, "-c", READ, str(stored), way]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+    assert not ended.returncode, ended.stderr
+    *_, said, grown = ended.stdout.splitlines()
+    assert EXPECTED.get(name, {}).get(way, "have more than 100000 items") in said
+    assert int(grown) < MOST_MEGABYTES
+
+
+def test_the_pieces_of_a_chunk_are_its_entries_in_order() -> None:
+    chunk = parse_chunk(a_chunk([EMPTY, sized(b"x"), EMPTY, EMPTY], records=3 * 65_535 + 1, offset=7), "s")
+    found = [(one.first_offset - 7, one.records, one.entries) for one in pieces_of(chunk)]
+    assert found == [(0, 65_536, 2), (65_536, 65_535, 1), (131_071, 65_535, 1)]
+    assert b"".join(bytes(one.data) for one in pieces_of(chunk)) == bytes(chunk.data)
+
+
+@pytest.mark.parametrize("records", [3 * 65_535 - 1, 3 * 65_535 + 1])
+def test_a_header_with_another_number_of_messages_is_refused(records: int) -> None:
+    with pytest.raises(CorruptChunk, match="196605 messages, expected"):
+        list(pieces_of(parse_chunk(a_chunk([EMPTY] * 3, records=records), "s")))
+
+
+def test_a_reader_may_accept_more_items() -> None:
+    from rabbit_chx.streams.messages.message import decode
+
+    message = a_list(b"\x40" * 200_000, 200_000)
+    with pytest.raises(
+        InvalidMessage, match=r"more than 100000 items; StreamReader\(max_items=...\) changes"
+    ):
+        decode(message, "s", 0)
+    assert decode(message, "s", 0, max_items=200_000).body.startswith(b"[null,null")
