@@ -9,7 +9,7 @@ from itertools import pairwise
 import pika
 import pytest
 
-from rabbit_chx.consuming.member.priorities import priority
+from rabbit_chx.consuming.seats import priority
 from tests.faults.load import wait_until
 from tests.proof import LONG, Check, record_result
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from rabbit_chx.consuming.member.priorities import priority
+from rabbit_chx.consuming.seats import priority
 from tests.faults import groups
 from tests.faults.groups import Faults, Workers
 from tests.faults.proxy import Proxy

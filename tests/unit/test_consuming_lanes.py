@@ -14,7 +14,7 @@ from rabbit_chx.canaries import CANARY
 from rabbit_chx.consuming.markers import HOLD, Hold, Kind, kind_of
 from rabbit_chx.consuming.member.interruptions import Interruptions
 from rabbit_chx.consuming.member.lanes import Lane
-from rabbit_chx.consuming.member.status import holds_in, question
+from rabbit_chx.consuming.member.roll_call import holds_in, question
 from rabbit_chx.consuming.member.workers import Workers
 from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.consuming.queues.queues import park

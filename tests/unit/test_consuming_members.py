@@ -16,7 +16,7 @@ from rabbit_chx.broker.applying.protocol import Command, OnChannel, Refused, car
 from rabbit_chx.consuming.member.interruptions import Interruptions
 from rabbit_chx.consuming.member.lanes import Lane
 from rabbit_chx.consuming.member.member import Member
-from rabbit_chx.consuming.member.status import question
+from rabbit_chx.consuming.member.roll_call import question
 from rabbit_chx.consuming.member.workers import Progress, Workers
 from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.consuming.seats import seat_queue

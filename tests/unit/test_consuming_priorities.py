@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from rabbit_chx.consuming.member.priorities import owner, priority
+from rabbit_chx.consuming.seats import owner, priority
 
 MOST_SEATS = 16
 

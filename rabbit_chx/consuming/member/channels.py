@@ -12,7 +12,7 @@ from pika.exceptions import AMQPChannelError, ChannelClosedByBroker
 from pika.spec import PRECONDITION_FAILED
 
 from rabbit_chx.broker.amqp import expecting_refusals
-from rabbit_chx.consuming.member.priorities import DISPLACING
+from rabbit_chx.consuming.seats import DISPLACING
 
 _TICK: Final = 0.5
 _LOWEST: Final = -(1 << 31)

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from time import monotonic
 from typing import Any
 
-from rabbit_chx.consuming.member.priorities import priority
 from rabbit_chx.consuming.messages import Delivery
+from rabbit_chx.consuming.seats import priority
 
 _WINDOW = 10.0
 """Seconds over which a rate is measured."""

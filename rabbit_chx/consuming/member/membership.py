@@ -28,7 +28,7 @@ from rabbit_chx.consuming.member.chores import Chore, Chores
 from rabbit_chx.consuming.member.interruptions import Interruptions, Sender
 from rabbit_chx.consuming.member.lanes import Lane, assign
 from rabbit_chx.consuming.member.reporter import Reporter, reply
-from rabbit_chx.consuming.member.status import holds_in, status
+from rabbit_chx.consuming.member.roll_call import holds_in, status
 from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.consuming.messages import Delivery, from_pika
 from rabbit_chx.consuming.queues.permissions import why_ended

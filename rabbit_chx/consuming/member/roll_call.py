@@ -4,13 +4,17 @@
         print(member.seat, member.host, member.pid, list(member.queues))
 
 The management API shows neither hosts nor rates, and on RabbitMQ 4.0 it shows several consumers of a queue as active.
+
+A question goes to the queue of a member's seat; both sides of the conversation, `question` and `status`, are here.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import socket
 import ssl
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import count
 from time import monotonic
@@ -25,9 +29,9 @@ from rabbit_chx.broker.applying.protocol import Refused
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs, why_denied
 from rabbit_chx.consuming.markers import Hold
-from rabbit_chx.consuming.member.status import question
+from rabbit_chx.consuming.member.lanes import Lane
 from rabbit_chx.consuming.seats import check_group_name, seat_queue
-from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.replies import REPLY_TO
 from rabbit_chx.urls import BrokerUrl
 
@@ -68,6 +72,32 @@ class MemberStatus:
     pid: int = 0
     queues: Mapping[str, QueueStatus] = field(default_factory=dict)
     """Every queue that the member consumes, including those whose messages go to other members."""
+
+
+def question(holds: Iterable[Hold] = ()) -> bytes:
+    """A request for a member's status. With holds, the member should consume their queues too."""
+    return json.dumps({"holds": {hold.name: hold.record for hold in holds}}).encode()
+
+
+def holds_in(body: bytes) -> list[Hold]:
+    """The holds in a question; none if its body is invalid. Only those count whose queues exist."""
+    try:
+        return [Hold.read(name, record) for name, record in json.loads(body)["holds"].items()]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, InvalidValue):
+        return []
+
+
+def status(group: str, seat: int, lanes: Iterable[Lane]) -> bytes:
+    """The answer of a member to any question."""
+    now = monotonic()
+    found: dict[str, Any] = {
+        "group": group,
+        "seat": seat,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "queues": {lane.queue: lane.status(now) for lane in lanes},
+    }
+    return json.dumps(found).encode()
 
 
 def members(
