@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Final, Self
 
 from rabbit_chx.broker.credentials import Credentials
@@ -60,6 +59,7 @@ class StreamReader:
         follow_advertised: bool = False,
         credit: int = _CREDIT,
         max_items: int = MAX_ITEMS,
+        max_batch_bytes: int | None = None,
         connection_name: str = "rabbit-chx stream reader",
         heartbeat: int = 60,
         timeouts: Timeouts = DEFAULTS,
@@ -77,6 +77,8 @@ class StreamReader:
             credit: how many chunks the broker may send ahead.
             max_items: how many items the lists, maps and arrays of a message may have. A publisher can compress millions of items to a
                 few kilobytes; such a message raises `InvalidMessage`.
+            max_batch_bytes: how many bytes a compressed sub-entry batch may decompress to, by default 16 MiB, or 250 times its stored size
+                up to 24 MiB. The reader holds a few batches of this size; a larger one raises `CorruptChunk`.
             connection_name: as for `connect`.
             heartbeat: as for `connect`.
             timeouts: ``connect`` for opening a connection, for an answer, and for the next chunk of a range; ``reconnect`` until
@@ -84,10 +86,13 @@ class StreamReader:
         """
         if not 2 <= credit <= 0xFFFF:
             raise InvalidValue("credit", credit, "an integer from 2 to 65535")
+        if max_batch_bytes is not None and not 1 <= max_batch_bytes < 1 << 32:
+            raise InvalidValue("max_batch_bytes", max_batch_bytes, "an integer from 1 to 4294967295")
         self.stream = stream
         self.columns = columns
         self._credit = credit
         self._max_items = max_items
+        self._max_batch_bytes = max_batch_bytes
         self._timeouts = timeouts.honoured_by("StreamReader", "connect", "reconnect")
         opening = partial(
             connect,
@@ -155,15 +160,21 @@ class StreamReader:
             raise MissingDependency("Arrow batches need pyarrow: pip install 'rabbit-chx[arrow]'") from error
         columns = tuple(COLUMNS) if self.columns is None else tuple(self.columns)
         return record_batches(
-            self.chunks(start, end), columns, start=start, end=end, max_items=self._max_items
+            self.chunks(start, end),
+            columns,
+            start=start,
+            end=end,
+            max_items=self._max_items,
+            max_batch_bytes=self._max_batch_bytes,
         )
 
     def messages(self, start: int, end: int) -> Iterator[tuple[int, StreamMessage]]:
         """Yield each message with ``start <= offset < end`` and its offset. Unlike `read`, this does not need pyarrow."""
-        for piece in chain.from_iterable(map(pieces_of, self.chunks(start, end))):
+        limit = self._max_batch_bytes
+        for piece in (piece for chunk in self.chunks(start, end) for piece in pieces_of(chunk, limit)):
             if piece.end <= start or piece.first_offset >= end:
                 continue
-            for offset, stored in enumerate(records_of(piece), piece.first_offset):
+            for offset, stored in enumerate(records_of(piece, max_batch_bytes=limit), piece.first_offset):
                 if start <= offset < end:
                     time_ms, most = piece.timestamp_ms, self._max_items
                     yield offset, decode(stored, self.stream, offset, time_ms, max_items=most)

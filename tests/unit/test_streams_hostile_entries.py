@@ -11,7 +11,8 @@ from random import Random
 
 import pytest
 
-from rabbit_chx.errors import CorruptChunk, InvalidMessage
+from rabbit_chx.errors import CorruptChunk, InvalidMessage, InvalidValue
+from rabbit_chx.streams import StreamReader
 from rabbit_chx.streams.messages.chunks import parse_chunk, pieces_of
 from tests.stream_chunks import a_batch, a_chunk, sized
 
@@ -91,7 +92,7 @@ else:
 print((peak() - before) // 1024)
 """
 EXPECTED = {
-    "a body of 250 MiB": dict.fromkeys(("messages", "read"), "decompress to more than 24 MiB"),
+    "a body of 250 MiB": dict.fromkeys(("messages", "read"), "decompress to more than 25165824 bytes"),
     "a body of 23 MiB": dict.fromkeys(("messages", "read"), "1 messages"),
     "4 bodies of 23 MiB": dict.fromkeys(("messages", "read"), "4 messages"),
     "20 bodies of 5 MiB": dict.fromkeys(("messages", "read"), "20 messages"),
@@ -136,3 +137,36 @@ def test_a_reader_may_accept_more_items() -> None:
     ):
         decode(message, "s", 0)
     assert decode(message, "s", 0, max_items=200_000).body.startswith(b"[null,null")
+
+
+@pytest.mark.parametrize("way", ["messages", "read"])
+def test_a_reader_may_accept_larger_batches_or_only_smaller_ones(way: str) -> None:
+    chunk = parse_chunk(megabytes(25, 2), "s")
+
+    def found(limit: int | None) -> int:
+        reader = StreamReader("rabbitmq-stream://h", "s", columns=["body"], max_batch_bytes=limit)
+        reader.chunks = lambda start, end: iter([chunk])
+        if way == "messages":
+            return sum(len(message.body) for _, message in reader.messages(0, 2))
+        return sum(len(body) for batch in reader.read(0, 2) for body in batch["body"].to_pylist())
+
+    assert found(26 << 20) == 2 * 25 << 20
+    for limit, shown in ((None, 24 << 20), (1_000, 1_000)):
+        with pytest.raises(
+            CorruptChunk, match=rf"more than {shown} bytes; StreamReader\(max_batch_bytes=...\)"
+        ):
+            found(limit)
+
+
+def test_a_small_limit_admits_a_chunk_of_many_small_batches() -> None:
+    batch = a_batch(1, 1, gzip.compress(sized(bytes(900))), 904)
+    chunk = parse_chunk(a_chunk([batch] * 5), "s")
+    reader = StreamReader("rabbitmq-stream://h", "s", max_batch_bytes=1_000)
+    reader.chunks = lambda start, end: iter([chunk])
+    assert [len(message.body) for _, message in reader.messages(0, 5)] == [900] * 5
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1 << 32])
+def test_a_limit_that_no_batch_can_have_is_refused(limit: int) -> None:
+    with pytest.raises(InvalidValue, match="max_batch_bytes"):
+        StreamReader("rabbitmq-stream://h", "s", max_batch_bytes=limit)

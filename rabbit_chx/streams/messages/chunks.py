@@ -122,8 +122,12 @@ def parse_chunk(data: bytes | bytearray | memoryview, stream: str) -> Chunk:
     raise CorruptChunk(reason, stream, offset)
 
 
-def pieces_of(chunk: Chunk) -> Iterator[Chunk]:
+def pieces_of(chunk: Chunk, max_batch_bytes: int | None = None) -> Iterator[Chunk]:
     """Divide a chunk with very many messages or decompressed bytes between its entries, without decompressing them.
+
+    Args:
+        chunk: The chunk.
+        max_batch_bytes: How many bytes a batch may decompress to; a piece with several batches has at most as many.
 
     Raises:
         CorruptChunk: The number of messages in its entries differs from its header.
@@ -131,13 +135,14 @@ def pieces_of(chunk: Chunk) -> Iterator[Chunk]:
     if chunk.type != _MESSAGES or not _has_batches(chunk):
         yield chunk
         return
+    most = min(_MOST_BYTES, max_batch_bytes or _MOST_BYTES)
     at = start = found = before = entries = size = 0
     for _ in range(chunk.entries):
         try:
             count, more, end = entry_at(chunk.data, at)
         except struct.error:
             raise CorruptChunk("entries are missing", chunk.stream, chunk.first_offset) from None
-        if entries and (found - before + count > _MOST_RECORDS or size + more > _MOST_BYTES):
+        if entries and (found - before + count > _MOST_RECORDS or size + more > most):
             yield _piece(chunk, start, at, entries, before, found)
             start, before, entries, size = at, found, 0, 0
         at, found, entries, size = end, found + count, entries + 1, size + more
@@ -163,19 +168,20 @@ def _piece(chunk: Chunk, start: int, stop: int, entries: int, first: int, end: i
     )
 
 
-def records_of(*chunks: Chunk, most_bytes: int = 1 << 62) -> Records:
+def records_of(*chunks: Chunk, most_bytes: int = 1 << 62, max_batch_bytes: int | None = None) -> Records:
     """Find the messages of chunks. Chunks that track consumers and publishers have none.
 
     Args:
         *chunks: In the order of the stream.
         most_bytes: Leave out the chunks after the one that reaches this many decompressed bytes.
+        max_batch_bytes: How many bytes the batches of a chunk may decompress to; by default in proportion to its size.
 
     Raises:
         CorruptChunk: The size or the number of the entries differs from the header, or a chunk decompresses to too much.
         MissingDependency: Decompressing a sub-entry batch needs a library that is not installed.
     """
     data = b"".join([*(chunk.data for chunk in chunks), bytes(PADDING)])
-    search = _Search(data, len(data) - PADDING)
+    search = _Search(data, Decompressed(len(data) - PADDING, max_batch_bytes))
     at = 0
     counts: list[int] = []
     for chunk in chunks:
@@ -190,9 +196,9 @@ def records_of(*chunks: Chunk, most_bytes: int = 1 << 62) -> Records:
 class _Search:
     """A search for messages, chunk by chunk."""
 
-    def __init__(self, data: bytes, end: int) -> None:
+    def __init__(self, data: bytes, decompressed: Decompressed) -> None:
         self.data = data
-        self.decompressed = Decompressed(end)
+        self.decompressed = decompressed
         self.found: list[Whole] = []
         """Arrays of alternating starts and stops."""
         self.spans: list[int] = []

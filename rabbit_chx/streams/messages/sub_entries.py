@@ -21,7 +21,7 @@ SIZE: Final = struct.Struct(">I")
 _BATCH: Final = struct.Struct(">BHII")
 _IS_BATCH_AS_SIZE: Final = 1 << 31
 _MOST_DECOMPRESSED: Final = 24 << 20
-"""The maximum number of decompressed bytes that are held at once. Batches of publishers fit into a frame, 1 MiB by default."""
+"""The maximum number of decompressed bytes that are held at once, unless the reader sets another. Batches of publishers fit into a frame, 1 MiB by default."""
 _ALWAYS_DECOMPRESSED: Final = 16 << 20
 _MOST_TIMES: Final = 250
 """How many times its stored size a piece of a chunk may decompress to, if that is more than the bytes that are always allowed."""
@@ -35,11 +35,12 @@ class Damaged(Exception):
 class Decompressed:
     """Decompressed batches, to be appended to the data of the chunks."""
 
-    def __init__(self, end: int) -> None:
+    def __init__(self, end: int, max_bytes: int | None = None) -> None:
         self.end: int = end
         """Where the next piece begins."""
         self.pieces: list[bytes] = []
         self._begin = end
+        self._max_bytes = max_bytes
         self._most = self._allowed = 0
 
     @property
@@ -49,13 +50,17 @@ class Decompressed:
 
     def begin_chunk(self, stored: int) -> None:
         """Allow as many bytes as a chunk of this stored size may have."""
-        self._allowed = min(max(_ALWAYS_DECOMPRESSED, _MOST_TIMES * stored), _MOST_DECOMPRESSED)
+        proportionate = min(max(_ALWAYS_DECOMPRESSED, _MOST_TIMES * stored), _MOST_DECOMPRESSED)
+        self._allowed = proportionate if self._max_bytes is None else self._max_bytes
         self._most = self.size + self._allowed
 
     def check(self, size: int) -> None:
         """Check that a piece of this size is allowed, before it is decompressed."""
         if self.size + size > self._most:
-            raise Damaged(f"the sub-entry batches decompress to more than {self._allowed >> 20} MiB")
+            raise Damaged(
+                f"the sub-entry batches decompress to more than {self._allowed} bytes; "
+                "StreamReader(max_batch_bytes=...) changes the limit"
+            )
 
     def add(self, piece: bytes) -> int:
         """Add a piece and return its start."""

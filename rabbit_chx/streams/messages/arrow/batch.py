@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -75,6 +74,7 @@ def record_batches(
     most_rows: int = _MOST_ROWS,
     most_bytes: int = _MOST_BYTES,
     max_items: int = MAX_ITEMS,
+    max_batch_bytes: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Convert chunks of one stream to batches: one row for each message whose offset is in the range, in order.
 
@@ -88,15 +88,17 @@ def record_batches(
         most_rows: The maximum number of rows of a batch.
         most_bytes: A batch ends after the chunk that reaches this size, before or after decompression.
         max_items: The maximum number of items of a message.
+        max_batch_bytes: The maximum size of a decompressed sub-entry batch; by default in proportion to its stored size.
     """
     batch = partial(_Batch, checked=schema(columns), max_items=max_items)
     wanted = (
         piece
-        for piece in chain.from_iterable(map(pieces_of, chunks))
+        for chunk in chunks
+        for piece in pieces_of(chunk, max_batch_bytes)
         if piece.end > start and (end is None or piece.first_offset < end)
     )
     for group in _groups(wanted, most_rows, most_bytes):
-        for rows in rows_of(group, most_bytes):
+        for rows in rows_of(group, most_bytes, max_batch_bytes=max_batch_bytes):
             for part in rows.chosen(start, end).parts(most_rows):
                 yield batch(part).build()
 

@@ -60,10 +60,12 @@ def _small_enough(rows: Rows) -> Iterator[Rows]:
         yield from _small_enough(rows.slice(count // 2, count))
 
 
-def rows_of(chunks: Sequence[Chunk], most_bytes: int) -> Iterator[Rows]:
+def rows_of(
+    chunks: Sequence[Chunk], most_bytes: int, *, max_batch_bytes: int | None = None
+) -> Iterator[Rows]:
     """Yield the messages of chunks of one stream, at once unless they decompress to ``most_bytes`` or more."""
     while chunks:
-        records = records_of(*chunks, most_bytes=most_bytes)
+        records = records_of(*chunks, most_bytes=most_bytes, max_batch_bytes=max_batch_bytes)
         searched, chunks = chunks[: len(records.counts)], chunks[len(records.counts) :]
         if len(records.starts):
             yield _rows(searched, records)
