@@ -1,22 +1,52 @@
-"""A connection of pika that ends when the broker does not answer, and keeps all headers: pika itself does neither."""
+"""A connection of pika that ends when the broker does not answer or announces too much, and keeps all headers.
+
+pika itself waits for ever, collects frames and bodies of any announced size, and loses some values of headers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from pika import BlockingConnection, ConnectionParameters, SelectConnection
-from pika.exceptions import AMQPError, ConnectionWrongStateError, StreamLostError
+from pika.exceptions import AMQPError, ConnectionWrongStateError, InvalidFrameError, StreamLostError
+from pika.frame import Header
 
 from rabbit_chx.broker.properties import content_header
 
+_SIZE: Final = slice(3, 7)
+"""Where the size of a frame is."""
+_OVERHEAD: Final = 8
+_MOST_BODY: Final = 512 << 20
+"""The largest body that any RabbitMQ accepts from a publisher."""
+
 
 class _Frames(SelectConnection):  # type: ignore[misc] # pika has no types
-    """Decodes content headers with `Properties`."""
+    """Decodes content headers with `Properties`, and refuses frames and bodies larger than a broker may send."""
+
+    _frame_buffer: bytes
+
+    def _on_data_available(self, data_in: bytes) -> None:
+        super()._on_data_available(data_in)
+        # The rest of the buffer is the start of a frame. During the handshake, the server may not speak AMQP at all.
+        size = int.from_bytes(self._frame_buffer[_SIZE], "big")
+        if self.is_open and size > self.params.frame_max - _OVERHEAD:
+            self._frame_buffer = b""
+            raise InvalidFrameError(f"a frame of {size} bytes, expected at most {self.params.frame_max}")
 
     def _read_frame(self) -> tuple[int, Any]:
-        return content_header(self._frame_buffer) or super()._read_frame()
+        found = content_header(self._frame_buffer) or super()._read_frame()
+        if isinstance(found[1], Header) and found[1].body_size > _MOST_BODY:
+            size = found[1].body_size
+            raise InvalidFrameError(f"a message of {size} bytes, expected at most {_MOST_BODY}")
+        return found
+
+    def _deliver_frame_to_channel(self, value: Any) -> None:
+        """Refuse what pika logs and ignores, so that a peer cannot fill the log."""
+        if value.channel_number not in self._channels:
+            raise InvalidFrameError(f"a frame for channel {value.channel_number}, which is not open")
+        super()._deliver_frame_to_channel(value)
 
 
 class TimedConnection(BlockingConnection):  # type: ignore[misc]

@@ -68,6 +68,13 @@ class Proxy:
             if pair.end():
                 self.cuts += 1
 
+    def inject(self, data: bytes, times: int = 1) -> None:
+        """Send bytes to every client as if they came from the broker, which should be idle, until the client hangs up."""
+        for pair in self._pairs:
+            with suppress(OSError):
+                for _ in range(times):
+                    pair.inject(data)
+
     def orphan(self) -> None:
         """Reset only the publisher's side, and hold back what it had sent until `release`."""
         for pair in self._pairs:
@@ -151,6 +158,11 @@ class _Pair:
         """The publisher sees a reset; the broker sees nothing yet."""
         self._orphaned = True
         _reset(self._client)
+
+    def inject(self, data: bytes) -> None:
+        if self.ended:
+            raise OSError
+        self._client.sendall(data)
 
     def join(self) -> None:
         for thread in self._threads:

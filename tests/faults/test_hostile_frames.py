@@ -1,0 +1,191 @@
+"""A peer between broker and consumers that sends frames which no broker sends: consumers reconnect, in little memory."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pika import BasicProperties, frame, spec
+
+from rabbit_chx.consuming import AsyncGroup, Group, QueueReader
+from tests.broker.topology_site import Site
+from tests.faults.load import wait_until
+from tests.faults.proxy import Proxy
+from tests.proof import Check, dice, record_result
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+
+ORDERED = {"x-queue-type": "quorum", "x-single-active-consumer": True, "x-delivery-limit": -1}
+MOST_BYTES = 200 << 20
+FLOOD = 300 << 20
+"""More than a consumer may hold."""
+PIECE = 1 << 16
+
+
+def deliver(channel: int) -> bytes:
+    return frame.Method(channel, spec.Basic.Deliver("nobody", 1, exchange="", routing_key="k")).marshal()
+
+
+def header(channel: int, size: int) -> bytes:
+    return frame.Header(channel, size, BasicProperties()).marshal()
+
+
+def body(channel: int, size: int) -> bytes:
+    return frame.Body(channel, b"x" * size).marshal()
+
+
+def raw(kind: int, channel: int, size: int, content: bytes = b"", end: bytes = b"\xce") -> bytes:
+    return struct.pack(">BHI", kind, channel, size) + content + end
+
+
+FRAMES = {
+    "a frame of 4 GiB": (lambda n: raw(3, n, 2**32 - 1), b"x" * PIECE),
+    "a frame of 4 GiB that is a content header": (lambda n: raw(2, n, 2**32 - 1), b"x" * PIECE),
+    "a frame one byte larger than frame_max": (lambda n: raw(3, n, 131_072 - 7), b""),
+    "a message of 2^63 bytes": (lambda n: deliver(n) + header(n, 2**63), None),
+    "a body larger than announced": (lambda n: deliver(n) + header(n, 5) + body(n, 10), b""),
+    "a body without a header": (lambda n: body(n, 10), b""),
+    "a header without a delivery": (lambda n: header(n, 0), b""),
+    "a delivery within a delivery": (lambda n: deliver(n) + header(n, 9) + body(n, 5) + deliver(n), b""),
+    "a delivery to nobody": (lambda n: deliver(n) + header(n, 5) + body(n, 5), b""),
+    "a frame without its end": (lambda n: raw(3, n, 5, b"x" * 5, b"\0"), b""),
+    "half a frame": (lambda n: raw(3, n, 500, b"x" * 9, b""), b""),
+    "an unknown kind of frame": (lambda n: raw(7, n, 5, b"x" * 5), b""),
+    "an unknown method": (lambda n: raw(1, n, 4, b"\xff\xff\xff\xff"), b""),
+    "a method that is cut off": (lambda n: raw(1, n, 4, struct.pack(">I", spec.Basic.Deliver.INDEX)), b""),
+    "an empty method": (lambda n: raw(1, n, 0), b""),
+    "an empty content header": (lambda n: raw(2, n, 0), b""),
+    "an unknown class of a content header": (lambda n: raw(2, n, 14, b"\xff" * 14), b""),
+    "an answer to no question": (lambda n: frame.Method(n, spec.Queue.DeclareOk("q", 2**31, 0)).marshal(), b""),
+    "another AMQP": (lambda _: b"AMQP\0\0\x09\x01", b""),
+    "random bytes": (lambda n: dice("hostile frames", n).randbytes(500), b""),
+}  # fmt: skip
+"""For a channel, what a peer sends, and what it then repeats; None for frames of a body."""
+QUICK = ["a frame of 4 GiB", "a message of 2^63 bytes", "a body larger than announced"]
+
+
+def peak(*, reset: bool = False) -> int:
+    """The most bytes that this process has held since the last reset."""
+    process = Path("/proc/self")
+    if reset:
+        (process / "clear_refs").write_text("5")
+    lines = (process / "status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+
+
+class Scene:
+    """A consumer whose connections lead through a proxy, and its queue."""
+
+    def __init__(self, site: Site, kind: type) -> None:
+        self.kind = kind
+        self.queue = f"frames.{kind.__name__}"
+        self.site = site
+        self.found: set[bytes] = set()
+        self.sent = 0
+        self._stop = threading.Event()
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+
+    @contextmanager
+    def consuming(self, url: str):
+        with self.site.connection() as connection:
+            channel = connection.channel()
+            channel.exchange_declare(self.queue, "x-consistent-hash", durable=True)
+            channel.queue_declare(self.queue, durable=True, arguments=ORDERED)
+            channel.queue_bind(self.queue, self.queue, "1")
+        thread = threading.Thread(target=self._run, args=(url,))
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join(60)
+        assert not thread.is_alive()
+        if self._error is not None:
+            raise self._error
+
+    def send(self, count: int) -> None:
+        with self.site.connection() as connection:
+            channel = connection.channel()
+            for _ in range(count):
+                channel.basic_publish(self.queue, "k", b"%d" % self.sent + b" " * 100)
+                self.sent += 1
+
+    @property
+    def done(self) -> bool:
+        return self._error is not None or len(self.found) == self.sent
+
+    def _run(self, url: str) -> None:
+        try:
+            if self.kind is QueueReader:
+                self._read(url)
+                return
+            group = self.kind(url, exchange=self.queue, name=self.kind.__name__, queues=[self.queue])
+            threading.Thread(target=lambda: (self._stop.wait(), group.stop()), daemon=True).start()
+            if self.kind is AsyncGroup:
+                asyncio.run(group.run(self._handle_async))
+            else:
+                group.run(self._handle)
+        except BaseException as error:  # noqa: BLE001 - raised by the test
+            self._error = error
+
+    def _handle(self, message) -> None:
+        self.found.add(message.body)
+
+    async def _handle_async(self, message) -> None:
+        self._handle(message)
+
+    def _read(self, url: str) -> None:
+        with QueueReader(url, self.queue) as reader:
+            while not self._stop.is_set():
+                batch = reader.take(100)
+                self.found.update(message.body for message in batch.messages)
+                reader.acknowledge(batch)
+
+
+def attacked(site: Site, kind: type, names: list[str]) -> None:
+    """Send hostile frames, one kind at a time, to a consumer that runs; it gets all messages."""
+    scene = Scene(site, kind)
+    with Proxy(site.url()) as proxy, scene.consuming(proxy.url):
+        scene.send(5)
+        wait_until(lambda: scene.done, f"{kind.__name__}: the first messages")
+        for name in names:
+            make, piece = FRAMES[name]
+            for channel in (1, 2, 3):
+                repeated = body(channel, PIECE) if piece is None else piece
+                proxy.inject(make(channel))
+                if repeated:
+                    proxy.inject(repeated, FLOOD // PIECE)
+            scene.send(20)
+            wait_until(lambda: scene.done, f"{kind.__name__}: all messages after {name}", 90)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [QUICK, pytest.param(sorted(FRAMES.keys() - QUICK), marks=pytest.mark.long)],
+    ids=["quick", "all"],
+)
+def test_consumers_outlive_hostile_frames(broker, names) -> None:
+    kinds = (Group, AsyncGroup, QueueReader)
+    started, before = time.monotonic(), peak(reset=True)
+    with Site(broker) as site, ThreadPoolExecutor(len(kinds)) as threads:
+        list(threads.map(lambda kind: attacked(site, kind, names), kinds))
+    grown = peak() - before
+    record_result(
+        Check(
+            "Consumers",
+            "frames that no broker sends, to a `Group`, an `AsyncGroup` and a `QueueReader`",
+            broker.release or "4.3",
+            len(kinds) * len(names),
+            0,
+            time.monotonic() - started,
+            f"peak memory {grown >> 20} MiB above the start; 464 MiB without the check of sizes",
+        )
+    )
+    assert grown < MOST_BYTES
