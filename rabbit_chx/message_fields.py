@@ -1,6 +1,7 @@
 """The fields of a message: one table from which publishers, streams and the Spark connector derive theirs.
 
-A new property is one entry here, one line in `Properties` and one attribute of `rabbit_chx.message.Message`.
+A new property is one entry here, one line in `Properties` and one attribute of `rabbit_chx.message.Message`. A new column of
+Spark, of a write or of a read, is one entry here.
 """
 
 from __future__ import annotations
@@ -97,12 +98,17 @@ def _text(what: str, value: Any) -> Any:
     return value
 
 
+_WHOLE_MILLISECONDS: Final = "whole milliseconds below 2^32"
+_KNOWN_TIMES: Final = "from 1970 to 9999"
+"""The years that Python and the protocol have; no Python client could read a later time."""
+
+
 def _milliseconds(what: str, value: Any) -> str:
     text = str(value) if type(value) is int else value
     digits = text.lstrip("0") if isinstance(text, str) and text.isascii() and text.isdigit() else None
     # Count the digits first: Python refuses to convert thousands of them.
     if digits is None or len(digits) > 10 or int(digits or "0") >= 2**32:
-        expected = "whole milliseconds below 2^32, as int or str"
+        expected = f"{_WHOLE_MILLISECONDS}, as int or str"
         raise InvalidValue(what, value, expected, "Omit it for a message that does not expire")
     return str(text)
 
@@ -123,7 +129,7 @@ def _integer(least: int, most: int) -> Callable[[str, Any], int]:
 def _seconds(what: str, value: Any) -> int:
     if not isinstance(value, datetime) or value.utcoffset() is None or value < _EPOCH:
         hint = "Use datetime.now(UTC), or datetime.fromtimestamp(seconds, UTC)"
-        raise InvalidValue(what, value, "an aware datetime from 1970 on", hint)
+        raise InvalidValue(what, value, f"an aware datetime {_KNOWN_TIMES}", hint)
     return (value - _EPOCH) // _SECOND
 
 
@@ -214,20 +220,22 @@ class Kind:
     check: Callable[[str, Any], Any] | None = None
     """Takes the words for an error and a value, and returns the value as AMQP 0-9-1 has it."""
     bounds: tuple[int, int] = (0, 0)
-    """The least and the most that an integer may be."""
+    """The least and the most that an integer, or the seconds of a time, may be."""
+    limits: str = ""
+    """The bounds in words, for errors: what an invalid value is not."""
 
 
 _WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
 
 
 def _integers(least: int, most: int) -> Kind:
-    return Kind(_WHOLE, "int32", _integer(least, most), (least, most))
+    return Kind(_WHOLE, "int32", _integer(least, most), (least, most), f"an integer from {least} to {most}")
 
 
 BODY: Final = Kind(("binary", "string"), "binary")
 TEXT: Final = Kind(("string",), "string", _text)
-MILLISECONDS: Final = Kind(("string", *_WHOLE), "string", _milliseconds, (0, 2**32 - 1))
-TIME: Final = Kind(("timestamp",), "timestamp[us, tz=UTC]", _seconds)
+MILLISECONDS: Final = Kind(("string", *_WHOLE), "string", _milliseconds, (0, 2**32 - 1), _WHOLE_MILLISECONDS)
+TIME: Final = Kind(("timestamp",), "timestamp[us, tz=UTC]", _seconds, (0, 253_402_300_799), _KNOWN_TIMES)
 HEADERS: Final = Kind(("map", "array", "struct"), "map<string, string>", _headers)
 _OFFSET: Final = Kind((), "int64")
 _FLAG: Final = Kind((), "bool")

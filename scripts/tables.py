@@ -17,7 +17,7 @@ from pages import filled, table
 from rabbit_chx.topology.file.schema import SCHEMA_FILE
 from spark_connector import AMQP_TAGS, COLUMNS, OPTIONS, READ_COLUMNS, READ_OPTIONS
 from spark_connector.queues.options import QUEUE_OPTIONS
-from spark_connector.reading.columns import spark_schema
+from spark_connector.reading.schema import spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -39,12 +39,15 @@ from rabbit_chx.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rabbit_chx import HotKey as HotKey, QueueShare as QueueShare, Spread as Spread
+    from spark_connector.columns import (
+        AMQP_TAGS as AMQP_TAGS,
+        COLUMNS as COLUMNS,
+        READ_COLUMNS as READ_COLUMNS,
+    )
     from spark_connector.data_source import RabbitMQDataSource as RabbitMQDataSource, register as register
     from spark_connector.micro_batches import foreach_batch as foreach_batch
-    from spark_connector.options import OPTIONS as OPTIONS
-    from spark_connector.reading.columns import READ_COLUMNS as READ_COLUMNS
+    from spark_connector.reading.offsets import DataLoss as DataLoss
     from spark_connector.reading.options import READ_OPTIONS as READ_OPTIONS
-    from spark_connector.reading.ranges import DataLoss as DataLoss
     from spark_connector.routing.ordering import order_for as order_for
     from spark_connector.routing.queue_column import (
         queue_of as queue_of,
@@ -53,26 +56,25 @@ if TYPE_CHECKING:
     from spark_connector.routing.split_valid import split_valid as split_valid
     from spark_connector.routing.spread_rows import spread as spread
     from spark_connector.worker import WriteFailed as WriteFailed
-    from spark_connector.writing.columns import AMQP_TAGS as AMQP_TAGS, COLUMNS as COLUMNS
-    from spark_connector.writing.counts import Counts as Counts, WriteCounts as WriteCounts
+    from spark_connector.writing.options import OPTIONS as OPTIONS
+    from spark_connector.writing.writer import Counts as Counts, WriteCounts as WriteCounts
 
 if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "rabbit_chx": "HotKey QueueShare Spread",
-            "spark_connector.writing.columns": "AMQP_TAGS COLUMNS",
-            "spark_connector.writing.counts": "Counts WriteCounts",
+            "spark_connector.columns": "AMQP_TAGS COLUMNS READ_COLUMNS",
             "spark_connector.data_source": "RabbitMQDataSource register",
             "spark_connector.micro_batches": "foreach_batch",
-            "spark_connector.options": "OPTIONS",
+            "spark_connector.reading.offsets": "DataLoss",
+            "spark_connector.reading.options": "READ_OPTIONS",
             "spark_connector.routing.ordering": "order_for",
             "spark_connector.routing.queue_column": "queue_of register_queue_of",
-            "spark_connector.reading.ranges": "DataLoss",
-            "spark_connector.reading.columns": "READ_COLUMNS",
-            "spark_connector.reading.options": "READ_OPTIONS",
-            "spark_connector.routing.spread_rows": "spread",
             "spark_connector.routing.split_valid": "split_valid",
+            "spark_connector.routing.spread_rows": "spread",
             "spark_connector.worker": "WriteFailed",
+            "spark_connector.writing.options": "OPTIONS",
+            "spark_connector.writing.writer": "Counts WriteCounts",
         },
     )

@@ -1,143 +1,25 @@
-"""The connections of a Python worker: at most one for each set of options, kept between tasks, closed when idle.
-
-Spark reuses its Python workers, each for one task at a time. A stateful stream runs hundreds of small tasks a minute,
-and a connection for each would burden the broker with handshakes. The publisher's own thread keeps a connection alive
-and reconnects it. This module reads secrets, but only to open a connection.
-"""
+"""The connections of reads and writes, with the secrets and files of the machine that opens them."""
 
 from __future__ import annotations
 
 import os
 import socket
 import ssl
-import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
-from rabbit_chx import InvalidValue, RabbitChxError, publishing, topology
-from rabbit_chx.publishing import BrokerUrl, Credentials, Publisher, Timeouts, tls_context
-from rabbit_chx.streams import StreamConnection, StreamPublisher, StreamReader, connect
-from spark_connector.options import ConnectionOptions, StreamOptions, WriteOptions
+from rabbit_chx import InvalidValue, topology
+from rabbit_chx.publishing import BrokerUrl, Credentials, Timeouts, tls_context
+from rabbit_chx.streams import StreamConnection, StreamReader, connect
+from spark_connector.connection_options import ConnectionOptions, StreamOptions
 
 _T = TypeVar("_T")
-
-_IDLE_SECONDS: Final = 30.0
-"""Less than the minute after which Spark kills an idle worker, so that the connection is closed properly."""
-FLUSH_SECONDS: Final = 1.0
-"""For the confirms of a publisher whose task has failed."""
-_REUSED: Final = "SPARK_REUSE_WORKER"
-"""Spark sets this variable if a worker outlives its task."""
 
 
 class NotOnThisMachine(InvalidValue):
     """A secret or a file that this machine lacks, although another may have it."""
-
-
-# -- one connection for each worker -----------------------------------------------------------------
-
-_kept: dict[tuple[Any, ...], tuple[Publisher, float]] = {}
-"""The idle publishers, and the time at which each became idle."""
-_watched: set[tuple[Any, ...]] = set()
-"""The options whose publishers have a timer. Many tasks share a timer: starting a thread takes a third of a small task."""
-_guard = threading.Lock()
-
-
-def borrow(options: WriteOptions, name: str) -> Publisher:
-    """The publisher kept from an earlier task, if it still works; else a new one, connected under this name."""
-    with _guard:
-        publisher, _ = _kept.pop(options.connection, (None, 0.0))
-    if publisher is not None:
-        if publisher.error is None:
-            return publisher
-        discard(publisher)
-    publisher = _publisher(options, name)
-    publisher.open()
-    return publisher
-
-
-def give_back(options: WriteOptions, publisher: Publisher) -> None:
-    """Keep a publisher without unconfirmed messages for later tasks, until it has been idle for a while."""
-    if not os.environ.get(_REUSED):
-        publisher.close()
-        return
-    key = options.connection
-    with _guard:
-        _kept[key] = (publisher, time.monotonic())
-        unwatched = key not in _watched
-        _watched.add(key)
-    if unwatched:
-        _watch(key, _IDLE_SECONDS)
-
-
-def _watch(key: tuple[Any, ...], seconds: float) -> None:
-    timer = threading.Timer(seconds, _close_idle, [key])
-    timer.daemon = True
-    timer.start()
-
-
-def _close_idle(key: tuple[Any, ...]) -> None:
-    """Close a publisher that has been idle long enough; check again later if it was used since."""
-    with _guard:
-        publisher, since = _kept.get(key, (None, 0.0))
-        left = since + _IDLE_SECONDS - time.monotonic()
-        if publisher is None or left <= 0:
-            _kept.pop(key, None)
-            _watched.discard(key)
-    if publisher is None:  # a task is using the publisher; give_back starts another timer
-        return
-    if left > 0:
-        _watch(key, left)
-    else:
-        discard(publisher)
-
-
-def discard(publisher: Publisher) -> None:
-    """Close a publisher whose failures have been, or are about to be, reported."""
-    with suppress(RabbitChxError):
-        publisher.close(timeout=FLUSH_SECONDS)
-
-
-def _publisher(options: WriteOptions, name: str) -> Publisher:
-    return Publisher(
-        options.urls,
-        properties=None if options.persistent else {"delivery_mode": 1},
-        max_in_flight=options.max_in_flight,
-        max_message_bytes=options.max_message_bytes,
-        timeouts=Timeouts(
-            connect=options.connection_timeout_ms / 1000,
-            reconnect=options.reconnect_timeout_ms / 1000,
-            retry=options.retry_timeout_ms / 1000,
-            confirm=options.confirm_timeout_ms / 1000,
-            blocked=options.blocked_timeout_ms / 1000,
-        ),
-        heartbeat=options.heartbeat_seconds,
-        credentials=credentials_of(options),
-        tls=tls_of(options),
-        connection_name=name,
-    )
-
-
-def check_target(options: WriteOptions) -> None:
-    """Check that the exchange or the streams of a write exist and that the user may publish to them."""
-    if options.to_streams:
-        check_streams(options)
-    else:
-        check_access(options, [] if options.exchange is None else [options.exchange])
-
-
-def check_access(options: WriteOptions, exchanges: Iterable[str]) -> None:
-    """Connect as the write will, and check that the user may publish to these exchanges. Nothing is published."""
-    publishing.check_access(
-        options.urls,
-        exchanges,
-        connection_name=f"{options.connection_name} check",
-        timeout=options.connection_timeout_ms / 1000,
-        credentials=credentials_of(options),
-        tls=tls_of(options),
-    )
 
 
 # -- the stream protocol ----------------------------------------------------------------------------
@@ -146,18 +28,18 @@ def check_access(options: WriteOptions, exchanges: Iterable[str]) -> None:
 def connected(options: StreamOptions, *, stream: str | None = None, leader: bool = False) -> StreamConnection:
     """Connect to the stream port; with ``stream``, to a node that has it."""
     seconds = options.connection_timeout_ms / 1000
-    return _streams(options, connect, stream=stream, leader=leader, timeout=seconds)
+    return to_streams(options, connect, stream=stream, leader=leader, timeout=seconds)
 
 
 def stream_reader(options: StreamOptions, stream: str, **more: Any) -> StreamReader:
     """Prepare a reader of a stream, which tries each connection for ``connectionTimeoutMs``."""
     seconds = options.connection_timeout_ms / 1000
-    return _streams(
+    return to_streams(
         options, StreamReader, stream=stream, timeouts=Timeouts(connect=seconds, reconnect=seconds), **more
     )
 
 
-def _streams(options: StreamOptions, opened: Callable[..., _T], **more: Any) -> _T:
+def to_streams(options: StreamOptions, opened: Callable[..., _T], **more: Any) -> _T:
     """Call ``opened`` with the addresses of the stream protocol, the user and TLS. Return the result."""
     given = {
         "tls": tls_of(options),
@@ -167,34 +49,6 @@ def _streams(options: StreamOptions, opened: Callable[..., _T], **more: Any) -> 
         **more,
     }
     return opened(options.urls, **given)
-
-
-def check_streams(options: WriteOptions) -> None:
-    """Check that each stream exists and that the user may publish to it."""
-    for stream in streams_of(options):
-        open_publisher(options, stream, None, f"{options.connection_name} check").close()
-
-
-def streams_of(options: WriteOptions) -> Sequence[str]:
-    """Return the stream, or the partitions of the super stream."""
-    if options.super_stream is None:
-        return [options.stream or ""]
-    with connected(options) as connection:
-        return connection.partitions(options.super_stream)
-
-
-def open_publisher(options: WriteOptions, stream: str, producer: str | None, name: str) -> StreamPublisher:
-    """Connect to the leader of a stream; ``name`` is the name of the connection."""
-    timeouts = Timeouts(
-        connect=options.connection_timeout_ms / 1000,
-        reconnect=options.reconnect_timeout_ms / 1000,
-        confirm=options.confirm_timeout_ms / 1000,
-    )
-    publisher = _streams(
-        options, StreamPublisher, stream=stream, name=producer, connection_name=name, timeouts=timeouts
-    )
-    publisher.open()
-    return publisher
 
 
 # -- the management API -----------------------------------------------------------------------------

@@ -14,21 +14,22 @@ from pyspark.sql.types import StructType
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.errors import BrokerUnavailable, Unquoted
-from spark_connector.connections import NotOnThisMachine, check_target, credentials_of
+from spark_connector.columns import QUEUE_COLUMNS
+from spark_connector.connections import NotOnThisMachine, credentials_of
 from spark_connector.logs import log_line
-from spark_connector.options import WriteOptions
 from spark_connector.queues.options import QueueOptions, no_batch_of_a_queue
 from spark_connector.queues.source import QueueStreamReader
-from spark_connector.reading.columns import QUEUE_COLUMNS, checked_columns, spark_schema
 from spark_connector.reading.options import ReadOptions
 from spark_connector.reading.readers import BatchReader, StreamingReader
 from spark_connector.reading.rows import ReadJob
+from spark_connector.reading.schema import checked_columns, spark_schema
 from spark_connector.session import SessionSettings, set_python_of_tasks
 from spark_connector.writing.bindings import bindings_of
-from spark_connector.writing.columns import layout_of
-from spark_connector.writing.counts import WriteCounts, counts_of
+from spark_connector.writing.options import WriteOptions
 from spark_connector.writing.partition import WriteJob
-from spark_connector.writing.writer import Writer
+from spark_connector.writing.publishers import check_target
+from spark_connector.writing.rules import layout_of
+from spark_connector.writing.writer import WriteCounts, Writer, counts_of
 
 
 class RabbitMQDataSource(DataSource):
@@ -37,8 +38,8 @@ class RabbitMQDataSource(DataSource):
         df.write.format("rabbitmq").option("url", url).option("exchange", "orders").mode("append").save()
         spark.read.format("rabbitmq").option("url", url).option("superStream", "orders").load()
 
-    `spark_connector.writing.columns.COLUMNS` and `spark_connector.options.OPTIONS` list the columns and options of a write,
-    `spark_connector.reading.columns` and `spark_connector.reading.options` those of a read.
+    `spark_connector.columns` lists the columns, `spark_connector.writing.options.OPTIONS` the options of a write, and
+    `spark_connector.reading.options.READ_OPTIONS` those of a read.
     """
 
     session: ClassVar[SessionSettings] = SessionSettings()

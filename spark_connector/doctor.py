@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from spark_connector.connections import borrow, check_streams, check_target, discard
-from spark_connector.options import WriteOptions
 from spark_connector.reading.options import ONLY_OF_WRITES, ReadOptions
 from spark_connector.reading.stream_access import StreamAccess, open_reader
+from spark_connector.writing.options import WriteOptions
+from spark_connector.writing.publishers import borrow, check_streams, check_target, discard
 
 _OF_STREAMS: Final = {"stream", "superstream", "streamport", "followadvertised"}
 

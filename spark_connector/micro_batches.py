@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from rabbit_chx import InvalidValue
 from spark_connector.option_table import as_text
-from spark_connector.options import WriteOptions
 from spark_connector.session import SessionSettings
+from spark_connector.writing.options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,7 +27,7 @@ def foreach_batch(
             foreach_batch(lambda batch: order_for(batch, key="routing_key", seq="n", partitions=4), url=url, exchange="x")
         )
 
-    ``prepare`` returns the columns of `spark_connector.writing.columns.COLUMNS`. The options are those of ``format("rabbitmq")``
+    ``prepare`` returns the columns of `spark_connector.columns.COLUMNS`. The options are those of ``format("rabbitmq")``
     and are checked here, before the query starts. Spark repeats a failed micro-batch, so rows may arrive twice.
     """
     if prepare is not None and not callable(prepare):

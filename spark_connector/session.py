@@ -17,10 +17,11 @@ from typing import Any, Final, TypeVar
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.errors import Unquoted
+from spark_connector.connection_options import targets_in
 from spark_connector.option_table import OptionTable, keys_of, nearest, option_name
-from spark_connector.options import WriteOptions, no_speculation, targets_in
 from spark_connector.queues.options import QueueOptions
 from spark_connector.reading.options import ReadOptions
+from spark_connector.writing.options import WriteOptions, no_speculation
 
 _Table = TypeVar("_Table", bound=OptionTable)
 

@@ -8,9 +8,10 @@ from typing import ClassVar, Final
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.errors import Unquoted
+from spark_connector.connection_options import AmqpOptions, ConnectionOptions, check_one_target
 from spark_connector.option_table import check_short_text, integer, options_of, text
-from spark_connector.options import OPTIONS, AmqpOptions, ConnectionOptions, check_one_target
 from spark_connector.reading.options import READ_OPTIONS, listed, row_limit
+from spark_connector.writing.options import OPTIONS
 
 _SOURCE, _ROWS = "Source", "Rows"
 _MOST_ROWS: Final = 32_767

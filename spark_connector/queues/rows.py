@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from rabbit_chx import Field
 from rabbit_chx.consuming import Message
+from rabbit_chx.message_fields import HEADERS, MILLISECONDS, TEXT
 from rabbit_chx.streams import Milliseconds, as_text
-from spark_connector.reading.columns import arrow_schema
+from spark_connector.columns import FIELD_OF
+from spark_connector.reading.schema import arrow_schema
 from spark_connector.worker import freeze_worker
 
 
@@ -62,22 +65,15 @@ def record_batch(messages: Sequence[Message], columns: tuple[str, ...]) -> pa.Re
 
 
 def _value_of(column: str) -> Callable[[Message], Any]:
-    """What fills a column; most columns are properties that are text."""
-    return _OF_MESSAGE.get(column) or (lambda message: as_text(getattr(message, column)))
-
-
-_OF_MESSAGE: Final[Mapping[str, Callable[[Message], Any]]] = {
-    "value": lambda message: message.body,
-    "routing_key": lambda message: as_text(message.routing_key),
-    "exchange": lambda message: as_text(message.exchange),
-    "redelivered": lambda message: message.redelivered,
-    "headers": lambda message: [
-        (as_text(name), as_text(plain(value))) for name, value in message.headers.items()
-    ],
-    "priority": lambda message: message.priority,
-    "delivery_mode": lambda message: message.delivery_mode,
-    "timestamp": lambda message: message.timestamp,
-}
+    """What fills a column."""
+    field = FIELD_OF[column]
+    if field.kind is HEADERS:
+        return lambda message: [
+            (as_text(name), as_text(plain(value))) for name, value in message.headers.items()
+        ]
+    if field.kind in {TEXT, MILLISECONDS}:
+        return lambda message: as_text(getattr(message, field.name))
+    return attrgetter(field.name)
 
 
 def plain(value: Any) -> Any:

@@ -1,133 +1,182 @@
-"""Parse the positions where a read starts and ends, and check them. Values in, values out.
+"""Ranges of offsets: limited to a number of rows, divided among Spark's partitions, and saved in a checkpoint.
 
-    earliest, latest                                       for every stream
-    2026-01-31T12:00:00Z                                   a time, for every stream
-    {"s0": 5, "s1": "earliest", "s2": "2026-01-31T12:00Z"}  by stream
+An offset map, ``{stream: offset}``, holds the next offset to read of each stream. Offsets have gaps, so a range may hold
+fewer rows than its length, and a limit in rows counts offsets.
 
-Only the broker knows the offset of a time, so `stream_access` turns positions into offsets.
+A checkpoint has ``{"events": {"offset": 20, "seen": [19, 1769860800000]}}``. ``offset`` is the next offset to read. ``seen`` is
+an earlier offset, and the time in milliseconds at which the broker stored the message there. If the stream was deleted and
+created again, its message at this offset has another time.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeAlias
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from rabbit_chx import InvalidValue
-from spark_connector.option_table import unknown_name
-
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
-
-Position: TypeAlias = str | int | datetime
-"""`EARLIEST`, `LATEST`, an offset, or a time."""
-
-_FORMS: Final = (
-    'earliest, latest, a time such as 2026-01-31T12:00:00Z, or JSON such as {"s0": 5, "s1": "earliest"}'
-)
-_BY_STREAM: Final = "an offset of 0 or more, earliest, latest, or a time such as 2026-01-31T12:00:00Z"
-_MOST: Final = 2**63 - 1
-_MILLISECOND: Final = timedelta(milliseconds=1)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+from rabbit_chx import RabbitChxError
 
 
-@dataclass(frozen=True)
-class Positions:
-    """One position for all streams, or a position for each stream."""
-
-    everywhere: Position | None = None
-    by_stream: Mapping[str, Position] = field(default_factory=dict)
-
-    def of(self, stream: str) -> Position:
-        """The position in one stream."""
-        return self.by_stream[stream] if self.everywhere is None else self.everywhere
-
-    def check_streams(self, option: str, streams: Iterable[str]) -> None:
-        """Raise unless positions by stream name exactly these streams; Kafka's source requires the same of partitions."""
-        if self.everywhere is not None:
-            return
-        known = list(streams)
-        if unknown := [name for name in self.by_stream if name not in known]:
-            raise unknown_name(f"stream in option {option}", unknown[0], known)
-        if missing := [name for name in known if name not in self.by_stream]:
-            hint = f'Add "{missing[0]}": "earliest", for example'
-            raise InvalidValue(
-                f"streams in option {option}", sorted(self.by_stream), f"{', '.join(missing)} as well", hint
-            )
+class DataLoss(RabbitChxError):
+    """Rows that a read should return are no longer in the stream."""
 
 
-def parse_positions(option: str, *, of_end: bool) -> Callable[[str], Positions]:
-    """A function that parses the text of an option; the end of a read cannot be ``earliest``."""
+class OffsetRange(NamedTuple):
+    """The rows of a stream with ``start <= offset < end``."""
 
-    def parse(text: str) -> Positions:
-        if not text.lstrip().startswith("{"):
-            hint = f'For one offset in each stream: {{"STREAM": {text}}}' if text.strip().isdigit() else ""
-            return Positions(_position(f"option {option}", text.strip(), _FORMS, of_end=of_end, hint=hint))
-        by_stream = _json_object(option, text)
-        return Positions(
-            by_stream={
-                name: _position(
-                    f"offset of stream {name!r} in option {option}", given, _BY_STREAM, of_end=of_end
-                )
-                for name, given in by_stream.items()
-            }
-        )
+    stream: str
+    start: int
+    end: int
 
-    return parse
+    @property
+    def size(self) -> int:
+        """The number of offsets."""
+        return max(self.end - self.start, 0)
 
 
-def _json_object(option: str, text: str) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise InvalidValue(f"streams in option {option}", twice, "each stream once")
-        return dict(pairs)
+def between(start: Mapping[str, int], end: Mapping[str, int]) -> list[OffsetRange]:
+    """The non-empty ranges of the streams in both maps."""
+    found = [OffsetRange(stream, start[stream], last) for stream, last in end.items() if stream in start]
+    return [one for one in found if one.size]
 
-    try:
-        found: dict[str, Any] = json.loads(text, object_pairs_hook=unique)
-    except (json.JSONDecodeError, RecursionError) as error:
-        reason = str(error) if isinstance(error, json.JSONDecodeError) else "it is nested too deeply"
-        raise InvalidValue(f"option {option}", text, _FORMS, f"The JSON is invalid: {reason}") from None
+
+def divided(ranges: Iterable[OffsetRange], at_least: int | None = None) -> list[OffsetRange]:
+    """The non-empty ranges; with ``at_least``, long ones are divided until there are about that many."""
+    whole = [one for one in ranges if one.size]
+    total = sum(one.size for one in whole)
+    if not at_least or len(whole) >= at_least:
+        return whole
+    found: list[OffsetRange] = []
+    for one in whole:
+        count = min(-(-at_least * one.size // total), one.size)
+        cuts = [one.start + one.size * number // count for number in range(count + 1)]
+        found += [OffsetRange(one.stream, *pair) for pair in pairwise(cuts)]
     return found
 
 
-def _position(what: str, given: Any, expected: str, *, of_end: bool, hint: str = "") -> Position:
-    """Parse one position. To Python a bool is an int, but it is not an offset."""
-    if type(given) is int and 0 <= given <= _MOST and "stream" in what:
-        return given
-    if type(given) is int and given < 0:
-        hint = 'Kafka\'s -2 and -1 are "earliest" and "latest" here'
-    if isinstance(given, str) and given.lower() in {EARLIEST, LATEST}:
-        if of_end and given.lower() == EARLIEST:
-            raise InvalidValue(
-                what, given, "latest, a time or an offset", "A read that ends at earliest has no rows"
-            )
-        return given.lower()
-    if isinstance(given, str) and (time := _time(what, given)):
-        return time
-    raise InvalidValue(what, given, expected, hint)
+RowLimit: TypeAlias = int | Mapping[str, int]
+"""Maximum number of rows of a micro-batch: over all streams, or by stream."""
 
 
-def _time(what: str, text: str) -> datetime | None:
-    """Parse a time in ISO 8601; None if the text is not one."""
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    if "-" not in text:  # Python parses 20260131 as a date, but it may be an offset
-        return None
-    if time.tzinfo is None:
-        raise InvalidValue(
-            what,
-            text,
-            "a time with a UTC offset",
-            f"For UTC: {text if 'T' in text else f'{text}T00:00'}Z",
+def limited(start: Mapping[str, int], end: Mapping[str, int], most: RowLimit) -> dict[str, int]:
+    """Limit the ends of the streams. A limit over all streams is shared in proportion to the sizes of the ranges.
+
+    Streams that are not in ``start`` keep their end: they have no rows before the next micro-batch.
+    """
+    if not isinstance(most, int):
+        return {
+            stream: min(last, start[stream] + most[stream]) if stream in start and stream in most else last
+            for stream, last in end.items()
+        }
+    waiting = {stream: last - start[stream] for stream, last in end.items() if last > start.get(stream, last)}
+    total = sum(waiting.values())
+    if total <= most:
+        return dict(end)
+    taken = {stream: most * size // total for stream, size in waiting.items()}
+    # The remainder goes to the streams that rounding cut most.
+    rest = most - sum(taken.values())
+    for stream in sorted(waiting, key=lambda one: (-(most * waiting[one] % total), one))[:rest]:
+        taken[stream] += 1
+    return {
+        stream: start[stream] + taken[stream] if stream in taken else last for stream, last in end.items()
+    }
+
+
+def check_not_truncated(stream: str, start: int, first: int) -> None:
+    """Raise `DataLoss` if retention has deleted offsets from ``start`` on."""
+    if first > start:
+        raise DataLoss(
+            f"stream {stream!r} no longer has the offsets {start} to {first - 1}: its retention deleted them before "
+            f"they were read. To continue without them, and count them in the log, set failOnDataLoss=false"
         )
-    return time
 
 
-def milliseconds(time: datetime) -> int:
-    """Milliseconds since 1970, rounded up: the unit of the timestamps of chunks."""
-    return -((_EPOCH - time) // _MILLISECOND)
+def streams_recreated(streams: Iterable[str]) -> DataLoss:
+    """The error for streams that were created again after a query had read them."""
+    stream = min(streams)
+    return DataLoss(
+        f"stream {stream!r} was deleted and created again: it no longer has the rows that the query has read. Start the query "
+        f"with a new checkpoint. Or set failOnDataLoss=false: the query then continues at the first offset of the new stream, "
+        f"and the unread rows of the old stream are lost"
+    )
+
+
+def check_present(start: Iterable[str], found: Iterable[str], source: str) -> None:
+    """Raise `DataLoss` if a stream of the checkpoint is no longer among those of the source."""
+    streams = set(found)
+    if gone := sorted(set(start) - streams):
+        raise DataLoss(
+            f"stream {gone[0]!r}, which the query has read, is no longer among the streams of {source} "
+            f"({', '.join(sorted(streams)) or 'none'}): it was deleted or unbound. Restore it, or start the query with a "
+            f"new checkpoint"
+        )
+
+
+# -- the checkpoint -----------------------------------------------------------------------------------
+
+SavedOffset: TypeAlias = Mapping[str, Any]
+_OFFSET: Final = "offset"
+_SEEN: Final = "seen"
+
+
+def offsets_in(saved: Mapping[str, SavedOffset]) -> dict[str, int]:
+    """The next offset of each stream."""
+    return {stream: one[_OFFSET] for stream, one in saved.items()}
+
+
+class OffsetTracker:
+    """Prepares offsets for the checkpoint and finds the streams that were created again afterwards.
+
+    Args:
+        stored_at: returns the time in milliseconds at which the broker stored the message at an offset of a stream, or None
+            if the stream has no message there, because of a gap or retention.
+    """
+
+    def __init__(self, stored_at: Callable[[str, int], int | None]) -> None:
+        self._stored_at = stored_at
+        self._made: dict[str, SavedOffset] = {}
+
+    def to_save(
+        self, offsets: Mapping[str, int], before: Mapping[str, SavedOffset]
+    ) -> dict[str, SavedOffset]:
+        """Prepare offsets for the checkpoint.
+
+        Spark compares saved offsets as text, so a stream whose offset has not changed since ``before`` keeps its saved offset.
+        """
+        return {
+            stream: self._to_save(stream, offset, before.get(stream)) for stream, offset in offsets.items()
+        }
+
+    def _to_save(self, stream: str, offset: int, before: SavedOffset | None) -> SavedOffset:
+        for known in (before, self._made.get(stream)):
+            if known is not None and known[_OFFSET] == offset:
+                return known
+        time = self._stored_at(stream, offset - 1) if offset else None
+        seen = (before or {}).get(_SEEN) if time is None else [offset - 1, time]
+        made = {_OFFSET: offset} if seen is None else {_OFFSET: offset, _SEEN: seen}
+        self._made[stream] = made
+        return made
+
+    def recreated(self, saved: Mapping[str, SavedOffset], ends: Mapping[str, int]) -> set[str]:
+        """Find the streams that were created again, and forget their offsets.
+
+        Such a stream ends before its saved offset, or its message at the seen offset has another time.
+        """
+        found = {
+            stream
+            for stream, one in saved.items()
+            if ends[stream] < one[_OFFSET] or self._has_another_message(stream, one)
+        }
+        for stream in found:
+            self._made.pop(stream, None)
+        return found
+
+    def _has_another_message(self, stream: str, saved: SavedOffset) -> bool:
+        if _SEEN not in saved:
+            return False
+        offset, time = saved[_SEEN]
+        return self._stored_at(stream, offset) not in {None, time}
+
+    def is_own(self, stream: str, saved: SavedOffset) -> bool:
+        """Whether this run of the query prepared the offset; if so, the stream needs no other check."""
+        return self._made.get(stream) == saved

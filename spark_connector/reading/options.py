@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from rabbit_chx import InvalidValue
+from spark_connector.connection_options import TARGETS, StreamOptions, check_one_target, targets_in
 from spark_connector.option_table import (
     check_short_text,
     choice,
@@ -21,10 +22,10 @@ from spark_connector.option_table import (
     options_of,
     text,
 )
-from spark_connector.options import OPTIONS, TARGETS, StreamOptions, check_one_target, targets_in
-from spark_connector.reading.offsets import Positions, parse_positions
-from spark_connector.reading.ranges import RowLimit
+from spark_connector.reading.offsets import RowLimit
+from spark_connector.reading.positions import Positions, parse_positions
 from spark_connector.reading.stream_keys import no_keys
+from spark_connector.writing.options import OPTIONS
 
 MOST_ROWS: Final = 2**63 - 1
 _SOURCE, _ROWS = "Source", "Rows"

@@ -16,18 +16,20 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.streams import Bounds
 from spark_connector.option_table import unknown_name
 from spark_connector.reading.admission import AvailableNow, limits
-from spark_connector.reading.offsets import EARLIEST, LATEST, Positions
-from spark_connector.reading.options import MOST_ROWS
-from spark_connector.reading.ranges import (
+from spark_connector.reading.offsets import (
     OffsetRange,
+    OffsetTracker,
+    SavedOffset,
     between,
     check_present,
     divided,
     limited,
+    offsets_in,
     streams_recreated,
 )
+from spark_connector.reading.options import MOST_ROWS
+from spark_connector.reading.positions import EARLIEST, LATEST, Positions
 from spark_connector.reading.rows import ReadJob, log_recreated
-from spark_connector.reading.saved_offsets import OffsetTracker, SavedOffset, offsets_in
 from spark_connector.reading.stream_access import StreamAccess
 from spark_connector.worker import freeze_worker
 

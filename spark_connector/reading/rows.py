@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from rabbit_chx.errors import InvalidMessage, StreamUnavailable
 from spark_connector.logs import log_line
-from spark_connector.reading.columns import arrow_schema, of_streams
+from spark_connector.reading.offsets import OffsetRange, check_not_truncated
 from spark_connector.reading.options import ReadOptions
-from spark_connector.reading.ranges import OffsetRange, check_not_truncated
+from spark_connector.reading.schema import arrow_schema, of_streams
 from spark_connector.reading.stream_access import open_reader
 from spark_connector.worker import Task
 

@@ -17,8 +17,8 @@ from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
 from rabbit_chx.streams import Bounds, StreamConnection, StreamReader, bounds, stored_at
 from rabbit_chx.topology import Management, Observed, Topology, read
 from spark_connector.connections import connected, management_of, stream_reader
-from spark_connector.reading.offsets import EARLIEST, LATEST, Position, Positions, milliseconds
 from spark_connector.reading.options import ReadOptions
+from spark_connector.reading.positions import EARLIEST, LATEST, Position, Positions, milliseconds
 from spark_connector.reading.stream_keys import bound_queues, streams_of_keys
 
 _PAUSE_SECONDS: Final = 0.5

@@ -1,6 +1,6 @@
 """Route an Arrow column as an exchange would: values that are hashed in, numbers of destinations out.
 
-Spark's types are hashed with the AMQP tag that the writer gives them (:data:`spark_connector.writing.columns.AMQP_TAGS`). A
+Spark's types are hashed with the AMQP tag that the writer gives them (:data:`spark_connector.columns.AMQP_TAGS`). A
 null means a message without the header or property; a routing key cannot be null. This module runs in Python
 workers, one batch at a time, and opens no socket.
 """
@@ -27,8 +27,9 @@ from rabbit_chx.kernel import (
     phash2,
     phash2_column,
 )
-from spark_connector.writing.arrow_checks import as_seconds
-from spark_connector.writing.columns import Headers, amqp_tag, layout_of
+from spark_connector.columns import amqp_tag
+from spark_connector.writing.prepare import as_seconds
+from spark_connector.writing.rules import Headers, layout_of
 
 
 def narrow(count: int) -> np.dtype[Any]:

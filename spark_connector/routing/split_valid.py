@@ -17,9 +17,8 @@ from pyspark.sql import (
 from rabbit_chx import InvalidValue
 from rabbit_chx.publishing import ROUTING_HEADERS
 from spark_connector.option_table import as_text
-from spark_connector.options import WriteOptions
-from spark_connector.writing.columns import Headers, layout_of
-from spark_connector.writing.rules import SIZES, Limits, Rule, row_rules
+from spark_connector.writing.options import WriteOptions
+from spark_connector.writing.rules import SIZES, Headers, Limits, Rule, layout_of, row_rules
 
 _REASON: Final = "reason"
 

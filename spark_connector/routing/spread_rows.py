@@ -18,9 +18,9 @@ from pyspark.sql import (
 )
 
 from rabbit_chx import HotKey, InvalidValue, QueueShare, Spread
+from spark_connector.columns import sql_type
 from spark_connector.routing.mirror import headers_of
 from spark_connector.routing.queue_column import ColumnOrName, HashExchange, Prediction
-from spark_connector.writing.columns import sql_type
 
 _TRACKED: Final = 10_000
 """Keys tracked by the sketch of each queue; it does not miss a key with more than about 0.1 % of the rows."""

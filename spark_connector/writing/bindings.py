@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rabbit_chx import RabbitChxError, ToExchange
 from spark_connector.connections import management_of
-from spark_connector.options import WriteOptions
+from spark_connector.writing.options import WriteOptions
 
 
 class Bound(NamedTuple):

@@ -17,16 +17,14 @@ import pyarrow as pa
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.errors import BrokerUnavailable
-from spark_connector.options import WriteOptions, no_speculation
 from spark_connector.worker import Task, WriteFailed, Written
+from spark_connector.writing.between_tasks import ProgressLine, Stopped, Verdict, scratch_file
 from spark_connector.writing.bindings import Bound
-from spark_connector.writing.columns import Layout
+from spark_connector.writing.options import WriteOptions, no_speculation
 from spark_connector.writing.prepare import prepare
-from spark_connector.writing.progress import ProgressLine
-from spark_connector.writing.rules import Rule, row_rules
+from spark_connector.writing.rules import Layout, Rule, row_rules
 from spark_connector.writing.sinks import BrokerSink, DryRunSink, PermanentFailure
 from spark_connector.writing.stream_sink import StreamSink
-from spark_connector.writing.verdict import Stopped, Verdict, scratch_file
 
 ROWS_NAMED: Final = 5
 """Maximum number of dropped rows to describe."""

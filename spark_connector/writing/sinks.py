@@ -11,13 +11,12 @@ from typing import Any, Final
 
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import Bulk, Failure, Publisher, PublishFailed
-from spark_connector.connections import borrow, check_access, discard, give_back
-from spark_connector.options import WriteOptions
 from spark_connector.worker import Task
+from spark_connector.writing.between_tasks import ProgressLine, Verdict
+from spark_connector.writing.options import WriteOptions
 from spark_connector.writing.prepare import Prepared
-from spark_connector.writing.progress import ProgressLine
+from spark_connector.writing.publishers import borrow, check_access, discard, give_back
 from spark_connector.writing.rules import Limits
-from spark_connector.writing.verdict import Verdict
 
 _BATCHES_REMEMBERED: Final = 100
 TOTALS: Final = ("published", "confirmed", "resent", "bytes", "connections")

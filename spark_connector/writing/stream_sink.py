@@ -16,15 +16,14 @@ from typing import Any, Final
 from rabbit_chx import RabbitChxError, SuperStream
 from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.streams import StreamPublisher, encode_messages
-from spark_connector.connections import FLUSH_SECONDS, open_publisher, streams_of
-from spark_connector.options import WriteOptions
 from spark_connector.worker import Task
+from spark_connector.writing.between_tasks import ProgressLine, Verdict
+from spark_connector.writing.options import WriteOptions
 from spark_connector.writing.prepare import Prepared
-from spark_connector.writing.progress import ProgressLine
+from spark_connector.writing.publishers import FLUSH_SECONDS, open_publisher, streams_of
 from spark_connector.writing.publishing_ids import NotRepeatable, PublishingIds
 from spark_connector.writing.rules import Limits
 from spark_connector.writing.sinks import TOTALS, PermanentFailure, PublishingSink
-from spark_connector.writing.verdict import Verdict
 
 MAX_PARTITIONS: Final = 255
 """The number of producer names that a stream remembers."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_connector import connections
 from spark_connector.worker import Task
+from spark_connector.writing import publishers
 from spark_connector.writing.partition import write_partition
 from tests.broker.spark_frames import TEXT, frame, rows, source, write
 from tests.faults.load import wait_until
@@ -21,10 +21,10 @@ pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
 def reused_worker(monkeypatch):
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
     yield
-    for publisher, _ in list(connections._kept.values()):
+    for publisher, _ in list(publishers._kept.values()):
         publisher.close()
-    connections._kept.clear()
-    connections._watched.clear()
+    publishers._kept.clear()
+    publishers._watched.clear()
 
 
 def test_a_worker_that_is_reused_keeps_its_connection(broker, inbox, reused_worker):
@@ -37,16 +37,16 @@ def test_a_worker_that_is_reused_keeps_its_connection(broker, inbox, reused_work
 def test_a_worker_that_ends_with_its_task_keeps_none(broker, inbox):
     schema, batch = rows(3)
     assert [write(broker, schema, batch, exchange=inbox.exchange).connections for _ in range(2)] == [1, 1]
-    assert connections._kept == {}
+    assert publishers._kept == {}
 
 
 def test_an_idle_connection_is_closed(broker, inbox, reused_worker, monkeypatch):
-    monkeypatch.setattr(connections, "_IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(publishers, "_IDLE_SECONDS", 0.2)
     schema, batch = rows(3)
     write(broker, schema, batch, exchange=inbox.exchange)
-    ((publisher, _),) = connections._kept.values()
+    ((publisher, _),) = publishers._kept.values()
     wait_until(lambda: "closed" in repr(publisher), "the idle connection is closed")
-    assert connections._kept == {}
+    assert publishers._kept == {}
 
 
 def test_a_connection_that_met_a_failure_is_not_kept(broker, reused_worker):
@@ -54,7 +54,7 @@ def test_a_connection_that_met_a_failure_is_not_kept(broker, reused_worker):
         schema, batch = frame({"value": TEXT, "key": TEXT}, ("0", "here"), ("1", "nowhere"))
         writer = source(broker, exchange=inbox.exchange).writer(schema, overwrite=False)
         assert writer.write(iter([batch])).problem
-        assert connections._kept == {}
+        assert publishers._kept == {}
         written = writer.write(iter([batch.slice(0, 1)]))
         assert (written.problem, written.connections, written.published) == ("", 1, 1)
 
@@ -77,7 +77,7 @@ def test_an_error_of_the_rows_themselves_comes_through_and_leaves_no_connection(
     writer = source(broker, exchange=inbox.exchange).writer(schema, overwrite=False)
     with pytest.raises(LookupError, match="upstream"):
         writer.write(broken())
-    assert connections._kept == {}
+    assert publishers._kept == {}
 
 
 def test_a_lost_connection_is_mended_by_the_publisher(broker, inbox):

@@ -21,7 +21,7 @@ from rabbit_chx.errors import CorruptChunk, InvalidMessage, RabbitChxError, Stre
 from rabbit_chx.streams import StreamPublisher, connect, sub_batch
 from spark_connector import RabbitMQDataSource
 from spark_connector.reading.admission import limits
-from spark_connector.reading.saved_offsets import offsets_in
+from spark_connector.reading.offsets import offsets_in
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import settle
 from tests.faults.load import wait_until

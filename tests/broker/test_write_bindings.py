@@ -10,9 +10,9 @@ from uuid import uuid4
 import pytest
 
 from spark_connector import WriteFailed
-from spark_connector.options import WriteOptions
 from spark_connector.worker import Written
 from spark_connector.writing.bindings import bindings_of
+from spark_connector.writing.options import WriteOptions
 from spark_connector.writing.partition import WriteJob
 from spark_connector.writing.writer import Writer
 from tests.unit.spark.test_writer import job

@@ -5,9 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 from pika import BasicProperties
+from pyspark.sql import types as t
 
 from rabbit_chx.broker.properties import Properties
 from rabbit_chx.errors import InvalidValue
@@ -16,6 +18,9 @@ from rabbit_chx.publishing.batch_columns import property_column
 from rabbit_chx.publishing.properties import encode_properties
 from rabbit_chx.streams import encode_messages
 from rabbit_chx.streams.messages.message import decode
+from spark_connector.columns import COLUMNS
+from spark_connector.writing.prepare import prepare
+from spark_connector.writing.rules import Limits, layout_of, row_rules
 
 FRAME_MAX = 131_072
 moments = st.datetimes(datetime(1960, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC) | st.none())  # noqa: DTZ001
@@ -134,3 +139,81 @@ def test_every_encoder_refuses_an_unknown_property(name: str) -> None:
         encode_properties({name: "x"}, frame_max=FRAME_MAX)
     with pytest.raises(InvalidValue, match=f"invalid property: got '{name}'"):
         encode_messages([b""], **{name: "x"})  # type: ignore[arg-type]
+
+
+SPARK_TYPES = {
+    "tinyint": (t.ByteType(), pa.int8(), st.integers(-128, 127)),
+    "smallint": (t.ShortType(), pa.int16(), st.integers(-(2**15), 2**15 - 1)),
+    "int": (t.IntegerType(), pa.int32(), st.integers(-5, 300) | st.integers(-(2**31), 2**31 - 1)),
+    "bigint": (t.LongType(), pa.int64(), st.integers(-5, 300) | st.integers(-(2**63), 2**63 - 1)),
+    "timestamp": (
+        t.TimestampType(),
+        pa.timestamp("us", "UTC"),
+        st.datetimes(datetime(1960, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001
+    ),
+    "string": (
+        t.StringType(),
+        pa.string(),
+        st.text(max_size=5)
+        | st.text(min_size=120, max_size=260)
+        | st.integers(0, 2**33).map(str)
+        | st.sampled_from(["\ud800", "05", "-1", "1.5", "soon", "0" * 300 + "7", str(2**32), "\u0661"]),
+    ),
+    "map": (
+        t.MapType(t.StringType(), t.StringType()),
+        pa.map_(pa.string(), pa.string()),
+        st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=3)
+        | st.dictionaries(st.sampled_from(["CC", "x" * 256]), st.text(max_size=3), max_size=1),
+    ),
+}
+"""Types of Spark, as Arrow has them, and values."""
+SAID = [
+    ("at most 255 bytes", "longer than 255 bytes"),
+    ("lone surrogates", "not valid UTF-8"),
+    ("header CC", "CC and BCC are reserved"),
+]
+"""Of texts and headers: the words of an error, for a str of Python and for the bytes that Spark has."""
+
+
+@st.composite
+def cells(draw: st.DrawFn) -> tuple[str, str, Any]:
+    """A property, a type of Spark that its column may have, and a value of this type."""
+    columns = [column for column in COLUMNS if column.name in PROPERTIES]
+    column = draw(st.sampled_from(columns))
+    kind = draw(st.sampled_from([kind for kind in column.types if kind in SPARK_TYPES]))
+    return column.name, kind, draw(st.none() | SPARK_TYPES[kind][2])
+
+
+def spark_array(kind: str, value: Any) -> pa.Array:
+    """A column with one row; a cast from binary makes any bytes a string of Spark."""
+    if kind == "string" and value is not None:
+        return pa.array([value.encode(errors="surrogatepass")], pa.binary()).view(pa.string())
+    return pa.array(
+        [list(value.items()) if kind == "map" and value is not None else value], SPARK_TYPES[kind][1]
+    )
+
+
+@given(cells())
+def test_spark_accepts_the_values_that_the_publisher_accepts(cell: tuple[str, str, Any]) -> None:
+    name, kind, value = cell
+    schema = t.StructType([t.StructField("value", t.BinaryType()), t.StructField(name, SPARK_TYPES[kind][0])])
+    layout = layout_of(schema, given=frozenset({"exchange", "routing_key"}))
+    batch = pa.record_batch([pa.array([b""]), spark_array(kind, value)], names=["value", name])
+    prepared = prepare(batch, layout, [*row_rules(layout, Limits.default(None), null_is_empty=False)])
+    direct = outcome(lambda: encode_properties({name: value}, frame_max=FRAME_MAX))
+    if isinstance(direct, str):
+        ((row, reason),) = prepared.invalid
+        assert row == 0
+        assert reason.startswith(name)
+        limits = PROPERTIES[name].kind.limits
+        words = [(limits, limits)] if limits else SAID
+        assert [ours in direct for ours, _ in words] == [sparks in reason for _, sparks in words]
+        assert any(ours in direct for ours, _ in words)
+        return
+    assert not prepared.invalid
+    ((_, arguments),) = prepared.chunks(1, {})
+    assert property_column({}, {name: arguments[name]}, 1, frame_max=FRAME_MAX) == [direct]
+
+
+def test_spark_has_a_column_for_every_property_that_a_publisher_has() -> None:
+    assert {column.name for column in COLUMNS} == {"value", "routing_key", "exchange", *PROPERTIES}

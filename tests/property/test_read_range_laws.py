@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from hypothesis import given, strategies as st
 
-from spark_connector.reading.ranges import OffsetRange, divided, limited
+from spark_connector.reading.offsets import OffsetRange, divided, limited
 
 OFFSETS = st.integers(0, 2**62)
 MAPS = st.dictionaries(

@@ -10,9 +10,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from rabbit_chx import InvalidValue
 from rabbit_chx.publishing import max_property_bytes
 from spark_connector.routing.split_valid import split_valid
-from spark_connector.writing.arrow_checks import invalid_rows
-from spark_connector.writing.columns import layout_of
-from spark_connector.writing.rules import Limits, row_rules
+from spark_connector.writing.prepare import invalid_rows
+from spark_connector.writing.rules import Limits, layout_of, row_rules
 
 pytestmark = pytest.mark.spark
 

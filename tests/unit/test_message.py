@@ -109,9 +109,9 @@ for _ in range(40):
         ("priority", 256, "invalid property priority: got 256, expected an integer from 0 to 255"),
         ("priority", True, "got True"),
         ("delivery_mode", 3, "expected an integer from 1 to 2"),
-        ("timestamp", 1_700_000_000, "expected an aware datetime from 1970 on"),
+        ("timestamp", 1_700_000_000, "expected an aware datetime from 1970 to 9999"),
         ("timestamp", MOMENT.replace(tzinfo=None), "expected an aware datetime"),
-        ("timestamp", datetime(1969, 12, 31, tzinfo=UTC), "from 1970 on"),
+        ("timestamp", datetime(1969, 12, 31, tzinfo=UTC), "from 1970 to 9999"),
         ("headers", [("a", 1)], "invalid headers: got [('a', 1)], expected a mapping"),
         (
             "headers",

@@ -11,7 +11,7 @@ import pytest
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, InvalidValue
 from rabbit_chx.streams.messages.arrow.batch import COLUMNS, record_batches, schema
 from rabbit_chx.streams.messages.chunks import parse_chunk
-from spark_connector.writing.columns import COLUMNS as SINK
+from spark_connector.columns import COLUMNS as SINK
 from tests.stream_chunks import RECORDED, a_batch, a_chunk, expected_rows, moment, sized
 
 TIME = 1_700_000_000_123

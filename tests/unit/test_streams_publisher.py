@@ -167,13 +167,13 @@ def test_servers_are_tried_in_turn_until_one_refuses_for_good(servers: Servers) 
 
 
 def test_a_write_of_spark_passes_its_addresses_and_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_connector import connections
-    from spark_connector.options import WriteOptions
+    from spark_connector.writing import publishers
+    from spark_connector.writing.options import WriteOptions
 
     given: dict[str, Any] = {}
     made = SimpleNamespace(open=lambda: None)
     monkeypatch.setattr(
-        connections, "StreamPublisher", lambda urls, **more: given.update(urls=urls, **more) or made
+        publishers, "StreamPublisher", lambda urls, **more: given.update(urls=urls, **more) or made
     )
     options = {
         "url": f"{FIRST},{SECOND}",
@@ -182,7 +182,7 @@ def test_a_write_of_spark_passes_its_addresses_and_timeouts(monkeypatch: pytest.
         "reconnectTimeoutMs": "2000",
         "confirmTimeoutMs": "3000",
     }
-    connections.open_publisher(WriteOptions.of(options), "events", "job/0", "spark")
+    publishers.open_publisher(WriteOptions.of(options), "events", "job/0", "spark")
     assert [url.host for url in given["urls"]] == ["first", "second"]
     assert given["timeouts"] == Timeouts(connect=1, reconnect=2, confirm=3)
 

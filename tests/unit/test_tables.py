@@ -12,7 +12,7 @@ import tables
 
 from rabbit_chx.topology.file.load import loads
 from rabbit_chx.topology.file.schema import SCHEMA_FILE
-from spark_connector.options import WriteOptions
+from spark_connector.writing.options import WriteOptions
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = (ROOT / "docs" / "topology-reference.md").read_text()

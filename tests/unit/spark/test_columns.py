@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import types as t
 
-from spark_connector.writing.columns import COLUMNS, Headers, amqp_tag, layout_of
+from spark_connector.columns import COLUMNS, amqp_tag
+from spark_connector.writing.rules import Headers, layout_of
 from tests.programs import loaded_after
 from tests.unit.complaints import complaint
 
@@ -117,5 +118,5 @@ def test_a_type_has_a_tag_or_is_refused_with_a_hint() -> None:
 
 
 def test_columns_and_options_are_known_without_spark() -> None:
-    loaded = loaded_after("import spark_connector.writing.columns, spark_connector.options, pyspark_rabbitmq")
+    loaded = loaded_after("import spark_connector.columns, spark_connector.writing.options, pyspark_rabbitmq")
     assert not {"pyspark", "pyarrow"} & loaded

@@ -9,11 +9,11 @@ import pytest
 
 import spark_connector
 from rabbit_chx.urls import BrokerUrl
+from spark_connector.columns import COLUMNS
 from spark_connector.option_table import nearest
-from spark_connector.options import OPTIONS, WriteOptions
 from spark_connector.queues.options import QUEUE_OPTIONS
 from spark_connector.reading.options import READ_OPTIONS
-from spark_connector.writing.columns import COLUMNS
+from spark_connector.writing.options import OPTIONS, WriteOptions
 from tests.unit.complaints import complaint
 
 URL = "amqp://user:CANARY@host:5673/vh"

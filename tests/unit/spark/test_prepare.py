@@ -8,9 +8,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from spark_connector.writing.columns import Layout, layout_of
 from spark_connector.writing.prepare import Prepared, prepare
-from spark_connector.writing.rules import Limits, row_rules
+from spark_connector.writing.rules import Layout, Limits, layout_of, row_rules
 
 LIMITS = Limits(body=100, properties=131_044)
 TEXT = t.StringType()

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from spark_connector.session import SessionSettings
-from spark_connector.writing import progress
-from spark_connector.writing.progress import ProgressLine
+from spark_connector.writing import between_tasks
+from spark_connector.writing.between_tasks import ProgressLine
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(between_tasks.time, "monotonic", lambda: now[0])
     return now
 
 

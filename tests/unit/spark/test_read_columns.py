@@ -20,8 +20,9 @@ from pyspark.sql.types import (
 from rabbit_chx import InvalidValue
 from rabbit_chx.streams import COLUMNS
 from spark_connector import COLUMNS as WRITTEN, RabbitMQDataSource
-from spark_connector.reading.columns import READ_COLUMNS, arrow_schema, checked_columns, spark_schema
-from spark_connector.writing.columns import layout_of, sql_type
+from spark_connector.columns import READ_COLUMNS, sql_type
+from spark_connector.reading.schema import arrow_schema, checked_columns, spark_schema
+from spark_connector.writing.rules import layout_of
 from tests.unit.complaints import complaint
 
 OPTIONS = {"url": "amqp://user@host", "stream": "s"}

@@ -8,11 +8,11 @@ from importlib.metadata import version
 
 import pytest
 
-from spark_connector.options import OPTIONS, WriteOptions
-from spark_connector.reading.offsets import Positions, milliseconds
 from spark_connector.reading.options import READ_OPTIONS, ReadOptions
+from spark_connector.reading.positions import Positions, milliseconds
 from spark_connector.reading.readers import StreamingReader
 from spark_connector.reading.rows import ReadJob
+from spark_connector.writing.options import OPTIONS, WriteOptions
 from tests.unit.complaints import complaint
 
 URL = "amqp://user:CANARY@host:5673/vh"

@@ -13,10 +13,10 @@ import pytest
 from rabbit_chx import Field
 from rabbit_chx.consuming import Message
 from rabbit_chx.consuming.messages import Delivery
-from spark_connector.options import ConnectionOptions
+from spark_connector.columns import QUEUE_COLUMNS
+from spark_connector.connection_options import ConnectionOptions
 from spark_connector.queues.options import QUEUE_OPTIONS, QueueOptions, no_batch_of_a_queue
 from spark_connector.queues.rows import partitions, record_batch, rows
-from spark_connector.reading.columns import QUEUE_COLUMNS
 from tests.stream_messages import PROPERTIES
 from tests.unit.complaints import complaint
 

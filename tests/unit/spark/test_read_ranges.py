@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rabbit_chx import RabbitChxError
-from spark_connector.reading.ranges import (
+from spark_connector.reading.offsets import (
     DataLoss,
     OffsetRange,
     between,

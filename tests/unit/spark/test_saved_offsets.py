@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_connector.reading.saved_offsets import OffsetTracker, offsets_in
+from spark_connector.reading.offsets import OffsetTracker, offsets_in
 
 TIMES = {("a", 4): 1_000, ("a", 9): 2_000, ("b", 4): 1_500}
 

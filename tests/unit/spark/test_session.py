@@ -13,10 +13,10 @@ from pyspark.sql import types as t
 
 from rabbit_chx import InvalidValue
 from spark_connector import RabbitMQDataSource
-from spark_connector.options import WriteOptions
 from spark_connector.queues.options import QueueOptions
 from spark_connector.reading.options import ReadOptions
 from spark_connector.session import SessionSettings, set_python_of_tasks
+from spark_connector.writing.options import WriteOptions
 from tests.unit.complaints import complaint
 
 SCHEMA = t.StructType([t.StructField("value", t.StringType()), t.StructField("key", t.StringType())])

@@ -15,10 +15,9 @@ from rabbit_chx.streams import Bounds
 from rabbit_chx.urls import BrokerUrl
 from spark_connector import RabbitMQDataSource
 from spark_connector.reading import stream_access
+from spark_connector.reading.offsets import DataLoss, SavedOffset
 from spark_connector.reading.options import ReadOptions
-from spark_connector.reading.ranges import DataLoss
 from spark_connector.reading.readers import StreamingReader
-from spark_connector.reading.saved_offsets import SavedOffset
 from spark_connector.reading.stream_access import StreamAccess
 from tests.unit.test_management import BINDING_COLUMNS, FLAGS, QUEUE_COLUMNS, serving
 

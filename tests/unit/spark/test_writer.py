@@ -26,9 +26,10 @@ from rabbit_chx import InvalidValue, RabbitChxError
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import Timeouts
 from rabbit_chx.urls import BrokerUrl
-from spark_connector import RabbitMQDataSource, WriteFailed, connections, foreach_batch
-from spark_connector.options import WriteOptions
+from spark_connector import RabbitMQDataSource, WriteFailed, foreach_batch
 from spark_connector.worker import Task, Written, freeze_worker
+from spark_connector.writing import publishers
+from spark_connector.writing.options import WriteOptions
 from spark_connector.writing.partition import WriteJob, write_partition
 from spark_connector.writing.writer import Writer
 from tests.unit.complaints import complaint
@@ -187,7 +188,7 @@ def test_errors_are_those_of_rabbit_chx() -> None:
 
 def test_options_become_arguments_of_the_publisher(monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[str, object] = {}
-    monkeypatch.setattr(connections, "Publisher", lambda urls, **options: told.update(options, urls=urls))
+    monkeypatch.setattr(publishers, "Publisher", lambda urls, **options: told.update(options, urls=urls))
     options = WriteOptions.of(
         {
             "url": "amqp://me@h1,amqp://me@h2",
@@ -202,7 +203,7 @@ def test_options_become_arguments_of_the_publisher(monkeypatch: pytest.MonkeyPat
             "persistent": "false",
         }
     )
-    connections._publisher(options, "a name")
+    publishers._publisher(options, "a name")
     credentials = told.pop("credentials")
     assert callable(credentials)
     assert credentials() == ("me", "CANARY")

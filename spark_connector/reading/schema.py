@@ -1,7 +1,6 @@
-"""The columns of a read: their meaning, and the schema of one DataFrame.
+"""The schema of a read.
 
-Their types are those of `rabbit_chx.streams.COLUMNS`; most are also columns of a write, so that rows which were read can be
-written. The body is ``value``, as for Spark's source of Kafka.
+Most of its columns are also columns of a write, so that rows which were read can be written.
 """
 
 from __future__ import annotations
@@ -15,34 +14,18 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.message_fields import FIELDS
 from rabbit_chx.streams import COLUMNS
+from spark_connector.columns import FIELD_OF, READ_COLUMNS
 from spark_connector.option_table import unknown_name
 
-_OF_STREAMS: Final = {"value": "body"}
-"""Names of columns that a reader of streams has under another name."""
-_OF_SPARK: Final = {name: column for column, name in _OF_STREAMS.items()}
-
-
-def _read_from(source: str) -> Mapping[str, str]:
-    return MappingProxyType(
-        {_OF_SPARK.get(one.name, one.name): one.meaning for one in FIELDS if source in one.sources}
-    )
-
-
-READ_COLUMNS: Final = _read_from("stream")
-"""Every column of a read of streams, and its meaning."""
-QUEUE_COLUMNS: Final = _read_from("queue")
-"""Every column of a read of a queue, and its meaning."""
-
 _TYPES: Final[Mapping[str, pa.DataType]] = MappingProxyType(
-    {_OF_SPARK.get(name, name): kind for name, kind in COLUMNS.items()} | {"redelivered": pa.bool_()}
+    {name: COLUMNS.get(field.name) or pa.type_for_alias(field.kind.arrow) for name, field in FIELD_OF.items()}
 )
 
 
 def of_streams(columns: tuple[str, ...]) -> tuple[str, ...]:
     """The names of these columns for a reader of streams."""
-    return tuple(_OF_STREAMS.get(name, name) for name in columns)
+    return tuple(FIELD_OF[name].name for name in columns)
 
 
 def spark_schema(

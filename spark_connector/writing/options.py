@@ -1,0 +1,199 @@
+"""The options of a write with ``format("rabbitmq")``: the fields of `WriteOptions` are their table.
+
+This module imports neither PySpark nor Arrow and opens no socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Final
+
+from rabbit_chx import InvalidValue
+from rabbit_chx.publishing import BrokerUrl
+from spark_connector.connection_options import (
+    CONNECTION,
+    STREAMS,
+    TLS,
+    AmqpOptions,
+    ConnectionOptions,
+    StreamOptions,
+    check_one_target,
+    targets_in,
+)
+from spark_connector.option_table import (
+    check_short_text,
+    choice,
+    flag,
+    integer,
+    option_name,
+    options_of,
+    text,
+)
+
+_TARGET, _DELIVERY, _SAFETY = "Target", "Delivery", "Safety"
+_STREAM_TARGETS: Final = ("stream", "super_stream")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions(AmqpOptions, StreamOptions):
+    """The options of one write, checked."""
+
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        **ConnectionOptions.INSTEAD,
+        "path": "Call save() or start() without a path; the option exchange says where rows go",
+        "queue": 'To write to one queue, use the default exchange: option("exchange", "").option("routingKey", NAME)',
+        "mandatory": "Leave it out: every message is mandatory",
+        "orderby": "Sort before the write: spark_connector.order_for(df, key=..., seq=...)",
+        "onreturned": "A returned message is sent again for retryTimeoutMs, then the write fails and names it",
+        "messageid": "Add a column message_id: an id that Spark generates would change with each attempt",
+    }
+
+    blocked_timeout_ms: int = integer(
+        CONNECTION, 900_000, "How long to wait while the broker has a memory or disk alarm."
+    )
+    exchange: str | None = text(_TARGET, "Exchange for all rows, unless there is a column exchange.")
+    routing_key: str | None = text(_TARGET, "Routing key for all rows, unless there is a column routing_key.")
+    management_url: str | None = text(
+        _TARGET,
+        "URL of the management API, to compare the bindings of exchange before and after a batch. The log warns about changes. "
+        "Default: no comparison.",
+        secret=True,
+    )
+    stream: str | None = text(_TARGET, "Stream for all rows, instead of an exchange.")
+    super_stream: str | None = text(
+        _TARGET,
+        "Super stream for all rows. The routing key selects the partition, as in RabbitMQ's stream clients.",
+    )
+    check_exchange: bool = flag(
+        _TARGET,
+        "Before a batch, check on the driver that the exchange or stream exists and that the user may publish to it.",
+        default=True,
+    )
+    exactly_once: bool = flag(
+        STREAMS,
+        "Store each row in a stream once, even if tasks run again. false stores rows at least once and accepts any order.",
+        default=True,
+    )
+    producer_name: str | None = text(
+        STREAMS,
+        "The name under which streams remember the rows of a write. Default: the id of the query, or a new name for each "
+        "batch. A failed batch that runs again under the same name adds only the missing rows.",
+    )
+    persistent: bool = flag(_DELIVERY, "Messages survive a restart of the broker.", default=True)
+    max_in_flight: int = integer(_DELIVERY, 5_000, "How many messages of a task may be unconfirmed.")
+    confirm_timeout_ms: int = integer(_DELIVERY, 120_000, "How long to wait if the broker confirms nothing.")
+    retry_timeout_ms: int = integer(
+        _DELIVERY, 10_000, "How long to resend a message that no queue accepts before the write fails."
+    )
+    max_rate_per_task: int = integer(_DELIVERY, 0, "Rows per second; 0 means no limit.", least=0)
+    task_headers: bool = flag(
+        _DELIVERY, "Add the headers x-spark-query-id, -batch-id, -partition and -attempt.", default=False
+    )
+    max_message_bytes: int | None = integer(
+        _DELIVERY,
+        None,
+        "The broker's max_message_size. Default 16 MiB, or 128 MiB before RabbitMQ 4; split_valid and dryRun always "
+        "assume 16 MiB.",
+    )
+    invalid_rows: str = choice(
+        _SAFETY, "drop leaves invalid rows out, counts them and reports the first five.", "fail", "drop"
+    )
+    fail_fast: bool = flag(
+        _SAFETY,
+        "An error that no retry can repair stops the other tasks. false lets them write their rows first.",
+        default=True,
+    )
+    null_value: str = choice(
+        _SAFETY, "A null value is an invalid row (fail) or an empty message.", "fail", "empty"
+    )
+    ignore_unknown_columns: bool = flag(_SAFETY, "Leave unknown columns out.", default=False)
+    allow_speculation: bool = flag(
+        _SAFETY, "Write even though speculative execution publishes rows twice.", default=False
+    )
+    dry_run: bool = flag(
+        _SAFETY, "Check options, rows, connection and permission; publish nothing.", default=False
+    )
+
+    @property
+    def connection(self) -> tuple[Any, ...]:
+        """Equal for writes that can share a connection; it contains secrets."""
+        return tuple(
+            getattr(self, one.name)
+            for one in fields(self)
+            if one.metadata["shown"]["group"] in _OF_CONNECTION
+        )
+
+    @property
+    def columns_given(self) -> frozenset[str]:
+        """The columns that options replace."""
+        return frozenset(name for name in ("exchange", "routing_key") if getattr(self, name) is not None)
+
+    @property
+    def to_streams(self) -> bool:
+        """Whether the rows go to a stream or a super stream."""
+        return any(getattr(self, key) is not None for key in _STREAM_TARGETS)
+
+    @property
+    def exactly_once_to_streams(self) -> bool:
+        """Whether streams drop the rows that they already have."""
+        return self.to_streams and self.exactly_once
+
+    @property
+    def refuses_speculation(self) -> bool:
+        """Whether a second attempt of a slow task would publish its rows again."""
+        return not self.allow_speculation and not self.exactly_once_to_streams
+
+    @property
+    def columns_optional(self) -> frozenset[str]:
+        """The columns that rows need not have, although no option replaces them."""
+        if self.stream is not None:
+            return frozenset({"exchange", "routing_key"})
+        return frozenset({"exchange"} if self.super_stream is not None else ())
+
+    def address(self, url: str | BrokerUrl) -> BrokerUrl:
+        """Parse a URL as the address of the protocol that the target needs."""
+        return super().address(url) if self.to_streams else BrokerUrl.parse(url)
+
+    @classmethod
+    def applicable_defaults(cls, given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
+        """Also leave out the defaults that have no effect on the target of the write."""
+        found = super().applicable_defaults(given, defaults)
+        to_streams = set(_STREAM_TARGETS) & set(targets_in((*given, *found)))
+        other = {option_name(key).lower() for key in (_EXCHANGES_ONLY if to_streams else _STREAMS_ONLY)}
+        return {name: value for name, value in found.items() if name.lower() not in other}
+
+    def _check(self, found: set[str]) -> None:
+        check_one_target("target of a write", map(option_name, found))
+        other = sorted(found & (_EXCHANGES_ONLY if self.to_streams else _STREAMS_ONLY))
+        if other:
+            targets = ["a write to a stream", "a write to an exchange"]
+            got, expected = targets if self.to_streams else reversed(targets)
+            raise InvalidValue(f"option {option_name(other[0])}", got, expected, "Remove it")
+        super()._check(found)
+        for key in ("exchange", "routing_key", "stream", "super_stream"):
+            if getattr(self, key) is not None:
+                check_short_text(getattr(self, key), f"option {option_name(key)}")
+
+
+_OF_CONNECTION: Final = {CONNECTION, TLS, _DELIVERY}
+_EXCHANGES_ONLY: Final = {
+    *("heartbeat_seconds", "blocked_timeout_ms", "management_url", "persistent", "max_in_flight"),
+    *("retry_timeout_ms", "max_message_bytes"),
+}
+"""Options that have no effect on streams."""
+_STREAMS_ONLY: Final = {"stream_port", "follow_advertised", "exactly_once", "producer_name"}
+
+OPTIONS: Final = options_of(WriteOptions)
+"""All options of a write, for documentation."""
+
+
+def no_speculation() -> InvalidValue:
+    """The error of a write under speculative execution."""
+    return InvalidValue(
+        "setting spark.speculation",
+        "true",
+        "false",
+        "A second attempt of a slow task would publish its rows again. Turn it off for this job, or set "
+        "allowSpeculation=true if consumers can handle duplicates",
+    )
