@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         members as members,
     )
     from rabbit_chx.consuming.queue_reader import Batch as Batch, QueueReader as QueueReader
-    from rabbit_chx.consuming.settings import OnFailure as OnFailure
+    from rabbit_chx.consuming.settings import OnFailure as OnFailure, Order as Order
     from rabbit_chx.errors import BrokerUnavailable as BrokerUnavailable, InvalidValue as InvalidValue
     from rabbit_chx.message import Message as Message
     from rabbit_chx.message_fields import Properties as Properties
@@ -40,7 +40,7 @@ if not TYPE_CHECKING:
             "rabbit_chx.consuming.group": "Group",
             "rabbit_chx.consuming.queue_reader": "Batch QueueReader",
             "rabbit_chx.consuming.member.roll_call": "MemberStatus QueueStatus members",
-            "rabbit_chx.consuming.settings": "OnFailure",
+            "rabbit_chx.consuming.settings": "OnFailure Order",
             "rabbit_chx.message": "Message",
             "rabbit_chx.message_fields": "Properties",
             "rabbit_chx.errors": "BrokerUnavailable InvalidValue",

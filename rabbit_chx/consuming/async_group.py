@@ -36,8 +36,8 @@ class AsyncGroup(Options):
 
     A thread of its own keeps the connection, so heartbeats continue while a handler blocks the event loop.
 
-    Args: the same as for `Group`. ``concurrency`` is the number of queues that are handled at the same time, each in its
-    own task.
+    Args: the same as for `Group`. ``concurrency`` is the number of queues, or with ``order="key"`` of messages,
+    that are handled at the same time, each in its own task.
     """
 
     async def run(self, handler: Callable[[Message], Awaitable[object]], *, signals: bool = True) -> None:

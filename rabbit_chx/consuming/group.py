@@ -35,10 +35,14 @@ class Group(Options):
         name: the name of the group, the same for all its members.
         queues: names of queues, or the ``Path`` of a topology file. By default the queues that the bindings of the
             exchange lead to, read from the management API every 30 seconds.
+        order: ``"queue"`` handles the messages of a queue one after the other; ``"key"`` handles messages of different keys of a
+            queue at the same time, and those of each key one after the other.
+        key: with ``order="key"``, a function that gives the key of a message. By default the key is what the exchange hashes.
+            The thread of the connection calls it, so it must return at once.
         prefetch: how many unacknowledged messages the broker sends for each queue.
-        concurrency: how many queues are handled at the same time, each in its own thread.
-        attempts: how often the handler is called for a message before the message counts as failed; its queue is paused
-            until then.
+        concurrency: how many queues, or with ``order="key"`` messages, are handled at the same time, each in its own thread.
+        attempts: how often the handler is called for a message before the message counts as failed; its queue, or
+            with ``order="key"`` its key, is paused until then.
         backoff: seconds before the second attempt; the delay doubles with each attempt, up to 60 (or ``backoff``, if longer).
             All delays together must be shorter than ``consumer_timeout``.
         on_failure: ``"stop"`` the member, which raises the handler's error; ``"dead-letter"`` the failed message; or

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.message import Message
@@ -23,7 +23,7 @@ _SENDER_SELECTED: Final = {"CC", "BCC"}
 class Delivery(Message):
     """A message on a channel, which acknowledges it by its tag."""
 
-    __slots__ = ("tag",)
+    __slots__ = ("key", "key_error", "tag")
 
     def __init__(
         self,
@@ -46,6 +46,10 @@ class Delivery(Message):
         self._properties = decoded or {}
         self.tag: Final = tag
         """The delivery tag on the channel of its queue."""
+        self.key: Hashable = None
+        """With ``order="key"``, what keeps it in order: messages of one key are handled one at a time."""
+        self.key_error: Exception | None = None
+        """Why the message has no key."""
 
     def parked_properties(self) -> dict[str, Any]:
         """The properties of a copy that stays in one queue, as the client library has decoded them.

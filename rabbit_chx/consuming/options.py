@@ -12,11 +12,13 @@ from rabbit_chx.broker.credentials import Credentials, check_credentials
 from rabbit_chx.broker.guards import Guard
 from rabbit_chx.broker.management import Management
 from rabbit_chx.consuming.logs import warn
+from rabbit_chx.consuming.member.key_lanes import lanes_of
 from rabbit_chx.consuming.member.member import Member
 from rabbit_chx.consuming.member.reporter import Reporter
 from rabbit_chx.consuming.member.workers import Progress
+from rabbit_chx.consuming.queues.keys import KeyFunction, key_source
 from rabbit_chx.consuming.queues.sources import queue_source
-from rabbit_chx.consuming.settings import OnFailure, Settings
+from rabbit_chx.consuming.settings import OnFailure, Order, Settings
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.timeouts import DEFAULTS, Timeouts
 from rabbit_chx.urls import BrokerUrl
@@ -32,6 +34,8 @@ class Options:
         exchange: str,
         name: str,
         queues: Sequence[str] | Path | None = None,
+        order: Order = "queue",
+        key: KeyFunction | None = None,
         prefetch: int = 50,
         concurrency: int = 4,
         attempts: int = 5,
@@ -63,7 +67,10 @@ class Options:
             heartbeat=heartbeat,
             consumer_timeout=consumer_timeout,
             failover_only=failover_only,
+            order=order,
         )
+        if key is not None and not (order == "key" and callable(key)):
+            raise InvalidValue("key", key, "a function with order='key', and None otherwise")
         brokers = BrokerUrl.several(url)
         for broker in brokers:
             check_credentials(credentials, broker)
@@ -76,6 +83,8 @@ class Options:
         # With the URL of an API, each address may still have another user.
         apis = [(each.vhost, partial(api, each)) for each in brokers]
         self._source = queue_source(queues, exchange, apis)
+        find_key = key_source(queues, exchange, apis) if key is None else lambda: key
+        self._new_lane = lanes_of(self._settings, find_key if order == "key" else None)
         label = connection_name or f"rabbit-chx group {name}"
         opening = partial(connect, brokers, heartbeat=heartbeat, credentials=credentials, tls=tls)
         self._connect = partial(opening, name=label)
@@ -97,7 +106,7 @@ class Options:
         settings = self._settings
         reporter = Reporter(self._connect_for_replies, partial(warn, settings.name))
         given = workers(handler, settings.concurrency, settings.heartbeat, reporter.report)
-        self._member = Member(settings, self._connect, self._source, given, reporter)
+        self._member = Member(settings, self._connect, self._source, given, reporter, self._new_lane)
         if self._stopped:
             self._member.stop()
         return self._member

@@ -14,6 +14,8 @@ from rabbit_chx.names import check_name
 from rabbit_chx.releases import Release
 from rabbit_chx.timeouts import Timeouts
 
+Order: TypeAlias = Literal["queue", "key"]
+_ORDERS: Final = ("queue", "key")
 OnFailure: TypeAlias = Literal["stop", "dead-letter", "park"]
 _ON_FAILURE: Final = ("stop", "dead-letter", "park")
 MOST_PREFETCH: Final = 65_535
@@ -35,6 +37,7 @@ class Settings:
     timeouts: Timeouts
     heartbeat: int
     failover_only: bool
+    order: Order = "queue"
     consumer_timeout: float | None = None
 
     def __post_init__(self) -> None:
@@ -53,6 +56,8 @@ class Settings:
         if self.consumer_timeout is not None:
             _check_seconds("consumer_timeout", self.consumer_timeout)
             self._check_attempts(self.consumer_timeout)
+        if self.order not in _ORDERS:
+            raise InvalidValue("order", self.order, " or ".join(map(repr, _ORDERS)))
         if self.on_failure not in _ON_FAILURE:
             raise InvalidValue("on_failure", self.on_failure, " or ".join(map(repr, _ON_FAILURE)))
         if (self.on_failure == "park") != (self.parking_queue is not None):

@@ -9,7 +9,7 @@ from time import monotonic
 import pytest
 
 from rabbit_chx.consuming import AsyncGroup, Group, InvalidValue, options
-from rabbit_chx.consuming.member.lanes import Lane
+from rabbit_chx.consuming.member.lanes import QueueLane
 from rabbit_chx.consuming.member.loop_workers import LoopWorkers
 from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.errors import BrokerUnavailable
@@ -161,7 +161,7 @@ class Owner:
 
 
 def attached(*names):
-    lanes = [Lane(name) for name in names]
+    lanes = [QueueLane(name) for name in names]
     for lane in lanes:
         lane.attach("channel", 1)
     return lanes
@@ -196,7 +196,7 @@ def test_lanes_are_handled_by_at_most_as_many_tasks_as_allowed_and_each_in_order
             assert [tag for queue, tag in handled if queue == lane.queue] == [*range(1, 201)]
         assert most == 2
         await asyncio.to_thread(owner.workers.end)
-        assert sorted(tag for _, _, tag in owner.workers.progress()) == [200] * 3
+        assert [(tag, multiple) for _, tag, multiple in owner.workers.progress()] == [(200, True)] * 3
 
     asyncio.run(main())
 

@@ -15,7 +15,7 @@ from rabbit_chx.consuming.changes.holds import declare_commands, hold_commands
 from rabbit_chx.consuming.changes.scaling import Done, _Change, _delete_when_empty
 from rabbit_chx.consuming.markers import HOLD, HOLDS, Hold, Kind, hold_of, kind_of
 from rabbit_chx.consuming.member.interruptions import Interruptions
-from rabbit_chx.consuming.member.lanes import Lane
+from rabbit_chx.consuming.member.lanes import QueueLane
 from rabbit_chx.consuming.member.workers import Workers
 from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.consuming.queues.queues import fit_queues
@@ -96,7 +96,7 @@ DOWN = [
 
 @pytest.mark.parametrize("text", DOWN)
 def test_a_queue_stays_held_while_the_broker_cannot_reach_its_hold(text) -> None:
-    lane = Lane("q8")
+    lane = QueueLane("q8")
     lane.attach(object(), 1)
     lane.hold = "rabbit-chx.hold.x"
 

@@ -13,7 +13,7 @@ from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.canaries import CANARY
 from rabbit_chx.consuming.markers import HOLD, Hold, Kind, kind_of
 from rabbit_chx.consuming.member.interruptions import Interruptions
-from rabbit_chx.consuming.member.lanes import Lane
+from rabbit_chx.consuming.member.lanes import Lane, QueueLane
 from rabbit_chx.consuming.member.roll_call import holds_in, question
 from rabbit_chx.consuming.member.workers import Workers
 from rabbit_chx.consuming.messages import Delivery
@@ -65,7 +65,7 @@ class Broker:
 
 @given(st.lists(st.sampled_from(["deliver", "take", "finish", "fail", "ack", "lose", "leave"]), max_size=60))
 def test_messages_are_first_seen_in_order_and_acknowledged_only_after_they_are_handled(actions) -> None:
-    broker, lane, seen, handled = Broker(20), Lane("q"), [], set()
+    broker, lane, seen, handled = Broker(20), QueueLane("q"), [], set()
     broker.connect(lane)
     at_work = None
     for action in actions:
@@ -101,7 +101,7 @@ def test_messages_are_first_seen_in_order_and_acknowledged_only_after_they_are_h
 
 
 def test_a_leaving_lane_gives_out_no_more_messages() -> None:
-    lane = Lane("q")
+    lane = QueueLane("q")
     lane.attach("channel", 1)
     assert lane.add(Delivery(b"", "k", queue="q", tag=1))
     lane.leaving = True
@@ -209,7 +209,7 @@ class LosingConnection:
 def test_after_a_connection_is_lost_while_sending_the_lane_accepts_redeliveries(headers, error) -> None:
     settings = Settings(**SETTINGS | {"attempts": 1, "on_failure": "dead-letter"})
     interruptions = Interruptions(settings, Workers(print, 1, 10, print), LosingConnection())
-    lane, channel = Lane("q"), object()
+    lane, channel = QueueLane("q"), object()
     lane.attach(channel, 1)
     properties = BasicProperties(headers=headers, **ANSWERS)
     message = Delivery(b"", "q", queue="q", tag=1, decoded=vars(properties))
@@ -248,7 +248,7 @@ def test_after_a_handler_has_raised_system_exit_no_later_message_of_its_queue_is
             raise SystemExit(1)
 
     handled: list[int] = []
-    lane = Lane("q")
+    lane = QueueLane("q")
     lane.attach(object(), 1)
     owner = FailingOwner(lane)
     owner.workers = Workers(handle, 2, 10, print)
@@ -275,7 +275,7 @@ def test_a_parked_message_stays_in_the_parking_queue() -> None:
 
 
 def test_a_consumer_is_displaced_if_it_may_have_messages(monkeypatch) -> None:
-    lane = Lane("q")
+    lane = QueueLane("q")
     lane.attach("channel", 1, careful=True)
     assert lane.to_displace == "q"  # messages may be in transit
     monkeypatch.setattr("rabbit_chx.consuming.member.lanes.monotonic", lambda: monotonic() + 60)

@@ -14,7 +14,7 @@ from pika import BasicProperties
 from rabbit_chx.broker.applying.pika_driver import at_once
 from rabbit_chx.broker.applying.protocol import Command, OnChannel, Refused, carry_out
 from rabbit_chx.consuming.member.interruptions import Interruptions
-from rabbit_chx.consuming.member.lanes import Lane
+from rabbit_chx.consuming.member.lanes import QueueLane
 from rabbit_chx.consuming.member.member import Member
 from rabbit_chx.consuming.member.roll_call import question
 from rabbit_chx.consuming.member.workers import Progress, Workers
@@ -214,7 +214,7 @@ def test_after_a_pause_only_an_answer_of_the_broker_allows_a_member_to_handle_me
     paused.workers.heard = monotonic() - 60
     paused._turn(0.0)
     Progress.start(paused.workers, paused)  # without its threads
-    lane = Lane("a")
+    lane = QueueLane("a")
     lane.attach("channel", 1)
     assert lane.add(MESSAGE)
     assert paused.workers.next_of(lane) is None

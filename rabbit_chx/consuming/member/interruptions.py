@@ -49,7 +49,7 @@ class Interruptions:
         self._settings = settings
         self._workers = workers
         self._owner = owner
-        self._retries: list[tuple[float, int, Lane, Any]] = []
+        self._retries: list[tuple[float, int, Lane, Any, Delivery]] = []
         self._numbers = count()
 
     def deal_with(
@@ -63,7 +63,7 @@ class Interruptions:
         elif self._pause(lane, channel, message):
             # The broker was silent so long that another member may have the message by now.
             yield from self.listen(lane.queue)
-            self._resume(lane, channel)
+            self._resume(lane, channel, message)
 
     def listen(self, queue: str) -> Generator[Command, Any, None]:
         """Ask the broker for a queue: any answer proves that it still knew the connection when the question was sent."""
@@ -77,24 +77,27 @@ class Interruptions:
         self, lane: Lane, channel: Any, message: Delivery, error: Exception
     ) -> Generator[Command, Any, None]:
         """Retry later, or apply ``on_failure`` after the last attempt."""
-        settings = self._settings
-        failures = lane.failures + 1
-        if failures < settings.attempts:
+        settings, attempt = self._settings, message.attempt
+        if attempt < settings.attempts and message.key_error is None:
+            message.attempt += 1
             if self._pause(lane, channel, message):
-                lane.failures = failures
-                delay = settings.delay(failures)
+                delay = 0.0 if lane.is_full_behind(message) else settings.delay(attempt)
                 text = "%r failed (attempt %d of %d), next attempt in %g s: %r"
-                log.warning(text, message, failures, settings.attempts, delay, error)
-                heapq.heappush(self._retries, (monotonic() + delay, next(self._numbers), lane, channel))
+                log.warning(text, message, attempt, settings.attempts, delay, error)
+                due = monotonic() + delay
+                heapq.heappush(self._retries, (due, next(self._numbers), lane, channel, message))
         elif settings.on_failure == "stop":
-            error.add_note(f"The handler failed {failures} times with {message!r}, which stays in its queue.")
+            error.add_note(f"The handler failed {attempt} times with {message!r}, which stays in its queue.")
             self._owner.fail(error)
+            self._put_back(lane, channel, message)
             self._workers.submit(lane)
         else:
-            log.error("%r failed %d times (%s): %r", message, failures, settings.on_failure, error)
+            log.error("%r failed %d times (%s): %r", message, attempt, settings.on_failure, error)
             try:
                 if lane.channel is channel:
                     yield from self._give_up(lane, channel, message)
+                else:
+                    self._put_back(lane, channel, message)
             except BaseException:
                 # Usually the connection is lost: no later message may be handled before this one.
                 self._pause(lane, channel, message)
@@ -104,8 +107,8 @@ class Interruptions:
     def retry(self) -> None:
         """Resume the lanes whose next attempt is due."""
         while self._retries and self._retries[0][0] <= monotonic():
-            *_, lane, channel = heapq.heappop(self._retries)
-            self._resume(lane, channel)
+            *_, lane, channel, message = heapq.heappop(self._retries)
+            self._resume(lane, channel, message)
 
     def until_retry(self, most: float) -> float:
         """Seconds until the next attempt, at most ``most``."""
@@ -126,6 +129,7 @@ class Interruptions:
     def _on_marker(self, lane: Lane, channel: Any, message: Delivery) -> Generator[Command, Any, None]:
         """Hold the lane, or acknowledge everything before a drain's marker and answer the marker."""
         if lane.channel is not channel:
+            self._put_back(lane, channel, message)
             self._workers.submit(lane)
         elif hold := hold_of(message):
             if self._pause(lane, channel, message):
@@ -154,33 +158,36 @@ class Interruptions:
             log.info("group %r: queue %r is released", self._settings.name, lane.queue)
             channel = lane.channel
             with self._workers.lock:
-                lane.hold = None
-                marker = lane.take()
+                marker = lane.release()
             if marker is not None:
                 self._workers.finished(lane, channel, marker)
-            self._resume(lane, channel)
+                self._resume(lane, channel, marker)
 
     # ---- lanes
 
-    def _pause(self, lane: Lane, channel: Any, message: Delivery) -> bool:
-        """Put a message back to the front of its lane, which pauses; False if the lane has another channel by now."""
+    def _put_back(self, lane: Lane, channel: Any, message: Delivery) -> None:
+        """Handle a message no more; the broker redelivers it."""
         with self._workers.lock:
-            if lane.put_back(message, channel):
-                lane.paused = True
-                return True
-        self._workers.submit(lane)
-        return False
+            lane.put_back(message, channel)
 
-    def _resume(self, lane: Lane, channel: Any) -> None:
-        """Continue with a lane, unless its channel has changed since it was paused."""
+    def _pause(self, lane: Lane, channel: Any, message: Delivery) -> bool:
+        """Put a message back and wait before it; False if the lane has another channel by now."""
         with self._workers.lock:
-            if lane.channel is not channel or not lane.paused:
-                return
-            lane.paused = False
-        self._workers.submit(lane)
+            paused, submit = lane.pause(message, channel)
+        if submit:
+            self._workers.submit(lane)
+        return paused
+
+    def _resume(self, lane: Lane, channel: Any, message: Delivery) -> None:
+        """Continue with a message, unless the lane's channel has changed since the message was paused."""
+        with self._workers.lock:
+            submit = lane.resume(message, channel)
+        if submit:
+            self._workers.submit(lane)
 
     def _settled(self, lane: Lane, channel: Any, message: Delivery) -> None:
         """Mark a message as already acknowledged or rejected."""
         with self._workers.lock:
-            if lane.finish(message, channel):
-                lane.acked = lane.done
+            more = lane.finish(message, channel, settled=True)
+        for _ in range(more):
+            self._workers.submit(lane)

@@ -6,8 +6,9 @@ reconnect wait until the handler has finished its current message. This module d
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Any
 
@@ -20,7 +21,7 @@ _QUIET = 1.0
 """Seconds after the last delivery, when no other can still be in transit."""
 
 
-class Lane:
+class Lane(ABC):
     """One queue of a member."""
 
     def __init__(self, queue: str) -> None:
@@ -28,20 +29,8 @@ class Lane:
         self.channel: Any = None
         """The channel on which the queue is consumed now, if any."""
         self.priority = 0
-        self.waiting: deque[Delivery] = deque()
-        """Messages that were delivered and are not yet handled."""
-        self.busy = False
-        """Whether a worker has the lane or is about to take it; only one may."""
-        self.paused = False
-        """Whether a busy lane waits for a release or for the next attempt at a message."""
-        self.current: Delivery | None = None
-        """The message that is being handled."""
-        self.failures = 0
-        """How often the first waiting message has failed."""
-        self.done = 0
-        """The delivery tag up to which everything is handled."""
         self.acked = 0
-        """The delivery tag up to which everything is acknowledged."""
+        """How many deliveries of the channel are acknowledged or rejected."""
         self._delivered = 0
         self._heard = 0.0
         self.careful = False
@@ -58,24 +47,17 @@ class Lane:
     def attach(self, channel: Any, priority: int, *, careful: bool = False) -> None:
         """Begin to consume on a new channel."""
         self.channel, self.priority = channel, priority
-        self.done = self.acked = self._delivered = 0
+        self.acked = self._delivered = 0
         self.careful, self._heard = careful, monotonic()
         self.leaving = False
+        self._begin_again()
 
     def detach(self) -> Any:
         """Forget the channel and its deliveries, which the broker redelivers; return the channel."""
         channel, self.channel = self.channel, None
-        self.waiting.clear()
         self.hold = None
-        self.failures = 0
-        if self.paused:
-            self.paused = self.busy = False
+        self._forget()
         return channel
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no worker has the lane or is about to take it."""
-        return self.paused or not self.busy
 
     @property
     def to_displace(self) -> str:
@@ -85,49 +67,100 @@ class Lane:
 
     def add(self, message: Delivery) -> bool:
         """Add a delivery; return whether the lane must be submitted to a worker."""
-        self.waiting.append(message)
         self._delivered, self._heard = message.tag, monotonic()
-        if self.busy or self.leaving:
-            return False
-        self.busy = True
-        return True
+        return self._put(message)
 
+    @abstractmethod
+    def _begin_again(self) -> None:
+        """Expect the first delivery of a channel."""
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Forget the deliveries that no worker has."""
+
+    @abstractmethod
+    def _put(self, message: Delivery) -> bool:
+        """Add a delivery behind the earlier ones."""
+
+    # ---- what workers do
+
+    @abstractmethod
     def take(self) -> Delivery | None:
-        """Take the next message; without one, the lane is no longer busy."""
-        if self.leaving or not self.waiting:
-            self.busy = False
-            return None
-        self.current = self.waiting.popleft()
-        return self.current
+        """Take the next message; without one, the worker has left the lane."""
 
-    def finish(self, message: Delivery, channel: Any, *, counted: bool = True) -> bool:
-        """Mark the current message as handled; return whether it can be acknowledged on the channel that delivered it."""
-        self.current = None
-        self.failures = 0
-        self.handled += counted
-        if self.channel is not channel:
-            return False
-        self.done = message.tag
-        return True
+    @abstractmethod
+    def leave(self) -> None:
+        """Mark that a worker has left the lane."""
 
+    @abstractmethod
+    def abandon(self) -> None:
+        """Mark that a worker has left the lane in the middle of a message, after which no other is handled."""
+
+    @abstractmethod
+    def finish(self, message: Delivery, channel: Any, *, counted: bool = True, settled: bool = False) -> int:
+        """Mark a message that was taken as handled; return how many more workers the lane needs.
+
+        It can be acknowledged on the channel that delivered it, unless it is settled: acknowledged or rejected already.
+        """
+
+    @abstractmethod
     def put_back(self, message: Delivery, channel: Any) -> bool:
-        """Put the current message back to the front; return False if its channel is no longer the lane's."""
-        self.current = None
-        if self.channel is not channel:
-            return False
-        self.waiting.appendleft(message)
-        return True
+        """Put a message that was taken back to its place; return False if its channel is no longer the lane's."""
+
+    # ---- what the member does
+
+    @property
+    @abstractmethod
+    def is_idle(self) -> bool:
+        """Whether no message is being handled or is about to be."""
+
+    @abstractmethod
+    def to_acknowledge(self) -> list[tuple[int, bool]]:
+        """The tags to acknowledge now, each with whether this acknowledges all earlier ones too."""
+
+    @abstractmethod
+    def pause(self, message: Delivery, channel: Any) -> tuple[bool, bool]:
+        """Put a message that was taken back to its place, and wait before it.
+
+        Returns:
+            Whether it is paused, which it is not if its channel is no longer the lane's; and whether to submit the lane to
+            a worker, for other messages.
+        """
+
+    @abstractmethod
+    def resume(self, message: Delivery, channel: Any) -> bool:
+        """Continue with a message that was paused; return whether to submit the lane to a worker."""
+
+    @abstractmethod
+    def release(self) -> Delivery | None:
+        """Take the marker that holds the lane."""
+
+    def is_full_behind(self, message: Delivery) -> bool:  # noqa: ARG002 - only of keys
+        """Whether so many messages of its key wait behind a message that other keys might soon get no message."""
+        return False
+
+    # ---- what others see
+
+    @property
+    @abstractmethod
+    def unfinished(self) -> Iterable[Delivery]:
+        """The messages that are next: those that are being handled, and the first ones of those that wait."""
+
+    @property
+    @abstractmethod
+    def in_hand(self) -> int:
+        """How many messages were delivered and are not handled."""
 
     def sample(self, now: float) -> None:
         """Take the sample for `rate`, about once a second."""
         self._counts.append((now, self.handled))
         while len(self._counts) > 1 and now - self._counts[0][0] > _WINDOW:
             self._counts.popleft()
-        first = self.current or (self.waiting[0] if self.waiting else None)
-        if first is None:
+        oldest = min((each.tag for each in self.unfinished), default=None)
+        if oldest is None:
             self._since = None
-        elif self._since is None or self._tag != first.tag:
-            self._since, self._tag = now, first.tag
+        elif self._since is None or self._tag != oldest:
+            self._since, self._tag = now, oldest
 
     def status(self, now: float) -> dict[str, Any]:
         """The numbers that `rabbit-chx group` shows for the lane."""
@@ -135,15 +168,121 @@ class Lane:
         return {
             "handled": self.handled,
             "rate": round((self.handled - count) / max(now - then, 1.0), 2),
-            "waiting": len(self.waiting) + (self.current is not None),
+            "waiting": self.in_hand,
             "oldest": None if self._since is None else round(now - self._since, 1),
-            "failures": self.failures,
+            "failures": max((each.attempt - 1 for each in self.unfinished), default=0),
             "hold": self.hold,
             "priority": self.priority,
         }
 
 
-def assign(lanes: dict[str, Lane], names: Iterable[str], seat: int) -> list[tuple[Lane, int]]:
+class QueueLane(Lane):
+    """With ``order="queue"``: one message after the other."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(queue)
+        self.waiting: deque[Delivery] = deque()
+        """Messages that were delivered and are not yet handled."""
+        self.busy = False
+        """Whether a worker has the lane or is about to take it; only one may."""
+        self.paused = False
+        """Whether a busy lane waits for a release or for the next attempt at a message."""
+        self.current: Delivery | None = None
+        """The message that is being handled."""
+        self.done = 0
+        """The delivery tag up to which everything is handled."""
+
+    def _begin_again(self) -> None:
+        self.done = 0
+
+    def _forget(self) -> None:
+        self.waiting.clear()
+        if self.paused:
+            self.paused = self.busy = False
+
+    def _put(self, message: Delivery) -> bool:
+        self.waiting.append(message)
+        if self.busy or self.leaving:
+            return False
+        self.busy = True
+        return True
+
+    def take(self) -> Delivery | None:
+        """Take the next message; without one, the worker has left the lane."""
+        if self.leaving or not self.waiting:
+            self.busy = False
+            return None
+        self.current = self.waiting.popleft()
+        return self.current
+
+    def leave(self) -> None:
+        """Mark that the worker has left the lane."""
+        self.busy = False
+
+    abandon = leave
+
+    def finish(self, message: Delivery, channel: Any, *, counted: bool = True, settled: bool = False) -> int:
+        """Mark the current message as handled; the worker goes on with the next one."""
+        self.current = None
+        self.handled += counted
+        if self.channel is channel:
+            self.done = message.tag
+            if settled:
+                self.acked = self.done
+        return 0
+
+    def put_back(self, message: Delivery, channel: Any) -> bool:
+        """Put the current message back to the front."""
+        self.current = None
+        if self.channel is not channel:
+            return False
+        self.waiting.appendleft(message)
+        return True
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no worker has the lane or is about to take it."""
+        return self.paused or not self.busy
+
+    def to_acknowledge(self) -> list[tuple[int, bool]]:
+        """The last tag."""
+        if self.done <= self.acked:
+            return []
+        self.acked = self.done
+        return [(self.done, True)]
+
+    def pause(self, message: Delivery, channel: Any) -> tuple[bool, bool]:
+        """Put the current message back to the front, and pause the lane."""
+        self.paused = self.put_back(message, channel)
+        return self.paused, not self.paused
+
+    def resume(self, message: Delivery, channel: Any) -> bool:  # noqa: ARG002 - the first one
+        """Continue with the lane."""
+        if self.channel is not channel or not self.paused:
+            return False
+        self.paused = False
+        return True
+
+    def release(self) -> Delivery | None:
+        """Take the marker; the lane stays paused."""
+        self.hold = None
+        return self.take()
+
+    @property
+    def unfinished(self) -> Iterable[Delivery]:
+        """The current message, or the first that waits."""
+        first = self.current or (self.waiting[0] if self.waiting else None)
+        return () if first is None else (first,)
+
+    @property
+    def in_hand(self) -> int:
+        """How many messages were delivered and are not handled."""
+        return len(self.waiting) + (self.current is not None)
+
+
+def assign(
+    lanes: dict[str, Lane], names: Iterable[str], seat: int, new: Callable[[str], Lane]
+) -> list[tuple[Lane, int]]:
     """Add lanes for these queues; return the lanes that are not consumed yet, each with its priority.
 
     Lanes that are consumed with another priority are marked as leaving.
@@ -151,7 +290,9 @@ def assign(lanes: dict[str, Lane], names: Iterable[str], seat: int) -> list[tupl
     ordered = sorted({*lanes, *names})
     found = []
     for index, name in enumerate(ordered):
-        lane = lanes.setdefault(name, Lane(name))
+        if name not in lanes:
+            lanes[name] = new(name)
+        lane = lanes[name]
         wanted = priority(seat, index, len(ordered))
         if lane.channel is None:
             found.append((lane, wanted))

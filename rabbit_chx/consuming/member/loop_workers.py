@@ -54,7 +54,7 @@ class LoopWorkers(Progress):
             self._loop.call_soon_threadsafe(self._begin, lane, context=self._context)
         except RuntimeError:  # the loop is closed
             with self.lock:
-                lane.busy = False
+                lane.leave()
 
     def end(self) -> None:
         """Cancel the handlers that still run, and give them a second to clean up."""

@@ -19,6 +19,8 @@ from pika.exceptions import AMQPError
 from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.applying.protocol import Lost, Refused
+from rabbit_chx.consuming.logs import log
+from rabbit_chx.consuming.member.lanes import Lane, QueueLane
 from rabbit_chx.consuming.member.membership import TICK, Membership
 from rabbit_chx.consuming.member.reporter import Reporter
 from rabbit_chx.consuming.member.workers import Progress
@@ -38,8 +40,9 @@ class Member(Membership):
         source: QueueSource,
         workers: Progress,
         reporter: Reporter,
+        new_lane: Callable[[str], Lane] = QueueLane,
     ) -> None:
-        super().__init__(settings, workers, source, reporter)
+        super().__init__(settings, workers, source, reporter, new_lane)
         self._connect = connect
         self._patience = settings.timeouts.close
         self._woken: BlockingConnection | None = None
@@ -138,6 +141,18 @@ class Member(Membership):
         self._do_due()
         self._warn_if_late()
         self.workers.end()  # before the channels are closed, so that no handler runs on when its message is redelivered
+
+    def _warn_if_late(self) -> None:
+        """Log which queues still have a running handler when the member ends."""
+        late = [lane.queue for lane in self._lanes.values() if not lane.is_idle]
+        if late:
+            log.warning(
+                "group %r: the handler did not return within %g seconds of the stop; the broker will redeliver its messages "
+                "from %s",
+                self._settings.name,
+                self._settings.timeouts.close,
+                ", ".join(map(repr, late)),
+            )
 
 
 def started(member: Member) -> Future[None]:

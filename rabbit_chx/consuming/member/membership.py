@@ -62,12 +62,18 @@ class Membership(Sender, ABC):
     """
 
     def __init__(
-        self, settings: Settings, workers: Progress, source: QueueSource, reporter: Reporter
+        self,
+        settings: Settings,
+        workers: Progress,
+        source: QueueSource,
+        reporter: Reporter,
+        new_lane: Callable[[str], Lane],
     ) -> None:
         self.workers = workers
         self.seat: int | None = None
         self._settings = settings
         self._source = source
+        self._new_lane = new_lane
         self._reporter = reporter
         self._lanes: dict[str, Lane] = {}
         self._calls: deque[Chore] = deque()
@@ -138,7 +144,7 @@ class Membership(Sender, ABC):
         for tried in count():
             source = self._read_again() if self._lanes else self._source()
             names = self._fit({*self._lanes, *source}, strict=not self._lanes)
-            self._lanes = {name: self._lanes.get(name) or Lane(name) for name in names}
+            self._lanes = {name: self._lanes.get(name) or self._new_lane(name) for name in names}
             seats: Iterable[int] = range(len(names))
             # Publishes, but if an alarm stops this connection, a member without a seat loses nothing.
             if tried:
@@ -212,7 +218,7 @@ class Membership(Sender, ABC):
 
     def _use(self, names: Collection[str]) -> None:
         """Consume these queues too, each with the priority that the new number of queues gives it."""
-        for lane, priority in assign(self._lanes, names, self.seat or 0):
+        for lane, priority in assign(self._lanes, names, self.seat or 0, self._new_lane):
             self._subscribe(lane, priority)
 
     def _consume_again(self, lane: Lane) -> None:
@@ -287,10 +293,9 @@ class Membership(Sender, ABC):
 
     def acknowledge(self) -> None:
         """Acknowledge everything that is handled."""
-        for lane, channel, tag in self.workers.progress():
+        for channel, tag, multiple in self.workers.progress():
             if channel is not None and channel.is_open:
-                channel.basic_ack(tag, multiple=True)
-                lane.acked = tag
+                channel.basic_ack(tag, multiple=multiple)
 
     def reject(self, channel: Any, message: Delivery) -> None:
         """Dead-letter a message."""
@@ -303,18 +308,6 @@ class Membership(Sender, ABC):
 
     def _deal_with(self, lane: Lane, channel: Any, message: Delivery, error: Exception | None) -> None:
         self._driver.run(self._interruptions.deal_with(lane, channel, message, error))
-
-    def _warn_if_late(self) -> None:
-        """Log which queues still have a running handler when the member ends."""
-        late = [lane.queue for lane in self._lanes.values() if not lane.is_idle]
-        if late:
-            log.warning(
-                "group %r: the handler did not return within %g seconds of the stop; the broker will redeliver its messages "
-                "from %s",
-                self._settings.name,
-                self._settings.timeouts.close,
-                ", ".join(map(repr, late)),
-            )
 
     # ---- questions and periodic chores
 
@@ -333,7 +326,8 @@ class Membership(Sender, ABC):
             return
         if holds := holds_in(body):
             self._ask(self._use_of, holds)
-        answer = status(self._settings.name, self.seat or 0, self._lanes.values())
+        with self.workers.lock:
+            answer = status(self._settings.name, self.seat or 0, self._lanes.values())
         self._reporter.publish(reply(asked.reply_to, answer, correlation_id=number))
 
     def _listen(self) -> None:
@@ -347,7 +341,8 @@ class Membership(Sender, ABC):
         """Sample the rates, and consume again where the broker has closed a channel."""
         now = monotonic()
         for lane in list(self._lanes.values()):
-            lane.sample(now)
+            with self.workers.lock:
+                lane.sample(now)
             if lane.channel is not None and lane.channel.is_closed:
                 text = "group %r: the broker closed the channel of queue %r; did the handler exceed consumer_timeout?"
                 log.warning(text, self._settings.name, lane.queue)

@@ -75,10 +75,11 @@ class Progress(ABC):
         """Take the next message for the handler, with its channel; None if the worker is done with the lane."""
         while True:
             with self.lock:
-                channel = lane.channel
-                message = None if self.stopped else lane.take()
-                if message is None:
-                    lane.busy = False
+                channel, message = lane.channel, None
+                if self.stopped:
+                    lane.leave()
+                else:
+                    message = lane.take()
             if message is None:
                 self._owner.on_progress()
                 return None
@@ -88,8 +89,8 @@ class Progress(ABC):
             if kind is Kind.CANARY:
                 self._report(message)
                 self.finished(lane, channel, message, counted=False)
-            elif kind is not Kind.MESSAGE or self.broker_is_silent:
-                self._owner.on_interruption(lane, channel, message, None)
+            elif kind is not Kind.MESSAGE or message.key_error is not None or self.broker_is_silent:
+                self._owner.on_interruption(lane, channel, message, message.key_error)
                 return None
             else:
                 return channel, message
@@ -104,20 +105,24 @@ class Progress(ABC):
     def finished(self, lane: Lane, channel: Any, message: Delivery, *, counted: bool = True) -> None:
         """Mark a message as handled, so that it can be acknowledged."""
         with self.lock:
-            if lane.finish(message, channel, counted=counted):
-                self._progress.add(lane)
+            more = lane.finish(message, channel, counted=counted)
+            self._progress.add(lane)
+        for _ in range(more):
+            self.submit(lane)
 
     def failed(self, lane: Lane, error: BaseException) -> None:
         """End the member because of an error that does not belong to a message."""
         self._owner.fail(error)  # first, so that no later message is handled and acknowledges this one
         with self.lock:
-            lane.busy = False
+            lane.abandon()
 
-    def progress(self) -> list[tuple[Lane, Any, int]]:
-        """The lanes with messages handled since the last call, each with its channel and the last tag."""
+    def progress(self) -> list[tuple[Any, int, bool]]:
+        """What to acknowledge since the last call: a channel, a tag, and whether that acknowledges all earlier ones too."""
         with self.lock:
             lanes, self._progress = self._progress, set()
-            return [(lane, lane.channel, lane.done) for lane in lanes if lane.done > lane.acked]
+            return [
+                (lane.channel, tag, multiple) for lane in lanes for tag, multiple in lane.to_acknowledge()
+            ]
 
 
 class Workers(Progress):

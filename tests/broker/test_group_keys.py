@@ -1,0 +1,187 @@
+"""With order="key", a slow key and a failing one keep no other key waiting, and every key stays in order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from rabbit_chx.broker import connect, drain
+from rabbit_chx.broker.applying.pika_driver import PikaDriver
+from rabbit_chx.consuming import AsyncGroup, Group, Message
+from rabbit_chx.consuming.changes.holds import declare_commands, hold_commands
+from rabbit_chx.consuming.markers import Hold
+from rabbit_chx.publishing import Publisher
+from tests.broker.topology_site import Site
+from tests.faults.load import wait_until
+
+pytestmark = [pytest.mark.one_release, pytest.mark.broker]
+
+QUEUES = ["k0", "k1"]
+ORDERED = {"x-queue-type": "quorum", "x-single-active-consumer": True, "x-delivery-limit": -1}
+DEADLINE = 120.0
+
+
+class Shop:
+    """An exchange with two queues, and a record of the messages that handlers have begun."""
+
+    def __init__(self, site: Site, kind: type[Group | AsyncGroup]) -> None:
+        self.site, self.kind = site, kind
+        self.seen: dict[str, list[int]] = defaultdict(list)
+        self.done: Counter[str] = Counter()
+        self.errors: list[BaseException] = []
+        self.stopped = threading.Event()
+        self._sent: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def send(self, *keys: str) -> None:
+        """Publish each key with its next number."""
+        numbers = [self._sent.update([key]) or self._sent[key] - 1 for key in keys]
+        with Publisher(self.site.url(), "orders") as publisher:
+            publisher.publish_many([b"%d" % number for number in numbers], keys)
+
+    def group(self, **settings: object) -> Group | AsyncGroup:
+        given = {"management": self.site.management, "order": "key", "concurrency": 4, "prefetch": 50}
+        return self.kind(self.site.url(), **{"exchange": "orders", "name": "keys", **given, **settings})
+
+    def record(self, message: Message) -> None:
+        with self._lock:
+            self.seen[message.routing_key].append(int(message.body))
+            self.done[message.queue] += 1
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.seen.values()))
+
+    def assert_in_order(self) -> None:
+        for key, numbers in self.seen.items():
+            assert numbers == list(range(len(numbers))), key
+
+    @contextmanager
+    def running(self, group: Group | AsyncGroup, busy: Callable[[Message], bool]) -> Iterator[None]:
+        """Run a member whose handler records each message as soon as it is no longer busy with it."""
+
+        def handle(message: Message) -> None:
+            while busy(message):
+                time.sleep(0.01)
+            self.record(message)
+
+        async def handle_in_loop(message: Message) -> None:
+            while busy(message):  # noqa: ASYNC110 - the test changes what it waits for in another thread
+                await asyncio.sleep(0.01)
+            self.record(message)
+
+        def run() -> None:
+            self.stopped.clear()
+            try:
+                if isinstance(group, AsyncGroup):
+                    asyncio.run(group.run(handle_in_loop))
+                else:
+                    group.run(handle)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                self.errors.append(error)
+            self.stopped.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            group.stop()
+            thread.join(DEADLINE)
+            assert not thread.is_alive()
+        if self.errors:
+            raise self.errors.pop()
+
+
+@pytest.fixture(params=[Group, AsyncGroup], ids=["Group", "AsyncGroup"])
+def shop(broker, request) -> Iterator[Shop]:
+    with Site(broker) as site, connect(site.url()) as connection:
+        channel = connection.channel()
+        channel.exchange_declare("orders", "x-consistent-hash", durable=True)
+        for queue in QUEUES:
+            channel.queue_declare(queue, durable=True, arguments=ORDERED)
+            channel.queue_bind(queue, "orders", "1")
+        channel.queue_declare("parked", durable=True)
+        yield Shop(site, request.param)
+
+
+def test_a_slow_key_and_a_failing_one_keep_no_other_key_waiting(shop) -> None:
+    """The handler is busy with the first message of the slow key until all other keys are handled."""
+    keys = [f"key-{number % 100}" for number in range(2_000)]
+    for at in random.Random(7).sample(range(1_900), 10):
+        keys[at] = "slow"
+    keys[100] = "poison"
+    shop.send(*keys)
+
+    def busy(message: Message) -> bool:
+        if message.routing_key == "poison":
+            attempts.append((time.monotonic(), message.attempt))
+            raise ValueError("out of stock")
+        return message.routing_key == "slow" and shop.count < 1_989
+
+    attempts: list[tuple[float, int]] = []
+    group = shop.group(attempts=3, backoff=0.5, on_failure="park", parking_queue="parked")
+    with shop.running(group, busy), connect(shop.site.url()) as connection:
+        wait_until(lambda: shop.count == 1_999, "all messages but one")
+        channel = connection.channel()
+        wait_until(lambda: channel.basic_get("parked", auto_ack=True)[2] == b"0", "the parked message")
+    shop.assert_in_order()
+    assert [attempt for _, attempt in attempts] == [1, 2, 3]
+    (first, _), (second, _), (third, _) = attempts
+    assert second - first >= 0.5
+    assert third - second >= 1
+
+
+def test_lost_connections_lose_no_message_and_keep_each_key_in_order(shop) -> None:
+    """The broker redelivers what was not acknowledged, around messages of other keys that were."""
+    shop.send(*[f"key-{number % 40}" for number in range(4_000)])
+    dice = random.Random(8)
+    with shop.running(shop.group(), lambda _: dice.random() < 0.05):
+        for handled in (500, 2_000):
+            wait_until(lambda least=handled: shop.count >= least, f"{handled} messages")
+            shop.site.broker.ctl("close_all_connections", "-p", shop.site.vhost, "a test")
+        wait_until(lambda: all(len({*shop.seen[f"key-{key}"]}) == 100 for key in range(40)), "everything")
+    for key, numbers in shop.seen.items():
+        assert [*dict.fromkeys(numbers)] == [*range(100)], key
+
+
+def test_a_drain_and_a_hold_wait_for_all_keys_and_all_keys_wait_for_them(shop) -> None:
+    keys = [f"key-{number % 10}" for number in range(200)]
+    dice = random.Random(9)
+    shop.send(*keys)
+    with shop.running(shop.group(), lambda _: dice.random() < 0.1), connect(shop.site.url()) as connection:
+        drain(shop.site.url(), QUEUES, timeout=DEADLINE, settle=0)
+        assert shop.count == 200
+        before = shop.done["k0"]
+        hold = Hold.of("k0", [], groups=["keys"])
+        for commands in (declare_commands(hold), hold_commands(hold)):
+            PikaDriver(connection).run(commands)
+        shop.send(*keys)
+        drain(shop.site.url(), ["k1"], timeout=DEADLINE, settle=0)
+        assert shop.done == {"k0": before, "k1": 2 * (200 - before)}
+        connection.channel().queue_delete(hold.name)
+        wait_until(lambda: shop.count == 400, "all messages after the marker")
+    shop.assert_in_order()
+
+
+def test_a_member_with_a_failing_key_stops_and_leaves_the_rest_in_order(shop) -> None:
+    shop.send(*[f"key-{number % 10}" for number in range(500)])
+
+    def busy(message: Message) -> bool:
+        if (message.routing_key, message.body) == ("key-3", b"7"):
+            raise ValueError("out of stock")
+        return False
+
+    with pytest.raises(ValueError, match="out of stock"), shop.running(shop.group(attempts=1), busy):
+        wait_until(shop.stopped.is_set, "the end of the member")
+    assert len(shop.seen["key-3"]) == 7
+    with shop.running(shop.group(), lambda _: False):
+        wait_until(lambda: shop.count == 500, "the rest")
+    shop.assert_in_order()

@@ -1,0 +1,293 @@
+"""With order="key", each key is handled in order and one message at a time, whatever happens to the channel or to other keys."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, strategies as st
+
+from rabbit_chx.broker.applying.handover import MARKER
+from rabbit_chx.canaries import CANARY
+from rabbit_chx.consuming import AsyncGroup, Group, Message
+from rabbit_chx.consuming.member.key_lanes import KeyLane
+from rabbit_chx.consuming.messages import Delivery
+from rabbit_chx.consuming.queues.keys import key_of
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.ring import ToExchange
+from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Topology
+
+DRAIN = {
+    "headers": {MARKER: "0123456789abcdef", "x-rabbit-chx-queue": "q"},
+    "reply_to": f"amq.gen-{'a' * 22}",
+}
+PREFETCH, WORKERS = 12, 3
+
+
+def routing_key(message: Message) -> str:
+    return message.routing_key
+
+
+class Queue:
+    """A model of a queue and its consumer: what is not acknowledged is redelivered in order on a new channel."""
+
+    def __init__(self, keys: list[str]) -> None:
+        self.lane = KeyLane("q", routing_key, WORKERS, room=None)
+        self.messages = dict(enumerate(keys))
+        self.of_tag: dict[int, int] = {}
+        self.undelivered: list[int] = []
+        self.submitted = 0
+        self.at_work: list[tuple[Delivery, object, int]] = []
+        self.paused: list[tuple[Delivery, object]] = []
+        self.seen: list[int] = []
+        self.handled: set[int] = set()
+        self.acknowledged: set[int] = set()
+        self.connect()
+
+    def connect(self) -> None:
+        self.lane.attach(object(), 1)
+        self.undelivered = [number for number in self.messages if number not in self.acknowledged]
+        self.of_tag = {}
+
+    def deliver(self) -> None:
+        if self.undelivered and len(self.of_tag) < PREFETCH:
+            number = self.undelivered.pop(0)
+            tag = max(self.tags, default=0) + 1
+            self.tags.append(tag)
+            self.of_tag[tag] = number
+            key = self.messages[number]
+            marker = DRAIN if key == "marker" else {}
+            message = Delivery(
+                str(number).encode(), "q" if marker else key, queue="q", decoded=marker, tag=tag
+            )
+            self.submitted += self.lane.add(message)
+
+    def take(self) -> None:
+        if self.submitted:
+            self.submitted -= 1
+            message = self.lane.take()
+            if message is not None:
+                number = int(message.body)
+                self._check_may_begin(number)
+                self.seen.append(number)
+                self.at_work.append((message, self.lane.channel, number))
+
+    def _check_may_begin(self, number: int) -> None:
+        key, now = self.messages[number], [at for _, _, at in self.at_work]
+        assert key not in [self.messages[at] for at in now], "two messages of a key at the same time"
+        if key == "marker":
+            assert {earlier for earlier in self.messages if earlier < number} <= self.handled
+        for at in range(number):
+            if self.messages[at] in {key, "marker"}:
+                assert at in self.handled, "it overtakes an earlier message"
+
+    def finish(self, which: int) -> None:
+        if self.at_work:
+            message, channel, number = self.at_work.pop(which % len(self.at_work))
+            self.handled.add(number)
+            self.submitted += self.lane.finish(message, channel) + 1
+
+    def fail(self, which: int) -> None:
+        if self.at_work:
+            message, channel, _ = self.at_work.pop(which % len(self.at_work))
+            paused, submit = self.lane.pause(message, channel)
+            self.submitted += submit
+            if paused:
+                self.paused.append((message, channel))
+
+    def retry(self, which: int) -> None:
+        if self.paused:
+            self.submitted += self.lane.resume(*self.paused.pop(which % len(self.paused)))
+
+    def acknowledge(self) -> None:
+        for tag, multiple in self.lane.to_acknowledge():
+            assert tag in self.of_tag, "the broker refuses unknown tags"
+            for each in [each for each in self.of_tag if each == tag or (multiple and each < tag)]:
+                number = self.of_tag.pop(each)
+                assert number in self.handled, "an unfinished message is acknowledged"
+                self.acknowledged.add(number)
+
+    def lose(self) -> None:
+        self.lane.detach()
+        self.connect()
+
+    @property
+    def of_tag(self) -> dict[int, int]:
+        return self._of_tag
+
+    @of_tag.setter
+    def of_tag(self, new: dict[int, int]) -> None:
+        self._of_tag = new
+        self.tags: list[int] = []
+
+
+ACTIONS = st.tuples(
+    st.sampled_from(
+        ["deliver", "deliver", "take", "take", "finish", "finish", "fail", "retry", "acknowledge", "lose"]
+    ),
+    st.integers(0, 5),
+)
+
+
+@given(
+    st.lists(st.sampled_from(["a", "b", "c", "d", "marker"]), min_size=1, max_size=30),
+    st.lists(ACTIONS, max_size=150),
+)
+def test_each_key_is_in_order_and_nothing_unfinished_is_acknowledged_or_left(keys, actions) -> None:
+    queue = Queue(keys)
+    for name, which in actions:
+        act = getattr(queue, name)
+        act(which) if name in {"finish", "fail", "retry"} else act()
+    # Whatever happened before, everything is handled in the end, and each key was first seen in order.
+    for _ in range(10 * len(keys) + 10):
+        for step in (queue.deliver, queue.take, queue.acknowledge):
+            step()
+        queue.retry(0)
+        queue.finish(0)
+    queue.acknowledge()
+    assert queue.acknowledged == queue.messages.keys()
+    assert queue.lane.is_idle
+    assert queue.lane.in_hand == 0
+    assert list(queue.lane.unfinished) == []
+    firsts: defaultdict[str, list[int]] = defaultdict(list)
+    for number in dict.fromkeys(queue.seen):
+        firsts[keys[number]].append(number)
+    assert all(numbers == sorted(numbers) for numbers in firsts.values())
+
+
+def deliver(lane: KeyLane, *keys: str, first: int = 1) -> int:
+    """Add messages; return how often the lane was submitted to a worker."""
+    return sum(lane.add(Delivery(b"", key, queue="q", tag=tag)) for tag, key in enumerate(keys, first))
+
+
+def lane_of(*keys: str, room: int | None = None, key=routing_key) -> KeyLane:
+    lane = KeyLane("q", key, WORKERS, room)
+    lane.attach("channel", 1)
+    deliver(lane, *keys)
+    return lane
+
+
+def test_a_key_that_waits_for_its_next_attempt_keeps_no_other_key_waiting() -> None:
+    lane = lane_of("poison", "a", "poison", "b")
+    lane.pause(lane.take(), "channel")
+    assert [lane.take().routing_key, lane.take().routing_key, lane.take()] == ["a", "b", None]
+
+
+def test_only_as_many_workers_are_called_as_there_are_keys_to_handle() -> None:
+    lane = KeyLane("q", routing_key, WORKERS, None)
+    lane.attach("channel", 1)
+    assert deliver(lane, "a", "a", "a") == 1
+    assert deliver(lane, *"bcdefg", first=4) == WORKERS - 1
+
+
+def test_acknowledgements_pass_a_slow_message_one_by_one() -> None:
+    lane = lane_of("slow", "a", "b", "c")
+    slow, *others = [lane.take() for _ in range(4)]
+    for each in others[:2]:
+        lane.finish(each, "channel")
+    assert lane.to_acknowledge() == [(2, False), (3, False)]
+    lane.finish(slow, "channel")
+    assert lane.to_acknowledge() == [(1, True)]  # the broker no longer knows 2 and 3
+    lane.finish(others[2], "channel")
+    assert lane.to_acknowledge() == [(4, True)]
+
+
+def test_a_failing_key_holds_a_bounded_part_of_the_prefetch() -> None:
+    lane = lane_of("poison", room=2)
+    message = lane.take()
+    lane.pause(message, "channel")
+    assert lane.take() is None
+    assert deliver(lane, "poison", first=2) == 0
+    assert not lane.is_full_behind(message)
+    assert deliver(lane, "poison", first=3) == 1  # tried at once, although its delay is not over
+    assert lane.is_full_behind(message)
+    assert lane.take() is message
+    assert not lane.resume(message, "channel")
+
+
+@pytest.mark.parametrize("key", [lambda message: message.headers["tenant"], lambda _: []])
+def test_a_message_without_a_key_is_alone_and_has_failed(key) -> None:
+    lane = KeyLane("q", lambda message: message.routing_key if message.tag != 2 else key(message), 3, None)
+    lane.attach("channel", 1)
+    deliver(lane, "a", "b", "c")
+    first = lane.take()
+    assert lane.take() is None
+    lane.finish(first, "channel")
+    alone = lane.take()
+    assert (alone.tag, type(alone.key_error) in {KeyError, TypeError}) == (2, True)
+    assert lane.take() is None
+    assert lane.finish(alone, "channel") == 1
+    assert lane.take().tag == 3
+
+
+def test_a_canary_waits_for_no_other_message_and_needs_no_key() -> None:
+    lane = KeyLane("q", lambda message: message.headers["tenant"], 3, None)
+    lane.attach("channel", 1)
+    for tag in (1, 2):
+        lane.add(Delivery(b"", "k", queue="q", decoded={"headers": {CANARY: "1"}}, tag=tag))
+    assert [lane.take().tag, lane.take().tag] == [1, 2]
+
+
+def test_a_lane_shows_what_is_in_hand_and_what_has_failed() -> None:
+    lane = lane_of("poison", "a", "poison", "b")
+    message = lane.take()
+    message.attempt += 1
+    lane.pause(message, "channel")
+    lane.finish(lane.take(), "channel")
+    assert Counter(each.routing_key for each in lane.unfinished) == {"poison": 1, "b": 1}
+    status = lane.status(0.0)
+    assert (status["waiting"], status["failures"], status["handled"]) == (3, 1, 1)
+    json.dumps(status)
+
+
+# ---- what the key is
+
+
+HASH = {"type": CONSISTENT_HASH}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "key"),
+    [
+        ({}, Message(b"", "k"), "k"),
+        ({"hash-header": "tenant"}, Message(b"", "k", headers={"tenant": "acme"}), "acme"),
+        ({"hash-header": "tenant"}, Message(b"", "k", headers={"tenant": [1, 2]}), "[1, 2]"),
+        ({"hash-header": "tenant"}, Message(b"", "k", headers={"tenant": Decimal("NaN")}), "Decimal('NaN')"),
+        ({"hash-header": "tenant"}, Message(b"", "k"), "None"),
+        ({"hash-property": "message_id"}, Message(b"", "k", message_id="m-1"), "m-1"),
+        ({"hash-property": "message_id"}, Message(b"", "k"), None),
+    ],
+)
+def test_the_key_is_what_the_exchange_hashes(arguments, message, key) -> None:
+    topology = Topology("/", exchanges=(Exchange("orders", CONSISTENT_HASH, arguments=arguments),))
+    assert key_of(topology, "orders")(message) == key
+
+
+def behind(*arguments: dict[str, str]) -> Topology:
+    rings = [Exchange(f"ring-{at}", CONSISTENT_HASH, arguments=each) for at, each in enumerate(arguments)]
+    bindings = [Binding("orders", ToExchange(each.name), "") for each in rings]
+    return Topology("/", exchanges=(Exchange("orders", "fanout"), *rings), bindings=tuple(bindings))
+
+
+def test_the_key_is_what_the_hash_exchange_behind_another_one_hashes() -> None:
+    message = Message(b"", "k", headers={"tenant": "acme"})
+    assert key_of(behind({"hash-header": "tenant"}), "orders")(message) == "acme"
+    assert key_of(behind(), "orders")(message) == "k"
+    with pytest.raises(InvalidValue, match="leads to exchanges that hash different parts of a message"):
+        key_of(behind({"hash-header": "tenant"}, {}), "orders")
+
+
+@pytest.mark.parametrize("kind", [Group, AsyncGroup])
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"order": "keys"}, "invalid order: got 'keys', expected 'queue' or 'key'"),
+        ({"key": len}, "a function with order='key', and None otherwise"),
+        ({"order": "key", "key": "tenant"}, "a function with order='key', and None otherwise"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_errors(kind, settings, text) -> None:
+    with pytest.raises(InvalidValue, match=text):
+        kind("amqp://host", exchange="orders", name="billing", **settings)
