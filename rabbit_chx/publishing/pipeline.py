@@ -93,6 +93,7 @@ class Pipeline:
         """Give an open publisher of a program that ends its time, and say what had none."""
         if self._guard.inherited:
             return
+        self.outbox.stop_accepting()  # daemon threads may go on publishing
         if not self.outbox.wait_until_settled(self._timeouts.close):
             pending = self.outbox.totals().pending
             log.error("the program ends while %s messages of an open publisher have no outcome", pending)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed
@@ -57,34 +53,6 @@ def test_the_callers_own_error_is_raised_and_accepted_messages_are_published(bro
     with pytest.raises(ZeroDivisionError):
         within(PATIENCE, work, "leaving the block")
     assert publisher.totals.confirmed == 1_000
-
-
-def test_a_missing_exchange_fails_the_messages_concerned_and_no_others(broker, topology):
-    """One in ten messages is unroutable, and one in fifty goes to a missing exchange."""
-    used = topology(queues=1)
-    missing = f"{used.exchange}.missing"
-    told, slowest = Counter(), [0.0]
-
-    def work(number):
-        for row in range(100):
-            kind = "missing" if row % 50 == number else "unroutable" if row % 10 == 3 else "healthy"
-            exchange = {"missing": missing, "unroutable": "amq.direct", "healthy": used.exchange}[kind]
-            began, text = time.monotonic(), "ok"
-            try:
-                publisher.publish(body(number * 100 + row), "nowhere", exchange=exchange, timeout=PATIENCE)
-            except PublishFailed as failed:
-                text = "312" if "312" in str(failed) else "404" if "404" in str(failed) else str(failed)
-            if kind == "healthy":
-                slowest[0] = max(slowest[0], time.monotonic() - began)
-            told[kind, text] += 1
-
-    with Publisher(broker.url, timeouts=Timeouts(retry=0.5)) as publisher, ThreadPoolExecutor(8) as threads:
-        list(threads.map(work, range(8)))
-    assert told == {("healthy", "ok"): 706, ("unroutable", "312"): 78, ("missing", "404"): 16}
-    assert publisher.totals.connections == 1
-    assert slowest[0] < 2
-    (rows,) = drain(broker.url, used.queues)
-    assert len(set(rows)) == 706
 
 
 def test_a_message_that_the_broker_refuses_is_found_among_others(broker, topology):

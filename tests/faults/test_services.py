@@ -1,0 +1,308 @@
+"""A service whose threads share a publisher, and whose callers act on what each call tells them."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from rabbit_chx.errors import PublishFailed
+from rabbit_chx.publishing import Outcome, Publisher, Timeouts, Totals
+from tests.faults.ledger import Ledger, body, drain
+from tests.faults.load import PATIENCE, wait_until
+
+pytestmark = pytest.mark.broker
+
+THREADS = 8
+ROWS = 20
+"""Messages of each thread, where the number matters."""
+RETRY = 4
+"""Seconds for which an unroutable message is retried: a healthy one that waits for it would take that long."""
+
+
+def kind_of(row):
+    """One in fifty messages goes to a missing exchange, and one in ten of the others is unroutable."""
+    return "missing" if row % 50 == 7 else "unroutable" if row % 10 == 3 else "healthy"
+
+
+def publish_from_threads(publisher, exchanges, kind=kind_of):
+    """Return what each call was told, by the kind of its message, and how long the slowest healthy one took."""
+    told, slowest, changing = Counter(), [0.0], threading.Lock()
+
+    def work(number):
+        for row in range(number * ROWS, (number + 1) * ROWS):
+            began, text = time.monotonic(), "ok"
+            try:
+                publisher.publish(body(row), "nowhere", exchange=exchanges[kind(row)], timeout=PATIENCE)
+            except PublishFailed as failed:
+                text = next((code for code in ("312", "404") if code in str(failed)), str(failed))
+            with changing:
+                told[kind(row), text] += 1
+                if kind(row) == "healthy":
+                    slowest[0] = max(slowest[0], time.monotonic() - began)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(work, range(THREADS)))
+    return told, slowest[0]
+
+
+def test_a_message_that_cannot_be_published_fails_its_own_call_and_delays_no_other(broker, topology, judge):
+    used = topology(queues=1)
+    exchanges = {"missing": f"{used.exchange}.missing", "unroutable": "amq.direct", "healthy": used.exchange}
+    with Publisher(broker.url, timeouts=Timeouts(retry=RETRY)) as publisher:
+        _, usual = publish_from_threads(publisher, exchanges, kind=lambda row: "healthy")
+        drain(broker.url, used.queues)
+        told, slowest = publish_from_threads(publisher, exchanges)
+    ledger = Ledger(THREADS * ROWS)
+    for row in range(THREADS * ROWS):
+        if kind_of(row) != "healthy":
+            ledger.outcomes[row] = Outcome.REJECTED if kind_of(row) == "missing" else Outcome.RETURNED
+    for rows in drain(broker.url, used.queues):
+        ledger.received.update(rows)
+    judge(
+        "8 threads, one message in ten unroutable, one in fifty to a missing exchange",
+        *(ledger, publisher.totals),
+        harmless="no loss is possible: what was in flight is sent again",
+        note=f"the slowest healthy call took {slowest:.2f} s, and {usual:.2f} s without the others",
+    )
+    assert told == {("healthy", "ok"): 140, ("unroutable", "312"): 16, ("missing", "404"): 4}
+    assert publisher.totals.connections == 1
+    assert slowest < max(2, 10 * usual)
+
+
+class Service:
+    """Threads that publish one message after the other; their callers retry where a message cannot have arrived."""
+
+    def __init__(self, publisher, timeout=None):
+        self._publisher, self._timeout = publisher, timeout
+        self._rows = itertools.count()
+        self._ending = threading.Event()
+        self.outcomes: dict[int, Outcome] = {}
+        self.retries = 0
+
+    @contextmanager
+    def running(self):
+        with ThreadPoolExecutor(THREADS) as threads:
+            running = [threads.submit(self._work) for _ in range(THREADS)]
+            try:
+                yield self
+            finally:
+                self._ending.set()
+            for each in running:
+                each.result(PATIENCE)
+
+    def until_confirmed(self, more=500):
+        """Wait until that many more messages are confirmed."""
+        wanted = self._publisher.totals.confirmed + more
+        wait_until(lambda: self._publisher.totals.confirmed >= wanted, "messages are confirmed")
+
+    def ledger(self, broker, queues):
+        """Compare what the callers were told with what the queues hold."""
+        ledger = Ledger(next(self._rows))
+        ledger.outcomes = {
+            row: outcome for row, outcome in self.outcomes.items() if outcome is not Outcome.CONFIRMED
+        }
+        for rows in drain(broker.url, queues, quiet=1):
+            ledger.received.update(rows)
+        return ledger
+
+    def _work(self):
+        while not self._ending.is_set():
+            row = next(self._rows)
+            self.outcomes[row] = self._publish(row)
+
+    def _publish(self, row):
+        while True:
+            try:
+                self._publisher.publish(body(row), f"customer-{row}", timeout=self._timeout)
+            except PublishFailed as failed:
+                if failed.may_have_arrived:
+                    return Outcome.UNKNOWN
+                self.retries += 1
+                if self._ending.wait(0.01):
+                    return Outcome.UNSENT
+            else:
+                return Outcome.CONFIRMED
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("what", "reconnect"), [("", 120), (" for longer than `reconnect`", 1)])
+def test_calls_tell_the_truth_about_a_broker_that_is_away(broker, topology, judge, what, reconnect):
+    used = topology()
+    publisher = Publisher(broker.url, used.exchange, timeouts=Timeouts(connect=1, reconnect=reconnect))
+    with publisher, Service(publisher).running() as service:
+        service.until_confirmed()
+        broker.kill()
+        try:
+            if reconnect == 1:
+                wait_until(lambda: service.retries > THREADS, "calls fail, and are retried")
+            else:
+                wait_until(lambda: publisher.totals.pending == THREADS, "every call waits")
+                time.sleep(3)
+        finally:
+            broker.restart()
+        service.until_confirmed()
+    ledger = service.ledger(broker, used.queues)
+    judge(
+        f"8 threads, broker away{what}",
+        *(ledger, publisher.totals),
+        harmless="see the control of kill -9",
+        note=f"{service.retries:,} calls retried by their callers" if service.retries else "",
+    )
+    assert bool(ledger.outcomes) == (reconnect == 1)
+
+
+@pytest.mark.long
+def test_a_withdrawn_message_is_not_duplicated_by_its_callers_retry(broker, topology, judge, alarm):
+    used = topology()
+    publisher = Publisher(broker.url, used.exchange)
+    with publisher, Service(publisher, timeout=0.2).running() as service:
+        service.until_confirmed()
+        alarm("memory", raised=True)
+        wait_until(lambda: service.retries >= 5 * THREADS, "messages are withdrawn, and retried")
+        alarm("memory", raised=False)
+        service.until_confirmed()
+    assert publisher.totals.blocked_seconds
+    ledger = service.ledger(broker, used.queues)
+    judge(
+        "8 threads, memory alarm, timeouts and retries by the callers",
+        *(ledger, publisher.totals),
+        harmless="no loss is possible: the connection survives",
+        note=f"{service.retries:,} messages withdrawn and published again",
+    )
+    assert ledger.duplicated == 0
+
+
+SERVING = """
+import itertools, os, signal, sys, threading
+from rabbit_chx.publishing import Publisher, Timeouts
+url, exchange, call, at_sigterm = sys.argv[1:]
+if at_sigterm == "sys.exit":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+publisher = Publisher(url, exchange, timeouts=Timeouts(close=600))
+rows = itertools.count()
+
+def work():
+    while True:
+        row = next(rows)
+        getattr(publisher, call)(b"%d " % row + bytes(20_000), "customer-%d" % row)
+        os.write(1, b"%d\\n" % row)
+
+publisher.open()
+for _ in range(8):
+    threading.Thread(target=work, daemon=True).start()
+while True:
+    signal.pause()
+"""
+
+ENDING = """
+import os, sys
+from rabbit_chx.publishing import Publisher
+url, exchange, end = sys.argv[1:]
+publisher = Publisher(url, exchange)
+publisher.open()
+publisher.bulk().add_many([b"%d " % row for row in range(20_000)], "k")
+eval(end)(0)
+"""
+
+FORKING = """
+import itertools, os, sys, threading
+from rabbit_chx.publishing import Publisher
+publisher = Publisher(*sys.argv[1:])
+
+def publish(row):
+    publisher.publish(b"%d " % row, "k")
+    os.write(1, b"%d\\n" % row)
+
+def work():
+    while not ending.is_set():
+        publish(next(rows))
+
+publisher.open()
+rows, ending = itertools.count(200), threading.Event()
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads:
+    thread.start()
+while publisher.totals.confirmed < 200:
+    ending.wait(0.01)
+child = os.fork()
+if not child:
+    with publisher:
+        for row in range(200):
+            publish(row)
+    sys.exit()
+status = os.waitpid(child, 0)[1]
+ending.set()
+for thread in threads:
+    thread.join()
+publisher.close()
+sys.exit(status)
+"""
+
+
+def said_by(program, *arguments, interrupt=False):
+    """Run a program that prints the rows whose calls have returned; with `interrupt`, send it SIGTERM after 500."""
+    command = [sys.executable, "-W", "ignore", "-c", program, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        said = set()
+        try:
+            if interrupt:
+                said |= {int(line) for line in itertools.islice(process.stdout, 500)}
+                process.send_signal(signal.SIGTERM)
+            said |= {int(line) for line in process.communicate(timeout=PATIENCE)[0].split()}
+        finally:
+            process.kill()
+    return said, process.returncode
+
+
+def compared(broker, used, said):
+    """Compare the rows that a program took for confirmed with what the queues hold; the others may have arrived."""
+    ledger = Ledger()
+    for rows in drain(broker.url, used.queues, quiet=1):
+        ledger.received.update(rows)
+    ledger.taken_in = max(said | set(ledger.received)) + 1
+    ledger.outcomes = dict.fromkeys(set(range(ledger.taken_in)) - said, Outcome.UNKNOWN)
+    return ledger
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("at_sigterm", ["the default action", "sys.exit"])
+def test_what_was_confirmed_before_a_sigterm_has_arrived(broker, topology, judge, at_sigterm):
+    used, other = topology(), topology()
+    said, status = said_by(SERVING, broker.url, used.exchange, "publish", at_sigterm, interrupt=True)
+    assert status == (0 if at_sigterm == "sys.exit" else -signal.SIGTERM)
+    accepted, _ = said_by(SERVING, broker.url, other.exchange, "submit", "the default action", interrupt=True)
+    ledger = compared(broker, used, said)
+    judge(
+        f"8 threads, SIGTERM with {at_sigterm}",
+        *(ledger, Totals(unknown=len(ledger.outcomes))),
+        control=compared(broker, other, accepted),
+    )
+
+
+@pytest.mark.long
+def test_what_was_accepted_before_a_program_ends_arrives(broker, topology, judge):
+    used, other = topology(), topology()
+    for end, exchange in (("sys.exit", used.exchange), ("os._exit", other.exchange)):
+        assert said_by(ENDING, broker.url, exchange, end) == (set(), 0)
+    accepted = set(range(20_000))
+    ledger, control = compared(broker, used, accepted), compared(broker, other, accepted)
+    judge("a program ends without closing its publisher", ledger, Totals(), control=control)
+
+
+@pytest.mark.long
+def test_what_a_forked_process_and_its_parent_publish_arrives(broker, topology, judge):
+    used = topology()
+    said, status = said_by(FORKING, broker.url, used.exchange)
+    assert status == 0
+    assert said >= set(range(200))
+    why = "no loss is possible: the child has a connection of its own"
+    judge("8 threads, fork", compared(broker, used, said), Totals(), harmless=why)
