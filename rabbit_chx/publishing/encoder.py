@@ -67,8 +67,9 @@ class Encoder:
         properties: Mapping[str, Any],
     ) -> Encoded:
         """Encode one message."""
+        # In the order of `many`: of several invalid values, both name the same one.
+        checked, key = checked_body(body, self.max_message_bytes), shortstr(routing_key, "routing key")
         target = self._exchange if exchange is None else shortstr(exchange, "exchange")
-        key, checked = shortstr(routing_key, "routing key"), checked_body(body, self.max_message_bytes)
         plain = self._plain_fits and not (properties or headers)
         return target, key, self._plain if plain else self._encode(properties, headers), checked
 
