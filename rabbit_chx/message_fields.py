@@ -7,7 +7,7 @@ Spark, of a write or of a read, is one entry here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -69,8 +69,8 @@ class _ToPylist(Protocol):
 
 
 V = TypeVar("V")
-Column: TypeAlias = V | list[V] | tuple[V, ...] | _ToList | _ToPylist
-"""One value for all rows, or one for each row."""
+Column: TypeAlias = V | Sequence[V] | _ToList | _ToPylist
+"""One value for all rows, or a list, tuple or array with one for each row."""
 
 
 class PropertyColumns(TypedDict, total=False):

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Final, Self
 
 from rabbit_chx.errors import InvalidValue
+
+HEARTBEAT: Final = 10
+"""Seconds between the heartbeats of a client with a thread of its own, by default: the broker and the client notice a dead
+connection within about 30 seconds."""
+HEARTBEAT_OF_CALLER: Final = 60
+"""The same where heartbeats are sent only while the caller uses the client, who may be busy for two of these intervals."""
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,10 @@ class BrokerUrl:
         return cls._parse(url, {"amqp", "amqps"}, "amqp://user:password@host:5672/vhost, or amqps://")
 
     @classmethod
-    def several(cls, url: str | BrokerUrl | Sequence[str | BrokerUrl]) -> tuple[BrokerUrl, ...]:
-        """Parse the URL, or the URLs, of a client, which it tries in turn.
+    def several(
+        cls, url: str | BrokerUrl | Sequence[str | BrokerUrl], *, streams: bool = False
+    ) -> tuple[BrokerUrl, ...]:
+        """Parse the URL, or the URLs, of a client, which it tries in turn; with ``streams``, as `for_streams` does.
 
         Raises:
             InvalidValue: a text is not such a URL, or there is none.
@@ -88,7 +90,7 @@ class BrokerUrl:
             raise InvalidValue("broker URL", type(url).__name__, "a str or a list of str")
         if not urls:
             raise InvalidValue("broker URL", "an empty list", "one or more URLs")
-        return tuple(map(cls.parse, urls))
+        return tuple(map(cls.for_streams if streams else cls.parse, urls))
 
     @classmethod
     def for_streams(cls, url: str | BrokerUrl, *, port: int = 0) -> BrokerUrl:

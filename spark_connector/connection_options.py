@@ -13,6 +13,7 @@ from typing import ClassVar, Final
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.publishing import BrokerUrl
+from rabbit_chx.timeouts import HEARTBEAT
 from spark_connector.option_table import (
     OptionTable,
     flag,
@@ -108,7 +109,10 @@ class AmqpOptions(ConnectionOptions):
     """How to reach the broker over AMQP."""
 
     heartbeat_seconds: int = integer(
-        CONNECTION, 30, "Interval of heartbeats, which are sent even while Spark computes.", most=65_535
+        CONNECTION,
+        HEARTBEAT,
+        "Interval of heartbeats, which are sent even while Spark computes.",
+        most=65_535,
     )
 
 

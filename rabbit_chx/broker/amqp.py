@@ -13,6 +13,7 @@ from rabbit_chx.broker.credentials import Credentials, check_credentials, login
 from rabbit_chx.broker.reasons import why_down, why_reset
 from rabbit_chx.broker.tls import default_context, warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.timeouts import HEARTBEAT_OF_CALLER
 from rabbit_chx.urls import BrokerUrl
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def parameters_of(
     *,
     name: str = "rabbit-chx",
     timeout: float = 5.0,
-    heartbeat: int = 60,
+    heartbeat: int = HEARTBEAT_OF_CALLER,
     blocked_timeout: float = 60.0,
     credentials: Credentials | None = None,
     tls: ssl.SSLContext | None = None,
@@ -69,7 +70,7 @@ def connect(
     *,
     name: str = "rabbit-chx",
     timeout: float = 5.0,
-    heartbeat: int = 60,
+    heartbeat: int = HEARTBEAT_OF_CALLER,
     credentials: Credentials | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> pika.BlockingConnection:

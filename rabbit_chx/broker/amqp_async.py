@@ -9,6 +9,7 @@ from rabbit_chx.broker.credentials import Credentials, login
 from rabbit_chx.broker.reasons import Reason, why_external_refused, why_rejected, why_unreachable
 from rabbit_chx.broker.tls import default_context, warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, MissingDependency
+from rabbit_chx.timeouts import HEARTBEAT_OF_CALLER
 from rabbit_chx.urls import BrokerUrl
 
 try:
@@ -31,7 +32,7 @@ async def connect(
     url: str | BrokerUrl,
     *,
     name: str = "rabbit-chx",
-    heartbeat: int = 60,
+    heartbeat: int = HEARTBEAT_OF_CALLER,
     credentials: Credentials | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> aio_pika.abc.AbstractConnection:

@@ -20,7 +20,7 @@ from rabbit_chx.consuming.queues.keys import KeyFunction, key_source
 from rabbit_chx.consuming.queues.sources import queue_source
 from rabbit_chx.consuming.settings import OnFailure, Order, Settings
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.timeouts import DEFAULTS, Timeouts
+from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, Timeouts
 from rabbit_chx.urls import BrokerUrl
 
 
@@ -43,7 +43,7 @@ class Options:
         on_failure: OnFailure = "stop",
         parking_queue: str | None = None,
         timeouts: Timeouts = DEFAULTS,
-        heartbeat: int = 10,
+        heartbeat: int = HEARTBEAT,
         consumer_timeout: float | None = None,
         failover_only: bool = False,
         management: Management | str | None = None,

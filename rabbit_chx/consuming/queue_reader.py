@@ -34,7 +34,7 @@ from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.message import Message
 from rabbit_chx.names import check_name
 from rabbit_chx.releases import Release
-from rabbit_chx.timeouts import DEFAULTS, Timeouts
+from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, Timeouts
 from rabbit_chx.urls import BrokerUrl
 
 _TICK: Final = 0.5
@@ -84,7 +84,7 @@ class QueueReader:
         *,
         prefetch: int = 1_000,
         timeouts: Timeouts = DEFAULTS,
-        heartbeat: int = 60,
+        heartbeat: int = HEARTBEAT,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
         connection_name: str = "rabbit-chx queue reader",

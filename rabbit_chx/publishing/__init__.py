@@ -10,7 +10,7 @@ from __future__ import annotations
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.tls import context as tls_context
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed, RabbitChxError
-from rabbit_chx.message_fields import ROUTING_HEADERS, Headers, Properties
+from rabbit_chx.message_fields import ROUTING_HEADERS, Headers, Properties, PropertyColumns
 from rabbit_chx.publishing.access import check_access
 from rabbit_chx.publishing.async_publisher import AsyncPublisher
 from rabbit_chx.publishing.bulk import Bulk
@@ -31,6 +31,7 @@ __all__ = [
     "Headers",
     "Outcome",
     "Properties",
+    "PropertyColumns",
     "PublishFailed",
     "Publisher",
     "RabbitChxError",

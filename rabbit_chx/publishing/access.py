@@ -40,20 +40,11 @@ def check_access(
         BrokerUnavailable: no broker accepted the connection, or the connection was lost.
         InvalidValue: an exchange is missing, or the user may not publish to it.
     """
-    failed: list[BrokerUnavailable] = []
-    for one in [url] if isinstance(url, (str, BrokerUrl)) else url:
-        try:
-            connection = connect(one, name=connection_name, timeout=timeout, credentials=credentials, tls=tls)
-        except BrokerUnavailable as error:
-            failed.append(error)
-            continue
-        where = str(BrokerUrl.parse(one))
-        with connection:
-            for exchange in exchanges:
-                _check_exchange(connection, exchange, where)
-        return
-    permanent = all(error.permanent for error in failed)
-    raise BrokerUnavailable("; ".join(map(str, failed)), permanent=permanent)
+    urls = BrokerUrl.several(url)
+    where = ", ".join(map(str, urls))
+    with connect(urls, name=connection_name, timeout=timeout, credentials=credentials, tls=tls) as connection:
+        for exchange in exchanges:
+            _check_exchange(connection, exchange, where)
 
 
 def _check_exchange(connection: pika.BlockingConnection, exchange: str, where: str) -> None:

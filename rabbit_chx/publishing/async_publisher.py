@@ -12,12 +12,12 @@ from typing import Any, Final, Self, Unpack
 
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.errors import RabbitChxError
-from rabbit_chx.message_fields import Headers, Properties
+from rabbit_chx.message_fields import Headers, Properties, PropertyColumns
 from rabbit_chx.publishing.encoder import HeaderColumn
 from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
 from rabbit_chx.publishing.publisher import MAX_IN_FLIGHT, Publisher
 from rabbit_chx.publishing.receipts import publish_failed, unconfirmed
-from rabbit_chx.timeouts import DEFAULTS, Timeouts
+from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, Timeouts
 from rabbit_chx.urls import BrokerUrl
 
 _PAUSE: Final = 0.002
@@ -40,7 +40,7 @@ class AsyncPublisher:
         max_in_flight: int = MAX_IN_FLIGHT,
         max_message_bytes: int | None = None,
         timeouts: Timeouts = DEFAULTS,
-        heartbeat: int = 30,
+        heartbeat: int = HEARTBEAT,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
         connection_name: str = "rabbit-chx publisher",
@@ -131,7 +131,7 @@ class AsyncPublisher:
         exchange: str | Iterable[str | bytes] | None = None,
         headers: HeaderColumn = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as in Publisher
-        **properties: Any,
+        **properties: Unpack[PropertyColumns],
     ) -> Totals:
         """Publish a batch given by columns, and return when the broker has confirmed each message: see `Publisher.publish_many`."""
         publisher = self._publisher

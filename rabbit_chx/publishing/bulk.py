@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from heapq import nsmallest
 from itertools import repeat
-from typing import Any, Final, Protocol, Self, Unpack
+from typing import Final, Protocol, Self, Unpack
 
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed, RabbitChxError
-from rabbit_chx.message_fields import Headers, Properties
+from rabbit_chx.message_fields import Headers, Properties, PropertyColumns
 from rabbit_chx.publishing.encoder import Columns, Encoded, Encoder, HeaderColumn
 from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
 from rabbit_chx.publishing.outbox import Outbox, log_errors
@@ -106,7 +106,7 @@ class Bulk:
         *,
         exchange: str | Iterable[str | bytes] | None = None,
         headers: HeaderColumn = None,
-        **properties: Any,
+        **properties: Unpack[PropertyColumns],
     ) -> range:
         """Accept a batch given by columns and return its rows.
 

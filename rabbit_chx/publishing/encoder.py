@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from rabbit_chx.hashing import shortstr
+from rabbit_chx.message_fields import Headers
 from rabbit_chx.publishing.batch_columns import (
     body_column,
     checked_body,
@@ -19,7 +20,7 @@ from rabbit_chx.publishing.properties import DEFAULT_FRAME_MAX, encode_propertie
 _MAX_MESSAGE: Final = 16 << 20
 _MAX_MESSAGE_BEFORE_4: Final = 128 << 20
 
-HeaderColumn: TypeAlias = "Mapping[str, Any] | Iterable[Mapping[str, Any] | None] | None"
+HeaderColumn: TypeAlias = Headers | Iterable[Headers | None] | None
 """The headers of all rows of a batch, or a column of them."""
 Encoded: TypeAlias = tuple[bytes, bytes, bytes, bytes]
 """Exchange, routing key, properties and body, as they are sent."""

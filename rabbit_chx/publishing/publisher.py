@@ -24,14 +24,14 @@ from rabbit_chx.broker.credentials import Credentials, check_credentials
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
-from rabbit_chx.message_fields import Headers, Properties
+from rabbit_chx.message_fields import Headers, Properties, PropertyColumns
 from rabbit_chx.publishing.attempts import Address
 from rabbit_chx.publishing.bulk import Bulk
 from rabbit_chx.publishing.encoder import Encoder, HeaderColumn
 from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
 from rabbit_chx.publishing.pipeline import Pipeline
 from rabbit_chx.publishing.receipts import Confirmation, Receipt, publish_failed, unconfirmed
-from rabbit_chx.timeouts import DEFAULTS, Timeouts
+from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, Timeouts
 from rabbit_chx.urls import BrokerUrl
 
 MAX_IN_FLIGHT: Final = 5_000
@@ -68,7 +68,7 @@ class Publisher:
         max_in_flight: int = MAX_IN_FLIGHT,
         max_message_bytes: int | None = None,
         timeouts: Timeouts = DEFAULTS,
-        heartbeat: int = 30,
+        heartbeat: int = HEARTBEAT,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
         connection_name: str = "rabbit-chx publisher",
@@ -185,7 +185,7 @@ class Publisher:
         exchange: str | Iterable[str | bytes] | None = None,
         headers: HeaderColumn = None,
         timeout: float | None = None,
-        **properties: Any,
+        **properties: Unpack[PropertyColumns],
     ) -> Totals:
         """Publish a batch given by columns, and return when the broker has confirmed each message.
 

@@ -16,18 +16,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, Final, Self, Unpack
+from typing import Final, Self, Unpack
 
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
-from rabbit_chx.message_fields import Headers, Properties
+from rabbit_chx.message_fields import Headers, Properties, PropertyColumns
 from rabbit_chx.publishing.messages import Totals
 from rabbit_chx.streams.link import Link
 from rabbit_chx.streams.messages.encode import encode_messages
 from rabbit_chx.streams.protocol.answers import Refusals, reason
 from rabbit_chx.streams.protocol.opening import connect
 from rabbit_chx.streams.protocol.requests import max_message
-from rabbit_chx.timeouts import DEFAULTS, Timeouts
+from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT_OF_CALLER, Timeouts
 from rabbit_chx.urls import BrokerUrl
 
 _LOT: Final = 1_000
@@ -51,7 +51,7 @@ class StreamPublisher:
         tls: ssl.SSLContext | None = None,
         follow_advertised: bool = False,
         connection_name: str = "rabbit-chx stream publisher",
-        heartbeat: int = 60,
+        heartbeat: int = HEARTBEAT_OF_CALLER,
         timeouts: Timeouts = DEFAULTS,
     ) -> None:
         """Prepare a publisher; `open`, or a ``with`` block, connects.
@@ -180,7 +180,7 @@ class StreamPublisher:
         *,
         headers: Headers | Iterable[Headers | None] | None = None,
         first_id: int | None = None,
-        **properties: Any,
+        **properties: Unpack[PropertyColumns],
     ) -> int:
         """Publish messages in order, wait until the broker has confirmed all, and return the last publishing id.
 

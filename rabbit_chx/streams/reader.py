@@ -29,7 +29,7 @@ from rabbit_chx.streams.messages.message import decode
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.opening import connect
 from rabbit_chx.streams.protocol.requests import OffsetSpec
-from rabbit_chx.timeouts import DEFAULTS, Timeouts
+from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT_OF_CALLER, Timeouts
 from rabbit_chx.urls import BrokerUrl
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class StreamReader:
         max_items: int = MAX_ITEMS,
         max_batch_bytes: int | None = None,
         connection_name: str = "rabbit-chx stream reader",
-        heartbeat: int = 60,
+        heartbeat: int = HEARTBEAT_OF_CALLER,
         timeouts: Timeouts = DEFAULTS,
     ) -> None:
         """Prepare a reader; `open`, or a ``with`` block, connects.

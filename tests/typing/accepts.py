@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, assert_type
 
+import numpy as np
+
 import rabbit_chx.report as pictures
 from rabbit_chx import (
     AnyOf,
@@ -98,6 +100,9 @@ def keep(failure: Failure) -> None:
 with Publisher("amqp://localhost", "orders") as publisher:
     publisher.publish(b"body", "customer-42", timeout=5)
     assert_type(publisher.publish_many([b"one", b"two"], ["a", "b"]), Totals)
+    kinds, sizes = ["created", "paid"], [1, 2]
+    publisher.publish_many([b"one", b"two"], type=kinds, priority=sizes, content_type="text/plain")
+    publisher.publish_many([b"one", b"two"], type=np.array(kinds), headers=[{"size": size} for size in sizes])
     assert_type(publisher.submit(b"body", "customer-42").result(), None)
     with publisher.bulk(on_failure=keep) as bulk:
         assert_type(bulk.add(b"body", "customer-42"), int)

@@ -27,6 +27,8 @@ spread(ring, ["key"])  # type: ignore[arg-type]
 plan(load("topology.yaml"))  # type: ignore[call-arg]
 Publisher("amqp://localhost", "orders", heartbeat="30")  # type: ignore[arg-type]
 Publisher("amqp://localhost", "orders").publish({"a": 1}, "key")  # type: ignore[arg-type]
+Publisher("amqp://localhost", "orders").publish_many([b"a"], contenttype="x")  # type: ignore[call-arg]
+Publisher("amqp://localhost", "orders").publish_many([b"a"], priority=["high"])  # type: ignore[list-item]
 
 spark_connector.queue_of("customer", ["q0", "q1"])  # type: ignore[arg-type]
 spark_connector.spread(["a"], "customer", exchange)  # type: ignore[arg-type]

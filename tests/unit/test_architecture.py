@@ -87,6 +87,7 @@ WITH_ROOMS = {"rabbit_chx", "rabbit_chx.consuming", "rabbit_chx.streams", "spark
 
 OPEN_TO_SPARK = {"rabbit_chx", "rabbit_chx.errors", "rabbit_chx.lazy_exports", "rabbit_chx.kernel"} | {
     "rabbit_chx.message_fields",
+    "rabbit_chx.timeouts",
     *(f"rabbit_chx.{name}" for name in ("consuming", "publishing", "streams", "topology")),
 }
 ON_SPARK = {"pyspark", "pyspark_rabbitmq", "spark_connector"}

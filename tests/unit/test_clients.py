@@ -20,7 +20,7 @@ from rabbit_chx.consuming import AsyncGroup, Group, QueueReader
 from rabbit_chx.message_fields import Headers
 from rabbit_chx.publishing import AsyncPublisher, Publisher
 from rabbit_chx.streams import StreamPublisher, StreamReader
-from rabbit_chx.timeouts import DEFAULTS, Timeouts
+from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, HEARTBEAT_OF_CALLER, Timeouts
 from rabbit_chx.urls import BrokerUrl
 
 CLIENTS = {
@@ -51,11 +51,8 @@ SAME = {
 }
 """Parameter -> type, in every client."""
 DEFAULT = {"timeouts": DEFAULTS, "credentials": None, "tls": None}
-COLUMNS = {
-    *((client, "publish_many", "properties") for client in (Publisher, AsyncPublisher, StreamPublisher)),
-    *((client, "publish_many", "headers") for client in (Publisher, AsyncPublisher)),
-}
-"""Where a value is one for all messages or a column of any kind (a list, a tuple, an Arrow array)."""
+WITHOUT_THREAD = {StreamReader, StreamPublisher}
+"""Clients that send heartbeats only while they are used."""
 WITH_HEADERS = {(client, "__init__", "properties") for client in (Publisher, AsyncPublisher)}
 """Where a mapping has the properties and the headers."""
 
@@ -88,6 +85,8 @@ def test_parameters_have_the_names_and_types_of_all_clients(client: type) -> Non
     assert {name: hints(client.__init__).get(name) for name in SAME} == SAME
     assert hints(client.__init__)["connection_name"] in {str, str | None}  # None names the group
     assert {name: parameters[name].default for name in DEFAULT} == DEFAULT
+    seconds = HEARTBEAT_OF_CALLER if client in WITHOUT_THREAD else HEARTBEAT
+    assert parameters["heartbeat"].default == seconds
     assert all(
         parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
         for name in {*SAME, "connection_name"} - {"url"}
@@ -102,7 +101,7 @@ def test_a_signature_says_which_types_it_takes(client: type) -> None:
         for name, hint in hints(function).items()
         if Any in parts(hint)
     }
-    assert vague <= COLUMNS | WITH_HEADERS
+    assert vague <= WITH_HEADERS
 
 
 @pytest.mark.parametrize(("client", "package"), CLIENTS.items())

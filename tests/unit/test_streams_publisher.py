@@ -155,15 +155,47 @@ def test_a_missing_confirm_is_an_error_that_says_how_long_it_took(servers: Serve
         publisher.publish_many([b"a"])
 
 
-def test_servers_are_tried_in_turn_until_one_refuses_for_good(servers: Servers) -> None:
-    servers.down = {"first", "second"}
-    with pytest.raises(StreamUnavailable, match="second is down"):
-        connect([FIRST, SECOND])
+def test_servers_are_tried_in_turn_even_after_one_that_refuses_for_good(servers: Servers) -> None:
     servers.refusing = {"first"}
-    with pytest.raises(StreamUnavailable, match="first refuses"):
+    connect([FIRST, SECOND])
+    assert [host for host, _ in servers.opened] == ["second"]
+    servers.down = {"second"}
+    with pytest.raises(StreamUnavailable, match="first refuses; second is down") as found:
         connect([FIRST, SECOND])
-    with pytest.raises(InvalidValue, match="invalid broker URL: got 'an empty list', expected one or more"):
-        connect([])
+    assert not found.value.permanent
+    servers.refusing = {"first", "second"}
+    with pytest.raises(StreamUnavailable, match="first refuses; second refuses") as found:
+        connect([FIRST, SECOND])
+    assert found.value.permanent
+
+
+@pytest.mark.parametrize("given", [[], "amqp://first/a/b", 7, [7]])
+def test_addresses_of_streams_are_checked_like_those_of_any_client(given: Any) -> None:
+    with pytest.raises(InvalidValue, match="invalid broker URL: got"):
+        connect(given)
+
+
+def test_servers_that_do_not_answer_share_the_time_to_connect(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, waited = [100.0], []
+
+    def hang(_: object, *, within: float, **__: object) -> None:
+        waited.append(within)
+        now[0] += within
+        raise StreamUnavailable("no answer", "unreachable")
+
+    monkeypatch.setattr("rabbit_chx.streams.protocol.opening.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("rabbit_chx.streams.protocol.opening.StreamConnection", hang)
+    with pytest.raises(StreamUnavailable):
+        connect([FIRST, SECOND, FIRST, SECOND], timeout=10)
+    assert waited == [2.5, 2.5, 2.5, 2.5]
+    with pytest.raises(StreamUnavailable):
+        connect([FIRST] * 12, timeout=10)
+    assert waited[-1] == 1.0  # each is tried
+    with pytest.raises(StreamUnavailable):
+        connect([FIRST, SECOND], timeout=0.5)
+    assert waited[-2:] == [0.5, 0.5]
 
 
 def test_a_write_of_spark_passes_its_addresses_and_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ from rabbit_chx.streams.protocol.calls import Calls
 from rabbit_chx.streams.protocol.handshake import shake_hands
 from rabbit_chx.streams.protocol.requests import Batch, OffsetSpec, name, u8, u16, u64
 from rabbit_chx.streams.protocol.wire import open_wire
+from rabbit_chx.timeouts import HEARTBEAT_OF_CALLER
 from rabbit_chx.urls import BrokerUrl
 
 _T = TypeVar("_T")
@@ -58,20 +59,23 @@ class StreamConnection:
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
         connection_name: str = "rabbit-chx",
-        heartbeat: int = 60,
+        heartbeat: int = HEARTBEAT_OF_CALLER,
         timeout: float = 10.0,
+        within: float | None = None,
     ) -> None:
+        """Open the connection, each step within ``within`` seconds, by default ``timeout``."""
         self.url: BrokerUrl = BrokerUrl.for_streams(url)
         self.timeout: float = timeout
         """Seconds to wait for the broker's answer."""
-        wire = open_wire(self.url, tls, timeout)
-        self._calls = Calls(wire, timeout)
+        wire = open_wire(self.url, tls, within or timeout)
+        self._calls = Calls(wire, within or timeout)
         self._calls.on_moved = self._drop
         try:
             release, node = shake_hands(self._calls, self.url, credentials, connection_name, heartbeat)
         except BaseException:
             wire.close()
             raise
+        self._calls.timeout = timeout
         self.release: str = release
         """The release of RabbitMQ, such as ``"4.3.6"``."""
         self.node: Node | None = node

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from rabbit_chx.broker.credentials import Credentials
-from rabbit_chx.errors import InvalidValue, StreamUnavailable
+from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams.protocol.answers import Node, reason
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.permissions import publishing, reading
+from rabbit_chx.timeouts import HEARTBEAT_OF_CALLER
 from rabbit_chx.urls import BrokerUrl
 
 _TRIES: Final = 20
 """The maximum number of connections through a load balancer to find a node with the stream."""
+_LEAST: Final = 1.0
+"""Seconds that each attempt has, even where earlier ones took the time of all."""
+
+
+class _Opened(Protocol):
+    def __call__(self, url: BrokerUrl, /, *, within: float) -> StreamConnection:
+        """Connect to an address within some seconds."""
 
 
 def connect(
@@ -28,7 +37,7 @@ def connect(
     tls: ssl.SSLContext | None = None,
     credentials: Credentials | None = None,
     connection_name: str = "rabbit-chx",
-    heartbeat: int = 60,
+    heartbeat: int = HEARTBEAT_OF_CALLER,
     timeout: float = 10.0,
 ) -> StreamConnection:
     """Connect to the stream port of a broker.
@@ -45,12 +54,12 @@ def connect(
         connection_name: the connection's name in the broker's list.
         heartbeat: the heartbeat interval in seconds, if the URL does not contain it; 0 disables heartbeats. The broker may ask for a
             shorter one.
-        timeout: seconds for opening a connection, and for each answer.
+        timeout: seconds for opening a connection, which the addresses share, and for each answer.
 
     Raises:
         StreamUnavailable: the connection did not open; the message has the reason.
     """
-    opened: Callable[[BrokerUrl], StreamConnection] = partial(
+    opened: _Opened = partial(
         StreamConnection,
         tls=tls,
         credentials=credentials,
@@ -60,38 +69,32 @@ def connect(
     )
     if stream is not None:
         opened = partial(_with_stream, opened, stream=stream, leader=leader, follow=follow_advertised)
-    return _first(opened, url)
+    return _first(opened, BrokerUrl.several(url, streams=True), timeout)
 
 
-def _first(
-    opened: Callable[[BrokerUrl], StreamConnection], url: str | BrokerUrl | Sequence[str | BrokerUrl]
-) -> StreamConnection:
-    """Try the URLs in turn until one opens, or refuses for a reason that is not temporary."""
-    urls = [url] if isinstance(url, (str, BrokerUrl)) else url
-    if not urls:
-        raise InvalidValue("broker URL", "an empty list", "one or more URLs")
-    *others, last = map(BrokerUrl.for_streams, urls)
-    for one in others:
+def _first(opened: _Opened, urls: Sequence[BrokerUrl], timeout: float) -> StreamConnection:
+    """Try each address until one opens. They share the time, so that one that does not answer leaves time for the others."""
+    deadline = time.monotonic() + timeout
+    failed: list[StreamUnavailable] = []
+    for number, url in enumerate(urls):
+        share = (deadline - time.monotonic()) / (len(urls) - number)
         try:
-            return opened(one)
+            return opened(url, within=min(max(share, _LEAST), timeout))
         except StreamUnavailable as error:
-            if error.permanent:
-                raise
-    return opened(last)
+            failed.append(error)
+    if len(failed) == 1:
+        raise failed[0]
+    told = next((error for error in failed if not error.permanent), failed[-1])
+    raise StreamUnavailable("; ".join(map(str, failed)), told.problem, told.stream)
 
 
 def _with_stream(
-    open_at: Callable[[BrokerUrl], StreamConnection],
-    url: BrokerUrl,
-    stream: str,
-    *,
-    leader: bool,
-    follow: bool,
+    open_at: _Opened, url: BrokerUrl, *, stream: str, leader: bool, follow: bool, within: float
 ) -> StreamConnection:
     """Open connections until one leads to a node with the stream."""
-    place = url
+    place, deadline = url, time.monotonic() + within
     for _ in range(2 if follow else _TRIES):
-        connection = open_at(place)
+        connection = open_at(place, within=max(deadline - time.monotonic(), min(_LEAST, within)))
         try:
             nodes = _nodes(connection, stream, leader=leader)
         except BaseException:
