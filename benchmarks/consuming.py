@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import count
+from operator import attrgetter
 from typing import Any
 
 import pika
@@ -85,15 +86,20 @@ def plain(url: str, prefetch: int, handler: Stopwatch, *, at_once: bool = False)
             handled.clear()
 
 
-def group(url: str, prefetch: int, handler: Stopwatch) -> None:
+def group(url: str, prefetch: int, handler: Stopwatch, **settings: Any) -> None:
     """Consume as the only member of a group."""
-    member = Group(url, exchange=EXCHANGE, name="benchmark", queues=QUEUES, prefetch=prefetch)
+    member = Group(url, exchange=EXCHANGE, name="benchmark", queues=QUEUES, prefetch=prefetch, **settings)
     handler.done = member.stop
     member.run(handler)
 
 
-PLAIN, BATCHED = "pika", "pika, acks in batches"
-WAYS = {PLAIN: plain, BATCHED: partial(plain, at_once=True), "group": group}
+PLAIN, BATCHED, GROUP = "pika", "pika, acks in batches", "group"
+WAYS = {
+    PLAIN: plain,
+    BATCHED: partial(plain, at_once=True),
+    GROUP: group,
+    "group, order=key": partial(group, order="key", key=attrgetter("routing_key")),
+}
 
 
 def run(broker: Broker, messages: int, size: int, rounds: int) -> dict[int, dict[str, list[Stopwatch]]]:
@@ -131,7 +137,7 @@ def report_of(found: dict[int, dict[str, list[Stopwatch]]]) -> list[dict[str, An
                 "way": way,
                 **medians(turns),
             }
-            for name, other in (("pika", ways[PLAIN]), ("batches", ways[BATCHED])):
+            for name, other in (("pika", ways[PLAIN]), ("batches", ways[BATCHED]), ("group", ways[GROUP])):
                 pairs = list(zip(turns, other, strict=True))
                 row[f"rate_to_{name}"] = statistics.median(ours.rate / its.rate for ours, its in pairs)
                 row[f"cpu_to_{name}"] = statistics.median(
@@ -147,17 +153,18 @@ def as_text(report: dict[str, Any]) -> str:
         "",
         (
             f"{'prefetch':<9} {'way':<22} {'msg/s':>8} {'CPU us/msg':>11} {'x pika: rate':>13} {'CPU':>5} "
-            f"{'x batches: rate':>16} {'CPU':>5}"
+            f"{'x batches: rate':>16} {'CPU':>5} {'x group: rate':>14} {'CPU':>5}"
         ),
     ]
     lines += [
         f"{row['prefetch']:<9} {row['way']:<22} {row['messages_per_second']:>8,.0f} {row['cpu_microseconds']:>11.1f} "
         f"{row['rate_to_pika']:>13.2f} {row['cpu_to_pika']:>5.2f} "
-        f"{row['rate_to_batches']:>16.2f} {row['cpu_to_batches']:>5.2f}"
+        f"{row['rate_to_batches']:>16.2f} {row['cpu_to_batches']:>5.2f} "
+        f"{row['rate_to_group']:>14.2f} {row['cpu_to_group']:>5.2f}"
         for row in report["ways"]
     ]
     lines += [
-        f"bars, x pika: rate >= {LEAST_RATE}, CPU <= {MOST_CPU}",
+        f"bars, x pika: rate >= {LEAST_RATE}, CPU <= {MOST_CPU}; order=key, x group: CPU <= {MOST_CPU}",
         "",
         "pause of a queue that changes members, ms: median (longest)",
     ]

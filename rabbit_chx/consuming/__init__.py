@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rabbit_chx.broker.credentials import Credentials as Credentials
     from rabbit_chx.broker.management import Management as Management
     from rabbit_chx.consuming.async_group import AsyncGroup as AsyncGroup
+    from rabbit_chx.consuming.failures import Reject as Reject, RetryAfter as RetryAfter
     from rabbit_chx.consuming.group import Group as Group
     from rabbit_chx.consuming.member.roll_call import (
         MemberStatus as MemberStatus,
@@ -37,6 +38,7 @@ if not TYPE_CHECKING:
             "rabbit_chx.broker.credentials": "Credentials",
             "rabbit_chx.broker.management": "Management",
             "rabbit_chx.consuming.async_group": "AsyncGroup",
+            "rabbit_chx.consuming.failures": "Reject RetryAfter",
             "rabbit_chx.consuming.group": "Group",
             "rabbit_chx.consuming.queue_reader": "Batch QueueReader",
             "rabbit_chx.consuming.member.roll_call": "MemberStatus QueueStatus members",

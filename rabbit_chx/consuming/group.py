@@ -70,7 +70,7 @@ class Group(Options):
         main thread, the first SIGTERM or Ctrl-C ends the run after the current messages; a second signal ends it at once.
 
         Args:
-            handler: called with each message.
+            handler: called with each message. An exception counts as a failed attempt; `Reject` and `RetryAfter` say what follows.
             signals: whether to handle SIGTERM and Ctrl-C; False leaves them to the program, which calls `stop`.
 
         Raises:

@@ -51,8 +51,8 @@ class Delivery(Message):
         self.key_error: Exception | None = None
         """Why the message has no key."""
 
-    def parked_properties(self) -> dict[str, Any]:
-        """The properties of a copy that stays in one queue, as the client library has decoded them.
+    def parked_properties(self, origin: Mapping[str, Any]) -> dict[str, Any]:
+        """The properties of a copy that stays in one queue, as the client library has decoded them, and more headers.
 
         The broker would refuse a ``user_id`` other than the member's, drop the copy after its ``expiration``, and send it
         to the queues in CC and BCC as well.
@@ -60,7 +60,7 @@ class Delivery(Message):
         copied = {name: self._properties.get(name) for name in _COPIED}
         given = {name: value for name, value in copied.items() if value is not None}
         headers = {name: value for name, value in self.headers.items() if name not in _SENDER_SELECTED}
-        return {**given, "headers": headers, "delivery_mode": 2}
+        return {**given, "headers": {**headers, **origin}, "delivery_mode": 2}
 
 
 def from_pika(queue: str, method: Basic.Deliver, properties: BasicProperties, body: bytes) -> Delivery:

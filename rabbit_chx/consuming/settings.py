@@ -104,9 +104,10 @@ class Settings:
             return {"x-priority": priority}
         return {"x-priority": priority, "x-consumer-timeout": round(self.consumer_timeout * 1000)}
 
-    def delay(self, failures: int) -> float:
-        """Seconds before the next attempt at a message that has failed this many times."""
-        return float(min(self.backoff * 2 ** min(failures - 1, 30), max(self.backoff, _LONGEST_BACKOFF)))
+    def delay(self, failures: int, wanted: float | None = None) -> float:
+        """Seconds before the next attempt at a message that has failed this many times, or as many as are wanted."""
+        seconds = self.backoff * 2 ** min(failures - 1, 30) if wanted is None else wanted
+        return float(min(seconds, max(self.backoff, _LONGEST_BACKOFF)))
 
 
 def check_handler(handler: object, *, coroutine: bool) -> Any:

@@ -268,9 +268,9 @@ def test_a_parked_message_stays_in_the_parking_queue() -> None:
     kept = {"message_id": "7", "priority": 1, "type": "order", "content_type": "text/plain"}
     headers = {"CC": ["orders.1"], "BCC": ["orders.2"], "n": 7}
     message = Delivery(b"x", "k", queue="q", decoded=vars(BasicProperties(headers=headers, **theirs, **kept)))
-    published = next(park("lot", message)).arguments
+    published = next(park("lot", message, {"origin": 1})).arguments
     assert (published["routing_key"], published["body"], published["mandatory"]) == ("lot", b"x", True)
-    assert published["properties"] == {**kept, "headers": {"n": 7}, "delivery_mode": 2}
+    assert published["properties"] == {**kept, "headers": {"n": 7, "origin": 1}, "delivery_mode": 2}
     assert message.headers == headers
 
 

@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any, Protocol
 
 from rabbit_chx.broker.applying.protocol import Command
+from rabbit_chx.consuming.failures import Reject, RetryAfter, origin_of
 from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.markers import Kind, hold_of, kind_of
 from rabbit_chx.consuming.member.lanes import Lane
@@ -78,31 +79,44 @@ class Interruptions:
     ) -> Generator[Command, Any, None]:
         """Retry later, or apply ``on_failure`` after the last attempt."""
         settings, attempt = self._settings, message.attempt
-        if attempt < settings.attempts and message.key_error is None:
+        if attempt < settings.attempts and message.key_error is None and not isinstance(error, Reject):
+            wait = settings.delay(attempt, error.seconds if isinstance(error, RetryAfter) else None)
+            delay = 0.0 if lane.is_full_behind(message) else wait
+            self._log(message, error, f"the next attempt follows in {delay:g} s")
             message.attempt += 1
             if self._pause(lane, channel, message):
-                delay = 0.0 if lane.is_full_behind(message) else settings.delay(attempt)
-                text = "%r failed (attempt %d of %d), next attempt in %g s: %r"
-                log.warning(text, message, attempt, settings.attempts, delay, error)
                 due = monotonic() + delay
                 heapq.heappush(self._retries, (due, next(self._numbers), lane, channel, message))
-        elif settings.on_failure == "stop":
+            return
+        self._log(message, error, f"on_failure={settings.on_failure!r}")
+        if settings.on_failure == "stop":
             error.add_note(f"The handler failed {attempt} times with {message!r}, which stays in its queue.")
             self._owner.fail(error)
             self._put_back(lane, channel, message)
-            self._workers.submit(lane)
         else:
-            log.error("%r failed %d times (%s): %r", message, attempt, settings.on_failure, error)
             try:
                 if lane.channel is channel:
-                    yield from self._give_up(lane, channel, message)
+                    yield from self._give_up(lane, channel, message, error)
                 else:
                     self._put_back(lane, channel, message)
             except BaseException:
                 # Usually the connection is lost: no later message may be handled before this one.
                 self._pause(lane, channel, message)
                 raise
-            self._workers.submit(lane)
+        self._workers.submit(lane)
+
+    def _log(self, message: Delivery, error: Exception, then: str) -> None:
+        log.warning(
+            "group %r: attempt %d of %d failed: queue %r, key %r, message_id %r; %s",
+            self._settings.name,
+            message.attempt,
+            self._settings.attempts,
+            message.queue,
+            message.routing_key,
+            message.message_id,
+            then,
+            exc_info=error,
+        )
 
     def retry(self) -> None:
         """Resume the lanes whose next attempt is due."""
@@ -114,14 +128,18 @@ class Interruptions:
         """Seconds until the next attempt, at most ``most``."""
         return max(0.0, min(most, self._retries[0][0] - monotonic())) if self._retries else most
 
-    def _give_up(self, lane: Lane, channel: Any, message: Delivery) -> Generator[Command, Any, None]:
+    def _give_up(
+        self, lane: Lane, channel: Any, message: Delivery, error: Exception
+    ) -> Generator[Command, Any, None]:
         """Dead-letter or park a message, after acknowledging the messages before it."""
         if self._settings.parking_queue is None:
             self._owner.acknowledge()
             self._owner.reject(channel, message)
             self._settled(lane, channel, message)
         else:
-            yield from park(self._settings.parking_queue, message)
+            yield from park(
+                self._settings.parking_queue, message, origin_of(message, self._settings.name, error)
+            )
             self._workers.finished(lane, channel, message)
 
     # ---- markers

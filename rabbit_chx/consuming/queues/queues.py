@@ -50,19 +50,19 @@ def is_missing(text: str) -> bool:
     return text.startswith("NOT_FOUND - no queue ")
 
 
-def park(queue: str, message: Delivery) -> Generator[Command, Any, None]:
-    """Publish a message to another queue and wait until the broker has confirmed it.
+def park(queue: str, message: Delivery, origin: Mapping[str, Any]) -> Generator[Command, Any, None]:
+    """Publish a message to another queue, with headers that name its origin, and wait until the broker has confirmed it.
 
-    Headers that cannot be sent again are left out: pika encodes some types in more bytes than the publisher did.
+    Other headers that cannot be sent again are left out: pika encodes some types in more bytes than the publisher did.
     """
-    properties = message.parked_properties()
+    properties = message.parked_properties(origin)
     try:
         accepted = yield from routed(queue, message.body, properties)
     except Refused as refused:
         if refused.code != 0:
             raise
-        log.warning("%r is parked without its headers: %s", message, refused.text)
-        accepted = yield from routed(queue, message.body, {**properties, "headers": {}})
+        log.warning("%r is parked without its own headers: %s", message, refused.text)
+        accepted = yield from routed(queue, message.body, {**properties, "headers": origin})
     if not accepted:
         hint = "The broker returned the message as unroutable"
         raise InvalidValue("parking_queue", queue, "an existing queue", hint)

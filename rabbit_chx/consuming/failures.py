@@ -1,0 +1,66 @@
+"""What a handler can raise to say what becomes of its message, and the headers of parked messages. No IO."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from rabbit_chx.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from rabbit_chx.consuming.messages import Delivery
+
+PARKED: Final = "x-rabbit-chx-parked-"
+"""The prefix of the headers that a parked message gets."""
+EXCHANGE: Final = f"{PARKED}exchange"
+ROUTING_KEY: Final = f"{PARKED}routing-key"
+QUEUE: Final = f"{PARKED}queue"
+
+_LONGEST: Final = 1_000
+"""Characters of an error in a header."""
+
+
+class Reject(Exception):
+    """Raised by a handler: the message is not tried again, and ``on_failure`` decides at once.
+
+    >>> raise Reject("no such customer")  # doctest: +SKIP
+    """
+
+
+class RetryAfter(Exception):
+    """Raised by a handler: the next attempt follows after ``seconds``, instead of the delay that ``backoff`` gives.
+
+    The attempt counts like any other. The delay is at most 60 seconds, or ``backoff``, if longer.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        if type(seconds) not in {int, float} or not 0 <= seconds < math.inf:
+            raise InvalidValue("seconds", seconds, "seconds, at least 0")
+        super().__init__(seconds)
+        self.seconds: float = seconds
+
+    def __str__(self) -> str:
+        return f"the handler asked for another attempt after {self.seconds:g} s"
+
+
+def origin_of(message: Delivery, group: str, error: BaseException) -> dict[str, Any]:
+    """The headers of a parked message: where it came from, and why it was parked."""
+    return {
+        EXCHANGE: message.exchange,
+        ROUTING_KEY: message.routing_key,
+        QUEUE: message.queue,
+        f"{PARKED}group": group,
+        f"{PARKED}attempts": message.attempt,
+        f"{PARKED}error": _text(error)[:_LONGEST],
+        f"{PARKED}time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+    }
+
+
+def _text(error: BaseException) -> str:
+    """The type and the text of an error, as far as UTF-8 can encode it; an error may fail to describe itself."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - a class of the program may raise anything
+        text = type(error).__name__
+    return text.encode(errors="replace").decode()

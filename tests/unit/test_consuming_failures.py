@@ -1,0 +1,126 @@
+"""What follows when a handler fails: the next attempt and its delay, the log, and the headers of a parked message."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+from time import monotonic
+
+import pytest
+
+from rabbit_chx.broker.applying.protocol import OnChannel
+from rabbit_chx.consuming import Reject, RetryAfter
+from rabbit_chx.consuming.failures import origin_of
+from rabbit_chx.consuming.member.interruptions import Interruptions
+from rabbit_chx.consuming.member.lanes import QueueLane
+from rabbit_chx.consuming.member.workers import Workers
+from rabbit_chx.consuming.messages import Delivery
+from rabbit_chx.consuming.settings import Settings
+from rabbit_chx.errors import InvalidValue
+from tests.unit.test_consuming_lanes import SETTINGS
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Scene:
+    """A lane with one message that has been taken, and what the member does when its handler fails."""
+
+    def __init__(self, **settings: object) -> None:
+        self.settings = Settings(**SETTINGS | {"on_failure": "park", "parking_queue": "parked"} | settings)
+        self.interruptions = Interruptions(self.settings, Workers(print, 1, 10, print), None)
+        self.lane, self.channel = QueueLane("q"), object()
+        self.lane.attach(self.channel, 1)
+        self.message = Delivery(
+            b"body", "k", queue="q", exchange="orders", decoded={"message_id": "m-1"}, tag=1
+        )
+        self.lane.add(self.message)
+        self.lane.take()
+
+    def fail(self, error: Exception) -> list[OnChannel]:
+        """The commands that follow a failure."""
+        return list(self.interruptions.deal_with(self.lane, self.channel, self.message, error))
+
+    @property
+    def delay(self) -> float:
+        return self.interruptions.until_retry(1e9)
+
+
+def test_a_message_that_is_rejected_gets_no_further_attempt() -> None:
+    scene = Scene(attempts=5)
+    (parked,) = scene.fail(Reject("no such customer"))
+    assert parked.arguments["routing_key"] == "parked"
+    headers = parked.arguments["properties"]["headers"]
+    at = datetime.fromisoformat(headers.pop("x-rabbit-chx-parked-time"))
+    assert at.tzinfo is not None
+    assert headers == {
+        "x-rabbit-chx-parked-exchange": "orders",
+        "x-rabbit-chx-parked-routing-key": "k",
+        "x-rabbit-chx-parked-queue": "q",
+        "x-rabbit-chx-parked-group": "billing",
+        "x-rabbit-chx-parked-attempts": 1,
+        "x-rabbit-chx-parked-error": "Reject: no such customer",
+    }
+    assert scene.lane.to_acknowledge() == [(1, True)]
+
+
+@pytest.mark.parametrize(
+    ("error", "settings", "seconds"),
+    [
+        (ValueError("out of stock"), {}, 1.0),
+        (RetryAfter(7), {}, 7.0),
+        (RetryAfter(0), {}, 0.0),
+        (RetryAfter(3_600), {}, 60.0),
+        (RetryAfter(3_600), {"backoff": 90.0}, 90.0),
+    ],
+)
+def test_a_handler_may_say_when_the_next_attempt_follows_up_to_a_limit(error, settings, seconds) -> None:
+    scene = Scene(**settings)
+    began = monotonic()
+    assert scene.fail(error) == []
+    left = scene.delay
+    assert seconds - (monotonic() - began) - 0.001 <= left <= seconds
+    assert scene.message.attempt == 2
+
+
+def test_an_attempt_that_asks_for_another_one_counts() -> None:
+    scene = Scene(attempts=1)
+    assert len(scene.fail(RetryAfter(1))) == 1
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "1", None, True])
+def test_the_seconds_until_the_next_attempt_are_checked_where_they_are_raised(seconds) -> None:
+    with pytest.raises(InvalidValue, match="invalid seconds: got"):
+        RetryAfter(seconds)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "then"), [(2, "the next attempt follows in 1 s"), (1, "on_failure='park'")]
+)
+def test_a_failure_is_logged_once_with_its_traceback_and_what_names_the_message(
+    attempts, then, caplog
+) -> None:
+    scene = Scene(attempts=attempts)
+    with caplog.at_level(logging.WARNING, "rabbit_chx.consuming"):
+        scene.fail(ValueError("out of stock"))
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"group 'billing': attempt 1 of {attempts} failed: queue 'q', key 'k', message_id 'm-1'; {then}"
+    )
+    assert "ValueError: out of stock" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("out of stock"), "ValueError: out of stock"),
+        (ValueError("x" * 5_000), f"ValueError: {'x' * 988}"),
+        (ValueError("\ud800"), "ValueError: ?"),
+        (Unspeakable(), "Unspeakable"),
+    ],
+)
+def test_any_error_fits_into_a_header(error, text) -> None:
+    message = Delivery(b"", "k", queue="q")
+    assert origin_of(message, "billing", error)["x-rabbit-chx-parked-error"] == text
