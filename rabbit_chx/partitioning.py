@@ -178,7 +178,7 @@ class SuperStream:
         try:
             import mmh3
         except ImportError as error:
-            raise MissingDependency("super streams need mmh3: pip install 'rabbit-chx[streams]'") from error
+            raise MissingDependency("super streams need mmh3: pip install mmh3") from error
         try:
             if self.flavor == "official":
                 return mmh3.hash(key.encode(), self._SEED, signed=False)

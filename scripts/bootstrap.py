@@ -51,7 +51,7 @@ VENV = ROOT / ".venv"
 NEWEST = VENV / "newest"
 # The requirements of PySpark without Spark Connect, by their names in constraints.txt.
 WITHOUT_PANDAS = (
-    *("rabbit-chx", "rabbit-chx[aio]", "rabbit-chx[spark]", "rabbit-chx[streams]", "rabbit-chx[testing]"),
+    *("rabbit-chx", "rabbit-chx[aio]", "rabbit-chx[spark]", "rabbit-chx[testing]"),
     *("(build)", "(pyspark)", "amqp", "AMQPStorm", "hypothesis", "pytest-timeout", "pytest-xdist"),
 )
 # Environments for older PySparks, each with a pyarrow and a NumPy of the same age. The first has the oldest versions that

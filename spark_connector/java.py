@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -83,9 +82,10 @@ def _candidates() -> Iterator[tuple[str, Path]]:
 
 def _supported() -> tuple[int, ...]:
     try:
-        major, minor = map(int, metadata.version("pyspark").split(".")[:2])
-    except metadata.PackageNotFoundError:
+        from pyspark import __version__
+    except ImportError:
         return EVERY_PYSPARK_4
+    major, minor = map(int, __version__.split(".")[:2])
     return (*EVERY_PYSPARK_4, 25) if (major, minor) >= (4, 2) else EVERY_PYSPARK_4
 
 

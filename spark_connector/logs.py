@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
+from typing import Final
 
 log = logging.getLogger("rabbit_chx.spark")
+_EVERY_SECONDS: Final = 60.0
+"""How often to log a connection that is still lost."""
 
 
 def log_line(level: int, text: str) -> None:
@@ -21,6 +25,35 @@ def show(name: str) -> None:
     if logging.getLogger().handlers or any(type(one) is logging.StreamHandler for one in other.handlers):
         return
     _to_stderr(other)
+
+
+class Outage:
+    """Logs a lost connection when it is lost, once a minute, and when it is restored; ``what`` says what uses it."""
+
+    def __init__(self, what: str, timeout_ms: int) -> None:
+        self._what = what
+        self._timeout = timeout_ms / 1000
+        self._began: float | None = None
+        self._logged = 0.0
+
+    def failed(self, error: Exception) -> None:
+        """Log a failed attempt, if it is the first one or the last line is a minute old."""
+        now = time.monotonic()
+        if self._began is None:
+            self._began = self._logged = now
+            self._warn(f"{error}; trying to reconnect for {self._timeout:g} s")
+        elif now - self._logged >= _EVERY_SECONDS:
+            self._logged = now
+            self._warn(f"no connection for {now - self._began:.0f} s: {error}")
+
+    def ended(self) -> None:
+        """Log that the connection is restored, if it was lost."""
+        if self._began is not None:
+            self._warn(f"connected again after {time.monotonic() - self._began:.0f} s")
+            self._began = None
+
+    def _warn(self, text: str) -> None:
+        log_line(logging.WARNING, f"{self._what}: {text}")
 
 
 def _to_stderr(logger: logging.Logger) -> None:

@@ -39,7 +39,6 @@ _EXTRAS: Final = {
     "pyarrow": ("arrow", "Arrow columns in route_many, batches of streams, and Spark"),
     "aio-pika": ("aio", "asyncio applications"),
     "matplotlib": ("plot", "the report's pictures on axes"),
-    "mmh3": ("streams", "super streams"),
     "pydantic": ("topology", "topology files"),
     "PyYAML": ("topology", "topology files in YAML"),
     "pyspark": ("spark", "the Spark connector"),
@@ -95,8 +94,9 @@ def doctor(
         about_broker = _broker(url, login, management_of)
     about_spark: Iterable[Check] = ()
     if spark is not None:
-        from rabbit_chx.cli.spark import broker_checks, connector_options, spark_checks
+        from rabbit_chx.cli.spark import add_pyspark, broker_checks, connector_options, spark_checks
 
+        add_pyspark()
         given = connector_options(url, login["credentials"], options)
         about_spark = spark_checks(spark, dict(pairs("--conf", conf, "NAME=VALUE")), given)
         if options:
@@ -117,7 +117,7 @@ def doctor(
 def _installed() -> Iterator[Check]:
     yield Check("Python", "ok", platform.python_version())
     yield Check("rabbit-chx", "ok", __version__)
-    for package in ("numpy", "pika"):
+    for package in ("numpy", "pika", "mmh3"):
         yield Check(package, "ok", metadata.version(package))
     for package, (extra, purpose) in _EXTRAS.items():
         try:

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
 
 _DOCS: Final = "docs/spark.md, On a cluster"
 _PIP: Final = "pip install 'rabbit-chx[spark]'"
-_PACKAGES: Final = ("rabbit_chx", "numpy", "pyarrow", "pika", "pyspark")
-"""What a write needs on an executor."""
+_PACKAGES: Final = ("rabbit_chx", "numpy", "pyarrow", "pika", "mmh3", "pyspark")
+"""What reads and writes need on an executor."""
 _TIMEOUT_SECONDS: Final = 120.0
 """How long executors may take to answer; the first has to start a JVM and a Python."""
 QUIET: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
@@ -98,15 +100,30 @@ def reason_in(text: str) -> str:
     return next((str(one[-1]) for one in found if one), "no reason given")
 
 
+def add_pyspark() -> None:
+    """If PySpark is not installed, add the one of SPARK_HOME, or of the spark-submit on the PATH, to this process."""
+    if find_spec("pyspark") is not None:
+        return
+    submit = shutil.which("spark-submit")
+    home = os.environ.get("SPARK_HOME") or (submit and Path(submit).resolve().parents[1])
+    if home and (found := [str(path) for path in Path(home, "python", "lib").glob("*.zip")]):
+        os.environ["SPARK_HOME"] = str(home)
+        sys.path += found  # what spark-submit adds to the PYTHONPATH of a program
+
+
 def checked_java() -> Java:
     """The Java to run Spark on.
 
     Raises:
         MissingDependency: a package or a Java is missing.
     """
+    add_pyspark()
     for package in ("pyspark", "pyarrow"):
         if find_spec(package) is None:
-            raise MissingDependency(f"{package} is not installed: {_PIP}, or `make demo` in a checkout")
+            where = ", or set SPARK_HOME to the folder of a Spark" if package == "pyspark" else ""
+            raise MissingDependency(
+                f"{package} is not installed: {_PIP}{where}, or `make demo` in a checkout"
+            )
     from spark_connector.java import find_java
 
     return find_java()
@@ -307,7 +324,8 @@ def _question(options: dict[str, str], addresses: list[tuple[str, int]]) -> Call
         for name in _PACKAGES:
             package = name.replace("_", "-")
             try:
-                packages[package] = str(importlib.import_module(name).__version__)
+                module = importlib.import_module(name)
+                packages[package] = str(getattr(module, "__version__", "") or metadata.version(name))
             except Exception as error:  # noqa: BLE001 - a package built for another Python may raise anything
                 missing = isinstance(error, ModuleNotFoundError) and error.name == name
                 faults[package] = "missing" if missing else f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,6 +1,7 @@
 """The messages that a read of a queue has handed to Spark and not yet acknowledged. Values in, values out.
 
-An offset is ``{"session": ..., "rows": 120}``: the number of rows that a session, one run of the query, has handed out.
+An offset is ``{"queue": "orders.0", "session": ..., "rows": 120}``: the number of rows that a session, one run of the query, has
+handed out.
 A micro-batch that ends in an earlier session has no rows: its messages were acknowledged, or the broker redelivers them, and
 then they are rows of this session. If the repeated micro-batch returned them as well, a sink that has already written that
 micro-batch would skip the rows, and the reader would acknowledge their messages.
@@ -26,6 +27,7 @@ class _Part(NamedTuple):
 class HandedOut:
     """The batches of one session that Spark has not finished, oldest first."""
 
+    queue: str
     session: str
     _rows: int = 0
     _parts: list[_Part] = field(default_factory=list)
@@ -33,12 +35,12 @@ class HandedOut:
     @property
     def start(self) -> dict[str, Any]:
         """The offset before the first row."""
-        return {"session": self.session, "rows": 0}
+        return {"queue": self.queue, "session": self.session, "rows": 0}
 
     @property
     def offset(self) -> dict[str, Any]:
         """The offset after the last row."""
-        return {"session": self.session, "rows": self._rows}
+        return {"queue": self.queue, "session": self.session, "rows": self._rows}
 
     def add(self, batch: Batch) -> dict[str, Any]:
         """Add a batch, and return the offset after it."""

@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from rabbit_chx.consuming import Batch, QueueReader, Timeouts
+from spark_connector.checkpoints import check_of_queue
 from spark_connector.connections import credentials_of, tls_of
 from spark_connector.logs import log_line, show
 from spark_connector.queues.handed_out import HandedOut
@@ -40,7 +41,7 @@ class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[m
     def __init__(self, options: QueueOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
-        self._handed_out = HandedOut(uuid4().hex)
+        self._handed_out = HandedOut(options.queue, uuid4().hex)
         self._reader: QueueReader | None = None
         self._planned: Mapping[str, Any] | None = None
         self._until_empty = False
@@ -93,6 +94,8 @@ class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[m
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[RowsPartition]:
         """Pack the rows of a micro-batch; one of an earlier session has none, as the broker redelivers its messages."""
+        for offset in (start, end):
+            check_of_queue(offset, self._options.queue)
         self._planned = end
         messages = self._handed_out.between(start, end)
         return partitions(messages, self._columns, self._options.min_partitions)
@@ -107,6 +110,8 @@ class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[m
             self._reader.close()
 
     def _acknowledge(self, end: Mapping[str, Any] | None) -> None:
+        if end is not None:
+            check_of_queue(end, self._options.queue)
         batch = self._handed_out.finished(end)
         if batch is not None:
             self._opened().acknowledge(batch)

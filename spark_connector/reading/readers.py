@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.streams import Bounds
+from spark_connector.checkpoints import check_of_streams
 from spark_connector.option_table import unknown_name
 from spark_connector.reading.admission import AvailableNow, limits
 from spark_connector.reading.offsets import (
@@ -155,6 +156,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         micro-batch reads the first rows of the stream.
         """
         before = dict(start or {})
+        check_of_streams(before)
         found = self._found(self._planned if start is None else offsets_in(before))
         self._latest = _ends(found)
         if start is None:
@@ -213,6 +215,8 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         self, start: Mapping[str, SavedOffset], end: Mapping[str, SavedOffset]
     ) -> list[RangePartition]:
         """Divide the rows of a micro-batch, which an earlier run of the query may have planned."""
+        for offsets in (start, end):
+            check_of_streams(offsets)
         check_present(start, end, self._job.options.source)
         first, last = offsets_in(start), offsets_in(end)
         self._planned = last

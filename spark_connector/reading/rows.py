@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rabbit_chx.errors import InvalidMessage, StreamUnavailable
-from spark_connector.logs import log_line
+from spark_connector.logs import Outage, log_line
 from spark_connector.reading.offsets import OffsetRange, check_not_truncated
 from spark_connector.reading.options import ReadOptions
 from spark_connector.reading.schema import arrow_schema, of_streams
@@ -65,9 +65,11 @@ class ReadJob:
     def _rows(self, wanted: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the rows of a range, each batch with the offset after it; after a lost connection the task reconnects."""
         start, last_seen, leader = wanted.start, time.monotonic(), False
+        outage = Outage(f"task for stream {wanted.stream!r}", self.options.reconnect_timeout_ms)
         while start < wanted.end:
             try:
                 for start, batch in self._batches(wanted, start, leader=leader):  # noqa: B020 - where the next attempt continues
+                    outage.ended()
                     yield start, batch
                     last_seen = time.monotonic()
             except StreamUnavailable as error:
@@ -80,6 +82,7 @@ class ReadJob:
                 ):
                     raise
                 else:
+                    outage.failed(error)
                     time.sleep(_PAUSE_SECONDS)
             else:
                 return

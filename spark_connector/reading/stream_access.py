@@ -17,6 +17,7 @@ from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
 from rabbit_chx.streams import Bounds, StreamConnection, StreamReader, bounds, stored_at
 from rabbit_chx.topology import Management, Observed, Topology, read
 from spark_connector.connections import connected, management_of, stream_reader
+from spark_connector.logs import Outage
 from spark_connector.reading.options import ReadOptions
 from spark_connector.reading.positions import EARLIEST, LATEST, Position, Positions, milliseconds
 from spark_connector.reading.stream_keys import bound_queues, streams_of_keys
@@ -37,6 +38,7 @@ class StreamAccess:
         self._connections: dict[str, StreamConnection] = {}
         """By stream for streams on other nodes; under ``""`` for all others."""
         self._was_open = False
+        self._outage = Outage(f"read of {options.source}", options.reconnect_timeout_ms)
         self._types: dict[str, str] = {}
         """The type of each queue that was bound to the option ``exchange``."""
         self._listed: _Streams = ((), ())
@@ -183,13 +185,17 @@ class StreamAccess:
             try:
                 if at_leader:
                     self._go_to_leader(stream)
-                return question(self._connection(stream))
+                answer = question(self._connection(stream))
             except StreamUnavailable as error:
                 if error.permanent or not self._was_open:
                     raise
+                self._outage.failed(error)
                 self._drop(stream, elsewhere=error.problem == "not available")
                 if time.monotonic() > deadline:
                     raise
+            else:
+                self._outage.ended()
+                return answer
             time.sleep(_PAUSE_SECONDS)
 
     def _connection(self, stream: str) -> StreamConnection:

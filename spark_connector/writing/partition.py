@@ -16,7 +16,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.errors import BrokerUnavailable, MissingDependency
 from spark_connector.worker import Task, WriteFailed, Written
 from spark_connector.writing.between_tasks import ProgressLine, Stopped, Verdict, scratch_file
 from spark_connector.writing.bindings import Bound
@@ -63,7 +63,7 @@ def write_partition(batches: Iterator[pa.RecordBatch], job: WriteJob, task: Task
         _check_speculation(job.options, task)
         progress.stopped = not _write_batches(batches, job, task, sink, progress)
         sink.finish()
-    except (PermanentFailure, InvalidValue, BrokerUnavailable) as error:
+    except (PermanentFailure, InvalidValue, MissingDependency, BrokerUnavailable) as error:
         if isinstance(error, BrokerUnavailable) and not error.permanent:
             raise
         problem = str(error)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from rabbit_chx import RabbitChxError, publishing
+from rabbit_chx import RabbitChxError, SuperStream, publishing
 from rabbit_chx.publishing import Publisher, Timeouts
 from rabbit_chx.streams import StreamPublisher
 from spark_connector.connections import connected, credentials_of, tls_of, to_streams
@@ -130,8 +130,11 @@ def check_access(options: WriteOptions, exchanges: Iterable[str]) -> None:
 
 
 def check_streams(options: WriteOptions) -> None:
-    """Check that each stream exists and that the user may publish to it."""
-    for stream in streams_of(options):
+    """Check that each stream exists, that the user may publish to it, and that this machine can select one by its key."""
+    streams = streams_of(options)
+    if options.super_stream is not None:
+        SuperStream(streams).route("")
+    for stream in streams:
         open_publisher(options, stream, None, f"{options.connection_name} check").close()
 
 

@@ -10,12 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.inbox import Inbox
 from tests.programs import ran
 from tests.spark import BRIEF_JAVA
+from tests.spark.streams import Streams
 from tests.wheels import installed, write_wheel
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1_200)]
@@ -34,15 +36,16 @@ from pyspark.sql import SparkSession
 from rabbit_chx.cli.spark import ask_executors
 
 spark = SparkSession.builder.getOrCreate()
-rows = spark.range(0, {ROWS}, 1, 4).selectExpr("string(id) AS value", "'k' AS routing_key")
-(
-    rows.write.format("rabbitmq")
-    .option("url", os.environ["AMQP_URL"])
-    .option("exchange", os.environ["EXCHANGE"])
-    .mode("append")
-    .save()
-)
-print(json.dumps([(one["process"], *one["faults"]) for one in ask_executors(spark, {{}})[0]]))
+rows = spark.range(0, {ROWS}, 1, 4).selectExpr("string(id) AS value", "string(id) AS routing_key")
+url, targets = os.environ["AMQP_URL"], json.loads(os.environ["TARGETS"])
+for options in targets:
+    rows.write.format("rabbitmq").option("url", url).options(**options).mode("append").save()
+read = []
+for options in targets[1:]:
+    frame = spark.read.format("rabbitmq").option("url", url).options(**options).load()
+    read.append(sorted(int(row.value) for row in frame.select("value").collect()) == [*range({ROWS})])
+executors = [(one["process"], *one["faults"]) for one in ask_executors(spark, {{"url": url, **targets[-1]}})[0]]
+print(json.dumps([read, executors]))
 """
 
 DEFAULTS = f"""
@@ -110,12 +113,19 @@ def place(tmp_path_factory):
     shutil.rmtree(folder)
 
 
-def test_with_the_archive_the_rows_arrive(place, rabbitmq_broker):
-    with Inbox(rabbitmq_broker.url) as inbox:
-        done = place.run(SUBMIT, AMQP_URL=inbox.url, EXCHANGE=inbox.exchange)
+def test_the_archive_is_enough_to_write_to_an_exchange_and_to_write_and_read_streams(place, rabbitmq_broker):
+    port = str(urlsplit(rabbitmq_broker.stream_url).port)
+    with Inbox(rabbitmq_broker.url) as inbox, Streams(rabbitmq_broker.url) as streams:
+        targets = [
+            {"exchange": inbox.exchange},
+            {"stream": streams.stream(), "streamPort": port},
+            {"superStream": streams.super_stream(3)[0], "streamPort": port},
+        ]
+        done = place.run(SUBMIT, AMQP_URL=inbox.url, TARGETS=json.dumps(targets))
         assert done.returncode == 0, (done.stdout + done.stderr)[-2_000:]
         assert inbox.bodies() == {b"%d" % number: 1 for number in range(ROWS)}
-    (first, *lacks), (second, *lacks_too) = json.loads(done.stdout.splitlines()[-1])
+    read, ((first, *lacks), (second, *lacks_too)) = json.loads(done.stdout.splitlines()[-1])
+    assert read == [True, True]
     assert first != second
     assert not lacks + lacks_too
 
@@ -132,7 +142,22 @@ def test_without_the_archive_the_doctor_names_what_each_executor_lacks(place, ra
     assert len({row["process"] for row in executors}) == len(executors) == 2
     for row in executors:
         assert row["packages"].keys() == {"pyspark"}
-        for package in ("rabbit-chx", "numpy", "pyarrow", "pika"):
+        for package in ("rabbit-chx", "numpy", "pyarrow", "pika", "mmh3"):
             assert f"{package}: missing" in row["found"]
         assert " is reachable in " in row["found"]
         assert "docs/spark.md, On a cluster" in row["hint"]
+
+
+def test_the_doctor_runs_the_pyspark_of_spark_home(place):
+    lines = (
+        '"$PYSPARK_PYTHON" environment/bin/rabbit-chx doctor --output json --spark "local[1]"'
+        " --conf spark.driver.host=127.0.0.1"
+    )
+    done = place.run(lines, PYTHONPATH="./environment")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, (rows, done.stderr)
+    assert {row["name"]: row["state"] for row in rows if row["name"] in {"Spark", "executor", "pyspark"}} == {
+        "Spark": "ok",
+        "executor": "ok",
+        "pyspark": "missing",  # from pip
+    }

@@ -64,7 +64,7 @@ def test_both_executors_are_met_and_reach_the_broker_with_a_password_of_their_ow
     assert [row["found"] for row in named(rows, "executors")] == ["2 of 2 answered"]
     executors = named(rows, "executor")
     assert len({row["process"] for row in executors}) == 2
-    packages = ("rabbit-chx", "numpy", "pyarrow", "pika", "pyspark")
+    packages = ("rabbit-chx", "numpy", "pyarrow", "pika", "mmh3", "pyspark")
     for row in executors:
         assert row["state"] == "ok", row
         assert row["packages"] == {package: metadata.version(package) for package in packages}

@@ -9,7 +9,7 @@ from rabbit_chx.consuming import Batch
 from rabbit_chx.consuming.messages import Delivery
 from spark_connector.queues.handed_out import HandedOut
 
-EARLIER = {"session": "earlier", "rows": 70}
+EARLIER = {"queue": "q", "session": "earlier", "rows": 70}
 
 
 def batch(first: int, count: int, connection: int = 0) -> Batch:
@@ -18,7 +18,7 @@ def batch(first: int, count: int, connection: int = 0) -> Batch:
 
 
 def at(rows: int) -> dict[str, object]:
-    return {"session": "this", "rows": rows}
+    return {"queue": "q", "session": "this", "rows": rows}
 
 
 def tags(messages: list[Delivery]) -> list[int]:
@@ -33,7 +33,7 @@ def last(done: Batch | None) -> tuple[int, int] | None:
 @pytest.fixture
 def handed_out() -> HandedOut:
     """Rows 0 to 3, and 3 to 5 from a new connection, whose delivery tags start at 1 again."""
-    found = HandedOut("this")
+    found = HandedOut("q", "this")
     assert found.add(batch(1, 3)) == at(3)
     assert found.add(batch(1, 2, connection=1)) == at(5)
     assert found.add(Batch((), 1)) == found.offset == at(5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ def bare_machine(monkeypatch, tmp_path):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
-    monkeypatch.setattr(metadata, "version", lambda _: "4.1.4")
+    monkeypatch.setattr("pyspark.__version__", "4.1.4")
 
 
 @pytest.fixture
@@ -117,7 +116,7 @@ def test_the_error_says_why_each_java_is_unusable(make, monkeypatch, text, scrip
     ("pyspark", "usable"), [("4.0.0.dev1", False), ("4.1.4", False), ("4.2.0", True), ("5.0.0rc1", True)]
 )
 def test_java_25_is_usable_from_pyspark_4_2_on(make, monkeypatch, pyspark, usable):
-    monkeypatch.setattr(metadata, "version", lambda _: pyspark)
+    monkeypatch.setattr("pyspark.__version__", pyspark)
     monkeypatch.setenv("JAVA_HOME", str(make("jdk", 'openjdk version "25.0.3" 2026-04-21\n')))
     if usable:
         assert find_java().version == 25
@@ -134,8 +133,5 @@ def test_the_caller_can_ask_for_versions(make, monkeypatch):
 
 
 def test_without_pyspark_java_17_and_21_are_usable(monkeypatch):
-    def absent(name):
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", absent)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
     assert "Install Java 17 or 21 (" in refusal()

@@ -13,7 +13,7 @@ import pytest
 from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.streams import Bounds
 from rabbit_chx.urls import BrokerUrl
-from spark_connector import RabbitMQDataSource
+from spark_connector import RabbitMQDataSource, logs
 from spark_connector.reading import stream_access
 from spark_connector.reading.offsets import DataLoss, SavedOffset
 from spark_connector.reading.options import ReadOptions
@@ -223,3 +223,29 @@ def test_a_task_at_a_replica_that_lags_behind_reads_from_the_leader(cluster) -> 
     cluster.leader.end = 90
     with pytest.raises(StreamUnavailable, match="beyond"):
         list(reader().read(partition))
+
+
+@pytest.mark.parametrize(("seconds", "still"), [(1e9, 0), (0.0, 3)])
+def test_an_outage_is_logged_when_it_begins_while_it_lasts_and_when_it_ends(
+    cluster, monkeypatch, caplog, seconds, still
+) -> None:
+    failures: list[StreamUnavailable] = []
+
+    def bounds(node, stream):
+        if failures:
+            raise failures.pop()
+        return Bounds(0, node.end)
+
+    monkeypatch.setattr(stream_access, "bounds", bounds)
+    monkeypatch.setattr(logs, "_EVERY_SECONDS", seconds)
+    query = Query(reader(), passes_start=True)
+    failures += [StreamUnavailable("the connection to h was lost: reset", "lost")] * 4
+    query.plan()
+    query.plan()
+    first, *others, last = [record.getMessage() for record in caplog.records]
+    assert first == (
+        "read of the option stream: the connection to h was lost: reset; trying to reconnect for 120 s"
+    )
+    assert len(others) == still
+    assert all("no connection for 0 s: the connection to h was lost" in line for line in others)
+    assert last == "read of the option stream: connected again after 0 s"
