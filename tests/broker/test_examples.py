@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http.client import HTTPConnection
 
 import pytest
 
 from rabbit_chx.broker import connect
 from rabbit_chx.consuming.member.roll_call import members_over
+from rabbit_chx.testing.node import free_ports
 from tests.broker.worker_programs import ordered_exchange, started
-from tests.faults.load import wait_until
+from tests.faults.load import PATIENCE, wait_until
 from tests.programs import ran
-from tests.unit.test_examples import DECLARING, EXAMPLES, ONLINE, SHARDING, WORKERS
+from tests.unit.test_examples import DECLARING, EXAMPLES, ONLINE, SHARDING, WEB, WORKERS
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
 
@@ -39,6 +44,58 @@ def test_example_confirms_what_arrives(broker, name) -> None:
     assert done.returncode == 0, done.stderr
     assert f"{arrived:,} confirmed" in done.stdout
     assert arrived >= 5_000
+
+
+def served(name: str, port: int) -> list[str]:
+    """The command that serves a web application."""
+    module = name.removesuffix(".py")
+    server = {
+        "publish_from_starlette": ["uvicorn", "--app-dir", EXAMPLES, "--port", port],
+        "publish_from_gunicorn": ["gunicorn", "--config", f"python:{module}", "--bind", f"127.0.0.1:{port}"],
+    }
+    return [sys.executable, "-m", *map(str, server[module]), f"{module}:app"]
+
+
+def answer(port: int, number: int) -> int | None:
+    """The status with which the service answers an order, or None if it does not."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        connection.request("POST", f"/orders/customer-{number}", b"order %d" % number)
+        return connection.getresponse().status
+    except OSError:
+        return None
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("name", WEB)
+def test_what_a_web_service_accepts_arrives(broker, name, tmp_path) -> None:
+    exchange = f"example.{uuid.uuid4().hex[:8]}"
+    with broker.connection() as connection, (tmp_path / "log").open("w+") as log:
+        channel = connection.channel()
+        channel.exchange_declare(exchange, "x-consistent-hash")
+        queue = channel.queue_declare(f"{exchange}.0", exclusive=True).method.queue
+        channel.queue_bind(queue, exchange, "1")
+        (port,) = free_ports(1)
+        variables = {"AMQP_URL": broker.url, "EXCHANGE": exchange, "PYTHONPATH": str(EXAMPLES)}
+        with subprocess.Popen(
+            served(name, port), env=os.environ | variables, stdout=log, stderr=log
+        ) as service:
+            try:
+                wait_until(
+                    lambda: answer(port, 0) or service.poll() is not None, "the service answers", pause=0.1
+                )
+                with ThreadPoolExecutor(8) as threads:
+                    told = list(threads.map(partial(answer, port), range(1, 200)))
+            finally:
+                service.terminate()
+                service.wait(PATIENCE)
+        log.seek(0)
+        assert told == [202] * 199, log.read()
+        arrived = channel.queue_delete(queue).method.message_count
+        channel.exchange_delete(exchange)
+    assert arrived == 200
+    assert service.returncode in {0, -signal.SIGTERM}  # uvicorn shuts down first, and then ends by the signal
 
 
 @pytest.mark.parametrize("name", DECLARING)

@@ -24,13 +24,14 @@ DECLARING = needing("a broker with permission to declare")
 SHARDING = needing("a broker with rabbitmq_sharding")
 TOPOLOGY = needing("a broker and its HTTP API")
 HANDOVER = needing("a broker with permission to declare and bind")
+WEB = needing("a broker and uvicorn") + needing("a broker and gunicorn")
 WORKERS = needing("a broker and ordered queues")
 SPARK = needing("a broker and Spark")
 NOTEBOOKS = needing("Spark")
 
 
 def test_the_table_names_every_example() -> None:
-    named = OFFLINE + ONLINE + DECLARING + SHARDING + TOPOLOGY + HANDOVER + WORKERS + SPARK + NOTEBOOKS
+    named = OFFLINE + ONLINE + DECLARING + SHARDING + TOPOLOGY + HANDOVER + WEB + WORKERS + SPARK + NOTEBOOKS
     assert sorted(named) == sorted(
         path.name for path in EXAMPLES.iterdir() if path.suffix in {".py", ".ipynb"}
     )
