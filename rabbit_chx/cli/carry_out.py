@@ -10,20 +10,22 @@ from rabbit_chx.broker.management import Management
 from rabbit_chx.cli.broker_access import BrokerAccess
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.verb import Exit
-from rabbit_chx.consuming.changes.holds import holds_on
-from rabbit_chx.consuming.changes.scaling import Done, carry_out
+from rabbit_chx.consuming.changes.outcomes import Done
+from rabbit_chx.consuming.changes.records import unfinished_on
+from rabbit_chx.consuming.changes.scaling import carry_out
 from rabbit_chx.errors import RabbitChxError
 from rabbit_chx.topology.model import Topology
 from rabbit_chx.topology.planning.steps import Plan
 
 
-def print_held(live: BrokerAccess, wanted: Topology) -> bool:
-    """Print the queues that an interrupted command left held and return whether there are any."""
-    held = holds_on(live.management(), wanted.vhost)
-    if held:
-        names = ", ".join(repr(hold.queue) for hold in held)
-        notice("Note", f"an interrupted change left queues held, and is finished first: {names}")
-    return bool(held)
+def print_unfinished(live: BrokerAccess, wanted: Topology) -> bool:
+    """Print that an interrupted command left a change unfinished, with the queues that it left held; return whether."""
+    found = unfinished_on(live.management(), wanted.vhost)
+    if found:
+        names = ", ".join(repr(hold.queue) for hold in found.holds)
+        left = f"left queues held, and is finished first: {names}" if names else "is finished first"
+        notice("Note", f"an interrupted change {left}")
+    return bool(found)
 
 
 def carry_out_plans(live: BrokerAccess, plans: Sequence[Plan], output: str, **options: Any) -> Exit:
@@ -45,25 +47,26 @@ def carry_out_plans(live: BrokerAccess, plans: Sequence[Plan], output: str, **op
                 carry_out(plan, connection, management, on_done=show, **options)
     except RabbitChxError as stopped:
         notice("Error", str(stopped))
-        begun = count > 0 or _is_held(management, plans)
-        _print_unfinished(begun=begun)
+        begun = count > 0 or _is_unfinished(management, plans)
+        _print_begun(begun=begun)
         return Exit.PARTLY if begun else Exit.FAILED
     except KeyboardInterrupt:
-        _print_unfinished(begun=count > 0)
+        _print_begun(begun=count > 0 or _is_unfinished(management, plans))
         raise
     return Exit.FINE
 
 
-def _is_held(management: Management, plans: Sequence[Plan]) -> bool:
-    """Whether queues are held, by this change or an earlier one; not known if the broker cannot be reached."""
+def _is_unfinished(management: Management, plans: Sequence[Plan]) -> bool:
+    """Whether this change or an earlier one is unfinished; not known if the broker cannot be reached."""
     with suppress(RabbitChxError):
-        return any(holds_on(management, plan.vhost) for plan in plans)
+        return any(unfinished_on(management, plan.vhost) for plan in plans)
     return False
 
 
-def _print_unfinished(*, begun: bool) -> None:
+def _print_begun(*, begun: bool) -> None:
     if begun:
         echo(
-            "Not finished: run the same command again to continue. Held queues stay held until then.",
+            "Not finished: run the same command again to continue; held queues stay held until then. `rabbit-chx scale FILE "
+            "--status` shows them, and `--abort` gives the change up.",
             err=True,
         )

@@ -102,13 +102,18 @@ def warn_of_stranding(live: BrokerAccess, plan: Plan, observed: Observed) -> Non
             )
 
 
-def print_plan(plan: Plan, output: str, *, verbose: bool = False) -> None:
-    """Print the steps of a plan, the keys that they move, the other strategies, and notes."""
+def print_plan(plan: Plan, output: str, *, verbose: bool = False, held: bool = False) -> None:
+    """Print the steps of a plan, the keys that they move, the other strategies, and notes.
+
+    ``held`` says that an interrupted change is unfinished.
+    """
     if output == "json":
         _print_plan_as_json(plan)
         return
     if plan.steps:
         _print_steps(plan, verbose=verbose)
+    elif held:
+        echo(f"Virtual host {plan.vhost!r}: no other changes needed.")
     elif not plan.refusals and not plan.left_alone:
         echo(f"Virtual host {plan.vhost!r} matches the file: no changes needed.")
     for change in plan.changes:

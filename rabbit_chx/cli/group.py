@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Final, Literal
 
 import click
 
 from rabbit_chx.broker.amqp import connect
-from rabbit_chx.broker.reading.reader import count_messages
-from rabbit_chx.cli.options import Login, broker_options, output_option
-from rabbit_chx.cli.output import echo, print_json
+from rabbit_chx.broker.management import Management
+from rabbit_chx.broker.reading.reader import count_messages, read
+from rabbit_chx.cli.options import Login, broker_options, management_options, output_option
+from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.cli.verb import Exit, option, verb
+from rabbit_chx.consuming.changes.records import unfinished_on
 from rabbit_chx.consuming.member.roll_call import MemberStatus, members_over, workers_of
+from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.text import counted
+from rabbit_chx.topology.checks.stranded import stranded
+from rabbit_chx.topology.model import Topology
+from rabbit_chx.urls import BrokerUrl
 
 _EVERY: Final = 2.0
 _NUMBERS: Final = ("queues", "per second", "unhandled")
@@ -29,11 +37,12 @@ _NUMBERS: Final = ("queues", "per second", "unhandled")
     ],
     exit_codes={
         Exit.FINE: "every queue has a member that answers",
-        Exit.DIFFERENT: "no members, or a member does not answer",
+        Exit.DIFFERENT: "no members, a member does not answer, a queue is held, or an unbound queue has messages",
     },
 )
 @click.argument("name", metavar="GROUP")
 @broker_options
+@management_options
 @option("--watch", is_flag=True, help="Refresh every two seconds, until Ctrl-C.")
 @output_option
 def group(
@@ -41,16 +50,20 @@ def group(
     name: str,
     url: str | None,
     login: Login,
+    management_of: partial[Management],
     watch: bool,
     output: str,
 ) -> int:
     """Show the members of GROUP, and for each queue the member that works on it, its rate and its backlog.
 
     The members report these values. *Ready* messages are still in the queue. *Unhandled* messages are with the member,
-    and *oldest* is how long the oldest of them has been there.
+    and *oldest* is how long the oldest of them has been there. The management API tells which queues an unfinished change
+    holds, and which queues are no longer bound but still have messages.
     """
     if url is None:
         raise click.UsageError("missing broker URL: pass --url or set AMQP_URL")
+    management = management_of(url, **login)
+    vhost = BrokerUrl.parse(url).vhost
     with connect(url, name="rabbit-chx group", **login) as connection:
         while True:
             found = members_over(connection, name)
@@ -58,10 +71,61 @@ def group(
             if watch and sys.stdout.isatty():
                 click.clear()
             _print(name, found, ready, output)
+            problems = _problems(management, vhost, name, found)
+            _print_problems(problems, output)
             if not watch:
                 break
             connection.sleep(_EVERY)
-    return Exit.FINE if found and all(member.answered for member in found) else Exit.DIFFERENT
+    fine = found and all(member.answered for member in found) and not problems
+    return Exit.FINE if fine else Exit.DIFFERENT
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """A queue whose messages wait for more than a member."""
+
+    queue: str
+    state: Literal["held", "unbound"]
+    messages: int | None
+    message: str
+
+
+def _problems(
+    management: Management, vhost: str, group: str, found: Sequence[MemberStatus]
+) -> list[_Problem]:
+    """The held queues of a group, and the unbound queues with messages of the exchanges that it consumes."""
+    try:
+        unfinished = unfinished_on(management, vhost)
+        observed = read(management, vhost)
+    except BrokerUnavailable as error:
+        notice("Note", f"held and unbound queues are not shown: {error}")
+        return []
+    mine = {queue for member in found for queue in member.queues}
+    problems = []
+    for hold in unfinished.holds:
+        if group in hold.groups or hold.queue in mine:
+            text = f"held since {hold.since} by {hold.by}; `rabbit-chx scale FILE --status` shows the change"
+            problems.append(_Problem(hold.queue, "held", observed.backlog.get(hold.queue), text))
+    for each in stranded(_consumed(observed.topology, mine), observed):
+        text = f"no longer bound to exchange {each.exchange!r}"
+        problems.append(_Problem(each.queue, "unbound", each.messages, text))
+    return problems
+
+
+def _consumed(topology: Topology, queues: Collection[str]) -> Topology:
+    """The exchanges of a topology that are bound to one of these queues, without its queues."""
+    sources = {each.source for each in topology.bindings if each.destination in queues}
+    exchanges = tuple(each for each in topology.exchanges if each.name in sources)
+    return replace(topology, exchanges=exchanges, queues=())
+
+
+def _print_problems(problems: Sequence[_Problem], output: str) -> None:
+    for each in problems:
+        if output == "json":
+            print_json("group_problem", **asdict(each))
+        else:
+            count = "" if each.messages is None else f" ({counted(each.messages, 'message')})"
+            notice("Warning", f"queue {each.queue!r}{count}: {each.message}")
 
 
 def _print(name: str, found: Sequence[MemberStatus], ready: Mapping[str, int], output: str) -> None:

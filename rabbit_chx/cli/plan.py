@@ -175,16 +175,20 @@ def planned(
     output: str,
     *,
     verbose: bool,
+    held: bool = False,
     **options: Any,
 ) -> Plan:
-    """Print and return the plan, with the messages that wait now in the queues of a live broker."""
+    """Print and return the plan, with the messages that wait now in the queues of a live broker.
+
+    ``held`` says that an interrupted change is unfinished.
+    """
     with waiting("Computing the plan"):
         made = plan_steps(wanted, observed, **options)
     if live is not None:
         recounted = live.recounted(observed, _losing(made, observed.topology))
         if recounted.backlog != observed.backlog:
             made = plan_steps(wanted, recounted, **options)
-    print_plan(made, output, verbose=verbose)
+    print_plan(made, output, verbose=verbose, held=held)
     return made
 
 

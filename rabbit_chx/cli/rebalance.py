@@ -7,7 +7,7 @@ from math import sqrt
 import click
 
 from rabbit_chx.cli.broker_access import BrokerAccess, topology_options
-from rabbit_chx.cli.carry_out import carry_out_plans, print_held
+from rabbit_chx.cli.carry_out import carry_out_plans, print_unfinished
 from rabbit_chx.cli.changes import agreed, check_can_ask, print_plan, warn_of_cluster
 from rabbit_chx.cli.options import check_names, exchange_option, keys_option, output_option, raw_option
 from rabbit_chx.cli.output import echo, notice
@@ -106,7 +106,8 @@ def rebalance(
     capacity = _capacity(slots, weights)
     if apply_it:
         check_can_ask("rebalance --apply", "--yes", "Without --apply, nothing is changed", yes=yes)
-        if print_held(live, wanted) and (code := carry_out_plans(live, [Plan(wanted.vhost)], output)):
+        unfinished = print_unfinished(live, wanted)
+        if unfinished and (code := carry_out_plans(live, [Plan(wanted.vhost)], output, more=True)):
             return code
     observed = live.read(wanted)
     warn_of_cluster(observed)

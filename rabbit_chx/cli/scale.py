@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import click
 
 from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, topology_options
-from rabbit_chx.cli.carry_out import carry_out_plans, print_held
-from rabbit_chx.cli.changes import agreed, check_can_ask, read_and_print
+from rabbit_chx.cli.carry_out import carry_out_plans, print_unfinished
+from rabbit_chx.cli.changes import agreed, check_can_ask, print_plan, read_and_print
 from rabbit_chx.cli.completion import queues
 from rabbit_chx.cli.options import check_names, exchange_option, output_option, the_exchange
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.plan import parse_new, planned
+from rabbit_chx.cli.unfinished import print_status
 from rabbit_chx.cli.verb import Exit, bundle, option, verb
 from rabbit_chx.consuming.changes.held_queues import held_queues
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx.consuming.changes.records import FINISH, plan_back, unfinished_on
+from rabbit_chx.errors import InvalidValue, RabbitChxError
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.file.dump import excerpt
 from rabbit_chx.topology.model import Topology
@@ -30,6 +33,8 @@ def _with_queues(given: dict[str, Any]) -> dict[str, Any]:
     """The topologies with the wanted number of queues, and the exchange whose queues change, if any."""
     to, add, remove, exchange = map(given.pop, ("to", "add", "remove", "exchange"))
     given["changed"] = None
+    if sum((given["status"], given["abort"], bool(to or add or remove))) > 1:
+        raise click.UsageError("--status and --abort exclude each other, and --to, --add and --remove")
     if to is None and not add and not remove:
         return given
     if to is not None and (add or remove):
@@ -67,12 +72,14 @@ _queue_options = bundle(
         "rabbit-chx scale topology.yaml -x orders --to 12",
         "rabbit-chx scale topology.yaml -x tenants --remove tenants.3 --yes",
         "rabbit-chx scale topology.yaml",
+        "rabbit-chx scale topology.yaml --status",
+        "rabbit-chx scale topology.yaml --abort --yes",
     ],
     exit_codes={
         Exit.FINE: "the broker has these queues",
-        Exit.FAILED: "refused, declined or failed; nothing was changed and no queue is held",
-        Exit.DIFFERENT: "with --dry-run: changes needed",
-        Exit.PARTLY: "stopped after some steps; run the same command again to continue",
+        Exit.FAILED: "refused, declined or failed; nothing was changed, and no queue is known to be held",
+        Exit.DIFFERENT: "with --dry-run: changes needed; with --status: a change is unfinished",
+        Exit.PARTLY: "a change is unfinished, this one or an earlier one: --status shows it, the same command continues it",
     },
 )
 @topology_options
@@ -90,6 +97,16 @@ _queue_options = bundle(
     metavar="SECONDS",
     help="How long members may take to drain the queues that lose keys.",
 )
+@option(
+    "--status",
+    is_flag=True,
+    help="Show what an interrupted or running change holds and drains; change nothing.",
+)
+@option(
+    "--abort",
+    is_flag=True,
+    help="Give an interrupted change up: restore the bindings before it, keeping the order of keys.",
+)
 @option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @option("--dry-run", is_flag=True, help="Show the plan and change nothing.")
 @option("-v", "--verbose", is_flag=True, help="List every step, and how the order of each ring is known.")
@@ -101,6 +118,8 @@ def scale(
     changed: str | None,
     group: str | None,
     timeout: float,
+    status: bool,
+    abort: bool,
     yes: bool,
     dry_run: bool,
     verbose: bool,
@@ -110,41 +129,117 @@ def scale(
 
     Without --to, --add and --remove, the queues of FILE are applied. The queues that gain keys are held, the bindings
     are changed, the queues that lose keys are drained, and the held queues are released. Members need no restart. After
-    an interruption, run the same command again to continue.
+    an interruption, run the same command again to continue, or give the change up with --abort.
     """
     check_can_ask(
-        "scale", "--yes or --dry-run", "`rabbit-chx plan` shows what would be done", yes=yes or dry_run
+        "scale",
+        "--yes or --dry-run",
+        "`rabbit-chx plan` shows what would be done",
+        yes=yes or dry_run or status,
     )
     if live.amqp_only:
         raise click.UsageError("scale needs the management API, which --amqp-only leaves out")
 
-    def scale_one(wanted: Topology) -> int:
-        held = print_held(live, wanted)
-        if held and not dry_run:
-            if not (yes or click.confirm("Finish the interrupted change?", err=True)):
-                echo("Nothing was changed.", err=True)
-                return Exit.FAILED
-            if code := carry_out_plans(live, [Plan(wanted.vhost)], output, group=group, timeout=timeout):
-                return code
-        observed = read_and_print(live, wanted, verbose=verbose)
-        made = planned(wanted, observed, live, output, verbose=verbose, max_moved=1.0)
-        refused = _is_refused(wanted, made)
-        plan = Plan(wanted.vhost) if refused else made
-        if dry_run:
-            return Exit.FAILED if refused else Exit.DIFFERENT if held or plan.steps else Exit.FINE
-        if not plan.steps:
-            return (Exit.PARTLY if held else Exit.FAILED) if refused else Exit.FINE
-        if not (yes or agreed(plan)):
-            echo("Nothing was changed.", err=True)
-            return Exit.FAILED
-        return carry_out_plans(
-            live, [plan], output, group=group, removed=_removed(wanted, plan), timeout=timeout
-        )
-
-    code = for_each_vhost(topologies, scale_one)
+    if status:
+        found = [print_status(live, wanted.vhost, output) for wanted in topologies]
+        return Exit.DIFFERENT if any(found) else Exit.FINE
+    run = _Run(live, output, group, timeout, yes=yes, dry_run=dry_run, verbose=verbose)
+    code = for_each_vhost(topologies, run.abort if abort else run.scale)
     if changed and code in (Exit.FINE, Exit.PARTLY):
         _print_file(topologies[0], changed, output)
     return code
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run of the command."""
+
+    live: BrokerAccess
+    output: str
+    group: str | None
+    timeout: float
+    yes: bool
+    dry_run: bool
+    verbose: bool
+
+    def scale(self, wanted: Topology) -> int:
+        """Finish an interrupted change, and make the broker match the topology."""
+        unfinished = print_unfinished(self.live, wanted)
+        failed = Exit.PARTLY if unfinished else Exit.FAILED
+        if unfinished and not self.dry_run:
+            if not self._may("Finish the interrupted change?"):
+                return failed
+            if code := self._carry_out(Plan(wanted.vhost), more=True):
+                return code
+        try:
+            return self._change(wanted, failed)
+        except RabbitChxError as error:
+            if failed == Exit.FAILED:
+                raise
+            notice("Error", str(error))
+            return failed
+
+    def _change(self, wanted: Topology, failed: Exit) -> int:
+        """Plan and carry out; ``failed`` is the exit code if nothing more is changed."""
+        unfinished = failed == Exit.PARTLY
+        observed = read_and_print(self.live, wanted, verbose=self.verbose)
+        made = planned(
+            wanted,
+            observed,
+            self.live,
+            self.output,
+            verbose=self.verbose,
+            held=unfinished and self.dry_run,
+            max_moved=1.0,
+        )
+        if _is_refused(wanted, made):
+            return failed
+        if self.dry_run:
+            return Exit.DIFFERENT if unfinished or made.steps else Exit.FINE
+        if not made.steps:
+            return self._carry_out(Plan(wanted.vhost)) if unfinished else Exit.FINE
+        if not (self.yes or agreed(made)):
+            echo("Nothing was changed.", err=True)
+            return failed
+        return self._carry_out(made, removed=_removed(wanted, made))
+
+    def abort(self, wanted: Topology) -> int:
+        """Restore the bindings before an interrupted change."""
+        found = unfinished_on(self.live.management(), wanted.vhost)
+        if not found:
+            echo(f"Virtual host {wanted.vhost!r}: no change is unfinished.", err=True)
+            return Exit.FINE
+        record = found.record
+        try:
+            if record is None:
+                raise InvalidValue(
+                    "change to give up", "one without a record", "one that is recorded", FINISH
+                )
+            made = plan_back(record, wanted, read_and_print(self.live, wanted, verbose=self.verbose))
+            held_queues(made)
+        except RabbitChxError as reason:
+            notice("Refused", str(reason))
+            return Exit.PARTLY
+        if made.steps or made.refusals:
+            print_plan(made, self.output, verbose=self.verbose)
+        if made.refusals:
+            return Exit.PARTLY
+        if self.dry_run:
+            return Exit.DIFFERENT
+        if not self._may("Give the interrupted change up?"):
+            return Exit.PARTLY
+        return self._carry_out(made, restores=record, removed=record.created)
+
+    def _may(self, question: str) -> bool:
+        agreed = self.yes or click.confirm(question, err=True)
+        if not agreed:
+            echo("Nothing was changed.", err=True)
+        return agreed
+
+    def _carry_out(self, made: Plan, **options: Any) -> Exit:
+        return carry_out_plans(
+            self.live, [made], self.output, group=self.group, timeout=self.timeout, **options
+        )
 
 
 def _is_refused(wanted: Topology, made: Plan) -> bool:

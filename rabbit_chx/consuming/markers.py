@@ -27,6 +27,8 @@ HOLD: Final = "x-rabbit-chx-hold"
 """The header of a marker that holds its queue. Its value names another queue, whose deletion releases the held one."""
 HOLDS: Final = "rabbit-chx.hold."
 """The prefix of the queues whose deletion releases held queues."""
+CHANGES: Final = f"{HOLDS}change."
+"""The prefix of the queues that record changes, and hold nothing."""
 RECORD: Final = "x-rabbit-chx-record"
 """The argument of such a queue that contains the hold's record."""
 

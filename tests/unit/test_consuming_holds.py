@@ -12,7 +12,8 @@ from rabbit_chx.broker.applying.pika_driver import at_once
 from rabbit_chx.broker.applying.protocol import OnChannel, Pause, Refused, Surprise, carry_out as do_each
 from rabbit_chx.consuming.changes.held_queues import held_queues
 from rabbit_chx.consuming.changes.holds import declare_commands, hold_commands
-from rabbit_chx.consuming.changes.scaling import Done, _Change, _delete_when_empty
+from rabbit_chx.consuming.changes.outcomes import Done
+from rabbit_chx.consuming.changes.scaling import _Change, _delete_when_empty
 from rabbit_chx.consuming.markers import HOLD, HOLDS, Hold, Kind, hold_of, kind_of
 from rabbit_chx.consuming.member.interruptions import Interruptions
 from rabbit_chx.consuming.member.lanes import QueueLane

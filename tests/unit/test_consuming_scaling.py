@@ -18,8 +18,8 @@ from rabbit_chx.cli.carry_out import carry_out_plans
 from rabbit_chx.cli.verb import Exit
 from rabbit_chx.consuming.changes import scaling
 from rabbit_chx.consuming.changes.held_queues import groups_of_held
-from rabbit_chx.consuming.changes.scaling import NotConsumed
-from rabbit_chx.consuming.markers import HOLDS, RECORD, Hold
+from rabbit_chx.consuming.changes.outcomes import NotConsumed
+from rabbit_chx.consuming.markers import CHANGES, HOLDS, RECORD, Hold
 from rabbit_chx.consuming.member.roll_call import MemberStatus, QueueStatus
 from rabbit_chx.consuming.seats import seat_queue
 from rabbit_chx.topology.model import Binding
@@ -42,8 +42,15 @@ class Scene:
     @property
     def held(self) -> set[str]:
         return {
-            Hold.read(name, found[RECORD]).queue for name, found in self.existing.items() if HOLDS in name
+            Hold.read(name, found[RECORD]).queue
+            for name, found in self.existing.items()
+            if HOLDS in name and CHANGES not in name
         }
+
+    @property
+    def recorded(self) -> list[str]:
+        """The records of changes."""
+        return [name for name in self.existing if CHANGES in name]
 
     def hold(self, hold: Hold) -> None:
         self.existing |= {hold.queue: {}, hold.name: hold.arguments}
@@ -133,6 +140,7 @@ def test_a_group_consumes_only_the_new_queues_that_gain_keys_from_its_own(scene)
     assert scene.groups == {"billing": {"o0", "o1", "o9"}, "mailer": {"m0", "m1", "m9"}}
     assert {"held queue 'o9'", "released queue 'm9'"} <= {*scene.done}
     assert not scene.held
+    assert not scene.recorded
 
 
 def test_an_interrupted_change_goes_on_with_the_groups_of_its_holds(scene) -> None:
@@ -170,6 +178,7 @@ def test_if_a_queue_cannot_be_held_the_others_are_released_and_nothing_is_switch
         scene.scale(appended(mail="m9", orders="o9"))
     assert scene.done == ["held queue 'm9'", "released queue 'm9'"]
     assert not scene.held
+    assert not scene.recorded
 
 
 def test_a_connection_lost_while_members_are_asked_leaves_a_command_to_run_again(
@@ -198,6 +207,7 @@ def test_a_connection_lost_while_members_are_asked_leaves_a_command_to_run_again
     assert "Error: the broker at 127.0.0.1:5672 closed the connection" in errors
     assert "run the same command again" in errors
     assert scene.held == {"o9"}
+    assert len(scene.recorded) == 1
 
 
 @pytest.mark.parametrize(

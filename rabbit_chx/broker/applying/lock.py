@@ -16,7 +16,8 @@ from rabbit_chx.errors import BrokerUnavailable
 
 LOCK: Final = "rabbit-chx.lock"
 
-_HOLDER: Final = "x-rabbit-chx-holder"
+HOLDER: Final = "x-rabbit-chx-holder"
+"""The argument that names who holds the lock."""
 
 
 def take_lock(vhost: str, holder: str, token: int, *, seen: bool) -> Generator[Command, Any, None]:
@@ -28,7 +29,7 @@ def take_lock(vhost: str, holder: str, token: int, *, seen: bool) -> Generator[C
     """
     arguments: dict[str, Any] = {"x-max-length": token}
     if holder:
-        arguments[_HOLDER] = holder
+        arguments[HOLDER] = holder
     try:
         yield OnChannel("queue_declare", {"queue": LOCK, "exclusive": True, "arguments": arguments})
     except Refused as refused:
@@ -40,7 +41,7 @@ def take_lock(vhost: str, holder: str, token: int, *, seen: bool) -> Generator[C
     if seen:
         try:
             found = yield OverHttp("queue", (vhost, LOCK))
-            who = f"held by {found.arguments.get(_HOLDER, 'an apply that does not give its name')}"
+            who = f"held by {found.arguments.get(HOLDER, 'an apply that does not give its name')}"
         except BrokerUnavailable:
             who = "it has just been released: try again"
     raise Surprise(

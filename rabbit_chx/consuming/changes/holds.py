@@ -14,13 +14,14 @@ from typing import Any
 
 from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, Refused, routed
 from rabbit_chx.broker.management import Management
-from rabbit_chx.consuming.markers import HOLD, HOLDS, RECORD, Hold
+from rabbit_chx.consuming.markers import CHANGES, HOLD, HOLDS, RECORD, Hold
 from rabbit_chx.errors import InvalidValue
 
 
 def holds_on(management: Management, vhost: str) -> list[Hold]:
     """The holds that interrupted changes have left in a virtual host."""
-    found = [queue for queue, _ in management.queues(vhost) if queue.name.startswith(HOLDS)]
+    names = (queue for queue, _ in management.queues(vhost) if queue.name.startswith(HOLDS))
+    found = [queue for queue in names if not queue.name.startswith(CHANGES)]
     return [
         Hold.read(queue.name, queue.arguments.get(RECORD))
         for queue in sorted(found, key=lambda queue: queue.name)

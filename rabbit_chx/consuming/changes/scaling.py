@@ -16,11 +16,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from pika.exceptions import AMQPError
 from pika.spec import PRECONDITION_FAILED
@@ -38,6 +38,8 @@ from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.consuming.changes.held_queues import groups_of_held, held_queues
 from rabbit_chx.consuming.changes.holds import declare_commands, hold_commands, holds_on, release_commands
+from rabbit_chx.consuming.changes.outcomes import Done, NotConsumed, listed, not_consumed
+from rabbit_chx.consuming.changes.records import ChangeRecord, changes_on, forget_commands, record_commands
 from rabbit_chx.consuming.markers import Hold
 from rabbit_chx.consuming.member.roll_call import MemberStatus, ask
 from rabbit_chx.consuming.queues.permissions import needs_of_change
@@ -45,7 +47,7 @@ from rabbit_chx.consuming.seats import SEATS
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable, InvalidValue, RabbitChxError
 from rabbit_chx.interruption import uninterrupted
 from rabbit_chx.ring import Destination
-from rabbit_chx.topology.planning.steps import Bind, Plan, Step, Unbind
+from rabbit_chx.topology.planning.steps import Bind, Plan, Unbind
 
 if TYPE_CHECKING:
     from pika import BlockingConnection
@@ -56,39 +58,6 @@ _LONGEST_WAIT_FOR_ANSWERS: Final = 5.0
 _ANSWER_IN: Final = 1.0
 _EMPTY_IN: Final = 5.0
 """Seconds that a drained queue has for a late message, such as one that a member gave back and handles again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """One action that `carry_out` has completed."""
-
-    what: Literal["step", "hold", "drain", "delete", "keep", "release"]
-    queue: str = ""
-    step: Step | None = None
-
-    def __str__(self) -> str:
-        return _SENTENCES[self.what].format(queue=self.queue, step=self.step)
-
-
-_SENTENCES: Final = {
-    "step": "{step}",
-    "hold": "held queue {queue!r}",
-    "drain": "drained queue {queue!r}",
-    "delete": "deleted queue {queue!r}",
-    "keep": "kept queue {queue!r}: it is not empty",
-    "release": "released queue {queue!r}",
-}
-
-
-class NotConsumed(RabbitChxError):
-    """No member consumes some of the queues, so no bindings were changed."""
-
-    def __init__(self, message: str, queues: tuple[str, ...]) -> None:
-        super().__init__(message, queues)
-        self.queues = queues
-
-    def _text(self) -> str:
-        return str(self.args[0])
 
 
 def carry_out(
@@ -103,6 +72,8 @@ def carry_out(
     settle: float = 1.0,
     record: bool = True,
     holder: str | None = None,
+    restores: ChangeRecord | None = None,
+    more: bool = False,
 ) -> None:
     """Finish an interrupted call if there is one, and carry out a plan without breaking the order of any key.
 
@@ -118,6 +89,8 @@ def carry_out(
         settle: seconds between the switch and the markers, for messages that are still in transit.
         record: record the order of rings on the broker.
         holder: the text that the lock shows for its holder, as for `apply`.
+        restores: the record of the change that the plan gives up, as `plan_back` made it.
+        more: another call will complete the change; the record of an interrupted one is kept until then.
 
     Raises:
         InvalidValue: no order of steps keeps the order of keys.
@@ -135,10 +108,18 @@ def carry_out(
     needs = needs_of_change(plan, management.exchanges(driver.vhost), deleted)
     with _explained(needs, driver.where), _locked(driver, holder):
         found = holds_on(management, driver.vhost)
+        change.records = changes_on(management, driver.vhost)
         if found or drain_first:
             driver.run(_try_replies())
-        change.finish(found)
+        if restores is None:
+            change.finish(found)
+        else:
+            change.begin_to_restore(restores, found)
         change.carry_out(plan, drain_first, removed, record=record, needs=needs)
+        if restores is not None:
+            change.delete(restores.created)
+        if not more:
+            change.forget(change.records)
 
 
 @dataclass
@@ -153,7 +134,23 @@ class _Change:
     settle: float
     group: str | None
     holder: str
+    records: list[ChangeRecord] = field(default_factory=list)
+    """Those on the broker."""
+    _restoring: bool = False
     _announced: float = 0.0
+
+    def begin_to_restore(self, record: ChangeRecord, holds: Collection[Hold]) -> None:
+        """Finish what is held, so that keys can go back in order, without deleting the queues that lost keys."""
+        there = self._existing({hold.queue for hold in holds})
+        self._wait_for_members([hold for hold in holds if hold.queue in there])
+        aborting = record.aborting(self.holder)
+        self.driver.run(record_commands(aborting, self.records))
+        self.records, self._restoring = [aborting], True
+        self.finish(holds, delete=False)
+
+    def forget(self, records: Iterable[ChangeRecord]) -> None:
+        """Delete records of changes."""
+        self.driver.run(forget_commands(records))
 
     def carry_out(
         self,
@@ -168,12 +165,18 @@ class _Change:
         binds = (Bind, Unbind)
         first = tuple(takewhile(lambda step: not isinstance(step, binds), plan.steps))
         groups = self._groups_of(drain_first)
+        new = [] if self._restoring or not drain_first else [self._begin(plan, removed)]
         held = [
             Hold.of(queue, losers, removed, groups[queue], self.holder)
             for queue, losers in drain_first.items()
         ]
-        self._apply(replace(plan, steps=first, changes=()), record=record, needs=needs)
-        self._hold(held)
+        try:
+            self._apply(replace(plan, steps=first, changes=()), record=record, needs=needs)
+            self._hold(held)
+        except (RabbitChxError, Refused, Lost, AMQPError):
+            with suppress(Refused, Lost):  # nothing is switched yet
+                self.forget(new)
+            raise
         try:
             self._apply(replace(plan, steps=plan.steps[len(first) :]), record=record, needs=needs)
         except ApplyStopped:
@@ -181,6 +184,15 @@ class _Change:
                 self.finish(held)
             raise
         self.finish(held)
+
+    def _begin(self, plan: Plan, removed: Collection[str]) -> ChangeRecord:
+        """Record the change."""
+        queues = [queue for queue, _ in self.management.queues(self.driver.vhost) if queue.name in removed]
+        made = ChangeRecord.of(plan, queues, self.management.bindings(self.driver.vhost), self.holder)
+        new = made.after(self.records[-1] if self.records else None)
+        self.driver.run(record_commands(new))
+        self.records.append(new)
+        return new
 
     def _apply(self, plan: Plan, *, record: bool, needs: Needs) -> None:
         self.driver.run(
@@ -221,7 +233,7 @@ class _Change:
 
     # ---- after the switch
 
-    def finish(self, holds: Collection[Hold]) -> None:
+    def finish(self, holds: Collection[Hold], *, delete: bool = True) -> None:
         """Drain the queues that lose keys and release those that gain keys, stage by stage."""
         named = {hold.queue: hold for hold in holds}
         removed = {queue for hold in holds for queue in hold.removed}
@@ -236,11 +248,15 @@ class _Change:
                 self._drain(losing, settle, [hold for hold in named.values() if hold.queue in there])
                 settle = 0.0
             # Not earlier, because members recompute their priorities when a queue is deleted.
-            if stage == len(planned):
-                for queue in sorted(self._unbound(removed & there)):
-                    self._delete(queue)
+            if delete and stage == len(planned):
+                self.delete(removed & there)
             for queue in gaining:
                 self._release(named.pop(queue))
+
+    def delete(self, queues: Iterable[str]) -> None:
+        """Delete those of these queues that exist and are not bound."""
+        for queue in sorted(self._unbound(self._existing({*queues}))):
+            self._delete(queue)
 
     def _unbound(self, queues: set[str]) -> set[str]:
         """The queues without bindings; an interrupted switch may have left the others bound."""
@@ -266,8 +282,8 @@ class _Change:
             self.driver.run(commands)
         except NotDrained as late:
             raise NotDrained(
-                f"the messages of {_listed(late.queues)} were not handled within {self.timeout:g} seconds, so "
-                f"{_listed(hold.queue for hold in held)} stay held: run it again to continue, with a longer timeout if there are many messages",
+                f"the messages of {listed(late.queues)} were not handled within {self.timeout:g} seconds, so "
+                f"{listed(hold.queue for hold in held)} stay held: run it again to continue, with a longer timeout if there are many messages",
                 late.queues,
             ) from None
 
@@ -293,7 +309,7 @@ class _Change:
         deadline = monotonic() + min(self.timeout, _LONGEST_WAIT_FOR_ANSWERS)
         while missing := losing.difference(*(consumed := self._consumed()).values()):
             if monotonic() > deadline:
-                raise _not_consumed(missing, {self.group} if self.group else ())
+                raise not_consumed(missing, {self.group} if self.group else ())
             self.connection.sleep(0.2)
         return groups_of_held(drain_first, consumed)
 
@@ -334,17 +350,8 @@ class _Change:
         deadline = monotonic() + min(self.timeout, _LONGEST_WAIT_FOR_MEMBERS)
         while missing := {hold.queue for hold in held} - self._announce(held):
             if monotonic() > deadline:
-                raise _not_consumed(missing, {group for hold in held for group in hold.groups})
+                raise not_consumed(missing, {group for hold in held for group in hold.groups})
             self.connection.sleep(0.2)
-
-
-def _not_consumed(missing: Iterable[str], groups: Collection[str]) -> NotConsumed:
-    who = f"no member of group {_listed(groups)}" if groups else "no member of any group"
-    return NotConsumed(
-        f"{who} consumes {_listed(missing)}, so no bindings were changed. Start members that consume the "
-        "exchange; if other programs consume it, use `rabbit-chx apply` and rabbit_chx.broker.drain_in_order",
-        tuple(sorted(missing)),
-    )
 
 
 def _try_replies() -> Generator[Command, Any, None]:
@@ -389,7 +396,3 @@ def _delete_when_empty(vhost: str, queue: str) -> Generator[Command, Any, None]:
         else:
             return
         yield Pause(0.1)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, sorted(names)))

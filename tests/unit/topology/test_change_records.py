@@ -1,0 +1,98 @@
+"""The plan that gives a change up restores the state before, wherever the change was interrupted."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+
+from rabbit_chx import InvalidValue
+from rabbit_chx.consuming.changes.held_queues import held_queues
+from rabbit_chx.consuming.changes.records import ChangeRecord, plan_back
+from rabbit_chx.consuming.markers import CHANGES, RECORD
+from rabbit_chx.topology.planning.plan import plan
+from tests.unit.topology.broker_model import Broker, hashed, made, slotted
+
+RING, SLOTS = partial(hashed, "orders"), partial(slotted, "orders", count=8)
+
+
+def state(broker: Broker):
+    rings = {name: ring.runs for name, ring in broker.rings.items()}
+    return sorted(broker.bindings, key=repr), rings
+
+
+def recorded(found, broker: Broker, removed=()) -> ChangeRecord:
+    """The record of a plan, as it is read again from the broker."""
+    record = ChangeRecord.of(found, removed, broker.bindings, "somebody")
+    return ChangeRecord.read(record.name, record.arguments[RECORD])
+
+
+@pytest.mark.parametrize("of", [RING, SLOTS], ids=["ring", "slots"])
+@pytest.mark.parametrize(("queues", "target"), [("abcd", "abcdef"), ("abcd", "ab")], ids=["up", "down"])
+def test_a_change_is_given_up_after_each_of_its_steps_and_each_step_of_that(of, queues, target) -> None:
+    found = plan(of(target), made(of(queues)).seen(), max_moved=1.0)
+    for number in range(len(found.steps) + 1):
+        before = state(made(of(queues)))
+        broker = made(of(queues))
+        record = recorded(found, broker)
+        broker.carry_out(found.steps[:number])
+        back = plan_back(record, of(target), broker.seen())
+        held_queues(back)  # an order keeps every key in order
+        assert not back.refusals
+        for stopped in range(len(back.steps) + 1):
+            again = made(of(queues)).carry_out((*found.steps[:number], *back.steps[:stopped]))
+            again.carry_out(plan_back(record, of(target), again.seen()).steps)
+            assert state(again) == before
+
+
+def test_queues_that_the_change_deleted_are_declared_again() -> None:
+    broker = made(RING("abc"))
+    before = state(broker)
+    found = plan(RING("ab"), broker.seen(), max_moved=1.0)
+    gone = broker.queues["c"]
+    record = recorded(found, broker, removed=[gone])
+    broker.carry_out(found.steps)
+    del broker.queues["c"]
+    broker.carry_out(plan_back(record, RING("ab"), broker.seen()).steps)
+    assert state(broker) == before
+    assert broker.queues["c"] == gone
+    assert record.removed == (gone,)
+
+
+def test_a_second_change_that_goes_on_where_the_first_stopped_keeps_the_first_state() -> None:
+    broker = made(RING("ab"))
+    before = state(broker)
+    first = plan(RING("abcd"), broker.seen(), max_moved=1.0)
+    one = recorded(first, broker)
+    broker.carry_out(first.steps[:3])
+    second = plan(RING("abcde"), broker.seen(), max_moved=1.0)
+    two = recorded(second, broker).after(one)
+    broker.carry_out(second.steps)
+    broker.carry_out(plan_back(two, RING("ab"), broker.seen()).steps)
+    assert state(broker) == before
+    assert two.created == ("c", "d", "e")
+    assert two.number > one.number
+
+
+def test_a_change_whose_state_before_is_not_recorded_is_not_given_up() -> None:
+    broker = made(RING("ab"))
+    found = plan(RING("abc"), broker.seen(), max_moved=1.0)
+    record = recorded(found, broker)
+    with pytest.raises(InvalidValue, match="deleted queues"):
+        plan_back(record, RING("ab"), Broker().carry_out(plan(RING("a"), Broker().seen()).steps).seen())
+    with pytest.raises(InvalidValue, match=r"exchange 'orders', which is gone.*Run the command"):
+        plan_back(record, RING("ab"), Broker().seen())
+    many = {"orders": tuple((f"{number:0200}", "1") for number in range(600))}
+    too_long = ChangeRecord(record.name, many)
+    assert len(too_long.arguments[RECORD]) < 100_000
+    with pytest.raises(InvalidValue, match="bindings that the broker has no record of"):
+        plan_back(ChangeRecord.read(too_long.name, too_long.arguments[RECORD]), RING("ab"), broker.seen())
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "{", json.dumps({"before": []}), json.dumps({"before": {"x": 1}}), None]
+)
+def test_a_record_that_is_none_is_an_error_that_names_its_queue(text) -> None:
+    with pytest.raises(InvalidValue, match=r"record of queue 'rabbit-chx\.hold\.change\.1'"):
+        ChangeRecord.read(f"{CHANGES}1", text)
