@@ -105,8 +105,9 @@ def package(others: str, *askers: str) -> None:
 
 
 def test() -> None:
-    """Install the package with every extra, and the development tools."""
+    """Install the package with every extra, and the development tools; the stubs of pika in a folder for PYTHONPATH."""
     package("what its tests need", *everything(), "(types)")
+    install(VENV, pinned("(stubs)"), "--target", str(VENV / "stubs"), "--upgrade", "--no-deps")
     if shutil.which("cc") and Path(sysconfig.get_path("include"), "Python.h").exists():
         say("building a client for AMQP 1.0")
         install(VENV, pinned("(amqp10)"))

@@ -152,7 +152,7 @@ def test_everything_that_is_installed_for_any_purpose_has_hashes(monkeypatch):
         bootstrap.JDK,
         bootstrap.oldest_pika_allowed(),
         *older,
-        *bootstrap.pinned(*bootstrap.everything(), "(audit)", "(docs)"),
+        *bootstrap.pinned(*bootstrap.everything(), "(audit)", "(docs)", "(stubs)"),
     ]
     written = pins.with_hashes(hashes, releases)
     assert written.count("--hash=sha256:") >= len(releases) > 60

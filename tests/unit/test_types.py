@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -60,3 +61,35 @@ def test_no_type_that_users_meet_is_unknown_or_guessed(symbols) -> None:
     }
     met = {name for name in unclear if not name.startswith(INTERNAL)}
     assert sorted(name for name in met if name.rpartition(".")[2] not in {"log", "missing"}) == []
+
+
+PLACEHOLDERS = {"bodies": 'bodies = [b"{}"]', "keys": 'keys = ["ada"]'}
+"""What blocks of the README leave to the reader."""
+
+
+def test_the_python_of_the_readme_passes_strict_mypy_with_the_stubs_of_pika(tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
+    for number, block in enumerate(blocks):
+        given = [line for name, line in PLACEHOLDERS.items() if re.search(rf"\b{name}\b", block)]
+        (tmp_path / f"block_{number}.py").write_text("\n".join([*given, block]))
+    (tmp_path / "stubs_are_seen.py").write_text(
+        "import pika\npika.BlockingConnection().channel().queue_declare(7)\n"
+    )
+    mypy = [
+        Path(sys.executable).parent / "mypy",
+        "--strict",
+        "--config-file=",
+        "--cache-dir",
+        tmp_path / "cache",
+    ]
+    done = ran(
+        [*map(str, mypy), *sorted(path.name for path in tmp_path.glob("*.py"))],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(sys.prefix) / "stubs"), str(ROOT)])},
+        timeout=300,
+    )
+    assert len(blocks) >= 4
+    (error,) = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert error.startswith("stubs_are_seen.py")
+    assert "queue_declare" in error
