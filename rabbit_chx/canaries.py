@@ -13,6 +13,7 @@ _QUEUE: Final = "x-rabbit-chx-canary-queue"
 _DIED: Final = "x-death"
 _LONGEST: Final = 100
 """The longest value to report; that of a watch is shorter."""
+_LONGEST_QUEUE: Final = 255
 
 
 def is_canary(headers: Mapping[str, Any] | None) -> bool:
@@ -34,4 +35,6 @@ def report_of(headers: Mapping[str, Any], reply_to: object, queue: str) -> dict[
 def reported(headers: Mapping[str, Any] | None) -> tuple[str, str] | None:
     """The canary and the queue of a report."""
     canary, queue = ((headers or {}).get(name) for name in (CANARY, _QUEUE))
-    return (canary, queue) if isinstance(canary, str) and isinstance(queue, str) else None
+    if not isinstance(canary, str) or not isinstance(queue, str) or len(queue) > _LONGEST_QUEUE:
+        return None
+    return canary, queue

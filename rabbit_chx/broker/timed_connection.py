@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from pika import BlockingConnection, ConnectionParameters, SelectConnection
 from pika.exceptions import AMQPError, ConnectionWrongStateError, InvalidFrameError, StreamLostError
-from pika.frame import Header
+from pika.frame import Header, Method
+from pika.spec import Channel
 
 from rabbit_chx.broker.properties import content_header
 
@@ -43,8 +44,9 @@ class _Frames(SelectConnection):  # type: ignore[misc] # pika has no types
         return found
 
     def _deliver_frame_to_channel(self, value: Any) -> None:
-        """Refuse what pika logs and ignores, so that a peer cannot fill the log."""
-        if value.channel_number not in self._channels:
+        """Refuse what pika logs and ignores, so that a peer cannot fill the log; not the end of a channel, which is harmless."""
+        late = isinstance(value, Method) and isinstance(value.method, Channel.CloseOk)
+        if value.channel_number not in self._channels and not late:
             raise InvalidFrameError(f"a frame for channel {value.channel_number}, which is not open")
         super()._deliver_frame_to_channel(value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -26,6 +27,8 @@ from rabbit_chx.topology.model import Topology
 from rabbit_chx.urls import BrokerUrl
 
 _EVERY: Final = 2.0
+_MOST_QUEUES: Final = 1_000
+"""Of a member, which may report any names. For each shown queue, the broker is asked for the number of messages."""
 _NUMBERS: Final = ("queues", "per second", "unhandled")
 
 
@@ -67,7 +70,7 @@ def group(
     with connect(url, name="rabbit-chx group", **login) as connection:
         while True:
             found = members_over(connection, name)
-            ready = count_messages(connection, workers_of(found))
+            ready = count_messages(connection, _shown(workers_of(found))[0])
             if watch and sys.stdout.isatty():
                 click.clear()
             _print(name, found, ready, output)
@@ -130,10 +133,18 @@ def _print_problems(problems: Sequence[_Problem], output: str) -> None:
 
 def _print(name: str, found: Sequence[MemberStatus], ready: Mapping[str, int], output: str) -> None:
     workers = workers_of(found)
+    shown, omitted = _shown(workers)
     if output == "json":
         for member in found:
-            print_json("member", seat=member.seat, host=member.host, pid=member.pid, answered=member.answered)
-        for queue, member in sorted(workers.items()):
+            print_json(
+                "member",
+                seat=member.seat,
+                host=member.host,
+                pid=member.pid,
+                answered=member.answered,
+                omitted=omitted[member.seat],
+            )
+        for queue, member in shown.items():
             status = asdict(member.queues[queue])
             del status["priority"]
             print_json("group_queue", queue=queue, seat=member.seat, ready=ready.get(queue), **status)
@@ -142,7 +153,22 @@ def _print(name: str, found: Sequence[MemberStatus], ready: Mapping[str, int], o
         echo(f"Group {name!r} has no members.")
         return
     show(_member_table(found, workers), title=f"Group {name}")
-    show(_queue_table(workers, ready))
+    show(_queue_table(shown, ready))
+    for seat, number in sorted(omitted.items()):
+        echo(f"Seat {seat}: {number:,} more queues are not shown.")
+
+
+def _shown(workers: Mapping[str, MemberStatus]) -> tuple[dict[str, MemberStatus], Counter[int]]:
+    """The first queues of each member, and how many more each has."""
+    taken, omitted = Counter[int](), Counter[int]()
+    shown: dict[str, MemberStatus] = {}
+    for queue, member in sorted(workers.items()):
+        if taken[member.seat] < _MOST_QUEUES:
+            taken[member.seat] += 1
+            shown[queue] = member
+        else:
+            omitted[member.seat] += 1
+    return shown, omitted
 
 
 def _member_table(found: Sequence[MemberStatus], workers: Mapping[str, MemberStatus]) -> Table:
@@ -165,7 +191,7 @@ def _queue_table(workers: Mapping[str, MemberStatus], ready: Mapping[str, int]) 
     shown = Table(
         "queue", "seat", "ready", *_NUMBERS[1:], "oldest", "", right=("seat", "ready", *_NUMBERS, "oldest")
     )
-    for queue, member in sorted(workers.items()):
+    for queue, member in workers.items():
         status = member.queues[queue]
         oldest = "" if status.oldest is None else f"{status.oldest:,.0f} s"
         state = "held" if status.hold else f"failed {status.failures} times" if status.failures else ""

@@ -153,7 +153,8 @@ class CanarySender:
         if report is None:
             return
         canary, queue = report
-        sent = self._sent.get(canary) or self._before.get(canary)
+        # Only the first report counts, so that a consumer that repeats it cannot fill the memory.
+        sent = self._sent.pop(canary, None) or self._before.pop(canary, None)
         if sent is not None:
             with self._lock:
                 self._news.reports.append((canary, queue, monotonic() - sent))

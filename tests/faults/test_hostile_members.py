@@ -10,6 +10,7 @@ import pytest
 from pika import BasicProperties
 
 from rabbit_chx.cli.verb import Exit
+from rabbit_chx.consuming.member.roll_call import members_over
 from rabbit_chx.consuming.seats import seat_queue
 from rabbit_chx.text import UNPRINTABLE
 from tests.broker.privileges import run_cli
@@ -58,9 +59,8 @@ def shown(site, capsys, monkeypatch):
             def reply(_, __, asked: BasicProperties, ___) -> None:
                 nonlocal left
                 properties = BasicProperties(correlation_id=asked.correlation_id)
-                channel.basic_publish(
-                    "", asked.reply_to, answers[int(asked.correlation_id)].encode(), properties
-                )
+                answer = answers[int(asked.correlation_id.partition(".")[0])]
+                channel.basic_publish("", asked.reply_to, answer.encode(), properties)
                 left -= 1
                 if not left:
                     channel.stop_consuming()
@@ -105,3 +105,52 @@ def test_names_that_control_the_terminal_are_escaped(shown, output) -> None:
     code, text = shown([json.dumps(STATUS | {"host": ESCAPES, "queues": queues})], output)
     assert code == Exit.FINE, text
     assert "PWNED" in text
+
+
+def test_of_very_many_queues_the_first_are_shown_and_the_number_of_the_others(shown) -> None:
+    many = json.dumps(STATUS | {"queues": {f"q{number:04}": QUEUE for number in range(5_000)}})
+    honest = json.dumps(STATUS | {"queues": {"q": QUEUE, "z": QUEUE}})
+    _, text = shown([many, honest], "json")
+    found = [json.loads(line) for line in text.splitlines()]
+    assert [one["omitted"] for one in found if one["type"] == "member"] == [4_000, 0]
+    queues = [(one["queue"], one["seat"]) for one in found if one["type"] == "group_queue"]
+    assert queues == [("q", 1), *((f"q{number:04}", 0) for number in range(1_000)), ("z", 1)]
+
+
+def test_an_answer_that_is_too_long_is_not_read(shown) -> None:
+    names = {f"q{number:05}": {} for number in range(200_000)}
+    _, text = shown([json.dumps(STATUS | {"queues": names})], "json")
+    assert not json.loads(text)["answered"]
+
+
+def test_no_member_can_answer_for_another_seat(site) -> None:
+    """A member in seat 1 answers for the silent member in seat 0, with everything that it can know or guess."""
+    group = f"group-{secrets.token_hex(4)}"
+    with site.connection() as connection, site.connection() as asking:
+        channel = connection.channel()
+
+        def lie(_, __, asked: BasicProperties, ___) -> None:
+            number, _, token = asked.correlation_id.partition(".")
+            for guess in (
+                "0",
+                f"0.{token}",
+                f"0.{'0' * 16}",
+                "",
+                None,
+                asked.correlation_id,
+                asked.correlation_id,
+            ):
+                pid = 1 if guess == asked.correlation_id else 666
+                answer = json.dumps(STATUS | {"seat": 0, "pid": pid}).encode()
+                channel.basic_publish("", asked.reply_to, answer, BasicProperties(correlation_id=guess))
+            assert number == "1"
+            channel.stop_consuming()
+
+        for seat in (0, 1):
+            channel.queue_declare(seat_queue(group, seat), exclusive=True)
+        channel.basic_consume(seat_queue(group, 1), lie, auto_ack=True)
+        liar = threading.Thread(target=channel.start_consuming, daemon=True)
+        liar.start()
+        found = members_over(asking, group)
+        liar.join(30)
+    assert [(each.seat, each.answered, each.pid) for each in found] == [(0, False, 0), (1, True, 1)]

@@ -7,7 +7,7 @@ import pytest
 from rabbit_chx.canaries import CANARY, is_canary, report_of, reported
 from rabbit_chx.replies import REPLY_TO
 
-ADDRESS = f"{REPLY_TO}.g1h2AA5yZXBseUAzMzIxMjEzNgAAAykAAAAAaw"
+ADDRESS = f"{REPLY_TO}.g1h2AA5yZXBseUAzMzIxMjEzNgAAA+YAAAAAawUESQ==.o/4DKGB8PU1y8cr6BoGHWA=="
 
 
 @pytest.mark.parametrize("headers", [{CANARY: "a 1"}, {CANARY: "a 1", "tenant": "canary-1"}])
@@ -16,7 +16,9 @@ def test_a_report_names_the_canary_and_its_queue(headers) -> None:
     assert reported(report) == ("a 1", "orders.ü")
 
 
-@pytest.mark.parametrize("reply_to", [None, "", b"\xff", "orders.0", REPLY_TO, f"x{ADDRESS}"])
+@pytest.mark.parametrize(
+    "reply_to", [None, "", b"\xff", "orders.0", REPLY_TO, f"x{ADDRESS}", f"{REPLY_TO}.g1h2.x=="]
+)
 def test_no_report_goes_to_an_ordinary_queue(reply_to) -> None:
     assert report_of({CANARY: "a 1"}, reply_to, "orders.0") is None
 

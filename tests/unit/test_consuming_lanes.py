@@ -124,7 +124,13 @@ OF_Q = Hold.of("q", ["p"])
         ({CANARY: None}, {}, Kind.CANARY),
         (DRAIN, ANSWERS, Kind.DRAIN),
         ({CANARY: "1", **DRAIN}, ANSWERS, Kind.DRAIN),
-        (DRAIN, {"reply_to": "amq.rabbitmq.reply-to.g1h2AA5yZXBseUA=.abc"}, Kind.DRAIN),
+        (
+            DRAIN,
+            {
+                "reply_to": "amq.rabbitmq.reply-to.g1h2AA5yZXBseUAzMzIxMjEzNgAAA+YAAAAAawUESQ==.o/4DKGB8PU1y8cr6BoGHWA=="
+            },
+            Kind.DRAIN,
+        ),
         (DRAIN, ANSWERS | {"exchange": "orders"}, Kind.MESSAGE),
         (DRAIN, {"reply_to": "victim"}, Kind.MESSAGE),
         (DRAIN, {"reply_to": "amq.rabbitmq.reply-to"}, Kind.MESSAGE),

@@ -184,7 +184,7 @@ def test_a_member_answers_a_question_on_another_connection() -> None:
     broker = Broker(*QUEUES)
     joined = seated(broker, 0)
     joined._reporter.carry_out(broker)
-    asker = f"{REPLY_TO}.g1h2"
+    asker = f"{REPLY_TO}.g1h2AA5yZXBseUAzMzIxMjEzNgAAA+YAAAAAawUESQ==.o/4DKGB8PU1y8cr6BoGHWA=="
     joined._on_question(None, None, BasicProperties(reply_to=asker, correlation_id="0"), question([]))
     assert broker.published == []
     broker.queues.add(asker)

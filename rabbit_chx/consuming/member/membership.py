@@ -51,7 +51,7 @@ TICK: Final = 0.5
 """The longest wait for events, in seconds."""
 _LOOK_EVERY: Final = 30.0
 _MOVE_AFTER: Final = 10.0
-_SEAT: Final = re.compile(r"[0-9]{1,6}")
+_QUESTION: Final = re.compile(r"[0-9a-f.]{1,40}")
 """What identifies a question; the answer repeats it."""
 
 
@@ -322,7 +322,7 @@ class Membership(Sender, ABC):
     def _on_question(self, _: BlockingChannel, __: Any, asked: BasicProperties, body: bytes) -> None:
         """Answer a question, and consume the queues of the holds that it names."""
         number = asked.correlation_id
-        if not (is_direct(asked.reply_to) and isinstance(number, str) and _SEAT.fullmatch(number)):
+        if not (is_direct(asked.reply_to) and isinstance(number, str) and _QUESTION.fullmatch(number)):
             return
         if holds := holds_in(body):
             self._ask(self._use_of, holds)

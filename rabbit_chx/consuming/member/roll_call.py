@@ -17,6 +17,7 @@ import ssl
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import count
+from secrets import token_hex
 from time import monotonic
 from typing import Any, Final
 
@@ -38,6 +39,8 @@ from rabbit_chx.urls import BrokerUrl
 _AT_ONCE: Final = 64
 _MOST: Final = 1 << 63
 """More than any number in a status."""
+_LONGEST_ANSWER: Final = 2 << 20
+"""Bytes of a status: more than 10,000 queues."""
 _LONGEST: Final = 255
 """Bytes of the name of a queue or a host."""
 
@@ -173,20 +176,23 @@ def workers_of(found: Sequence[MemberStatus]) -> dict[str, MemberStatus]:
 def _asked(channel: BlockingChannel, group: str, body: bytes, timeout: float) -> list[MemberStatus]:
     taken: dict[int, MemberStatus] = {}
     free: set[int] = set()
-    asked = range(0)
+    seats: dict[str, int] = {}
+    """The seat of each question without an answer. Its identifier is secret, so that no member can answer for another."""
 
     def on_answer(_: Any, __: Any, properties: BasicProperties, answer: bytes) -> None:
-        seat = str(properties.correlation_id)
-        if seat in {str(each) for each in asked}:
-            taken[int(seat)] = _parsed(int(seat), answer)
+        seat = seats.pop(str(properties.correlation_id), None)
+        if seat is not None:
+            taken[seat] = _parsed(seat, answer)
 
-    channel.add_on_return_callback(lambda *returned: free.add(int(returned[2].correlation_id)))
+    channel.add_on_return_callback(lambda *returned: free.add(seats.pop(returned[2].correlation_id)))
     channel.basic_consume(REPLY_TO, on_answer, auto_ack=True)
     for first in count(0, _AT_ONCE):
         asked = range(first, first + _AT_ONCE)
         for seat in asked:
+            secret = f"{seat}.{token_hex(8)}"
+            seats[secret] = seat
             properties = BasicProperties(
-                reply_to=REPLY_TO, correlation_id=str(seat), expiration=str(int(timeout * 1000))
+                reply_to=REPLY_TO, correlation_id=secret, expiration=str(int(timeout * 1000))
             )
             channel.basic_publish("", seat_queue(group, seat), body, properties, mandatory=True)
         # The broker answers after it has returned the unroutable questions.
@@ -202,6 +208,8 @@ def _asked(channel: BlockingChannel, group: str, body: bytes, timeout: float) ->
 
 def _parsed(seat: int, body: bytes) -> MemberStatus:
     """The status in an answer. Any process that may declare the queue of a seat can answer, so all values are checked."""
+    if len(body) > _LONGEST_ANSWER:
+        return MemberStatus(seat)
     try:
         found = json.loads(body)
         queues = {_name(name): _status(row) for name, row in found["queues"].items()}
