@@ -71,6 +71,7 @@ def shown(site, capsys, monkeypatch):
             members = threading.Thread(target=channel.start_consuming, daemon=True)
             members.start()
             monkeypatch.setenv("AMQP_URL", site.url())
+            monkeypatch.setenv("RABBITMQ_MANAGEMENT_URL", site.broker.management_url)
             code, text = run_cli(f"rabbit-chx group {group} --output {output}", capsys)
             members.join(30)
             assert not left
