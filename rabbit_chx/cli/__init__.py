@@ -33,6 +33,7 @@ _VERBS: Final = {
     "check": "List the differences between a broker and a topology file.",
     "watch": "Show an exchange live: shares, rates, consumers, drift.",
     "group": "Show the members of a group of consumers and the queues that each works on.",
+    "replay": "Publish parked or dead-lettered messages again, to where they came from.",
     "export": "Write a topology file from a broker.",
     "import": "Write a topology file from a definitions.json.",
     "parity": "Compare the mirror with your broker, or with a throw-away one.",

@@ -51,16 +51,24 @@ class Delivery(Message):
         self.key_error: Exception | None = None
         """Why the message has no key."""
 
-    def parked_properties(self, origin: Mapping[str, Any]) -> dict[str, Any]:
-        """The properties of a copy that stays in one queue, as the client library has decoded them, and more headers.
+    def copied_properties(self, added: Mapping[str, Any], without: tuple[str, ...] = ()) -> dict[str, Any]:
+        """The properties of a copy for one place, as the client library has decoded them, with other headers.
+
+        Args:
+            added: headers that are added.
+            without: beginnings of the names of headers that are left out.
 
         The broker would refuse a ``user_id`` other than the member's, drop the copy after its ``expiration``, and send it
         to the queues in CC and BCC as well.
         """
         copied = {name: self._properties.get(name) for name in _COPIED}
         given = {name: value for name, value in copied.items() if value is not None}
-        headers = {name: value for name, value in self.headers.items() if name not in _SENDER_SELECTED}
-        return {**given, "headers": {**headers, **origin}, "delivery_mode": 2}
+        headers = {
+            name: value
+            for name, value in self.headers.items()
+            if name not in _SENDER_SELECTED and not name.startswith(without)
+        }
+        return {**given, "headers": {**headers, **added}, "delivery_mode": 2}
 
 
 def from_pika(queue: str, method: Basic.Deliver, properties: BasicProperties, body: bytes) -> Delivery:

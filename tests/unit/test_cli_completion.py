@@ -63,7 +63,7 @@ def folder(tmp_path):
     ("words", "expected"),
     [
         (["rabbit-chx", "pl"], {"plan"}),
-        (["rabbit-chx", "r"], {"route", "ring", "report", "rebalance"}),
+        (["rabbit-chx", "r"], {"route", "ring", "report", "rebalance", "replay"}),
         (["rabbit-chx", "ring", "--wor"], {"--worker-pool-size"}),
         (["rabbit-chx", "parity", "--store", ""], {"mnesia", "khepri"}),
         (["rabbit-chx", "ring", "--release", "3.1"], {"3.10", "3.11", "3.12", "3.13"}),

@@ -1,7 +1,7 @@
 """``--output json`` prints what docs/output.md says, no more and no less.
 
 The verbs that need a broker are held to the same page by tests/broker/test_topology_commands.py, test_publish_command.py,
-test_groups.py and test_watch.py.
+test_replay.py, test_groups.py and test_watch.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from rabbit_chx.cli.spark import executor_check
 from tests.json_lines import PAGE, documented, printed
 from tests.verbs import EVENTS, ORDERS, SLOTS, commands
 
-ON_A_BROKER = {"group", "parity", "publish", "rebalance", "scale", "watch"}
+ON_A_BROKER = {"group", "parity", "publish", "rebalance", "replay", "scale", "watch"}
 SPARK = {"host", "process", "python", "packages", "seconds"}
 HASHED = """
 schema: 1
@@ -41,7 +41,7 @@ def rows(run):
 
 def test_the_page_has_every_verb_with_json_and_no_other() -> None:
     verbs = verbs_with_json()
-    assert len(verbs) == 14
+    assert len(verbs) == 15
     assert {verb for verb in commands() if f"\n## {verb}\n" in PAGE.read_text()} == verbs
     assert all(documented(verb) for verb in verbs)
 

@@ -28,6 +28,7 @@ BROKER = {
     "export": [],
     "watch": ["-x", "orders"],
     "group": ["workers"],
+    "replay": ["parked"],
     "doctor": [],
     "parity": [],
     "demo": [],

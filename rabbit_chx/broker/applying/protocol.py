@@ -109,10 +109,12 @@ class Surprise(Exception):
     """The broker is not in the expected state; the text describes the difference, and what to do."""
 
 
-def routed(queue: str, body: bytes, properties: Mapping[str, Any]) -> Generator[Command, Any, bool]:
-    """Publish a message to a queue and return whether the broker accepted it; False if it returned or rejected it."""
+def routed(
+    queue: str, body: bytes, properties: Mapping[str, Any], *, exchange: str = ""
+) -> Generator[Command, Any, bool]:
+    """Publish a message to a queue, or with a routing key to an exchange, and return whether the broker accepted it; False if it returned or rejected it."""
     message = {
-        "exchange": "",
+        "exchange": exchange,
         "routing_key": queue,
         "body": body,
         "mandatory": True,

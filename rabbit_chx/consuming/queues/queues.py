@@ -55,7 +55,7 @@ def park(queue: str, message: Delivery, origin: Mapping[str, Any]) -> Generator[
 
     Other headers that cannot be sent again are left out: pika encodes some types in more bytes than the publisher did.
     """
-    properties = message.parked_properties(origin)
+    properties = message.copied_properties(origin)
     try:
         accepted = yield from routed(queue, message.body, properties)
     except Refused as refused:

@@ -1,0 +1,149 @@
+"""Publish parked or dead-lettered messages again, to where they came from.
+
+Each message is acknowledged after the broker has confirmed its copy. If the program is killed, the broker requeues what is not
+acknowledged, so a message may be published twice but is never lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from pika import BlockingConnection
+
+from rabbit_chx.broker.amqp import server_version
+from rabbit_chx.broker.applying.pika_driver import PikaDriver
+from rabbit_chx.broker.applying.protocol import Refused, routed
+from rabbit_chx.consuming.failures import EXCHANGE, PARKED, QUEUE, ROUTING_KEY
+from rabbit_chx.consuming.messages import Delivery, from_pika
+from rabbit_chx.consuming.queues.queues import check_readable
+from rabbit_chx.releases import Release
+
+_DEATHS: Final = "x-death"
+_ADDED: Final = (PARKED, _DEATHS, "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
+"""Beginnings of the headers that members and the broker have added."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a message was published to, the queue that it came to, and why it left that queue."""
+
+    exchange: str
+    routing_key: str
+    queue: str
+    reason: str
+    time: str
+
+
+class Outcome(Enum):
+    """What became of a message."""
+
+    REPLAYED = "replayed"
+    LISTED = "listed"
+    """It would be replayed, and stays in the queue."""
+    OTHER_KEY = "other key"
+    """It stays in the queue because its key is not selected."""
+    UNKNOWN = "unknown origin"
+    """It stays in the queue because no header says where it came from."""
+    REFUSED = "refused"
+    """It stays in the queue because the broker did not accept its copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A message, its origin, and what became of it."""
+
+    message: Delivery
+    origin: Origin | None
+    outcome: Outcome
+    error: str = ""
+
+
+def origin_of(headers: Mapping[str, Any]) -> Origin | None:
+    """Where a message came from: according to the member that parked it, or to the broker that dead-lettered it first."""
+    if EXCHANGE in headers:
+        exchange, key, queue = (headers.get(each) for each in (EXCHANGE, ROUTING_KEY, QUEUE))
+        return _origin(exchange, key, queue, headers.get(f"{PARKED}error"), headers.get(f"{PARKED}time"))
+    deaths = headers.get(_DEATHS)
+    if not isinstance(deaths, list):
+        return None
+    first = [headers.get(f"x-first-death-{name}") for name in ("queue", "reason")]
+    for death in reversed(deaths):
+        if isinstance(death, dict) and first in ([None, None], [death.get("queue"), death.get("reason")]):
+            keys = death.get("routing-keys")
+            key = keys[0] if isinstance(keys, list) and keys else None
+            return _origin(
+                death.get("exchange"), key, death.get("queue"), death.get("reason"), death.get("time")
+            )
+    return None
+
+
+def _origin(exchange: object, key: object, queue: object, reason: object, time: object) -> Origin | None:
+    if not (isinstance(exchange, str) and isinstance(key, str) and isinstance(queue, str)):
+        return None
+    return Origin(exchange, key, queue, str(reason or ""), str(time or ""))
+
+
+def replay(
+    connection: BlockingConnection,
+    queue: str,
+    *,
+    only: Collection[str] = (),
+    limit: int | None = None,
+    dry_run: bool = False,
+    warn: Callable[[str], object],
+) -> Iterator[Replayed]:
+    """Publish the messages of a queue again, and yield what became of each.
+
+    Only messages are considered that are in the queue now: those that fail again come back to its end. All routing keys are
+    replayed, or ``only`` some; ``warn`` is called with a warning about the queue.
+
+    Raises:
+        InvalidValue: the queue is missing or is a stream.
+    """
+    driver = PikaDriver(connection)
+    release = Release.of_broker(server_version(connection))
+    if warning := driver.run(check_readable(queue, release)):
+        warn(warning)
+    channel = connection.channel()
+    try:
+        done = 0
+        for _ in range(channel.queue_declare(queue, passive=True).method.message_count):
+            if limit is not None and done >= limit:
+                return
+            method, properties, body = channel.basic_get(queue)
+            if method is None:
+                return
+            found = _what_becomes_of(
+                from_pika(queue, method, properties, body), driver, only, dry_run=dry_run
+            )
+            if found.outcome is Outcome.REPLAYED:
+                channel.basic_ack(method.delivery_tag)
+            done += found.outcome in {Outcome.REPLAYED, Outcome.LISTED}
+            yield found
+    finally:
+        if channel.is_open:
+            channel.close()  # the broker requeues the messages that stay
+
+
+def _what_becomes_of(
+    message: Delivery, driver: PikaDriver, only: Collection[str], *, dry_run: bool
+) -> Replayed:
+    """Publish a message again, unless it is to stay in the queue."""
+    origin = origin_of(message.headers)
+    if origin is None:
+        return Replayed(message, None, Outcome.UNKNOWN)
+    if only and origin.routing_key not in only:
+        return Replayed(message, origin, Outcome.OTHER_KEY)
+    if dry_run:
+        return Replayed(message, origin, Outcome.LISTED)
+    properties = message.copied_properties({}, without=_ADDED)
+    try:
+        accepted = driver.run(routed(origin.routing_key, message.body, properties, exchange=origin.exchange))
+    except Refused as refused:
+        return Replayed(message, origin, Outcome.REFUSED, refused.text)
+    if not accepted:
+        return Replayed(message, origin, Outcome.REFUSED, "the broker returned or rejected it")
+    return Replayed(message, origin, Outcome.REPLAYED)
