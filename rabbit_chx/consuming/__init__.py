@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rabbit_chx.consuming.async_group import AsyncGroup as AsyncGroup
     from rabbit_chx.consuming.failures import Reject as Reject, RetryAfter as RetryAfter
     from rabbit_chx.consuming.group import Group as Group
+    from rabbit_chx.consuming.member.group_status import GroupStatus as GroupStatus
     from rabbit_chx.consuming.member.roll_call import (
         MemberStatus as MemberStatus,
         QueueStatus as QueueStatus,
@@ -41,6 +42,7 @@ if not TYPE_CHECKING:
             "rabbit_chx.consuming.failures": "Reject RetryAfter",
             "rabbit_chx.consuming.group": "Group",
             "rabbit_chx.consuming.queue_reader": "Batch QueueReader",
+            "rabbit_chx.consuming.member.group_status": "GroupStatus",
             "rabbit_chx.consuming.member.roll_call": "MemberStatus QueueStatus members",
             "rabbit_chx.consuming.settings": "OnFailure Order",
             "rabbit_chx.message": "Message",

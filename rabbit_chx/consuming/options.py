@@ -12,6 +12,7 @@ from rabbit_chx.broker.credentials import Credentials, check_credentials
 from rabbit_chx.broker.guards import Guard
 from rabbit_chx.broker.management import Management
 from rabbit_chx.consuming.logs import warn
+from rabbit_chx.consuming.member.group_status import GroupStatus, status_of
 from rabbit_chx.consuming.member.key_lanes import lanes_of
 from rabbit_chx.consuming.member.member import Member
 from rabbit_chx.consuming.member.reporter import Reporter
@@ -96,6 +97,13 @@ class Options:
         self._stopped = True
         if (member := self._member) is not None:
             member.stop()
+
+    @property
+    def status(self) -> GroupStatus:
+        """How the member is now, for health checks and metrics. Can be read from any thread."""
+        self._guard.check()
+        member = self._member
+        return status_of((), "it is not running") if member is None else member.status
 
     def _new_member(self, workers: Callable[..., Progress], handler: object) -> Member:
         if self._member is not None and not self._guard.inherited:

@@ -9,6 +9,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -251,6 +252,36 @@ def test_a_parked_message_keeps_its_headers(orders) -> None:
         "x-rabbit-chx-parked-attempts": 1,
         "x-rabbit-chx-parked-error": "ValueError: out of stock",
     }
+
+
+def test_the_status_of_a_group_says_whether_it_consumes_and_what_it_has_done(orders) -> None:
+    release = threading.Event()
+
+    def handle(message: Message) -> None:
+        if int(message.body) == 1:
+            raise ValueError("out of stock")
+        assert int(message.body) < 2 or release.wait(DEADLINE)
+        orders.handle(message)
+
+    group = orders.group(attempts=1, on_failure="dead-letter")
+    before = group.status
+    assert (before.connected, before.reason, before.queues) == (False, "it is not running", ())
+    assert (before.in_hand, before.oldest, before.handled, before.last_delivery) == (0, None, 0, None)
+    orders.send(3, keys=1)
+    with running(group, handle):
+        wait_until(lambda: group.status.oldest is not None and group.status.in_hand == 1, "the last message")
+        status = group.status
+        assert (status.connected, status.reason, status.queues) == (True, "", tuple(QUEUES))
+        assert (status.handled, status.failed) == (2, 1)
+        assert abs((datetime.now(UTC) - status.last_delivery).total_seconds()) < DEADLINE
+        release.set()
+        wait_until(lambda: group.status.handled == 3, "the end of the last message")
+        orders.site.broker.ctl("close_all_connections", "-p", orders.site.vhost, "a test")
+        wait_until(lambda: "a test" in group.status.reason, "the reason")
+        assert not group.status.connected
+        wait_until(lambda: group.status.connected, "the next connection")
+        assert group.status.handled == 3
+    assert not group.status.connected
 
 
 def test_a_queue_is_held_behind_a_marker_until_its_hold_is_deleted(orders) -> None:

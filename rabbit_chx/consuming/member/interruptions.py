@@ -79,6 +79,7 @@ class Interruptions:
     ) -> Generator[Command, Any, None]:
         """Retry later, or apply ``on_failure`` after the last attempt."""
         settings, attempt = self._settings, message.attempt
+        lane.failed += 1
         if attempt < settings.attempts and message.key_error is None and not isinstance(error, Reject):
             wait = settings.delay(attempt, error.seconds if isinstance(error, RetryAfter) else None)
             delay = 0.0 if lane.is_full_behind(message) else wait

@@ -40,6 +40,10 @@ class Lane(ABC):
         self.leaving = False
         """Whether no further message may be started, because the channel is about to be closed."""
         self.handled = 0
+        self.failed = 0
+        """How many attempts have failed."""
+        self.last_delivery: float | None = None
+        """The time of `monotonic` at the last delivery."""
         self._since: float | None = None
         self._tag = 0
         self._counts: deque[tuple[float, int]] = deque([(monotonic(), 0)])
@@ -67,7 +71,8 @@ class Lane(ABC):
 
     def add(self, message: Delivery) -> bool:
         """Add a delivery; return whether the lane must be submitted to a worker."""
-        self._delivered, self._heard = message.tag, monotonic()
+        self._delivered = message.tag
+        self._heard = self.last_delivery = monotonic()
         return self._put(message)
 
     @abstractmethod

@@ -20,6 +20,7 @@ from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.applying.protocol import Lost, Refused
 from rabbit_chx.consuming.logs import log
+from rabbit_chx.consuming.member.group_status import GroupStatus, status_of
 from rabbit_chx.consuming.member.lanes import Lane, QueueLane
 from rabbit_chx.consuming.member.membership import TICK, Membership
 from rabbit_chx.consuming.member.reporter import Reporter
@@ -61,6 +62,12 @@ class Member(Membership):
         """Stop and raise this error from `run`."""
         self._error = self._error or error
         self.stop()
+
+    @property
+    def status(self) -> GroupStatus:
+        """How it is."""
+        with self.workers.lock:
+            return status_of(list(self._lanes.values()), self.why_not)
 
     def on_progress(self) -> None:
         """Wake the member: a message can be acknowledged, or a lane has become idle."""

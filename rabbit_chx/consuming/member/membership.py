@@ -71,6 +71,8 @@ class Membership(Sender, ABC):
     ) -> None:
         self.workers = workers
         self.seat: int | None = None
+        self.why_not = "it has not connected yet"
+        """Why the member consumes nothing now; empty if it consumes."""
         self._settings = settings
         self._source = source
         self._new_lane = new_lane
@@ -137,6 +139,7 @@ class Membership(Sender, ABC):
         self._answer_questions()
         self._use(names)
         log.info("group %r: consuming %d queues in seat %d", self._settings.name, len(names), self.seat)
+        self.why_not = ""
         self._until_stopped()
 
     def _find_seat(self) -> tuple[str, ...]:
@@ -152,6 +155,7 @@ class Membership(Sender, ABC):
             self.seat = self._driver.run(take_seat(self._settings.name, seats))
             if self.seat is not None or self.workers.stopped:
                 break
+            self.why_not = "all seats are taken"
             if not tried:
                 log.info("group %r: all %d seats are taken; standing by", self._settings.name, len(names))
             self._stand_by(next_try(tried, random.random()))  # noqa: S311 - not for secrets
@@ -187,6 +191,7 @@ class Membership(Sender, ABC):
         ended = why_ended(error, self._settings, self._lanes)
         if ended.permanent:
             raise ended from None
+        self.why_not = str(ended)
         log.warning("group %r: %s; trying again", self._settings.name, ended)
 
     def _forget(self) -> None:
