@@ -19,7 +19,10 @@ from spark_connector.columns import FIELD_OF, READ_COLUMNS
 from spark_connector.option_table import unknown_name
 
 _TYPES: Final[Mapping[str, pa.DataType]] = MappingProxyType(
-    {name: COLUMNS.get(field.name) or pa.type_for_alias(field.kind.arrow) for name, field in FIELD_OF.items()}
+    {
+        name: COLUMNS[field.name] if field.name in COLUMNS else pa.type_for_alias(field.kind.arrow)
+        for name, field in FIELD_OF.items()
+    }
 )
 
 

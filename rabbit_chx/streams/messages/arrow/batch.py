@@ -17,10 +17,9 @@ from rabbit_chx.errors import InvalidValue
 from rabbit_chx.message_fields import FIELDS
 from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
 from rabbit_chx.streams.messages.arrow.fields import Found, find
-from rabbit_chx.streams.messages.arrow.headers import header_maps
 from rabbit_chx.streams.messages.arrow.parser import Flags
 from rabbit_chx.streams.messages.arrow.rows import Rows, rows_of
-from rabbit_chx.streams.messages.arrow.texts import Leave, slices, utf8
+from rabbit_chx.streams.messages.arrow.texts import Leave, header_maps, slices, utf8
 from rabbit_chx.streams.messages.chunks import Chunk, Whole, pieces_of
 from rabbit_chx.streams.messages.message import COLUMNS_OF_MESSAGES, QUEUE_ADDRESS, reply_to, row_of
 
