@@ -6,7 +6,13 @@ from typing import Any
 
 from rabbit_chx.broker.applying.apply import apply as apply_steps
 from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, topology_options
-from rabbit_chx.cli.changes import agreed, check_can_ask, read_and_print, warn_of_stranding
+from rabbit_chx.cli.changes import (
+    agreed,
+    check_can_ask,
+    read_and_print,
+    warn_of_older_file,
+    warn_of_stranding,
+)
 from rabbit_chx.cli.options import output_option
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.plan import plan_options, planned
@@ -63,6 +69,7 @@ def apply(
     def apply_one(wanted: Topology) -> int:
         observed = read_and_print(live, wanted, verbose=verbose)
         made = planned(wanted, observed, live, output, verbose=verbose, **options)
+        warn_of_older_file(wanted, made)
         warn_of_stranding(live, made, observed)
         # The plan repairs or refuses problems of the broker; the file itself must have no errors.
         if not made.refusals and all(finding.severity != "error" for finding in lint(wanted)):

@@ -14,14 +14,14 @@ from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.plan_rows import condense, percent, rows_of
 from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.errors import InvalidValue, Unquoted
-from rabbit_chx.text import counted
+from rabbit_chx.text import counted, listed
 from rabbit_chx.topology.checks.cluster import cluster_problems
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.checks.lint_rules import Finding
 from rabbit_chx.topology.model import Observed, RingSource, Topology
 from rabbit_chx.topology.planning.drain_order import drain_first_in, drain_stages
 from rabbit_chx.topology.planning.left_behind import left_behind
-from rabbit_chx.topology.planning.steps import Plan, RingChange, Strategy
+from rabbit_chx.topology.planning.steps import Plan, RingChange, Strategy, Unbind
 
 _MOST_ORDERS: Final = 5
 _SOURCES: Final[dict[RingSource, str]] = {
@@ -100,6 +100,20 @@ def warn_of_stranding(live: BrokerAccess, plan: Plan, observed: Observed) -> Non
                 f"queue {queue!r} is unbound with {counted(count, 'message')} in it: `rabbit-chx scale FILE` makes the same "
                 "change, but drains the queue first",
             )
+
+
+def warn_of_older_file(wanted: Topology, plan: Plan) -> None:
+    """Say that queues which a plan unbinds may be missing in the file because it is older than the broker."""
+    named = {each.destination for each in wanted.expanded().bindings}
+    named |= {queue for slots in wanted.slots for queue in slots.queues}
+    unbound = {step.binding.destination for step in plan.steps if isinstance(step, Unbind)}
+    gone = sorted(each for each in unbound - named if isinstance(each, str))
+    if gone:
+        notice(
+            "Note",
+            f"only the broker has {listed(gone)}: if `scale` added them, the file is older than the broker, and "
+            "`rabbit-chx scale FILE --write` writes them into it",
+        )
 
 
 def print_plan(plan: Plan, output: str, *, verbose: bool = False, held: bool = False) -> None:

@@ -104,6 +104,7 @@ def rebalance(
     wanted, name = _choose(topologies, exchange)
     slots = slots_behind(wanted, name)
     capacity = _capacity(slots, weights)
+    unfinished = False
     if apply_it:
         check_can_ask("rebalance --apply", "--yes", "Without --apply, nothing is changed", yes=yes)
         unfinished = print_unfinished(live, wanted)
@@ -129,6 +130,8 @@ def rebalance(
         return Exit.FAILED
     if apply_it and plans:
         return carry_out_plans(live, plans, output) if yes or agreed(*plans) else Exit.FAILED
+    if unfinished:
+        return carry_out_plans(live, [Plan(wanted.vhost)], output)  # which also deletes its record
     return Exit.DIFFERENT if plans else Exit.FINE
 
 

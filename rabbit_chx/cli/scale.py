@@ -12,6 +12,7 @@ from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, topology_
 from rabbit_chx.cli.carry_out import carry_out_plans, print_unfinished
 from rabbit_chx.cli.changes import agreed, check_can_ask, print_plan, read_and_print
 from rabbit_chx.cli.completion import queues
+from rabbit_chx.cli.file_writer import with_queues_of_broker, write_file
 from rabbit_chx.cli.options import check_names, exchange_option, output_option, the_exchange
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.plan import parse_new, planned
@@ -33,8 +34,11 @@ def _with_queues(given: dict[str, Any]) -> dict[str, Any]:
     """The topologies with the wanted number of queues, and the exchange whose queues change, if any."""
     to, add, remove, exchange = map(given.pop, ("to", "add", "remove", "exchange"))
     given["changed"] = None
-    if sum((given["status"], given["abort"], bool(to or add or remove))) > 1:
-        raise click.UsageError("--status and --abort exclude each other, and --to, --add and --remove")
+    modes = (given["status"], given["abort"], bool(given["write"] or to or add or remove))
+    if sum(modes) > 1:
+        raise click.UsageError("--status and --abort exclude each other, --write, --to, --add and --remove")
+    if given["write"] and len(given["topologies"]) > 1:
+        raise click.UsageError("FILE has several virtual hosts: --write needs a topology file")
     if to is None and not add and not remove:
         return given
     if to is not None and (add or remove):
@@ -72,6 +76,7 @@ _queue_options = bundle(
         "rabbit-chx scale topology.yaml -x orders --to 12",
         "rabbit-chx scale topology.yaml -x tenants --remove tenants.3 --yes",
         "rabbit-chx scale topology.yaml",
+        "rabbit-chx scale topology.yaml -x orders --to 12 --write --yes",
         "rabbit-chx scale topology.yaml --status",
         "rabbit-chx scale topology.yaml --abort --yes",
     ],
@@ -107,6 +112,12 @@ _queue_options = bundle(
     is_flag=True,
     help="Give an interrupted change up: restore the bindings before it, keeping the order of keys.",
 )
+@option(
+    "--write",
+    is_flag=True,
+    help="Write the new queues into FILE; without --to, --add and --remove: those on the broker, which is not changed. "
+    "If FILE has comments, only show what to change.",
+)
 @option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @option("--dry-run", is_flag=True, help="Show the plan and change nothing.")
 @option("-v", "--verbose", is_flag=True, help="List every step, and how the order of each ring is known.")
@@ -120,6 +131,7 @@ def scale(
     timeout: float,
     status: bool,
     abort: bool,
+    write: bool,
     yes: bool,
     dry_run: bool,
     verbose: bool,
@@ -131,11 +143,9 @@ def scale(
     are changed, the queues that lose keys are drained, and the held queues are released. Members need no restart. After
     an interruption, run the same command again to continue, or give the change up with --abort.
     """
+    only_looks = dry_run or status or (write and changed is None)
     check_can_ask(
-        "scale",
-        "--yes or --dry-run",
-        "`rabbit-chx plan` shows what would be done",
-        yes=yes or dry_run or status,
+        "scale", "--yes or --dry-run", "`rabbit-chx plan` shows what would be done", yes=yes or only_looks
     )
     if live.amqp_only:
         raise click.UsageError("scale needs the management API, which --amqp-only leaves out")
@@ -143,9 +153,15 @@ def scale(
     if status:
         found = [print_status(live, wanted.vhost, output) for wanted in topologies]
         return Exit.DIFFERENT if any(found) else Exit.FINE
+    file = click.get_current_context().params["file"]
+    if write and changed is None:
+        write_file(file, with_queues_of_broker(topologies[0], live.read(topologies[0])))
+        return Exit.FINE
     run = _Run(live, output, group, timeout, yes=yes, dry_run=dry_run, verbose=verbose)
     code = for_each_vhost(topologies, run.abort if abort else run.scale)
-    if changed and code in (Exit.FINE, Exit.PARTLY):
+    if write and code == Exit.FINE and not dry_run:
+        write_file(file, topologies[0])
+    elif changed and code in (Exit.FINE, Exit.PARTLY):
         _print_file(topologies[0], changed, output)
     return code
 
@@ -270,4 +286,7 @@ def _print_file(wanted: Topology, exchange: str, output: str) -> None:
     if output == "json":
         print_json("file", exchange=exchange, text=text)
     else:
-        echo(f"Write this into the file, or the next `apply` undoes the change:\n\n{text}", nl=False)
+        echo(
+            f"Write this into the file, or the next `apply` undoes the change (--write writes it):\n\n{text}",
+            nl=False,
+        )

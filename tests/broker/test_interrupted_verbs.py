@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rabbit_chx.broker.reading.tracing import traced
 from rabbit_chx.cli import _exit_code
 from tests.broker.erlang import node_command
+from tests.broker.scaling_scene import RING, Scene, scale
 from tests.broker.test_rebalance import Shop, is_traced
 from tests.faults.load import wait_until
+from tests.json_lines import printed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +62,17 @@ def test_sigterm_turns_the_tracer_off(site, tmp_path) -> None:
     assert not is_traced(site)
 
 
+def test_the_tracer_is_off_soon_after_rebalance_was_killed(site, tmp_path) -> None:
+    shop = Shop(site, tmp_path)
+    options = ("--sample", 1, "--node", node_command(site.broker))
+    with started(site, "rebalance", shop.file, *options) as running:
+        wait_until(lambda: is_traced(site), "the tracer is on", 60)
+        running.kill()
+        running.communicate(timeout=60)
+    assert running.returncode == -signal.SIGKILL
+    wait_until(lambda: not is_traced(site), "the node turns the tracer off", 120)
+
+
 def test_the_node_turns_the_tracer_off_if_the_program_was_killed(site) -> None:
     killed = traced(site.broker, site.vhost, at_most=3)
     killed.__enter__()  # and never left, as by kill -9
@@ -95,3 +109,58 @@ def test_sigterm_during_apply_reports_the_steps_that_are_done(site, tmp_path: Pa
     monkeypatch.setenv("RABBITMQ_MANAGEMENT_URL", site.broker.management_url)
     assert _exit_code(["apply", str(file), "--yes"]) == 0
     assert len(site.management.bindings_from(site.vhost, "orders")) == 300
+
+
+@pytest.fixture
+def scene(site, tmp_path):
+    with Scene(site, tmp_path, RING, queues=2, milliseconds=1) as scene:
+        scene.start_members(1)
+        scene.start_publishing()
+        yield scene
+        assert not scene.finish().out_of_order
+        scene.assert_clean(2)
+
+
+@pytest.mark.since_4_0
+def test_sigterm_during_scale_reports_what_is_unfinished_which_status_shows_and_abort_ends(scene) -> None:
+    (member,) = scene.members
+    options = ("--to", 3, "--yes", "--output", "json")
+    with started(scene.site, "scale", scene.file, *options) as running:
+        assert running.stdout
+        for line in running.stdout:
+            if json.loads(line).get("what") == "hold":
+                member.send_signal(signal.SIGSTOP)  # so nothing can be drained
+                break
+        running.send_signal(signal.SIGTERM)
+        _, errors = running.communicate(timeout=60)
+    assert running.returncode == 143, errors
+    *_, report, end = filter(None, errors.splitlines())
+    assert end == "Interrupted."
+    assert report.startswith("Not finished: run the same command again to continue")
+
+    code, rows = rows_of(scene, "--status")
+    assert code == 2
+    (change,) = (row for row in rows if row["type"] == "unfinished")
+    assert (change["aborting"], change["running"]) == (False, None)
+    assert f"process {running.pid}" in change["by"]
+    states = {row["queue"]: row["state"] for row in rows if row["type"] == "change_queue"}
+    assert states == {"orders.0": "draining", "orders.1": "draining", "orders.2": "held"}
+    assert rows_of(scene, "--dry-run", "--to", "3")[0] == 2
+
+    member.send_signal(signal.SIGCONT)
+    code, done, errors = scale(scene, "--abort")
+    assert code == 0, errors
+    assert "delete" in done
+    assert rows_of(scene, "--status") == (0, [])
+    assert rows_of(scene, "--abort") == (0, [])
+
+
+def rows_of(scene: Scene, *options: str) -> tuple[int, list[dict[str, Any]]]:
+    """The exit code of `scale` and its JSON lines."""
+    with started(scene.site, "scale", scene.file, *options, "--yes", "--output", "json") as running:
+        output, errors = running.communicate(timeout=120)
+    rows = [json.loads(line) for line in output.splitlines()]
+    printed("scale", rows)
+    if running.returncode not in {0, 2}:
+        raise AssertionError(errors)
+    return running.returncode, rows

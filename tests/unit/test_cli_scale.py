@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from rabbit_chx.cli.broker_access import BrokerAccess
 from rabbit_chx.topology.file.load import load
+from rabbit_chx.topology.planning.scaled import scaled
 from rabbit_chx.topology.planning.what_if import assume_applied
 from tests.verbs import SCALED
 
@@ -94,3 +97,27 @@ def test_the_printed_part_of_the_file_has_the_new_number_of_queues(file, run, mo
     assert found.code == 0
     assert 'queues: {"s.{0..5}": 1}' in found.out
     assert '"s.{0..5}": {' in found.out
+
+
+def test_a_file_that_is_older_than_the_broker_gets_its_queues(file, run, monkeypatch) -> None:
+    more = scaled(scaled(load(file), "ring", to=6), "slots", add=["s.new"])
+    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(more))
+    found = run("plan", file)
+    assert "queues 'r.4', 'r.5', 's.new': if `scale` added them, the file is older" in found.err
+    assert run("scale", file, "--write").code == 0
+    found = run("plan", file)
+    assert found.code == 0
+    assert "only the broker has" not in found.err
+    assert "has these queues already" in run("scale", file, "--write").err
+
+
+def test_a_file_with_comments_is_not_written_but_the_changes_are_shown(file, run, monkeypatch) -> None:
+    more = scaled(load(file), "ring", to=3)
+    text = "# ours\n" + Path(file).read_text()
+    Path(file).write_text(text)
+    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(more))
+    found = run("scale", file, "--write")
+    assert found.code == 0
+    assert "has comments" in found.err
+    assert "r.{0..2}" in found.err
+    assert Path(file).read_text() == text

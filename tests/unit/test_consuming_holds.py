@@ -10,10 +10,11 @@ import pytest
 from rabbit_chx import InvalidValue, Ring
 from rabbit_chx.broker.applying.pika_driver import at_once
 from rabbit_chx.broker.applying.protocol import OnChannel, Pause, Refused, Surprise, carry_out as do_each
+from rabbit_chx.consuming.changes.emptied import delete_when_empty
 from rabbit_chx.consuming.changes.held_queues import held_queues
 from rabbit_chx.consuming.changes.holds import declare_commands, hold_commands
 from rabbit_chx.consuming.changes.outcomes import Done
-from rabbit_chx.consuming.changes.scaling import _Change, _delete_when_empty
+from rabbit_chx.consuming.changes.scaling import _Change
 from rabbit_chx.consuming.markers import HOLD, HOLDS, Hold, Kind, hold_of, kind_of
 from rabbit_chx.consuming.member.interruptions import Interruptions
 from rabbit_chx.consuming.member.lanes import QueueLane
@@ -200,7 +201,7 @@ def test_a_removed_queue_that_is_not_empty_is_kept(trouble) -> None:
 
 
 def test_a_removed_queue_is_deleted_once_its_last_message_is_handled() -> None:
-    commands = _delete_when_empty("/", "q")
+    commands = delete_when_empty("/", "q")
     assert next(commands).method == "queue_declare"
     assert isinstance(commands.send(SimpleNamespace(message_count=1, consumer_count=1)), Pause)
     assert next(commands).method == "queue_declare"

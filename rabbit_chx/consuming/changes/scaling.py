@@ -30,12 +30,12 @@ from rabbit_chx.broker.applying.handover import NotDrained, check_replies, marke
 from rabbit_chx.broker.applying.lock import release_lock, take_lock
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.applying.plan_commands import check_plan, plan_commands
-from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, Pause, Refused, Surprise
-from rabbit_chx.broker.applying.step_commands import delete_if_empty
+from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, Refused, Surprise
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.permissions import Needs, why_denied
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE
 from rabbit_chx.broker.reasons import why_down
+from rabbit_chx.consuming.changes.emptied import EMPTY_IN, delete_when_empty
 from rabbit_chx.consuming.changes.held_queues import groups_of_held, held_queues
 from rabbit_chx.consuming.changes.holds import declare_commands, hold_commands, holds_on, release_commands
 from rabbit_chx.consuming.changes.outcomes import Done, NotConsumed, listed, not_consumed
@@ -56,8 +56,6 @@ _ANNOUNCE_EVERY: Final = 3.0
 _LONGEST_WAIT_FOR_MEMBERS: Final = 30.0
 _LONGEST_WAIT_FOR_ANSWERS: Final = 5.0
 _ANSWER_IN: Final = 1.0
-_EMPTY_IN: Final = 5.0
-"""Seconds that a drained queue has for a late message, such as one that a member gave back and handles again."""
 
 
 def carry_out(
@@ -117,7 +115,7 @@ def carry_out(
             change.begin_to_restore(restores, found)
         change.carry_out(plan, drain_first, removed, record=record, needs=needs)
         if restores is not None:
-            change.delete(restores.created)
+            change.delete_all(restores.created)
         if not more:
             change.forget(change.records)
 
@@ -253,10 +251,18 @@ class _Change:
             for queue in gaining:
                 self._release(named.pop(queue))
 
-    def delete(self, queues: Iterable[str]) -> None:
+    def delete(self, queues: Iterable[str], patience: float = EMPTY_IN) -> None:
         """Delete those of these queues that exist and are not bound."""
         for queue in sorted(self._unbound(self._existing({*queues}))):
-            self._delete(queue)
+            self._delete(queue, patience)
+
+    def delete_all(self, queues: Iterable[str]) -> None:
+        """Delete these queues when they are empty: members may still have the markers of released queues."""
+        self.delete(queues, self.timeout)
+        if left := self._unbound(self._existing({*queues})):
+            raise NotDrained(
+                f"{listed(left)} did not become empty within {self.timeout:g} seconds", tuple(left)
+            )
 
     def _unbound(self, queues: set[str]) -> set[str]:
         """The queues without bindings; an interrupted switch may have left the others bound."""
@@ -287,10 +293,10 @@ class _Change:
                 late.queues,
             ) from None
 
-    def _delete(self, queue: str) -> None:
+    def _delete(self, queue: str, patience: float = EMPTY_IN) -> None:
         """Delete a drained queue without bindings; the broker cancels its consumers, and members drop it."""
         try:
-            self.driver.run(_delete_when_empty(self.driver.vhost, queue))
+            self.driver.run(delete_when_empty(self.driver.vhost, queue, patience))
         except (Surprise, Refused) as error:
             if isinstance(error, Refused) and error.code != PRECONDITION_FAILED:
                 raise
@@ -382,17 +388,3 @@ def _explained(needs: Needs, where: str) -> Iterator[None]:
     except Refused as refused:
         reason = why_denied(refused.text, needs, what="the change") or refused.text
         raise BrokerUnavailable(f"the queues cannot be changed: {reason}") from None
-
-
-def _delete_when_empty(vhost: str, queue: str) -> Generator[Command, Any, None]:
-    """Delete a queue that members consume. Raises as `delete_if_empty` does if it does not get empty soon."""
-    deadline = monotonic() + _EMPTY_IN
-    while True:
-        try:
-            yield from delete_if_empty(vhost, queue, may_be_consumed=True)
-        except Surprise:
-            if monotonic() > deadline:
-                raise
-        else:
-            return
-        yield Pause(0.1)

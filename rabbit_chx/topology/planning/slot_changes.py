@@ -82,7 +82,8 @@ def queue_of_slots(slots: Slots, observed: Observed) -> dict[str, str]:
         queues = {binding.destination for binding in observed.topology.bindings_from(slot)}
         if len(queues) != 1 or not queues <= slots.queues.keys():
             listed = " and ".join(sorted(repr(str(queue)) for queue in queues)) or "no queue"
-            raise _unfinished(slots, f"slot {slot!r} with {listed}")
+            older = bool(queues) and not queues <= slots.queues.keys()
+            raise _unfinished(slots, f"slot {slot!r} with {listed}", older=older)
         found[slot] = str(queues.pop())
     for queue in slots.queues:
         if queue not in found.values():
@@ -104,12 +105,15 @@ def unfinished_moves(slots: Slots, observed: Observed) -> dict[str, str]:
     return found
 
 
-def _unfinished(slots: Slots, got: str) -> InvalidValue:
+def _unfinished(slots: Slots, got: str, *, older: bool = False) -> InvalidValue:
     return InvalidValue(
         f"slots of exchange {slots.exchange!r} on the broker",
         Unquoted(got),
         "one queue of the file for each slot, and a slot for each queue",
-        "While members of a group consume, `rabbit-chx rebalance FILE --apply` finishes an interrupted move; without "
+        "The file may be older than the broker: `rabbit-chx scale FILE --write` writes the broker's queues into it, and "
+        "`rabbit-chx apply FILE` would restore the queues of the file"
+        if older
+        else "While members of a group consume, `rabbit-chx rebalance FILE --apply` finishes an interrupted move; without "
         "members, `rabbit-chx apply FILE` finishes any change",
     )
 
