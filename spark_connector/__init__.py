@@ -20,7 +20,7 @@ Options of a write:
 Further options of a read of streams:
 
     stream, superStream, exchange, managementUrl, columns, keys, startingOffsets, endingOffsets,
-    maxRowsPerTrigger, minPartitions, failOnDataLoss, invalidRows.
+    startingTimestamp, endingTimestamp, maxRowsPerTrigger, minPartitions, failOnDataLoss, invalidRows.
 
 Further options of a read of a queue:
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     )
     from spark_connector.data_source import RabbitMQDataSource as RabbitMQDataSource, register as register
     from spark_connector.micro_batches import foreach_batch as foreach_batch
+    from spark_connector.reading.lag import LagListener as LagListener
     from spark_connector.reading.offsets import DataLoss as DataLoss
     from spark_connector.reading.options import READ_OPTIONS as READ_OPTIONS
     from spark_connector.routing.ordering import order_for as order_for
@@ -67,6 +68,7 @@ if not TYPE_CHECKING:
             "spark_connector.columns": "AMQP_TAGS COLUMNS READ_COLUMNS",
             "spark_connector.data_source": "RabbitMQDataSource register",
             "spark_connector.micro_batches": "foreach_batch",
+            "spark_connector.reading.lag": "LagListener",
             "spark_connector.reading.offsets": "DataLoss",
             "spark_connector.reading.options": "READ_OPTIONS",
             "spark_connector.routing.ordering": "order_for",

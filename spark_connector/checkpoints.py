@@ -14,7 +14,7 @@ from rabbit_chx.errors import Unquoted
 
 def check_of_streams(saved: Mapping[str, Any]) -> None:
     """Raise unless a read of streams has saved these offsets."""
-    if not _of_streams(saved):
+    if not is_of_streams(saved):
         raise _another_source(saved, "streams")
 
 
@@ -24,7 +24,8 @@ def check_of_queue(saved: Mapping[str, Any], queue: str) -> None:
         raise _another_source(saved, f"queue {queue!r}")
 
 
-def _of_streams(saved: Mapping[str, Any]) -> bool:
+def is_of_streams(saved: Mapping[str, Any]) -> bool:
+    """Whether a read of streams has saved these offsets."""
     return all(isinstance(one, Mapping) and "offset" in one for one in saved.values())
 
 
@@ -36,7 +37,7 @@ def _queue_of(saved: Mapping[str, Any]) -> str | None:
 def _another_source(saved: Mapping[str, Any], expected: str) -> InvalidValue:
     queue = _queue_of(saved)
     owner = f"queue {queue!r}" if queue is not None else f"streams {sorted(saved)}"
-    if queue is None and not _of_streams(saved):
+    if queue is None and not is_of_streams(saved):
         owner = f"another format: {dict(saved)}"
     hint = "A query with another source needs another checkpointLocation"
     return InvalidValue(

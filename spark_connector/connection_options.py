@@ -35,6 +35,8 @@ class ConnectionOptions(OptionTable):
 
     INSTEAD: ClassVar[Mapping[str, str]] = {
         "uri": "Use url: some releases of Spark print the value of uri in plans and errors",
+        "kafkabootstrapservers": "Use url, such as amqp://user@host",
+        "bootstrapservers": "Use url, such as amqp://user@host",
     }
 
     ALTERNATIVES: ClassVar[tuple[frozenset[str], ...]] = (

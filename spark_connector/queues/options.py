@@ -29,6 +29,8 @@ class QueueOptions(AmqpOptions):
         **ConnectionOptions.INSTEAD,
         "path": "Call load() without a path; the option queue names the queue",
         "prefetch": "Use maxRowsPerTrigger",
+        "maxoffsetspertrigger": "Use maxRowsPerTrigger",
+        "includeheaders": "Leave it out: a read returns the column headers",
     }
 
     queue: str = text(_SOURCE, "The classic or quorum queue to read, in a streaming read.", "")

@@ -18,7 +18,7 @@ from rabbit_chx.consuming import Message
 from rabbit_chx.message_fields import HEADERS, MILLISECONDS, TEXT
 from rabbit_chx.streams import Milliseconds, as_text
 from spark_connector.columns import FIELD_OF
-from spark_connector.reading.schema import arrow_schema
+from spark_connector.reading.schema import arrow_schema, batch_of
 from spark_connector.worker import freeze_worker
 
 
@@ -29,11 +29,13 @@ class RowsPartition(InputPartition):
     rows: bytes
 
 
-def partitions(messages: Sequence[Message], columns: tuple[str, ...], count: int) -> list[RowsPartition]:
+def partitions(
+    messages: Sequence[Message], columns: tuple[str, ...], count: int, *, text: bool = False
+) -> list[RowsPartition]:
     """Divide messages among at most ``count`` partitions, each with consecutive messages."""
     cuts = [len(messages) * number // count for number in range(count + 1)]
     return [
-        RowsPartition(_packed(record_batch(messages[start:end], columns)))
+        RowsPartition(_packed(record_batch(messages[start:end], columns, text=text)))
         for start, end in pairwise(cuts)
         if end > start
     ]
@@ -57,11 +59,12 @@ def rows(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     freeze_worker()
 
 
-def record_batch(messages: Sequence[Message], columns: tuple[str, ...]) -> pa.RecordBatch:
+def record_batch(
+    messages: Sequence[Message], columns: tuple[str, ...], *, text: bool = False
+) -> pa.RecordBatch:
     """One row for each message, in order."""
-    schema = arrow_schema(columns)
-    arrays = [pa.array(map(_value_of(field.name), messages), field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    arrays = [pa.array(map(_value_of(one.name), messages), one.type) for one in arrow_schema(columns)]
+    return batch_of(arrays, columns, text=text)
 
 
 def _value_of(column: str) -> Callable[[Message], Any]:

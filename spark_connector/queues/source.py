@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 from uuid import uuid4
@@ -38,16 +39,17 @@ _PATIENCE: Final = 10.0
 class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[misc]
     """The reader of ``spark.readStream`` with the option queue. Spark pickles a copy for the tasks."""
 
-    def __init__(self, options: QueueOptions, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: QueueOptions, columns: tuple[str, ...], *, text: bool = False) -> None:
         self._options = options
         self._columns = columns
+        self._text = text
         self._handed_out = HandedOut(options.queue, uuid4().hex)
         self._reader: QueueReader | None = None
         self._planned: Mapping[str, Any] | None = None
         self._until_empty = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._options, self._columns)
+        return partial(type(self), text=self._text), (self._options, self._columns)
 
     # -- on the driver -------------------------------------------------------------------------------
 
@@ -98,7 +100,7 @@ class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[m
             check_of_queue(offset, self._options.queue)
         self._planned = end
         messages = self._handed_out.between(start, end)
-        return partitions(messages, self._columns, self._options.min_partitions)
+        return partitions(messages, self._columns, self._options.min_partitions, text=self._text)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Acknowledge the messages of a finished micro-batch."""

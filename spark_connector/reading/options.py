@@ -23,15 +23,19 @@ from spark_connector.option_table import (
     text,
 )
 from spark_connector.reading.offsets import RowLimit
-from spark_connector.reading.positions import Positions, parse_positions
+from spark_connector.reading.positions import LATEST, Positions, parse_positions, parse_times
 from spark_connector.reading.stream_keys import no_keys
 from spark_connector.writing.options import OPTIONS
 
 MOST_ROWS: Final = 2**63 - 1
 _SOURCE, _ROWS = "Source", "Rows"
 _SUMMARY: Final = (
-    'Add option("stream", "orders.0"), option("superStream", "orders") or option("exchange", "orders")'
+    'Add option("stream", "orders.0"), option("superStream", "orders") or option("exchange", "orders"). Spark passes no '
+    "options of CREATE TABLE: SELECT ... FROM t WITH (url = '...', stream = '...')"
 )
+
+_KAFKAS_TOPICS: Final = "Use stream or superStream"
+_NO_LEAST: Final = "Use trigger(processingTime=...): a micro-batch cannot wait for a number of rows"
 
 
 def _names(given: str) -> tuple[str, ...] | None:
@@ -70,6 +74,11 @@ def _positions(doc: str, key: str, *, of_end: bool) -> Any:
     return option(_ROWS, None, expected, doc, parse_positions(option_name(key), of_end=of_end))
 
 
+def _times(doc: str, key: str) -> Any:
+    expected = 'milliseconds since 1970, or JSON by stream such as {"s0": 1769860800000}'
+    return option(_ROWS, None, expected, doc, parse_times(option_name(key)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions(StreamOptions):
     """The options of one read, checked."""
@@ -77,13 +86,24 @@ class ReadOptions(StreamOptions):
     INSTEAD: ClassVar[Mapping[str, str]] = {
         **StreamOptions.INSTEAD,
         "path": "Call load() without a path; the source is the option stream, superStream or exchange",
-        "subscribe": "Use stream or superStream",
-        "topic": "Use stream or superStream",
+        "subscribe": _KAFKAS_TOPICS,
+        "topic": _KAFKAS_TOPICS,
+        "assign": _KAFKAS_TOPICS,
+        "subscribepattern": "Use superStream or exchange, which also find new streams",
+        "includeheaders": "Leave it out: a read returns the column headers",
         "streams": "Use stream, with names separated by commas",
         "maxoffsetspertrigger": "Use maxRowsPerTrigger",
-        "startingtimestamp": 'Use startingOffsets, which also takes a time: "2026-01-31T12:00:00Z"',
-        "endingtimestamp": 'Use endingOffsets, which also takes a time: "2026-01-31T12:00:00Z"',
+        "startingoffsetsbytimestamp": "Use startingTimestamp, which also takes JSON by stream",
+        "endingoffsetsbytimestamp": "Use endingTimestamp, which also takes JSON by stream",
+        "minoffsetspertrigger": _NO_LEAST,
+        "maxtriggerdelay": _NO_LEAST,
     }
+
+    ALTERNATIVES: ClassVar[tuple[frozenset[str], ...]] = (
+        *StreamOptions.ALTERNATIVES,
+        frozenset({"starting_offsets", "starting_timestamp"}),
+        frozenset({"ending_offsets", "ending_timestamp"}),
+    )
 
     stream: tuple[str, ...] | None = listed(_SOURCE, "The stream to read, or several separated by commas.")
     super_stream: str | None = text(
@@ -114,6 +134,12 @@ class ReadOptions(StreamOptions):
     ending_offsets: Positions | None = _positions(  # noqa: RUF009 - a field
         "Where a batch ends: before this offset. Default: latest.", "ending_offsets", of_end=True
     )
+    starting_timestamp: Positions | None = _times(  # noqa: RUF009 - a field
+        "Where a read starts, in milliseconds since 1970, instead of startingOffsets.", "starting_timestamp"
+    )
+    ending_timestamp: Positions | None = _times(  # noqa: RUF009 - a field
+        "Where a batch ends, in milliseconds since 1970, instead of endingOffsets.", "ending_timestamp"
+    )
     max_rows_per_trigger: RowLimit | None = option(  # noqa: RUF009 - a field
         _ROWS,
         None,
@@ -132,6 +158,25 @@ class ReadOptions(StreamOptions):
     invalid_rows: str = choice(
         _ROWS, "drop leaves out messages that are not valid AMQP 1.0 and logs their offsets.", "fail", "drop"
     )
+
+    def start(self, default: str) -> Positions:
+        """Where the read starts, unless a checkpoint says so."""
+        return self.starting_offsets or self.starting_timestamp or Positions(default)
+
+    @property
+    def start_option(self) -> str:
+        """The option that says where the read starts."""
+        return "startingOffsets" if self.starting_timestamp is None else "startingTimestamp"
+
+    @property
+    def end_option(self) -> str:
+        """The option that says where a batch ends."""
+        return "endingOffsets" if self.ending_timestamp is None else "endingTimestamp"
+
+    @property
+    def end(self) -> Positions:
+        """Where a batch ends."""
+        return self.ending_offsets or self.ending_timestamp or Positions(LATEST)
 
     @property
     def source(self) -> str:
@@ -166,6 +211,11 @@ class ReadOptions(StreamOptions):
             expected = f"one of the options {', '.join(map(option_name, TARGETS))}"
             raise InvalidValue("source of a read", None, expected, _SUMMARY)
         check_one_target("source of a read", map(option_name, found))
+        for which, noun in (("starting", "start"), ("ending", "end")):
+            if found >= {f"{which}_offsets", f"{which}_timestamp"}:
+                raise InvalidValue(
+                    f"{noun} of a read", f"options {which}Offsets and {which}Timestamp", "one of them"
+                )
         for key in ("super_stream", "exchange"):
             if (name := getattr(self, key)) is not None:
                 check_short_text(name, f"option {option_name(key)}")
@@ -188,9 +238,10 @@ class ReadOptions(StreamOptions):
     @staticmethod
     def check_stream(given: Iterable[str]) -> None:
         """Raise if a given option is for batch reads. The same setting of a session has no effect on a query."""
-        if "endingoffsets" in map(str.lower, given):
-            hint = "With trigger(availableNow=True) a query ends where the streams ended when it started"
-            raise InvalidValue("option endingOffsets", "a streaming read", "a batch read", hint)
+        for name in ("endingOffsets", "endingTimestamp"):
+            if name.lower() in map(str.lower, given):
+                hint = "With trigger(availableNow=True) a query ends where the streams ended when it started"
+                raise InvalidValue(f"option {name}", "a streaming read", "a batch read", hint)
 
 
 _NEEDED_SOURCES: Final = {"management_url": {"exchange"}, "keys": {"super_stream", "exchange"}}

@@ -31,6 +31,7 @@ _BY_STREAM: Final = "an offset of 0 or more, earliest, latest, or a time such as
 _MOST: Final = 2**63 - 1
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_MILLISECOND: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // _MILLISECOND
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,27 @@ def parse_positions(option: str, *, of_end: bool) -> Callable[[str], Positions]:
         )
 
     return parse
+
+
+def parse_times(option: str) -> Callable[[str], Positions | None]:
+    """A function that parses milliseconds since 1970, for all streams or by stream, as in the options of Kafka's source."""
+
+    def parse(text: str) -> Positions | None:
+        by_stream = _json_object(option, text) if text.lstrip().startswith("{") else {"": text.strip()}
+        times = {name: _time_of(str(given)) for name, given in by_stream.items() if type(given) is not float}
+        known = {name: time for name, time in times.items() if time is not None}
+        if not known or len(known) < len(by_stream):
+            return None
+        return Positions(known[""]) if "" in known else Positions(by_stream=known)
+
+    return parse
+
+
+def _time_of(digits: str) -> datetime | None:
+    """The time of milliseconds since 1970, as text; None for other text."""
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= len(str(_LAST_MILLISECOND))):
+        return None
+    return _EPOCH + int(digits) * _MILLISECOND if int(digits) <= _LAST_MILLISECOND else None
 
 
 def _json_object(option: str, text: str) -> dict[str, Any]:

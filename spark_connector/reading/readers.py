@@ -29,7 +29,7 @@ from spark_connector.reading.offsets import (
     streams_recreated,
 )
 from spark_connector.reading.options import MOST_ROWS
-from spark_connector.reading.positions import EARLIEST, LATEST, Positions
+from spark_connector.reading.positions import EARLIEST, LATEST
 from spark_connector.reading.rows import ReadJob, log_recreated
 from spark_connector.reading.stream_access import StreamAccess
 from spark_connector.worker import freeze_worker
@@ -73,10 +73,10 @@ def batch_ranges(job: ReadJob, access: StreamAccess) -> list[OffsetRange]:
     """The range of each stream, checked against the stream's bounds."""
     found = access.bounds(access.chosen())
     options = job.options
-    start = access.offsets(options.starting_offsets or Positions(EARLIEST), "startingOffsets", found)
-    end = access.offsets(options.ending_offsets or Positions(LATEST), "endingOffsets", found)
+    start = access.offsets(options.start(EARLIEST), options.start_option, found)
+    end = access.offsets(options.end, options.end_option, found)
     for stream, bounds in found.items():
-        for option, offset in (("startingOffsets", start[stream]), ("endingOffsets", end[stream])):
+        for option, offset in ((options.start_option, start[stream]), (options.end_option, end[stream])):
             if offset > bounds.end:
                 raise _beyond(option, stream, offset, bounds)
         if start[stream] > end[stream]:
@@ -127,11 +127,11 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
     def initialOffset(self) -> dict[str, SavedOffset]:  # noqa: N802 - Spark's name
         """Where a new query starts."""
         found = self._access.bounds(self._access.chosen())
-        positions = self._job.options.starting_offsets or Positions(LATEST)
-        start = self._access.offsets(positions, "startingOffsets", found)
+        options = self._job.options
+        start = self._access.offsets(options.start(LATEST), options.start_option, found)
         for stream, bounds in found.items():
             if start[stream] > bounds.end:
-                raise _beyond("startingOffsets", stream, start[stream], bounds)
+                raise _beyond(options.start_option, stream, start[stream], bounds)
             start[stream] = self._job.skip(stream, start[stream], bounds.first)
         self._planned = start
         return self._tracker.to_save(start, {})

@@ -19,7 +19,7 @@ from rabbit_chx.errors import InvalidMessage, StreamUnavailable
 from spark_connector.logs import Outage, log_line
 from spark_connector.reading.offsets import OffsetRange, check_not_truncated
 from spark_connector.reading.options import ReadOptions
-from spark_connector.reading.schema import arrow_schema, of_streams
+from spark_connector.reading.schema import batch_of, of_streams
 from spark_connector.reading.stream_access import open_reader
 from spark_connector.worker import Task
 
@@ -32,6 +32,8 @@ class ReadJob:
 
     options: ReadOptions
     columns: tuple[str, ...]
+    text: bool = False
+    """Whether the column ``value`` is a string."""
 
     def read(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range.
@@ -120,7 +122,7 @@ class ReadJob:
             chosen = pc.is_in(batch.column("routing_key"), pa.array(self.options.keys, pa.string()))
             batch = batch.filter(chosen)
         arrays = [batch.column(name) for name in of_streams(self.columns)]
-        return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(self.columns))
+        return batch_of(arrays, self.columns, text=self.text)
 
 
 def log_recreated(stream: str, offset: int, first: int) -> None:

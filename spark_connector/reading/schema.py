@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.streams import COLUMNS
@@ -59,7 +59,7 @@ def checked_columns(
         if field.name not in known:
             error = unknown_name("column in the schema of a read", field.name, known)
             raise InvalidValue(error.what, error.got, error.expected, error.hint or "Remove .schema(...)")
-        if field.dataType != _type(field.name):
+        if field.dataType != _type(field.name) and not _is_text_value(field):
             expected = _type(field.name).simpleString()
             what = f"type of column {field.name} in the schema of a read"
             raise InvalidValue(what, field.dataType.simpleString(), expected, hint)
@@ -77,6 +77,25 @@ def checked_columns(
     return names
 
 
+def _is_text_value(field: StructField) -> bool:
+    return field.name == "value" and isinstance(field.dataType, StringType)
+
+
+def value_is_text(schema: StructType) -> bool:
+    """Whether the schema that Spark passes declares the body as a string."""
+    return any(map(_is_text_value, schema.fields))
+
+
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
-    """The schema of the batches that Spark expects."""
+    """The schema of a read of these columns, with a binary body."""
     return pa.schema([(name, _TYPES[name]) for name in columns])
+
+
+def batch_of(arrays: list[pa.Array], columns: tuple[str, ...], *, text: bool) -> pa.RecordBatch:
+    """A batch for Spark; with ``text``, its column ``value`` is the string that Spark's own cast returns."""
+    schema = arrow_schema(columns)
+    if text:
+        at = columns.index("value")
+        arrays[at] = arrays[at].cast(pa.string(), safe=False)  # like Spark, without a check of the UTF-8
+        schema = schema.set(at, pa.field("value", pa.string()))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -43,6 +43,8 @@ class WriteOptions(AmqpOptions, StreamOptions):
         **ConnectionOptions.INSTEAD,
         "path": "Call save() or start() without a path; the option exchange says where rows go",
         "queue": 'To write to one queue, use the default exchange: option("exchange", "").option("routingKey", NAME)',
+        "topic": "Use exchange, stream or superStream",
+        "includeheaders": "Leave it out: a column headers is always sent",
         "mandatory": "Leave it out: every message is mandatory",
         "orderby": "Sort before the write: spark_connector.order_for(df, key=..., seq=...)",
         "onreturned": "A returned message is sent again for retryTimeoutMs, then the write fails and names it",

@@ -7,9 +7,12 @@ from urllib.parse import urlsplit
 
 import pika
 import pytest
+from prometheus_client import REGISTRY
 
 from rabbit_chx.streams import StreamReader
 from rabbit_chx.topology.file.load import loads
+from spark_connector import LagListener
+from tests.faults.load import wait_until
 from tests.spark.conftest import PASSWORD
 from tests.spark.streams import Streams
 from tests.unit.test_docs import marked
@@ -123,6 +126,19 @@ def test_the_first_lines_read_a_stream(rabbitmq_broker, events, spark):
         assert bodies(given["rows"]) == [b"0", b"1", b"2", b"3", b"4"]
 
 
+def test_the_statements_read_a_stream(rabbitmq_broker, events, spark):
+    parts = urlsplit(rabbitmq_broker.stream_url)
+    block = marked("spark.md", "test_the_statements_read_a_stream")
+    block = block.replace("amqp://user@host", f"rabbitmq-stream://user@{parts.hostname}:{parts.port}")
+    with a_user(rabbitmq_broker, "", "", "^events$", name="user", password=PASSWORD):
+        found = [spark.sql(one).collect() for one in filter(str.strip, block.split(";"))]
+    with pytest.raises(Exception, match=r"SELECT \.\.\. FROM t WITH \(url"):
+        spark.table("history").collect()
+    spark.catalog.dropTempView("events")
+    spark.sql("DROP TABLE history")
+    assert [sorted(map(tuple, rows)) for rows in found if rows] == [[("2", 2), ("3", 3), ("4", 4)]] * 2
+
+
 def test_a_frame_is_written_to_a_stream(rabbitmq_broker, events, spark):
     rows = spark.sql("select 'one more' as value")
     exec(
@@ -131,6 +147,40 @@ def test_a_frame_is_written_to_a_stream(rabbitmq_broker, events, spark):
     )
     with StreamReader(rabbitmq_broker.stream_url, "events") as reader:
         assert [message.body for _, message in reader.messages(5, 6)] == [b"one more"]
+
+
+def test_the_lag_of_a_query_is_a_gauge(rabbitmq_broker, events, spark, tmp_path):
+    seen = []
+
+    class Seen(LagListener):
+        def onQueryProgress(self, event):  # noqa: N802 - Spark's name
+            super().onQueryProgress(event)
+            seen.extend(self.now.values())
+
+    given = {"spark": spark}
+    exec(marked("spark.md", "test_the_lag_of_a_query_is_a_gauge"), given)
+    other = Seen()
+    spark.streams.addListener(other)
+    try:
+        options = {"url": rabbitmq_broker.stream_url, "stream": "events", "startingOffsets": "earliest"}
+        frame = spark.readStream.format("rabbitmq").options(**options, maxRowsPerTrigger=2).load()
+        query = (
+            frame.writeStream.foreachBatch(lambda batch, _: batch.collect())
+            .queryName("lag")
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(200)
+        labels = {"query": "lag", "stream": "events"}
+        wait_until(
+            lambda: REGISTRY.get_sample_value("rabbitmq_spark_offsets_behind", labels) == 0, "the gauge"
+        )
+        wait_until(lambda: {"events": 0} in seen, "the last count")
+    finally:
+        for listener in (given["listener"], other):
+            spark.streams.removeListener(listener)
+    assert seen[0] == {"events": 3}
 
 
 def test_a_stream_is_copied_to_files(rabbitmq_broker, events, spark, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from inspect import signature
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
@@ -21,7 +22,13 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.streams import COLUMNS
 from spark_connector import COLUMNS as WRITTEN, RabbitMQDataSource
 from spark_connector.columns import READ_COLUMNS, sql_type
-from spark_connector.reading.schema import arrow_schema, checked_columns, spark_schema
+from spark_connector.reading.schema import (
+    arrow_schema,
+    batch_of,
+    checked_columns,
+    spark_schema,
+    value_is_text,
+)
 from spark_connector.writing.rules import layout_of
 from tests.unit.complaints import complaint
 
@@ -68,13 +75,23 @@ def test_a_schema_of_the_user_names_columns() -> None:
     assert checked_columns(schema(value=BinaryType()), ("value",)) == ("value",)
 
 
+def test_a_body_can_be_text_as_spark_casts_it() -> None:
+    text = schema(offset=LongType(), value=StringType())
+    assert checked_columns(text, None) == ("offset", "value")
+    assert (value_is_text(text), value_is_text(spark_schema())) == (True, False)
+    arrays = [pa.array([1, 2, 3]), pa.array([b"\xc3\xa4", b"\xff", None])]
+    batch = batch_of(arrays, ("offset", "value"), text=True)
+    assert batch.schema.field("value").type == pa.string()
+    assert batch.column("value").cast(pa.binary()).to_pylist() == [b"\xc3\xa4", b"\xff", None]
+
+
 @pytest.mark.parametrize(
     ("given", "columns", "words"),
     [
         (
-            schema(value=StringType()),
+            schema(routing_key=BinaryType()),
             None,
-            "got 'string', expected binary. Remove .schema(...), and cast afterwards",
+            "got 'binary', expected string. Remove .schema(...), and cast afterwards",
         ),
         (schema(vaule=BinaryType()), None, "Did you mean value?"),
         (schema(x=BinaryType()), None, "Remove .schema(...)"),

@@ -114,6 +114,16 @@ def test_a_read_has_one_source() -> None:
 BAD_LIMITS = ("0", "-1", "1.5", "x", "", "true", "[5]", "{}", "{", '{"s": 0}', '{"s": "5"}', str(2**63))
 
 
+BAD_TIMES = ("-1", "1.5", "", "latest", "9" * 15, "9" * 30, "{}", '{"s": 1.0}', '{"s": true}', '{"s": null}')
+
+
+def test_times_are_milliseconds_as_in_the_source_of_kafka() -> None:
+    noon = str(milliseconds(NOON))
+    assert of(startingTimestamp=noon).start("latest") == Positions(NOON)
+    assert of(endingTimestamp=f'{{"s": {noon}}}').end == Positions(by_stream={"s": NOON})
+    assert (of().start("earliest"), of().end) == (Positions("earliest"), Positions("latest"))
+
+
 def test_rows_of_a_micro_batch_are_limited_over_all_streams_or_by_stream() -> None:
     assert of(maxRowsPerTrigger="500").max_rows_per_trigger == 500
     assert of(maxRowsPerTrigger='{"s0": 5, "s1": 7}').max_rows_per_trigger == {"s0": 5, "s1": 7}
@@ -126,7 +136,18 @@ def test_rows_of_a_micro_batch_are_limited_over_all_streams_or_by_stream() -> No
         ({"maxInFlight": "5"}, "only writes have this option"),
         ({"subscribe": "x"}, "Use stream or superStream"),
         ({"maxOffsetsPerTrigger": "5"}, "Use maxRowsPerTrigger"),
-        ({"startingTimestamp": "5"}, "Use startingOffsets"),
+        ({"subscribePattern": "x.*"}, "Use superStream or exchange, which also find new streams"),
+        ({"assign": '{"x": [0]}'}, "Use stream or superStream"),
+        ({"kafka.bootstrap.servers": "h:9092"}, "Use url, such as amqp://user@host"),
+        ({"includeHeaders": "true"}, "a read returns the column headers"),
+        ({"startingOffsetsByTimestamp": '{"x": {"0": 5}}'}, "Use startingTimestamp"),
+        ({"endingOffsetsByTimestamp": '{"x": {"0": 5}}'}, "Use endingTimestamp"),
+        ({"minOffsetsPerTrigger": "5"}, "Use trigger(processingTime=...)"),
+        ({"maxTriggerDelay": "5m"}, "Use trigger(processingTime=...)"),
+        *(({"startingTimestamp": text}, "milliseconds since 1970") for text in BAD_TIMES),
+        ({"startingTimestamp": "{"}, "The JSON is invalid"),
+        ({"startingTimestamp": "5", "startingOffsets": "earliest"}, "one of them"),
+        ({"endingTimestamp": "5", "endingOffsets": "latest"}, "one of them"),
         ({"path": "x"}, "without a path"),
         ({"minPartitions": "0"}, "from 1"),
         *(({"maxRowsPerTrigger": text}, "or JSON by stream") for text in BAD_LIMITS),

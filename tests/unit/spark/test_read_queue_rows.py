@@ -119,3 +119,9 @@ def test_a_read_of_a_queue_has_the_options_of_the_connection() -> None:
 
 def test_a_batch_read_of_a_queue_is_refused_with_a_hint() -> None:
     assert "expected spark.readStream. With trigger(availableNow=True)" in str(no_batch_of_a_queue())
+
+
+def test_a_body_is_text_if_the_schema_says_so() -> None:
+    found = record_batch([message(b"\xc3\xa4"), message(b"\xff")], ("value", "routing_key"), text=True)
+    assert found.column("value").type == pa.string()
+    assert found.column("value").cast(pa.binary()).to_pylist() == [b"\xc3\xa4", b"\xff"]
