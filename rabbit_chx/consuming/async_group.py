@@ -29,6 +29,7 @@ from rabbit_chx.consuming.member.signals import stopped_by_signals_of_loop
 from rabbit_chx.consuming.options import Options
 from rabbit_chx.consuming.settings import check_handler
 from rabbit_chx.message import Message
+from rabbit_chx.traces import in_async_spans
 
 
 class AsyncGroup(Options):
@@ -104,7 +105,7 @@ class AsyncGroup(Options):
 
     def _begin(self, handler: Callable[[Message], Awaitable[object]]) -> tuple[Member, Future[None]]:
         check_handler(handler, coroutine=True)
-        member = self._new_member(LoopWorkers, handler)
+        member = self._new_member(LoopWorkers, in_async_spans(handler, self._settings.name))
         return member, started(member)
 
 

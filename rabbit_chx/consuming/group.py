@@ -24,6 +24,7 @@ from rabbit_chx.consuming.member.workers import Workers
 from rabbit_chx.consuming.options import Options
 from rabbit_chx.consuming.settings import check_handler
 from rabbit_chx.message import Message
+from rabbit_chx.traces import in_spans
 
 
 class Group(Options):
@@ -79,7 +80,7 @@ class Group(Options):
             Exception: the handler's error, with ``on_failure="stop"``.
         """
         check_handler(handler, coroutine=False)
-        member = self._new_member(Workers, handler)
+        member = self._new_member(Workers, in_spans(handler, self._settings.name))
         try:
             with stopped_by_signals(member.stop) if signals else nullcontext():
                 outcome = started(member)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from rabbit_chx.hashing import shortstr
@@ -16,6 +16,7 @@ from rabbit_chx.publishing.batch_columns import (
     values,
 )
 from rabbit_chx.publishing.properties import DEFAULT_FRAME_MAX, encode_properties, max_property_bytes
+from rabbit_chx.traces import context_headers
 
 _MAX_MESSAGE: Final = 16 << 20
 _MAX_MESSAGE_BEFORE_4: Final = 128 << 20
@@ -39,6 +40,7 @@ class Encoder:
         self._properties = dict(properties or {})
         self._plain, self._plain_fits = self._encode({}, None), True
         self._max_message = max_message_bytes
+        self._context: Callable[[], dict[str, str]] | None = context_headers()
 
     @property
     def max_message_bytes(self) -> int:
@@ -71,6 +73,8 @@ class Encoder:
         # In the order of `many`: of several invalid values, both name the same one.
         checked, key = checked_body(body, self.max_message_bytes), shortstr(routing_key, "routing key")
         target = self._exchange if exchange is None else shortstr(exchange, "exchange")
+        if self._context is not None and (context := self._context()):
+            headers = _merged(context, headers)
         plain = self._plain_fits and not (properties or headers)
         return target, key, self._plain if plain else self._encode(properties, headers), checked
 
@@ -87,6 +91,8 @@ class Encoder:
         count = len(checked)
         keys = key_column(routing_keys, count)
         targets = key_column(self._exchange if exchange is None else exchange, count, "exchange")
+        if self._context is not None and (context := self._context()):
+            headers = _with_context(context, headers)
         return targets, keys, self._encode_column(count, headers, properties), checked
 
     def _encode(self, properties: Mapping[str, Any], headers: Mapping[str, Any] | None) -> bytes:
@@ -110,6 +116,13 @@ class Encoder:
 
     def _with_own(self, headers: Any) -> Any:
         return _merged(self._properties.get("headers"), headers)
+
+
+def _with_context(context: Mapping[str, str], headers: Any) -> Any:
+    """Add the context of a trace to the headers of all rows, or of each row."""
+    if headers is None or hasattr(headers, "items"):
+        return _merged(context, headers)
+    return [_merged(context, own) for own in values(headers)]
 
 
 def _merged(headers: Any, more: Any) -> Any:

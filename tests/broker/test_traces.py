@@ -1,0 +1,48 @@
+"""A trace from the call of a publisher to the handler of a group."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import pytest
+from opentelemetry import trace
+
+from rabbit_chx.consuming import AsyncGroup, Group
+from rabbit_chx.publishing import Publisher
+from tests.broker.worker_programs import ordered_exchange
+from tests.faults.load import PATIENCE, wait_until, within
+from tests.traces import recorded
+
+pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
+
+
+def spans(name):
+    return [span for span in recorded().get_finished_spans() if span.name.startswith(f"process {name}.")]
+
+
+@pytest.mark.parametrize("kind", [Group, AsyncGroup])
+def test_the_span_of_a_handler_links_to_the_span_of_the_publisher(broker, kind):
+    exchange = f"traced.{uuid.uuid4().hex[:8]}"
+    recorded()
+
+    def handle(_):
+        group.stop()
+
+    async def handle_async(_):
+        group.stop()
+
+    with ordered_exchange(broker, exchange):
+        group = kind(broker.url, exchange=exchange, name=exchange, management=broker.management_url)
+        with (
+            Publisher(broker.url, exchange) as publisher,
+            trace.get_tracer("test").start_as_current_span("a request") as request,
+        ):
+            publisher.publish(b"body", "k", timeout=PATIENCE)
+        if kind is Group:
+            within(PATIENCE, lambda: group.run(handle, signals=False), "the group")
+        else:
+            within(PATIENCE, lambda: asyncio.run(group.run(handle_async, signals=False)), "the group")
+        wait_until(lambda: spans(exchange), "the span has ended")
+    (span,) = spans(exchange)
+    assert [link.context.span_id for link in span.links] == [request.get_span_context().span_id]

@@ -1,0 +1,133 @@
+"""Traces: the context in the headers of a message, the span of a handler, and neither without the extra."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.semconv._incubating.attributes import messaging_attributes as conventions
+from opentelemetry.semconv.attributes import error_attributes
+
+from rabbit_chx.broker.properties import Properties
+from rabbit_chx.consuming.messages import Delivery
+from rabbit_chx.publishing.encoder import Encoder
+from rabbit_chx.traces import in_async_spans, in_spans
+from tests.programs import loaded_after
+from tests.traces import recorded
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+WITHOUT = "import sys; sys.modules['opentelemetry'] = None"
+PUBLISHER = "from rabbit_chx.publishing import Publisher"
+
+
+def published(headers: Any = None, column: Any = None, **properties: Any) -> list[dict[str, Any]]:
+    """The headers of a message, and of the two rows of a batch."""
+    encoder = Encoder("orders", properties, None)
+    one = encoder.one(b"", "k", None, headers, {})[2]
+    rows = encoder.many([b"", b""], "k", None, headers if column is None else column, {})[2]
+    return [Properties().decode(encoded).headers or {} for encoded in (one, *rows)]
+
+
+def handled(message: Delivery, *, asynchronous: bool, error: Exception | None = None) -> ReadableSpan:
+    """Handle a message, and return the span in which the handler ran."""
+    current = []
+
+    def handle(_: object) -> None:
+        current.append(trace.get_current_span().get_span_context().span_id)
+        if error is not None:
+            raise error
+
+    async def handle_async(_: object) -> None:
+        await asyncio.sleep(0)
+        handle(_)
+
+    try:
+        if asynchronous:
+            asyncio.run(in_async_spans(handle_async, "billing")(message))  # type: ignore[arg-type]
+        else:
+            in_spans(handle, "billing")(message)
+    except type(error or ZeroDivisionError()):
+        assert error is not None
+    (span,) = [each for each in recorded().get_finished_spans() if each.context.span_id == current[0]]
+    return span
+
+
+def test_every_message_gets_the_context_in_which_it_is_published() -> None:
+    recorded()
+    with trace.get_tracer("test").start_as_current_span("a request") as request:
+        context = request.get_span_context()
+        parent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+        assert published() == [{"traceparent": parent}] * 3
+        assert published({"a": 1}, [{"a": 1}, None]) == [
+            {"traceparent": parent, "a": 1},
+            {"traceparent": parent, "a": 1},
+            {"traceparent": parent},
+        ]
+        assert published(headers={"b": 2}) == [{"traceparent": parent, "b": 2}] * 3
+        assert published({"traceparent": "my own"}) == [{"traceparent": "my own"}] * 3
+
+
+def test_without_a_span_nothing_is_added() -> None:
+    recorded()
+    assert published() == [{}] * 3
+    assert published({"a": 1}) == [{"a": 1}] * 3
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_handler_runs_in_a_consumer_span_that_links_to_the_publishers(asynchronous: bool) -> None:
+    recorded()
+    with trace.get_tracer("test").start_as_current_span("a request") as request:
+        headers = published()[0]
+        decoded = {"headers": headers, "message_id": "m-1", "correlation_id": "c-1"}
+        message = Delivery(b"body", "k", queue="q", exchange="orders", decoded=decoded, tag=7)
+        span = handled(message, asynchronous=asynchronous)
+    assert (span.name, span.kind, span.parent) == ("process q", trace.SpanKind.CONSUMER, None)
+    assert [link.context.span_id for link in span.links] == [request.get_span_context().span_id]
+    assert dict(span.attributes or {}) == {
+        conventions.MESSAGING_SYSTEM: conventions.MessagingSystemValues.RABBITMQ.value,
+        conventions.MESSAGING_OPERATION_TYPE: conventions.MessagingOperationTypeValues.PROCESS.value,
+        conventions.MESSAGING_OPERATION_NAME: "process",
+        conventions.MESSAGING_CONSUMER_GROUP_NAME: "billing",
+        conventions.MESSAGING_DESTINATION_NAME: "orders:k:q",
+        conventions.MESSAGING_RABBITMQ_DESTINATION_ROUTING_KEY: "k",
+        conventions.MESSAGING_RABBITMQ_MESSAGE_DELIVERY_TAG: 7,
+        conventions.MESSAGING_MESSAGE_ID: "m-1",
+        conventions.MESSAGING_MESSAGE_CONVERSATION_ID: "c-1",
+        conventions.MESSAGING_MESSAGE_BODY_SIZE: 4,
+    }
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_error_of_a_handler_is_that_of_its_span(asynchronous: bool) -> None:
+    recorded()
+    span = handled(Delivery(b"", "q", queue="q"), asynchronous=asynchronous, error=ZeroDivisionError("x"))
+    assert span.status.status_code is trace.StatusCode.ERROR
+    assert (span.attributes or {})[error_attributes.ERROR_TYPE] == "ZeroDivisionError"
+    assert (span.attributes or {})[conventions.MESSAGING_DESTINATION_NAME] == "q"
+
+
+@pytest.mark.parametrize("value", ["", "00-0-0-0", "x" * 10_000, b"\xff", 5, None])
+def test_a_message_with_an_invalid_context_is_handled_without_a_link(value: object) -> None:
+    recorded()
+    headers = {"traceparent": value, "tracestate": value, "baggage": value}
+    span = handled(Delivery(b"", "k", queue="q", decoded={"headers": headers}), asynchronous=False)
+    assert not span.links
+
+
+@pytest.mark.parametrize("handler", [print, asyncio.sleep])
+def test_without_the_extra_handlers_stay_what_they_are(monkeypatch: pytest.MonkeyPatch, handler: Any) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.propagate", None)
+    assert in_spans(handler, "billing") is handler
+    assert in_async_spans(handler, "billing") is handler
+
+
+def test_nothing_is_imported_without_the_extra_or_before_a_publisher_is_made() -> None:
+    made = "publisher = Publisher('amqp://localhost')"
+    assert not any(name.startswith("opentelemetry.") for name in loaded_after(WITHOUT, PUBLISHER, made))
+    assert not any(name.startswith("opentelemetry") for name in loaded_after(PUBLISHER))
+    assert "opentelemetry.propagate" in loaded_after(PUBLISHER, made)
