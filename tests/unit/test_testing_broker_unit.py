@@ -259,24 +259,36 @@ def project(pytester, monkeypatch):
     [([], "", None), (["--rabbitmq-release", "4.0"], "3.10", "4.0"), ([], "3.10", "3.10")],
 )
 def test_the_fixture_starts_one_broker_a_session_of_the_release_asked_for(project, arguments, ini, expected):
-    project.makeini(f"[pytest]\nrabbitmq_release = {ini}")
+    more = "rabbitmq_plugins = rabbitmq_stream rabbitmq_mqtt\nrabbitmq_config =\n    channel_max = 100\n"
+    project.makeini(f"[pytest]\nrabbitmq_release = {ini}\n{more}")
     project.makepyfile(
         f"""
         import pytest, rabbit_chx.testing.broker as module
 
         class Fake:
             started = 0
-            def __init__(self, release): self.release = release
+            def __init__(self, release, **settings): self.release, self.settings = release, settings
             def __enter__(self): Fake.started += 1; return self
             def __exit__(self, *_): pass
 
         module.Broker = Fake
         def test_one(rabbitmq_broker): assert rabbitmq_broker.release == {expected!r}
         def test_two(rabbitmq_broker): assert Fake.started == 1
+        def test_settings(rabbitmq_broker):
+            given = {{"plugins": ["rabbitmq_stream", "rabbitmq_mqtt"], "config": {{"channel_max": "100"}}}}
+            assert rabbitmq_broker.settings == given
         """
     )
     result = project.runpytest_subprocess("-p", "rabbit_chx.testing.plugin", *arguments)
-    result.assert_outcomes(passed=2)
+    result.assert_outcomes(passed=3)
+
+
+def test_a_line_of_the_configuration_without_a_value_is_an_error(project):
+    project.makeini("[pytest]\nrabbitmq_config =\n    channel_max")
+    project.makepyfile("def test_one(rabbitmq_broker): pass")
+    result = project.runpytest_subprocess("-p", "rabbit_chx.testing.plugin")
+    result.assert_outcomes(errors=1)
+    assert "invalid line of rabbitmq_config: got 'channel_max'" in str(result.stdout)
 
 
 PASSWORD = "geheim-91d0"
