@@ -128,7 +128,7 @@ def _integer(least: int, most: int) -> Callable[[str, Any], int]:
 
 def _seconds(what: str, value: Any) -> int:
     if not isinstance(value, datetime) or value.utcoffset() is None or value < _EPOCH:
-        hint = "Use datetime.now(UTC), or datetime.fromtimestamp(seconds, UTC)"
+        hint = "Give it a time zone, such as UTC"
         raise InvalidValue(what, value, f"an aware datetime {_KNOWN_TIMES}", hint)
     return (value - _EPOCH) // _SECOND
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Final, Self, TypeAlias
 
+from rabbit_chx.advice import Advice
 from rabbit_chx.errors import InvalidValue, RingUnknown, Unpredictable
 from rabbit_chx.releases import MAX_WEIGHT, NEWEST, Release, Store
 
@@ -30,10 +31,6 @@ class ToExchange:
 
 Destination: TypeAlias = "str | ToExchange"
 
-_HOW_TO_LEARN_IT: Final = (
-    "Read it from the broker (`rabbitmqctl eval` of rabbit_exchange_type_consistent_hash:ring_state/2) and pass it to "
-    "Ring.read(), or infer it from observed messages with infer()"
-)
 # What erlang:list_to_integer/1 accepts; Python's int() also accepts spaces, underscores and other digits.
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
@@ -175,7 +172,7 @@ class Ring:
                     "list of bindings",
                     f"{named(destination)} twice",
                     "each destination once",
-                    "Use Ring.bind() to mirror a second binding",
+                    Advice.NAME_ONCE,
                 )
         runs = tuple((binding.destination, binding.weight) for binding in listed)
         return cls(listed, runs, Release.parse(release, store=store))
@@ -237,7 +234,7 @@ class Ring:
 
     def _runs(self) -> tuple[_Run, ...]:
         if self.runs is None:
-            raise RingUnknown(f"the order of the buckets is unknown: {self.why_unknown}", _HOW_TO_LEARN_IT)
+            raise RingUnknown(f"the order of the buckets is unknown: {self.why_unknown}", Advice.LEARN_RING)
         return self.runs
 
     # create_binding with chx_hash_ring_update_fun/3: a destination with buckets gets no more.

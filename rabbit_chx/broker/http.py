@@ -47,25 +47,29 @@ class HttpClient:
     Args:
         url: the base.
         tls: for https; by default the certificate and the host name are verified.
-        timeout: seconds for a whole request.
+        connect_timeout: seconds to connect.
         proxy: an ``http://`` URL, whose user and password go to the proxy.
     """
 
     def __init__(
-        self, url: ManagementUrl, *, tls: ssl.SSLContext | None, timeout: float, proxy: str | None = None
+        self,
+        url: ManagementUrl,
+        *,
+        tls: ssl.SSLContext | None,
+        connect_timeout: float,
+        proxy: str | None = None,
     ) -> None:
         self._url = url
         self._tls = (tls or default_context()) if url.tls else None
-        self._timeout = timeout
-        self._connect_seconds = min(timeout, _CONNECT_SECONDS)
+        self._connect_seconds = min(connect_timeout, _CONNECT_SECONDS)
         self._proxy = ManagementUrl.parse(proxy) if proxy else None
 
     @contextmanager
     def send(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, *, timeout: float
     ) -> Iterator[Answer]:
-        """Send a request and yield the answer, whose body is still to be read."""
-        deadline = time.monotonic() + self._timeout
+        """Send a request and yield the answer, whose body is still to be read; ``timeout`` is for all of it, in seconds."""
+        deadline = time.monotonic() + timeout
         proxy, url = self._proxy, self._url
         own = basic_auth("Proxy-Authorization", proxy.user, proxy.password) if proxy and proxy.user else {}
         with closing(self._connection((proxy or url).netloc)) as connection:

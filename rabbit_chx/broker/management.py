@@ -12,21 +12,23 @@ seconds); the list of policies is always current. Every call is one request, or 
 from __future__ import annotations
 
 import json
-import shlex
+import math
 import ssl
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from http.client import HTTPException
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
+from rabbit_chx.advice import Advice
 from rabbit_chx.broker import management_rows as rows
 from rabbit_chx.broker.credentials import Credentials, login
 from rabbit_chx.broker.http import TIMEOUT, Answer, HttpClient, TooLarge, basic_auth
+from rabbit_chx.broker.management_errors import no_api, why_answered, why_unanswered
 from rabbit_chx.broker.management_rows import Overview, QueueState, User
-from rabbit_chx.broker.permissions import Needs
-from rabbit_chx.broker.reasons import why_tls_failed
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.releases import Release, Store
@@ -38,14 +40,12 @@ _T = TypeVar("_T")
 _PRODUCT: Final = "RabbitMQ"
 _PAGE_SIZE: Final = 500  # the API's own maximum
 _MOST_PAGES: Final = 400
-_FINAL: Final = {401, 403, 404}
-"""Statuses with which a retry would fail, too."""
 _UNCHANGED: Final = 304
-_SINGULAR: Final = {"exchanges": "exchange", "queues": "queue", "policies": "policy"}
-_TAGS: Final = {"monitor": "monitoring", "administrator": "administrator", "policymaker": "policymaker"}
-_ENABLE: Final = (
-    "`rabbitmq-plugins enable rabbitmq_management` on the node enables it, by default on port 15672"
-)
+_HEADERS: Final = {"Accept": "application/json", "Content-Type": "application/json"}
+_SILENT_AFTER: Final = 5.0
+"""Seconds for the nodes of the cluster to answer each other; they need milliseconds."""
+_ANSWERS_ALONE_IN: Final = 2.0
+"""Seconds for a node to answer what it knows itself."""
 
 
 class Management:
@@ -74,7 +74,7 @@ class Management:
         self._answered = False
         self._credentials = credentials
         self._timeout = timeout
-        self._http = HttpClient(parts, tls=tls, timeout=timeout, proxy=proxy)
+        self._http = HttpClient(parts, tls=tls, connect_timeout=timeout, proxy=proxy)
         self.requests: int = 0
         """Requests sent so far."""
         if parts.tls:
@@ -133,8 +133,30 @@ class Management:
         return self._get(["whoami"], rows.user)
 
     def nodes(self) -> dict[str, NodeState]:
-        """The nodes of the cluster; this needs the tag ``monitoring``."""
-        return dict(self._list(["nodes"], rows.node, columns=rows.NODE_COLUMNS))
+        """The nodes of the cluster; this needs the tag ``monitoring``.
+
+        Raises:
+            BrokerUnavailable: also if a node is silent and not yet counted as down: until then, most requests wait for it.
+        """
+        listed = partial(self._list, ["nodes"], rows.node, columns=rows.NODE_COLUMNS)
+        deadline = time.monotonic() + self._timeout
+        try:
+            return dict(listed(timeout=_SILENT_AFTER))
+        except BrokerUnavailable as error:
+            if not isinstance(error.__context__, TimeoutError):
+                raise
+        try:
+            with self._answer("GET", ["whoami"], timeout=_ANSWERS_ALONE_IN) as answer:
+                answer.value()
+        except BrokerUnavailable:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise
+            return dict(listed(timeout=left))  # this node itself is slow
+        raise BrokerUnavailable(
+            f"a node of the cluster of {self._base} is silent: it has crashed, hangs or is cut off. The other nodes wait for it "
+            "until they count it as down, after net_ticktime (60 seconds by default): try again then"
+        )
 
     def members(self, vhost: str) -> dict[str, tuple[str, ...]]:
         """The nodes of each replicated queue, without the names of other queues."""
@@ -254,11 +276,13 @@ class Management:
         raise BrokerUnavailable(f"the management API at {self._base} lists more than {len(found)} {path[0]}")
 
     def _get(self, path: list[str], make: Callable[[Any], _T], **options: str) -> _T:
-        with self._answer("GET", path, **options) as answer:
+        with self._answer("GET", path, options=options) as answer:
             return make(answer.value())
 
-    def _list(self, path: list[str], make: Callable[[Any], _T], **options: str) -> list[_T]:
-        with self._answer("GET", path, **options) as answer:
+    def _list(
+        self, path: list[str], make: Callable[[Any], _T], *, timeout: float = math.inf, **options: str
+    ) -> list[_T]:
+        with self._answer("GET", path, options=options, timeout=timeout) as answer:
             return list(map(make, answer.elements()))
 
     def _request(self, method: str, path: list[str], *, body: Any = None) -> Any:
@@ -267,26 +291,28 @@ class Management:
 
     @contextmanager
     def _answer(
-        self, method: str, path: list[str], *, body: Any = None, tag: str = "", **options: str
+        self,
+        method: str,
+        path: list[str],
+        *,
+        body: Any = None,
+        tag: str = "",
+        timeout: float = math.inf,
+        options: Mapping[str, str] = MappingProxyType({}),
     ) -> Iterator[Answer]:
         """The answer to one request; the path comes in its parts, since names may hold slashes."""
+        timeout = min(timeout, self._timeout)
         address = f"/api/{'/'.join(quote(part, safe='') for part in path)}?{urlencode(options)}".rstrip("?")
         user, password = self._own or (self._credentials() if self._credentials else ("guest", "guest"))
-        headers = {
-            **basic_auth("Authorization", user, password),
-            "Accept": "application/json",
-            "Content-Type": "application/json",
-            **({"If-None-Match": tag} if tag else {}),
-        }
+        headers = _HEADERS | basic_auth("Authorization", user, password)
+        headers |= {"If-None-Match": tag} if tag else {}
+        data = None if body is None else json.dumps(body).encode()
         self.requests += 1
         try:
-            data = None if body is None else json.dumps(body).encode()
-            with self._http.send(method, address, headers, data) as answer:
+            with self._http.send(method, address, headers, data, timeout=timeout) as answer:
                 self._answered = True
                 if not (200 <= answer.status < 300 or (tag and answer.status == _UNCHANGED)):
-                    refused = self._refused(answer, method, path, user)
-                    refused.permanent = answer.status in _FINAL
-                    raise refused
+                    raise why_answered(answer, self._base, method, path, user)
                 yield answer
         except TooLarge:
             raise BrokerUnavailable(
@@ -297,51 +323,9 @@ class Management:
                 f"{self._base} does not speak HTTP ({type(error).__name__}); is this the AMQP port?"
             ) from None
         except OSError as error:
-            raise self._unreachable(error) from None
+            raise why_unanswered(error, self._base, timeout=self._timeout, answered=self._answered) from None
         except rows.WRONG_SHAPE:
-            raise self._no_api() from None
-
-    def _refused(self, answer: Answer, method: str, path: list[str], user: str) -> BrokerUnavailable:
-        reason = _reason(answer)
-        verb = "read" if method == "GET" else "change"
-        hidden = answer.status == 404 or "virtual host" in reason
-        if hidden and len(path) > 1 and reason:
-            kind, vhost, *name = path
-            if answer.status == 404 and name and kind in _SINGULAR:
-                missing = f"{_SINGULAR[kind]} {name[0]!r} in virtual host {vhost!r}"
-            else:
-                missing = (
-                    f"virtual host {vhost!r}, or the user {user!r} has no permission there: "
-                    f"`{Needs().line(vhost, user)}` lets the user read it"
-                )
-            return BrokerUnavailable(f"the broker at {self._base} has no {missing}")
-        if answer.status == 404:
-            return self._no_api()
-        if answer.status in {401, 403} and (tag := _missing_tag(reason, method)):
-            return BrokerUnavailable(
-                f"the user {user!r} may not {verb} {path[0]} at {self._base} ({reason}): it needs the tag "
-                f"{tag} (`rabbitmqctl set_user_tags {shlex.quote(user)} {tag}`) and a permission in the virtual host"
-            )
-        if answer.status in {401, 403}:
-            return BrokerUnavailable(f"the broker at {self._base} rejected the user {user!r} or the password")
-        words = f"answered {answer.status} to {path[0]}: {reason or answer.reason}"
-        return BrokerUnavailable(f"the management API at {self._base} {words}")
-
-    def _no_api(self) -> BrokerUnavailable:
-        return BrokerUnavailable(f"{self._base} is not a management API: {_ENABLE}")
-
-    def _unreachable(self, error: OSError) -> BrokerUnavailable:
-        match error:
-            case TimeoutError():
-                text = f"the management API at {self._base} did not answer within {self._timeout:g} seconds"
-            case ssl.SSLError():
-                text = str(why_tls_failed(error, f"the management API at {self._base}"))
-            case ConnectionResetError():
-                text = f"{self._base} closed the connection; is this the AMQP port?"
-            case _:
-                hint = "" if self._answered else f": {_ENABLE}"
-                text = f"no management API answers at {self._base} ({error.strerror or error}){hint}"
-        return BrokerUnavailable(text)
+            raise no_api(self._base) from None
 
 
 # -- passwords ---------------------------------------------------------------------------------------
@@ -367,29 +351,8 @@ def _check_protected(broker: BrokerUrl, url: ManagementUrl) -> None:
         "management URL",
         url.base,
         f"https:// and the host {broker.host}, because it gets the password of an amqps URL",
-        "Write a user and a password into the management URL, or pass --insecure-management (insecure=True)",
+        f"Write a user and a password into the management URL, or {Advice.SEND_UNPROTECTED}",
     )
-
-
-# -- answers as values -------------------------------------------------------------------------------
-
-
-def _reason(answer: Answer) -> str:
-    """The API's own words, if the answer is the API's."""
-    try:
-        return rows.field_of(answer.value(), "reason", str, "")
-    except (*rows.WRONG_SHAPE, TooLarge, OSError, HTTPException):
-        return ""
-
-
-def _missing_tag(reason: str, method: str) -> str:
-    """The tag that the API asks for, if it does: "Not monitor user", "User not authorised ..."."""
-    if not reason.startswith(("Not ", "User not", "Access")):
-        return ""
-    for word, tag in _TAGS.items():
-        if word in reason:
-            return tag
-    return "management" if method == "GET" else "policymaker"
 
 
 def _supports(release: str, store: Store) -> bool:

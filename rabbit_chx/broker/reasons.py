@@ -7,6 +7,7 @@ import ssl
 from dataclasses import dataclass
 from typing import Final
 
+from rabbit_chx.advice import Advice
 from rabbit_chx.broker.permissions import Needs, why_denied
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.plugins import why_refused_type
@@ -22,7 +23,7 @@ _TLS_ALERT = re.compile(r"\[SSL: (\w*ALERT\w*)\]").search
 _TLS_RECORDS: Final = (b"\x15", b"\x16")
 """The first bytes of an alert and of a handshake."""
 _NOT_TLS: Final = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"}
-_TRUST: Final = "to trust the CA that issued its certificate, pass --tls-ca-cert-file (in Spark tlsCaFile, in Python tls=)"
+_TRUST: Final = f"to trust the CA that issued its certificate, {Advice.TRUST_CA}"
 
 _SILENT: Final = "the broker log says why; a frame_max below 8192 does it on RabbitMQ 4.1 and later"
 _NOT_OPENED: Final = {

@@ -16,7 +16,7 @@ import click
 from rabbit_chx import __version__
 from rabbit_chx.cli.output import echo, notice
 from rabbit_chx.cli.verb import EXIT_CODES, Exit, write_exit_codes
-from rabbit_chx.errors import InvalidValue, RabbitChxError, RingUnknown
+from rabbit_chx.errors import InvalidValue, RabbitChxError
 from rabbit_chx.interruption import Terminated, terminated_as_interrupted
 
 _VERBS: Final = {
@@ -43,10 +43,6 @@ _VERBS: Final = {
 }
 
 # Verbs whose function or file has another name.
-_TO_LEARN_ORDER: Final = (
-    "With --url, the options --node, --pairs and --probe learn the order of a broker's ring, and `rabbit-chx export` writes it "
-    "into a file; `rabbit-chx ring --infer PAIRS.csv` infers it without a broker"
-)
 _NAMES: Final = {"import": "import_"}
 _MODULES: Final = {"import": "export"}
 
@@ -144,8 +140,7 @@ def _fault(error: Exception) -> Exit:
     if "pika" in sys.modules and (reason := _why_amqp(error)):
         notice("Error", reason)
         return Exit.FAILED
-    text = f"{error.reason}. {_TO_LEARN_ORDER}" if isinstance(error, RingUnknown) else str(error)
-    text = _without_secrets(text)
+    text = _without_secrets(str(error))
     if isinstance(error, (RabbitChxError, OSError)):
         notice("Error", text)
         return Exit.USAGE if isinstance(error, InvalidValue) else Exit.FAILED

@@ -77,6 +77,14 @@ class BrokerAccess:
         """The management API."""
         return self.management_of(self.given, **self.login)
 
+    def check_nodes(self) -> None:
+        """Fail soon if a node is silent; later requests would wait for it."""
+        try:
+            self.management().nodes()
+        except BrokerUnavailable as error:
+            if not error.permanent:  # else the user may not see the nodes, or the next request fails as well
+                raise
+
     def read(self, wanted: Topology) -> Observed:
         """The virtual host of a topology as the broker has it."""
         self.given.at_vhost(wanted.vhost)  # a URL that names another is a mistake

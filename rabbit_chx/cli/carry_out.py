@@ -20,6 +20,7 @@ from rabbit_chx.topology.planning.steps import Plan
 
 def print_unfinished(live: BrokerAccess, wanted: Topology) -> bool:
     """Print that an interrupted command left a change unfinished, with the queues that it left held; return whether."""
+    live.check_nodes()
     found = unfinished_on(live.management(), wanted.vhost)
     if found:
         names = ", ".join(repr(hold.queue) for hold in found.holds)

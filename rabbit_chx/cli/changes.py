@@ -188,7 +188,7 @@ def _print_order(plan: Plan) -> None:
     losing = set().union(*(drain_first[one] for one in stages[0]))
     text = (
         f"Order: keys keep it if the consumers of {named(drain_first)} are held from before the change until the messages in "
-        f"{named(losing)} are consumed (drain_in_order in rabbit_chx.broker)"
+        f"{named(losing)} are consumed, as `rabbit-chx scale` does for groups"
     )
     if len(stages) > 1:
         text += f". Release them in {len(stages)} stages, each when the queues before it are drained as well"

@@ -28,7 +28,7 @@ from rabbit_chx.testing import available
 from rabbit_chx.text import counted
 from rabbit_chx.topology.checks.cluster import cluster_problems, why_unchangeable
 from rabbit_chx.topology.checks.ordered_queues import release_hazards
-from rabbit_chx.topology.model import Observed
+from rabbit_chx.topology.model import NodeState, Observed
 from rabbit_chx.urls import BrokerUrl
 
 _SPARK: Final = "Spark"
@@ -75,7 +75,7 @@ _EXTRAS: Final = {
     group=_SPARK,
     multiple=True,
     metavar="NAME=VALUE",
-    help='An option of format("rabbitmq"), such as passwordEnv, tlsCaFile, or stream to check a read.',
+    help="An option of the data source rabbitmq, such as passwordEnv, tlsCaFile, or stream to check a read.",
 )
 @output_option
 def doctor(
@@ -133,12 +133,14 @@ def _installed() -> Iterator[Check]:
 
 def _broker(url: str, login: Login, management_of: partial[Management]) -> Iterator[Check]:
     with waiting("Asking the broker"):
-        found = [*_management(url, login, management_of)]
-        found = [*_broker_itself(url, login), *found, _streams(url, login)]
+        management = _management(url, login, management_of)
+        answers = all(check.name != "cluster" or not check.hint for check in management)
+        found = [*_broker_itself(url, login, answers=answers), *management, _streams(url, login)]
     yield from found
 
 
-def _broker_itself(url: str, login: Login) -> Iterator[Check]:
+def _broker_itself(url: str, login: Login, *, answers: bool) -> Iterator[Check]:
+    """The broker over AMQP; without a majority of its nodes, it answers no declaration."""
     try:
         connection = connect(url, **login)
     except RabbitChxError as error:
@@ -156,6 +158,9 @@ def _broker_itself(url: str, login: Login) -> Iterator[Check]:
             return
         yield Check("release", "ok", f"RabbitMQ {version}")
         yield _ordered_queues(release)
+        if not answers:
+            yield Check("hash exchange", "missing", "not checked: the broker answers no declaration now")
+            return
         try:
             check_known(connection)
         except RabbitChxError as error:
@@ -169,36 +174,43 @@ def _ordered_queues(release: Release) -> Check:
     if not release.obeys_active_priorities:
         found = f"RabbitMQ {release} gives all ordered queues to the first member of a group"
         return Check(
-            "consumer groups", "missing", found, "upgrade to 4.0 or later, or use failover_only=True"
+            "consumer groups",
+            "missing",
+            found,
+            "upgrade to 4.0 or later, or let one member of a group consume and the others stand by",
         )
     if hazards := release_hazards(release):
         return Check("consumer groups", "missing", "; ".join(hazards.values()))
     return Check("consumer groups", "ok", "no known fault with ordered queues")
 
 
-def _management(url: str, login: Login, management_of: partial[Management]) -> Iterator[Check]:
+def _management(url: str, login: Login, management_of: partial[Management]) -> list[Check]:
     """Only the topology commands need the API, so it may be missing unless a URL was given."""
+    api = "management API"
     try:
         management = management_of(url, **login)
-        user, tags = management.whoami().name, ", ".join(sorted(management.whoami().tags))
+        user = management.whoami()
+        found = f"user {user.name!r} with the tags {', '.join(sorted(user.tags)) or 'none'}"
+        cluster, nodes = None, {}
+        try:
+            nodes = management.nodes()
+        except BrokerUnavailable as error:
+            cluster = Check("cluster", "missing", str(error))
+            if not error.permanent:
+                hint = "find the node that hangs or is cut off"
+                return [Check(api, "ok", found), Check("cluster", "failed", str(error), hint)]
         release = management.overview().release
+        cluster = cluster or _cluster(Release.parse(release, store=management.store(release)), nodes)
     except RabbitChxError as error:
         hint = "pass --management-url; plan, check and export need it"
         state = "failed" if management_of.keywords["url"] else "missing"
-        yield Check("management API", state, str(error), hint)
-        return
-    yield Check("management API", "ok", f"RabbitMQ {release}, user {user!r} with the tags {tags or 'none'}")
-    yield _cluster(management, release)
+        return [Check(api, state, str(error), hint)]
+    return [Check(api, "ok", f"RabbitMQ {release}, {found}"), cluster]
 
 
-def _cluster(management: Management, release: str) -> Check:
-    """The nodes of the cluster, if the user may see them."""
-    try:
-        nodes = management.nodes()
-        mirrored = Release.parse(release, store=management.store(release))
-    except RabbitChxError as error:
-        return Check("cluster", "missing", str(error))
-    observed = Observed(release=mirrored, nodes=nodes)
+def _cluster(release: Release, nodes: dict[str, NodeState]) -> Check:
+    """The nodes of the cluster."""
+    observed = Observed(release=release, nodes=nodes)
     if problems := "; ".join(cluster_problems(observed)):
         return Check("cluster", "failed", problems, why_unchangeable(observed))
     return Check("cluster", "ok", f"{counted(len(nodes), 'node')}, all running, no alarm")
@@ -210,7 +222,7 @@ def _streams(url: str, login: Login) -> Check:
         with open_streams(url, **login) as connection:
             return Check("stream protocol", "ok", f"{connection.url}; {_advertised(connection.node)}")
     except RabbitChxError as error:
-        hint = "rabbit_chx.streams and Spark's reads of streams need it; doctor --spark tries the options of a read"
+        hint = "readers and publishers of streams need it, in Spark too; doctor --spark tries the options of a read"
         return Check("stream protocol", "missing", str(error), hint)
 
 

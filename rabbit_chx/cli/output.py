@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from rabbit_chx.cli.advice import in_options
 from rabbit_chx.text import UNPRINTABLE, printable
 
 SCHEMA: Final = 1
@@ -31,13 +32,13 @@ _COLOURS: Final = {
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print text, with escapes in place of characters that would control the terminal."""
-    click.echo(printable(text, keep="\n\t"), err=err, nl=nl)
+    click.echo(printable(in_options(text), keep="\n\t"), err=err, nl=nl)
 
 
 def notice(label: str, text: str, *, err: bool = True) -> None:
     """Print a line that begins with a coloured label, on standard error by default."""
     colour = True if os.environ.get("FORCE_COLOR") else None  # as rich does
-    shown = printable(text, keep="\n\t")
+    shown = printable(in_options(text), keep="\n\t")
     click.echo(f"{coloured(label + ':', _COLOURS[label])} {shown}", err=err, color=colour)
 
 
@@ -54,7 +55,7 @@ def json_line(what: str, /, **fields: Any) -> str:
 
 def print_json(what: str, /, **fields: Any) -> None:
     """Print one JSON object on a line of standard output."""
-    click.echo(json_line(what, **fields))
+    click.echo(in_options(json_line(what, **fields)))
 
 
 class Check(NamedTuple):
@@ -79,4 +80,4 @@ def log_to_stderr() -> None:
 
 class _PrintableFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record), keep="\n\t")
+        return printable(in_options(super().format(record)), keep="\n\t")

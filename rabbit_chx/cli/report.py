@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import click
+from click.core import ParameterSource
+
 from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.cli.broker_access import BrokerAccess, broker_access_options
+from rabbit_chx.cli.described import read_exchange
 from rabbit_chx.cli.options import (
     BROKER,
     EXCHANGE,
@@ -32,7 +36,7 @@ from rabbit_chx.report import Parity, report as make
 from rabbit_chx.ring import Ring
 from rabbit_chx.text import counted
 from rabbit_chx.topology.file.load import load
-from rabbit_chx.topology.model import Topology
+from rabbit_chx.topology.model import Topology, hashing_exchange
 
 
 @verb(
@@ -40,11 +44,15 @@ from rabbit_chx.topology.model import Topology
         "rabbit-chx report --file topology.yaml --out orders.html",
         "rabbit-chx report --file topology.yaml --keys customers.txt --out orders.html",
         "rabbit-chx report --file topology.yaml --add 2 --out two-more.html",
+        "rabbit-chx report -x orders --url amqp://user@host/ --out orders.html",
         "AMQP_URL=amqp://user:password@host/ rabbit-chx report --live --parity 10000 \\\n    --file topology.yaml --out live.html",
     ],
 )
-@file_option(help="Topology file with the exchange.", required=True)
-@exchange_option(group=EXCHANGE, help="Exchange of --file, if several hash.")
+@file_option(help="Topology file with the exchange.")
+@exchange_option(
+    group=EXCHANGE,
+    help="Exchange of --file, if several hash; without --file, an exchange of the broker.",
+)
 @release_option(group=EXCHANGE, help="The broker's release.")
 @worker_pool_option
 @option("-o", "--out", type=FILE, required=True, metavar="PAGE.html", help="Where to write the page.")
@@ -69,7 +77,7 @@ def report(
     live: BrokerAccess,
     from_broker: bool,
     messages: int | None,
-    file: str,
+    file: str | None,
     exchange: str | None,
     out: str,
     release: str,
@@ -81,9 +89,7 @@ def report(
 
     The page is self-contained and can be printed.
     """
-    topology = load(file)
-    name = the_exchange(topology, exchange)
-    ring = _live_ring(live, topology, name) if from_broker else None
+    topology, name, ring = _located(live, file, exchange, from_broker=from_broker)
     running = Release.parse(release) if ring is None else ring.release
     sample = None
     if keys_file is not None:
@@ -108,6 +114,25 @@ def report(
         hint = f"The system says: {error.strerror}"
         raise InvalidValue("--out", out, "a file that can be written", hint) from None
     echo(f"Wrote {out}: exchange {name!r}, {counted(len(made.live.destinations), 'queue')}.")
+
+
+def _located(
+    live: BrokerAccess, file: str | None, exchange: str | None, *, from_broker: bool
+) -> tuple[Topology, str, Ring | None]:
+    """The exchange in the file, with its ring on the broker if that is asked for; or both from the broker."""
+    if file is not None:
+        topology = load(file)
+        name = the_exchange(topology, exchange)
+        return topology, name, _live_ring(live, topology, name) if from_broker else None
+    if exchange is None or live.url is None:
+        raise click.UsageError("missing --file: pass --file, or --exchange and --url")
+    if click.get_current_context().get_parameter_source("release") is ParameterSource.COMMANDLINE:
+        raise click.UsageError(
+            "--release has no effect on an exchange that is read from a broker: leave it out"
+        )
+    found = read_exchange(live, exchange)
+    hashing_exchange(found.topology, exchange)
+    return found.topology, exchange, found.rings.get(exchange)
 
 
 def _live_ring(live: BrokerAccess, topology: Topology, exchange: str) -> Ring:

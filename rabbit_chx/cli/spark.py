@@ -215,8 +215,8 @@ def _format(spark: SparkSession) -> Check:
     except Exception as error:  # noqa: BLE001 - Spark's errors have no common base class
         if "got 'doctor'" not in str(error):
             fix = f"export PYSPARK_DRIVER_PYTHON={sys.executable}, or see {_DOCS}"
-            return Check('format("rabbitmq")', "failed", reason_in(str(error)), fix)
-    return Check('format("rabbitmq")', "ok", "found by Spark")
+            return Check("data source rabbitmq", "failed", reason_in(str(error)), fix)
+    return Check("data source rabbitmq", "ok", "found by Spark")
 
 
 def java_check(java: Java) -> Check:

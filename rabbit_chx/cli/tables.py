@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import click
 
+from rabbit_chx.cli.advice import in_options
 from rabbit_chx.text import printable
 
 if TYPE_CHECKING:
@@ -65,8 +66,8 @@ def _drawn(cell: Cell) -> RenderableType:
     if isinstance(cell, Bar):
         return bar.Bar(size=cell.largest or 1.0, begin=0.0, end=cell.share, width=16, color="cyan")
     if isinstance(cell, str):
-        return text.Text(printable(cell))
-    return text.Text.assemble(*((printable(part, keep="\n"), style) for part, style in cell))
+        return text.Text(printable(in_options(cell)))
+    return text.Text.assemble(*((printable(in_options(part), keep="\n"), style) for part, style in cell))
 
 
 def console() -> Console:
@@ -87,7 +88,7 @@ def show(*parts: Table | str, title: str = "") -> None:
     shown: list[RenderableType] = [Text(printable(title), "bold")] if title else []
     for part in parts:
         if isinstance(part, str):
-            shown.append(Text(printable(part, keep="\n\t")))
+            shown.append(Text(printable(in_options(part), keep="\n\t")))
         else:
             shown.append(part.drawn(narrow=out.width < _NARROW))
     with out.capture() as captured:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from rabbit_chx.advice import Advice
 from rabbit_chx.errors import InvalidValue, RabbitChxError, RingUnknown
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.partitioning import ModulusHashExchange
@@ -105,8 +106,8 @@ def _mirror(top: Exchange, observed: Observed) -> ConsistentHashExchange | Modul
     if ring is None or ring.runs is None:
         reason = "it has no bindings" if ring is None else ring.why_unknown
         raise RingUnknown(
-            f"the slots of keys are unknown, because the order of exchange {top.name!r} is unknown: {reason}. Pass "
-            "--node to read it from the broker"
+            f"the slots of keys are unknown, because the order of exchange {top.name!r} is unknown: {reason}; "
+            f"{Advice.LEARN_ORDER}"
         )
     return ConsistentHashExchange(ring, hash_header=top.hash_header, hash_property=top.hash_property)
 

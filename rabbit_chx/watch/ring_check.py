@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
+from rabbit_chx.advice import Advice
 from rabbit_chx.movement import moved, shares
 from rabbit_chx.partitioning import modulus_shares
 from rabbit_chx.ring import Destination, Ring, ToExchange
@@ -37,8 +38,8 @@ _NAMES: Final = {
 _ORDER: Final = {"ring", "ring-order", "ring-unknown"}
 _MOVES_KEYS: Final = {"plugin-off", "exchange-missing", "unbound-queue", "dead-binding", "ring-drifted"}
 _RESTARTED: Final = (
-    "a node has restarted since the watch began, and a restart on Mnesia changes the order of the buckets; read it from a "
-    "node (--node)"
+    "a node has restarted since the watch began, and a restart on Mnesia changes the order of the buckets; "
+    f"{Advice.LEARN_ORDER}"
 )
 
 

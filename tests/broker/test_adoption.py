@@ -83,10 +83,17 @@ def test_an_export_without_a_node_predicts_nothing_and_with_one_every_key(scene)
 
 def test_applying_a_correct_file_records_the_order_for_everything_that_follows(scene) -> None:
     assert scene.live("export", "-o", scene.file, *scene.node).code == 0
-    refused = scene.live("route", *KEYS, "-x", "orders")
-    assert (refused.code, refused.out) == (1, "")
-    for part in ("exchange 'orders'", "--node"):
-        assert part in refused.err
+    for verb in (
+        ("route", *KEYS),
+        ("ring",),
+        ("simulate",),
+        ("report", "-o", scene.file.with_name("no.html")),
+    ):
+        refused = scene.live(*verb, "-x", "orders")
+        assert (refused.code, refused.out) == (1, "")
+        for part in ("exchange 'orders'", "--node"):
+            assert part in refused.err
+    assert not scene.file.with_name("no.html").exists()
     asked = scene.live("route", *KEYS, "-x", "orders", *scene.node)
     assert scene.routed(asked) == scene.keys_on_the_broker()
     assert scene.live("plan", scene.file).code == scene.live("check", scene.file).code == 2
@@ -108,6 +115,11 @@ def test_applying_a_correct_file_records_the_order_for_everything_that_follows(s
     rows = scene.live("ring", "-x", "orders", "--output", "json").out.splitlines()
     assert [json.loads(row)["queue"] for row in rows] == list(WEIGHTS)
     assert scene.live("simulate", "-x", "orders").code == 0
+    page = scene.file.with_name("orders.html")
+    reported = scene.live("report", "-x", "orders", "-o", page)
+    assert reported.code == 0, reported.err
+    assert "exchange 'orders', 4 queues" in reported.out
+    assert page.exists()
     scene.file.unlink()
     exported = scene.live("export", "-o", scene.file)
     assert "unknown" not in exported.err + scene.file.read_text()

@@ -69,7 +69,7 @@ def test_both_executors_are_met_and_reach_the_broker_with_a_password_of_their_ow
         assert row["state"] == "ok", row
         assert row["packages"] == {package: metadata.version(package) for package in packages}
         assert re.search(f"; {url.hostname}:{url.port}, .* in \\d+ ms$", str(row["found"]))
-    assert [row["state"] for row in named(rows, 'format("rabbitmq")')] == ["ok"]
+    assert [row["state"] for row in named(rows, "data source rabbitmq")] == ["ok"]
     # The driver has no password, which a write survives.
     (broker,) = named(rows, "broker")
     assert broker["state"] == "missing"

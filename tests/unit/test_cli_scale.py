@@ -9,6 +9,7 @@ import pytest
 from rabbit_chx.cli.broker_access import BrokerAccess
 from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.planning.scaled import scaled
+from rabbit_chx.topology.model import NodeState
 from rabbit_chx.topology.planning.what_if import assume_applied
 from tests.verbs import SCALED
 
@@ -18,6 +19,9 @@ class NoQueues:
 
     def queues(self, _vhost: str) -> list[object]:
         return []
+
+    def nodes(self) -> dict[str, NodeState]:
+        return {"a": NodeState()}
 
 
 @pytest.fixture

@@ -13,7 +13,13 @@ from pika.exceptions import ConnectionClosedByBroker
 from rabbit_chx import InvalidValue, Ring
 from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.broker.applying.pika_driver import at_once
-from rabbit_chx.broker.applying.protocol import NO_ROUTE, OnChannel, Refused, carry_out as do_each
+from rabbit_chx.broker.applying.protocol import (
+    NO_ROUTE,
+    OnChannel,
+    OverHttp,
+    Refused,
+    carry_out as do_each,
+)
 from rabbit_chx.cli.carry_out import carry_out_plans
 from rabbit_chx.cli.verb import Exit
 from rabbit_chx.consuming.changes import scaling
@@ -22,7 +28,7 @@ from rabbit_chx.consuming.changes.outcomes import NotConsumed
 from rabbit_chx.consuming.markers import CHANGES, HOLDS, RECORD, Hold
 from rabbit_chx.consuming.member.roll_call import MemberStatus, QueueStatus
 from rabbit_chx.consuming.seats import seat_queue
-from rabbit_chx.topology.model import Binding
+from rabbit_chx.topology.model import Binding, NodeState
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange
 
 
@@ -69,6 +75,9 @@ class Scene:
     def exchanges(self, _: str) -> list[object]:
         return []
 
+    def nodes(self) -> dict[str, NodeState]:
+        return {"a": NodeState()}
+
     def bindings(self, _: str) -> list[object]:
         return []
 
@@ -93,6 +102,8 @@ class Scene:
                 self.existing.pop(queue, None)
             case OnChannel("basic_publish", {"routing_key": queue, "properties": properties}):
                 self.publish(queue, properties["headers"])
+            case OverHttp(method, arguments):
+                return getattr(self, method)(*arguments)
             case OnChannel("basic_get"):
                 return self._answers.popleft() if self._answers else None
         return None

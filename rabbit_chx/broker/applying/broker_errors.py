@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from rabbit_chx.broker.applying.lock import LOCK
+from rabbit_chx.broker.applying.protocol import INTERNAL_ERROR
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, NOTHING, Needs, why_denied
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE
 from rabbit_chx.plugins import why_refused_type
@@ -69,7 +70,7 @@ def why_refused(
             f"virtual host {found[1]!r} may not have more than {found[2]} queues; "
             f"`rabbitmqctl set_vhost_limits -p {shlex.quote(found[1])} '{{\"max-queues\": N}}'` raises the limit"
         )
-    if code == 541:
+    if code == INTERNAL_ERROR:
         return "the broker failed (541 INTERNAL_ERROR); its log has the reason"
     return f"the broker refused it: {code} {text}" if code else text
 

@@ -31,6 +31,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from rabbit_chx.advice import Advice
 from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, Pause, Refused, routed
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Beginning, Needs, Resources, why_denied
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
@@ -113,8 +114,8 @@ class _Drain:
     def not_in_time(self, timeout: float) -> NotDrained:
         queues = tuple(sorted(self.waiting))
         return NotDrained(
-            f"the marker was not reached within {timeout:g} seconds in {', '.join(map(repr, queues))}: is a consumer "
-            "running there that calls pass_marker()? Keep holding the queues that gain keys, and drain again",
+            f"the marker was not reached within {timeout:g} seconds in {', '.join(map(repr, queues))}: "
+            f"{Advice.ANSWER_MARKERS} Keep holding the queues that gain keys, and drain again",
             queues,
         )
 

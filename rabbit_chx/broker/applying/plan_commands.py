@@ -16,10 +16,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from rabbit_chx.advice import Advice
 from rabbit_chx.broker.applying.broker_errors import why_refused
+from rabbit_chx.broker.applying.cluster_check import check_cluster
 from rabbit_chx.broker.applying.lock import release_lock, take_lock
 from rabbit_chx.broker.applying.order_writer import OrderWriter
 from rabbit_chx.broker.applying.protocol import (
+    INTERNAL_ERROR,
     Command,
     Lost,
     OnChannel,
@@ -84,7 +87,7 @@ def check_plan(plan: Plan, vhost: str, *, seen: bool) -> None:
     if blind and not seen:
         reasons.append(
             f"it cannot be done over AMQP alone: {'; '.join(map(str, blind))}; policies are set over HTTP, and "
-            "only there can be seen what kind of queue is deleted: give management="
+            f"only there can be seen what kind of queue is deleted: {Advice.SHOW_MORE}"
         )
     if reasons:
         raise ApplyStopped("; ".join(reasons), remaining=plan.steps)
@@ -114,6 +117,8 @@ def plan_commands(
     if not lock:
         return (yield from _all_steps(plan, work, on_step, why))
     try:
+        if seen:
+            yield from check_cluster()
         yield from take_lock(plan.vhost, holder, token, seen=seen)
     except _TROUBLE as trouble:
         if isinstance(trouble, Refused) and seen:  # to name all permissions that are missing
@@ -145,7 +150,8 @@ def _all_steps(
                     for step in plan.steps[before : len(work.worked)]:
                         on_step(step)
         recorded = yield from _record(plan, work)
-    except _TROUBLE as trouble:
+    except _TROUBLE as error:
+        trouble = yield from _cause(error, seen=work.seen)
         begun = len(work.worked)
         failed = None if at is None or begun == len(plan.steps) else plan.steps[begun]
         raise ApplyStopped(
@@ -161,6 +167,21 @@ def _all_steps(
         recorded=recorded,
         unverified=tuple(work.unverified),
     )
+
+
+def _cause(trouble: Exception, *, seen: bool) -> Generator[Command, Any, Exception]:
+    """The state of the cluster, if it explains that the broker failed or did not answer; else the trouble itself."""
+    failed = trouble.code == INTERNAL_ERROR if isinstance(trouble, Refused) else isinstance(trouble, Lost)
+    if seen and failed:
+        try:
+            yield from check_cluster()
+        except Surprise as cause:
+            return Surprise(
+                f"the broker failed: {cause}. Then plan again: whether this step was still done is not known"
+            )
+        except BrokerUnavailable:
+            pass
+    return trouble
 
 
 def _record(plan: Plan, work: StepCommands) -> Generator[Command, Any, tuple[str, ...]]:

@@ -18,6 +18,7 @@ from rabbit_chx.broker.management import Management
 _T = TypeVar("_T")
 
 NO_ROUTE: Final = 312
+INTERNAL_ERROR: Final = 541
 TIMEOUT: Final = 60.0
 """Seconds for the answer to a command: on a busy cluster, declaring a quorum queue takes some."""
 

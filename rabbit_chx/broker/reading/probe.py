@@ -20,6 +20,7 @@ from pika import BasicProperties, BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, UnroutableError
 
+from rabbit_chx.advice import Advice
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import why_refused
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, Unroutable
@@ -102,7 +103,7 @@ def _not_quiet(queue: str, got: str) -> InvalidValue:
         f"queue {queue!r} behind the exchange to probe",
         got,
         "an empty, unused queue",
-        "For an exchange in use, pass --pairs with keys and queues that consumers logged, or node access",
+        f"For an exchange in use, {Advice.OBSERVE}",
     )
 
 

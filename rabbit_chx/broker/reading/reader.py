@@ -61,6 +61,7 @@ def read(
         pairs: by exchange, the values that were hashed and the destinations that received them.
         release: mirror this release instead of the one that the broker reports.
     """
+    nodes = _nodes(management)  # first: while a node is silent, the other requests wait for it much longer
     overview = management.overview()
     version = release or overview.release
     store = management.store(version)
@@ -73,7 +74,6 @@ def read(
     parsed = Release.parse(version, store=store)
     order = next((exchange for exchange in exchanges if exchange.name == ORDER_EXCHANGE), None)
     record = OrderRecord.read(bindings)
-    nodes = _nodes(management)
     evidence = OrderEvidence(parsed, order, overview.cluster, len(nodes) if nodes else None, record)
     rings, sources, unreadable = _rings(topology, evidence, node, management)
     kept = {queue.name for queue in topology.queues}
@@ -168,8 +168,10 @@ def _still(bindings: Sequence[Binding], management: Management, vhost: str, exch
 def _nodes(management: Management) -> dict[str, NodeState] | None:
     try:
         return management.nodes()
-    except BrokerUnavailable:
-        return None
+    except BrokerUnavailable as error:
+        if error.permanent:  # the user lacks the tag monitoring
+            return None
+        raise
 
 
 def _without_majority(

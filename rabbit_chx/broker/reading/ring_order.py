@@ -29,10 +29,7 @@ from rabbit_chx.topology.model import BIND_SEQUENCE, Binding, Exchange, Observed
 _FEW: Final = 3
 """The most bindings that a message names."""
 CHANGED: Final = "it changed while it was read"
-_NO_SOURCE: Final = (
-    "neither AMQP nor the management API shows the order of the buckets, and {reason}; pass a node command, or pairs of "
-    "keys and queues"
-)
+_NO_SOURCE: Final = "neither AMQP nor the management API shows the order of the buckets, and {reason}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 
+from rabbit_chx.advice import Advice
 from rabbit_chx.broker.applying.handover import stages
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.topology.planning.drain_order import drain_first_in, drain_stages
@@ -64,7 +65,7 @@ def _flaws(plan: Plan) -> Iterator[tuple[str, str, str]]:
     for change in plan.changes:
         if change.before.bindings and not (change.before.known and change.after.known):
             why = f"a ring of unknown order ({change.before.why_unknown})"
-            yield change.exchange, why, "Read it from the node, or infer it from observed messages"
+            yield change.exchange, why, f"To know the order, {Advice.LEARN_ORDER}"
     for step in plan.steps:
         if isinstance(step, (Bind, Unbind)) and step.moved != 0 and step.binding.source not in rings:
             source = step.binding.source

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from rabbit_chx.advice import Advice
 from rabbit_chx.errors import RabbitChxError
 from rabbit_chx.topology.planning.steps import Step
 
@@ -48,7 +49,7 @@ def not_consumed(missing: Iterable[str], groups: Collection[str]) -> NotConsumed
     who = f"no member of group {listed(groups)}" if groups else "no member of any group"
     return NotConsumed(
         f"{who} consumes {listed(missing)}, so no bindings were changed. Start members that consume the "
-        "exchange; if other programs consume it, use `rabbit-chx apply` and rabbit_chx.broker.drain_in_order",
+        f"exchange; if other programs consume it, {Advice.DRAIN_OTHERS}",
         tuple(sorted(missing)),
     )
 

@@ -26,6 +26,7 @@ from pika.exceptions import AMQPError
 from pika.spec import PRECONDITION_FAILED
 
 from rabbit_chx.broker.applying.apply import lock_holder
+from rabbit_chx.broker.applying.cluster_check import check_cluster
 from rabbit_chx.broker.applying.handover import NotDrained, check_replies, marker_commands, stages
 from rabbit_chx.broker.applying.lock import release_lock, take_lock
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
@@ -100,6 +101,8 @@ def carry_out(
     drain_first = held_queues(plan)
     driver = PikaDriver(connection, management)
     check_plan(plan, driver.vhost, seen=True)
+    with _explained(Needs(), driver.where):
+        driver.run(check_cluster(publishes=True))
     holder = lock_holder() if holder is None else holder
     change = _Change(connection, management, driver, on_done, timeout, settle, group, holder)
     deleted = {*removed, *(each for hold in holds_on(management, driver.vhost) for each in hold.removed)}

@@ -25,10 +25,21 @@ def cluster_problems(observed: Observed) -> Iterator[str]:
         yield f"most members of {'these quorum queues' if len(observed.without_majority) > 1 else 'this quorum queue'} are down, so no message enters or leaves: {queues}"
 
 
-def why_unchangeable(observed: Observed) -> str:
-    """Why no change is possible now; empty if one is. On Mnesia, a minority of the nodes may change the cluster."""
+def why_unchangeable(observed: Observed, *, publishes: bool = False) -> str:
+    """Why no change is possible now; empty if one is. On Mnesia, a minority of the nodes may change the cluster.
+
+    ``publishes`` says that the change also publishes messages, which an alarm of any node stops.
+    """
     nodes = observed.nodes or {}
     down = [name for name, state in nodes.items() if not state.running]
+    if any(state.partitions for state in nodes.values()):
+        return "the cluster is partitioned, so one part of it would lose what is changed in the other: end the partition first"
+    alarmed = [name for name, state in nodes.items() if state.alarms] if publishes else []
+    if alarmed:
+        return (
+            f"{_listed(alarmed)} {'has' if len(alarmed) == 1 else 'have'} a memory or disk alarm, so the broker accepts none of "
+            "the messages that this change publishes: end the alarm first"
+        )
     if observed.release.store is not Store.KHEPRI or 2 * len(down) < max(1, len(nodes)):
         return ""
     return (

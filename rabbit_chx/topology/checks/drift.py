@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from rabbit_chx.advice import Advice
 from rabbit_chx.ring import Ring, named
 from rabbit_chx.text import counted
 from rabbit_chx.topology.checks.stranded import Stranded, stranded
@@ -208,7 +209,7 @@ def _ring(difference: RingDifference, observed: Observed) -> Iterator[Drift]:
     if difference.why_unknown:
         message = (
             f"the order of its buckets is unknown ({difference.why_unknown}){_explained(difference, expected, observed)}"
-            "; read it from a node (--node) or infer it from messages (--pairs, --probe)"
+            f"; {Advice.LEARN_ORDER}"
         )
         yield Drift("ring-unknown", where, message)
     elif expected is not None and expected.runs != difference.ring.runs:

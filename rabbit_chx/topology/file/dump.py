@@ -159,7 +159,10 @@ def _keyed(bound: Binding) -> dict[str, Any]:
 
 def _queue(queue: Queue) -> dict[str, Any]:
     if queue.exclusive:
-        expected, hint = "a queue that is not exclusive", "exportable() leaves exclusive queues out"
+        expected, hint = (
+            "a queue that is not exclusive",
+            "Leave exclusive queues out: they live as long as their connection",
+        )
         raise InvalidValue(f"queue {queue.name!r}", "an exclusive queue", expected, hint)
     arguments = dict(queue.arguments)
     is_single = arguments.get("x-single-active-consumer") is True and queue.type != "stream"

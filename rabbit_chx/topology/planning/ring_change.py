@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, Self
 
+from rabbit_chx.advice import Advice
 from rabbit_chx.errors import InvalidValue, Unpredictable
 from rabbit_chx.movement import moved
 from rabbit_chx.ring import Destination, Ring, ToExchange
@@ -22,7 +23,7 @@ from rabbit_chx.topology.slot_division import recommended_count
 
 STRATEGIES: Final = ("append", "in place", "remove-last", "swap", "blue/green", "slots")
 """The names of all strategies."""
-_UNKNOWN: Final = "the order of its ring is unknown, so what moves is unknown too: read it from the node"
+_UNKNOWN: Final = f"the order of its ring is unknown, so what moves is unknown too: {Advice.LEARN_ORDER}"
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ def _order_note(case: Case, why_unknown: str) -> str:
     if why_unknown:
         return (
             f"exchange {case.exchange!r} has all its bindings, but the order of its ring is unknown ({why_unknown}): "
-            "read it from the node, or infer it from observed messages"
+            f"{Advice.LEARN_ORDER}"
         )
     share = moved(case.before, Ring.of(case.target, release=case.before.release)).share
     return (
@@ -207,7 +208,7 @@ def _no_such_strategy(exchange: str, found: tuple[Strategy, ...], name: str | No
 def _refusal(exchange: str, chosen: Strategy, found: tuple[Strategy, ...], most: float) -> str:
     others = "; ".join(_offer(each) for each in found if each.name != chosen.name) or "none"
     if chosen.moved_between is None:
-        return f"exchange {exchange!r}: {_UNKNOWN}, infer it from observed messages, take another strategy, or use force. Other strategies: {others}"
+        return f"exchange {exchange!r}: {_UNKNOWN}; or take another strategy, or use force. Other strategies: {others}"
     return (
         f"exchange {exchange!r}: changing it {chosen.name} sends {chosen.moved_between:.2%} of its keys elsewhere at "
         f"some moment, which exceeds the limit of {most:.0%}: take another strategy, raise the limit, or "
@@ -232,5 +233,5 @@ def _notes(case: Case, chosen: Strategy) -> list[str]:
             f"publishes to it and you delete it. {chosen.summary}"
         )
     if case.before.runs is None:
-        notes.append(f"exchange {case.exchange!r}: {_UNKNOWN}, or infer it from observed messages")
+        notes.append(f"exchange {case.exchange!r}: {_UNKNOWN}")
     return notes

@@ -69,8 +69,8 @@ def slots_behind(wanted: Topology, exchange: str) -> Slots:
             exchange,
             "an exchange of the file with slots: "
             + (", ".join(each.exchange for each in wanted.slots) or "none"),
-            "Without slots, weights move load: `plan FILE --weight QUEUE=W` shows the cost of a weight, and "
-            "`plan FILE --strategy slots` that of slots",
+            "Without slots, weights move load: `rabbit-chx plan FILE --weight QUEUE=W` shows the cost of a weight, and "
+            "`rabbit-chx plan FILE --strategy slots` that of slots",
         )
     return found
 

@@ -25,7 +25,9 @@ from rabbit_chx.broker.applying.protocol import (
 from rabbit_chx.broker.applying.step_commands import StepCommands, delete_if_empty
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, anchor, entry, order_exchange
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
-from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Policy, Queue
+from rabbit_chx.releases import Release, Store
+from rabbit_chx.topology.checks.cluster import why_unchangeable
+from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, NodeState, Observed, Policy, Queue
 from rabbit_chx.topology.planning.steps import (
     Bind,
     ClearPolicy,
@@ -75,7 +77,7 @@ class Played:
                 "exchange": Exchange("x", "topic"),
                 "overview": overview,
                 "store": None,
-                "nodes": {"a": True},
+                "nodes": {"a": NodeState()},
             }
             found = self.http.get(command.method, plain.get(command.method, []))
             return found(*command.arguments) if callable(found) else found
@@ -104,7 +106,7 @@ class Played:
             "exclusive": True,
             "arguments": {"x-rabbit-chx-holder": "me", "x-max-length": 7},
         }
-        assert self.told[0] == OnChannel("queue_declare", taken)
+        assert on_channel[0] == OnChannel("queue_declare", taken)
         assert self.told[-1] == OnChannel("queue_delete", {"queue": LOCK})
         return [command.method for command in on_channel if ORDER_EXCHANGE not in command.arguments.values()][
             1:-1
@@ -356,6 +358,41 @@ def test_it_stops_at_the_first_refusal_and_says_what_is_done() -> None:
 )
 def test_a_lost_connection_or_a_failed_reading_leaves_its_step_in_doubt(trouble, said) -> None:
     assert said in str(stopped(lambda: Played(trouble=trouble).run(Bind(ONE))))
+
+
+MAJORITY_DOWN = {"a": NodeState(), "b": NodeState(running=False), "c": NodeState(running=False)}
+
+
+def test_without_a_majority_of_the_nodes_not_even_the_lock_is_taken() -> None:
+    played = Played(http={"nodes": MAJORITY_DOWN, "store": Store.KHEPRI})
+    assert "b and c are down" in str(stopped(lambda: played.run(Bind(ONE))))
+    assert not [each for each in played.told if isinstance(each, OnChannel)]
+
+
+@pytest.mark.parametrize("trouble", [Lost("no answer"), Refused(541, "INTERNAL_ERROR")])
+def test_a_majority_that_is_lost_during_the_change_is_named_as_the_cause(trouble) -> None:
+    before_and_after = iter([{"a": NodeState()}, MAJORITY_DOWN])
+    http = {"nodes": lambda: next(before_and_after), "store": Store.KHEPRI}
+    played = Played(http=http, trouble={"queue_bind": trouble})
+    said = str(stopped(lambda: played.run(Bind(ONE), record=False)))
+    assert "b and c are down" in said
+    assert "whether this step was still done is not known" in said
+
+
+@pytest.mark.parametrize(
+    ("nodes", "publishes", "said"),
+    [
+        ({"a": NodeState(alarms=("memory",)), "b": NodeState()}, True, "a has a memory or disk alarm"),
+        ({"a": NodeState(alarms=("memory",)), "b": NodeState()}, False, ""),
+        ({"a": NodeState(partitions=("b",)), "b": NodeState()}, False, "partitioned"),
+        ({"a": NodeState(), "b": NodeState(), "c": NodeState(running=False)}, True, ""),
+    ],
+)
+def test_alarms_refuse_what_publishes_and_partitions_refuse_every_change(nodes, publishes, said) -> None:
+    observed = Observed(release=Release.parse("4.3"), nodes=nodes)
+    found = why_unchangeable(observed, publishes=publishes)
+    assert said in found
+    assert bool(said) == bool(found)
 
 
 def test_the_lock_is_always_released() -> None:
