@@ -44,7 +44,7 @@ class Api:
         return []
 
     def nodes(self):
-        raise BrokerUnavailable("not for you")
+        raise BrokerUnavailable("not for you", permanent=True)
 
 
 class Node:
