@@ -84,6 +84,6 @@ def test_the_number_of_a_bind_command_is_left_out():
 
 def test_an_exclusive_queue_and_an_unknown_format_are_refused():
     complaint_of = complaint(lambda: dumps(Topology(queues=(Queue("q", exclusive=True),)), "yaml"))
-    assert "exportable" in complaint_of.hint
+    assert "Leave exclusive queues out" in complaint_of.hint
     with pytest.raises(ValueError, match="yaml or json"):
         dumps(Topology(), "ini")

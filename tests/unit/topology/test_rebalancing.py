@@ -209,7 +209,7 @@ def test_an_unknown_order_of_slots_is_an_error() -> None:
     broker = applied(wanted)
     observed = broker.seen()
     rings = {name: ring for name, ring in observed.rings.items() if name != "t"}
-    with pytest.raises(Unpredictable, match="--node"):
+    with pytest.raises(Unpredictable, match="read it from the node"):
         SlotCounts(wanted.slots[0], wanted, replace(observed, rings=rings))
 
 
