@@ -101,8 +101,6 @@ def carry_out(
     drain_first = held_queues(plan)
     driver = PikaDriver(connection, management)
     check_plan(plan, driver.vhost, seen=True)
-    with _explained(Needs(), driver.where):
-        driver.run(check_cluster(publishes=True))
     holder = lock_holder() if holder is None else holder
     change = _Change(connection, management, driver, on_done, timeout, settle, group, holder)
     deleted = {*removed, *(each for hold in holds_on(management, driver.vhost) for each in hold.removed)}
@@ -372,6 +370,7 @@ def _try_replies() -> Generator[Command, Any, None]:
 @contextmanager
 def _locked(driver: PikaDriver, holder: str) -> Iterator[None]:
     """Hold the lock on the topology."""
+    driver.run(check_cluster(publishes=True))
     driver.run(take_lock(driver.vhost, holder, 1 + secrets.randbelow(2**31 - 1), seen=True))
     try:
         yield
