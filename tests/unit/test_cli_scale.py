@@ -8,8 +8,8 @@ import pytest
 
 from rabbit_chx.cli.broker_access import BrokerAccess
 from rabbit_chx.topology.file.load import load
-from rabbit_chx.topology.planning.scaled import scaled
 from rabbit_chx.topology.model import NodeState
+from rabbit_chx.topology.planning.scaled import scaled
 from rabbit_chx.topology.planning.what_if import assume_applied
 from tests.verbs import SCALED
 
