@@ -82,10 +82,10 @@ def content_header(received: bytes) -> tuple[int, frame.Header] | None:
     end = _BEFORE_SIZED + size
     if received[end : end + 1] != bytes([_END]):
         return None
-    return end + 1, frame.Header(channel, body_size, _decoded(received[_FRAME.size : end]))
+    return end + 1, frame.Header(channel, body_size, decoded(received[_FRAME.size : end]))
 
 
-def _decoded(encoded: bytes) -> Properties:
+def decoded(encoded: bytes) -> Properties:
     """Return the properties; none if they cannot be decoded, because each redelivery would end the next connection."""
     try:
         return Properties().decode(encoded)

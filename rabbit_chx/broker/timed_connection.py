@@ -1,54 +1,29 @@
-"""A connection of pika that ends when the broker does not answer or announces too much, and keeps all headers.
-
-pika itself waits for ever, collects frames and bodies of any announced size, and loses some values of headers.
-"""
+"""A connection of pika that ends when the broker does not answer, which pika itself waits for, and whose consumers get many messages at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any
 
-from pika import BlockingConnection, ConnectionParameters, SelectConnection
-from pika.exceptions import AMQPError, ConnectionWrongStateError, InvalidFrameError, StreamLostError
-from pika.frame import Header, Method
-from pika.spec import Channel
+from pika import BasicProperties, BlockingConnection, ConnectionParameters, spec
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import AMQPError, ConnectionWrongStateError, StreamLostError
 
-from rabbit_chx.broker.properties import content_header
-
-_SIZE: Final = slice(3, 7)
-"""Where the size of a frame is."""
-_OVERHEAD: Final = 8
-_MOST_BODY: Final = 512 << 20
-"""The largest body that any RabbitMQ accepts from a publisher."""
+from rabbit_chx.broker.deliveries import RawDelivery
+from rabbit_chx.broker.receiving import Deliver, ReceivingConnection
 
 
-class _Frames(SelectConnection):  # type: ignore[misc] # pika has no types
-    """Decodes content headers with `Properties`, and refuses frames and bodies larger than a broker may send."""
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Deliveries among the events of a channel, which pika dispatches in their order."""
 
-    _frame_buffer: bytes
+    deliver: Deliver
+    deliveries: list[RawDelivery]
 
-    def _on_data_available(self, data_in: bytes) -> None:
-        super()._on_data_available(data_in)
-        # The rest of the buffer is the start of a frame. During the handshake, the server may not speak AMQP at all.
-        size = int.from_bytes(self._frame_buffer[_SIZE], "big")
-        if self.is_open and size > self.params.frame_max - _OVERHEAD:
-            self._frame_buffer = b""
-            raise InvalidFrameError(f"a frame of {size} bytes, expected at most {self.params.frame_max}")
-
-    def _read_frame(self) -> tuple[int, Any]:
-        found = content_header(self._frame_buffer) or super()._read_frame()
-        if isinstance(found[1], Header) and found[1].body_size > _MOST_BODY:
-            size = found[1].body_size
-            raise InvalidFrameError(f"a message of {size} bytes, expected at most {_MOST_BODY}")
-        return found
-
-    def _deliver_frame_to_channel(self, value: Any) -> None:
-        """Refuse what pika logs and ignores, so that a peer cannot fill the log; not the end of a channel, which is harmless."""
-        late = isinstance(value, Method) and isinstance(value.method, Channel.CloseOk)
-        if value.channel_number not in self._channels and not late:
-            raise InvalidFrameError(f"a frame for channel {value.channel_number}, which is not open")
-        super()._deliver_frame_to_channel(value)
+    def dispatch(self) -> None:
+        self.deliver(self.deliveries)
 
 
 class TimedConnection(BlockingConnection):  # type: ignore[misc]
@@ -63,7 +38,28 @@ class TimedConnection(BlockingConnection):  # type: ignore[misc]
     _for_events = False
 
     def __init__(self, parameters: ConnectionParameters) -> None:
-        super().__init__(parameters, _impl_class=_Frames)
+        super().__init__(parameters, _impl_class=ReceivingConnection)
+
+    def consume(
+        self,
+        channel: BlockingChannel,
+        queue: str,
+        deliver: Deliver,
+        *,
+        consumer_tag: str,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Consume a queue; `process_data_events` calls ``deliver`` with its deliveries in their order, many at once."""
+        add = getattr(channel, "_add_pending_event", None)
+        if add is not None:
+            impl: Any = channel._impl  # noqa: SLF001
+            self._impl.receive(impl, consumer_tag, lambda run: add(_Run(deliver, run)))
+        channel.basic_consume(
+            queue,
+            lambda _, *decoded: deliver([_raw(*decoded)]),
+            consumer_tag=consumer_tag,
+            arguments=arguments,
+        )
 
     def __exit__(self, *error: object) -> None:
         """Close the connection; a broker that does not answer this either does no harm."""
@@ -91,3 +87,16 @@ class TimedConnection(BlockingConnection):  # type: ignore[misc]
             super()._flush_output(*waiters)
         finally:
             impl._adapter_remove_timeout(timer)  # noqa: SLF001
+
+
+def _raw(method: spec.Basic.Deliver, properties: BasicProperties, body: bytes) -> RawDelivery:
+    """Return a delivery that pika has put together."""
+    received = getattr(properties, "encoded", None)
+    return RawDelivery(
+        method.delivery_tag,
+        method.redelivered,
+        method.exchange,
+        method.routing_key,
+        b"".join(properties.encode()) if received is None else received,
+        body,
+    )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from rabbit_chx.broker.deliveries import RawDelivery
+from rabbit_chx.broker.properties import decoded as decode
 from rabbit_chx.message import Message
-
-if TYPE_CHECKING:
-    from pika import BasicProperties
-    from pika.spec import Basic
 
 _COPIED: Final = (
     *("content_type", "content_encoding", "priority", "correlation_id"),
@@ -20,10 +18,14 @@ _SENDER_SELECTED: Final = {"CC", "BCC"}
 """The headers that name further queues for a message."""
 
 
-class Delivery(Message):
-    """A message on a channel, which acknowledges it by its tag."""
+_OURS: Final = b"x-rabbit-chx-"
+_OF_STREAM: Final = b"x-stream-offset"
 
-    __slots__ = ("key", "key_error", "tag")
+
+class Delivery(Message):
+    """A message on a channel, which acknowledges it by its tag. Its properties are decoded when somebody asks for them."""
+
+    __slots__ = ("encoded", "key", "key_error", "tag")
 
     def __init__(
         self,
@@ -34,6 +36,7 @@ class Delivery(Message):
         exchange: str = "",
         redelivered: bool = False,
         decoded: Mapping[str, Any] | None = None,
+        encoded: bytes = b"",
         tag: int = 0,
     ) -> None:
         # Without the checks of a `Message`, which every message would pay for.
@@ -43,13 +46,33 @@ class Delivery(Message):
         self.exchange = exchange
         self.redelivered = redelivered
         self.attempt = 1
-        self._properties = decoded or {}
+        if decoded is not None:
+            self._properties = decoded
+        self.encoded: Final = encoded
+        """The properties as received, unless the message was made from decoded ones."""
         self.tag: Final = tag
         """The delivery tag on the channel of its queue."""
         self.key: Hashable = None
         """With ``order="key"``, what keeps it in order: messages of one key are handled one at a time."""
         self.key_error: Exception | None = None
         """Why the message has no key."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Decode the properties, which have no value until somebody asks for them."""
+        if name != "_properties":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self._properties = vars(decode(self.encoded)) if self.encoded else {}
+        return self._properties
+
+    @property
+    def may_be_ours(self) -> bool:
+        """Whether the message may have a header of this package; most have none, which is seen without decoding."""
+        return not self.encoded or _OURS in self.encoded
+
+    @property
+    def may_be_of_stream(self) -> bool:
+        """Whether the message may have the header that the broker adds to messages of a stream."""
+        return _OF_STREAM in self.encoded
 
     def copied_properties(self, added: Mapping[str, Any], without: tuple[str, ...] = ()) -> dict[str, Any]:
         """The properties of a copy for one place, as the client library has decoded them, with other headers.
@@ -71,14 +94,9 @@ class Delivery(Message):
         return {**given, "headers": {**headers, **added}, "delivery_mode": 2}
 
 
-def from_pika(queue: str, method: Basic.Deliver, properties: BasicProperties, body: bytes) -> Delivery:
-    """The message that pika has delivered from a queue."""
+def from_raw(queue: str, received: RawDelivery) -> Delivery:
+    """The message that was received from a queue."""
+    tag, redelivered, exchange, routing_key, encoded, body = received
     return Delivery(
-        body,
-        method.routing_key,
-        queue=queue,
-        exchange=method.exchange,
-        redelivered=method.redelivered,
-        decoded=vars(properties),
-        tag=method.delivery_tag,
+        body, routing_key, queue=queue, exchange=exchange, redelivered=redelivered, encoded=encoded, tag=tag
     )

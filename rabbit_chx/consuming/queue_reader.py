@@ -12,7 +12,6 @@ from functools import partial
 from time import monotonic
 from typing import Final, NamedTuple, Self
 
-from pika import BasicProperties, BlockingConnection, spec
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
@@ -20,14 +19,16 @@ from rabbit_chx.broker.amqp import connect, expecting_refusals, server_version
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.applying.protocol import Lost, Refused
 from rabbit_chx.broker.credentials import Credentials
+from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.broker.guards import Guard
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import why_down
+from rabbit_chx.broker.timed_connection import TimedConnection
 from rabbit_chx.canaries import is_canary
 from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.member.channels import close_in_one_step, is_stream
 from rabbit_chx.consuming.member.reporter import Reporter
-from rabbit_chx.consuming.messages import Delivery, from_pika
+from rabbit_chx.consuming.messages import Delivery, from_raw
 from rabbit_chx.consuming.queues.queues import check_readable, is_a_stream, is_missing, no_such_queue
 from rabbit_chx.consuming.settings import MOST_PREFETCH, check_integer
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
@@ -41,7 +42,7 @@ _TICK: Final = 0.5
 _PAUSE: Final = 1.0
 _QUIET: Final = 0.05
 _ANSWER: Final = 10.0
-_STREAM_OFFSET: Final = "x-stream-offset"
+_TAG: Final = "rabbit-chx"
 
 
 class Batch(NamedTuple):
@@ -82,7 +83,7 @@ class QueueReader:
         url: str | BrokerUrl | Sequence[str | BrokerUrl],
         queue: str,
         *,
-        prefetch: int = 1_000,
+        prefetch: int = 2_000,
         timeouts: Timeouts = DEFAULTS,
         heartbeat: int = HEARTBEAT,
         credentials: Credentials | None = None,
@@ -113,9 +114,11 @@ class QueueReader:
         """Questions of `waiting` without an answer."""
         self._number += 1
         self._heard = 0.0
+        self._delivered = self._acked = 0
+        """The delivery tags of the last message that came, and of the last one that was acknowledged."""
         self._wanted = 1
         self._calls: deque[Callable[[], None]] = deque()
-        self._connection: BlockingConnection | None = None
+        self._connection: TimedConnection | None = None
         self._channel: BlockingChannel | None = None
         self._error: RabbitChxError | None = None
         self._stop = threading.Event()
@@ -152,7 +155,8 @@ class QueueReader:
             most: the maximum number of messages; the broker sends at most `prefetch`.
             most_bytes: the maximum total size of the bodies; a larger first message is returned alone.
             wait: seconds to wait at most for the first connection and for messages.
-            quiet: return earlier if no message arrives for this many seconds of the call.
+            quiet: return earlier if no message arrives for this many seconds of the call, or if the broker waits for an
+                acknowledgement.
 
         Raises:
             InvalidValue: the queue is missing, is exclusive, or is a stream.
@@ -164,12 +168,19 @@ class QueueReader:
         with self._changed:
             self._wanted = most
             while len(self._messages) < most and self._error is None and monotonic() < end:
+                if self._messages and self._is_full:
+                    break
                 if self._channel is not None and monotonic() >= max(self._heard, began) + quiet:
                     break
                 self._changed.wait(min(quiet, end - monotonic()))
             if self._error is not None:
                 raise self._error
             return Batch(self._next(most, most_bytes), self._number)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether the broker waits for an acknowledgement."""
+        return self._delivered - self._acked >= self._prefetch
 
     def _next(self, most: int, most_bytes: int) -> tuple[Delivery, ...]:
         taken: list[Delivery] = []
@@ -187,6 +198,9 @@ class QueueReader:
         if batch.messages:
             last = batch.messages[-1]
             assert isinstance(last, Delivery)
+            with self._changed:
+                if batch.connection == self._number:
+                    self._acked = last.tag
             self._ask(partial(self._acknowledge, last.tag, batch.connection))
 
     def waiting(self) -> int | None:
@@ -248,7 +262,7 @@ class QueueReader:
                 self._forget()
             self._stop.wait(_PAUSE)
 
-    def _consume(self, connection: BlockingConnection) -> None:
+    def _consume(self, connection: TimedConnection) -> None:
         release = Release.of_broker(server_version(connection))
         warning = PikaDriver(connection).run(check_readable(self._queue, release))
         if warning and not self._warned:
@@ -258,7 +272,7 @@ class QueueReader:
         channel.basic_qos(prefetch_count=self._prefetch)
         channel.add_on_cancel_callback(lambda _: self._calls.append(self._cancelled))
         with expecting_refusals(channel):
-            channel.basic_consume(self._queue, self._on_message)
+            connection.consume(channel, self._queue, self._on_deliveries, consumer_tag=_TAG)
         with self._changed:
             self._channel, self._heard = channel, monotonic()
         try:
@@ -270,7 +284,7 @@ class QueueReader:
             with suppress(AMQPError):
                 close_in_one_step({channel: ""}, self._prefetch)
 
-    def _turn(self, connection: BlockingConnection) -> None:
+    def _turn(self, connection: TimedConnection) -> None:
         while self._calls:
             self._calls.popleft()()
         while self._counts:
@@ -280,22 +294,25 @@ class QueueReader:
         if self._channel is not None and self._channel.is_closed and connection.is_open:
             raise _TakenBack
 
-    def _on_message(
-        self, channel: BlockingChannel, method: spec.Basic.Deliver, properties: BasicProperties, body: bytes
-    ) -> None:
-        if not self._is_checked and _STREAM_OFFSET in (properties.headers or {}):
-            self._is_checked = True
-            if is_stream(channel.connection, self._queue):
-                raise is_a_stream(self._queue)
-        message = from_pika(self._queue, method, properties, body)
-        if is_canary(properties.headers):
-            self._reporter.report(message)
-            channel.basic_ack(method.delivery_tag)
-            return
+    def _on_deliveries(self, deliveries: list[RawDelivery]) -> None:
+        assert self._channel is not None
+        messages = []
+        for each in deliveries:
+            message = from_raw(self._queue, each)
+            if message.may_be_of_stream and not self._is_checked:
+                self._is_checked = True
+                if is_stream(self._channel.connection, self._queue):
+                    raise is_a_stream(self._queue)
+            if message.may_be_ours and is_canary(message.headers):
+                self._reporter.report(message)
+                self._channel.basic_ack(message.tag)
+            else:
+                messages.append(message)
         with self._changed:
-            self._messages.append(message)
+            self._messages.extend(messages)
             self._heard = monotonic()
-            if len(self._messages) >= self._wanted:
+            self._delivered = deliveries[-1].tag
+            if len(self._messages) >= self._wanted or self._is_full:
                 self._changed.notify()
 
     def _acknowledge(self, tag: int, connection: int) -> None:
@@ -319,6 +336,7 @@ class QueueReader:
         with self._changed:
             self._number += 1
             self._messages.clear()
+            self._delivered = self._acked = 0
             self._connection = self._channel = None
             self._is_checked = False
         self._calls.clear()

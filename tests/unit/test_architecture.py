@@ -37,6 +37,7 @@ LONG_FUNCTIONS = {
     "rabbit_chx.broker.applying.apply.apply": DOCUMENTED,
     "rabbit_chx.broker.amqp.connect": "one argument for each setting of a connection",
     "rabbit_chx.broker.amqp.parameters_of": "one argument for each setting of a connection",
+    "rabbit_chx.broker.deliveries.read_deliveries": "a call for each part of a delivery would take as long as the part",
     "rabbit_chx.consuming.options.__init__": "one argument for each option of a group",
     "rabbit_chx.consuming.changes.scaling.carry_out": DOCUMENTED,
     "rabbit_chx.cli.rebalance.rebalance": MANY_OPTIONS,

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
-from pika import BasicProperties, spec
+from pika import BasicProperties
 
-from rabbit_chx.consuming.messages import from_pika
+from rabbit_chx.broker.deliveries import RawDelivery
+from rabbit_chx.consuming.messages import from_raw
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.fields import Field
 from rabbit_chx.message import Message, StreamMessage
@@ -53,14 +54,16 @@ def test_a_message_has_no_unknown_property() -> None:
     assert "invalid property: got 'mesage_id', expected one of app_id, content_encoding" in str(error)
 
 
-def test_a_delivery_has_what_pika_decoded() -> None:
+def test_a_delivery_has_what_was_received() -> None:
     sent = BasicProperties(**SET | {"timestamp": 1_700_000_000}, headers={"n": 5})
-    delivered = from_pika("q", spec.Basic.Deliver("tag", 7, True, "orders", "key"), sent, b"body")
+    delivered = from_raw("q", RawDelivery(7, True, "orders", "key", b"".join(sent.encode()), b"body"))
     assert isinstance(delivered, Message)
     assert (delivered.body, delivered.exchange, delivered.routing_key) == (b"body", "orders", "key")
     assert (delivered.queue, delivered.redelivered, delivered.headers) == ("q", True, {"n": 5})
     assert delivered.properties == SET
-    late = from_pika("q", spec.Basic.Deliver(), BasicProperties(timestamp=2**63), b"")
+    late = from_raw(
+        "q", RawDelivery(7, True, "", "", b"".join(BasicProperties(timestamp=2**63).encode()), b"")
+    )
     assert (late.timestamp, late.properties, late.headers) == (None, {}, {})
 
 

@@ -14,13 +14,15 @@ from itertools import count
 from time import monotonic
 from typing import Any, Final
 
-from pika import BasicProperties, BlockingConnection, spec
+from pika import BasicProperties, spec
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
 from rabbit_chx.broker.applying.handover import pass_marker
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.applying.protocol import Command, Refused, routed
+from rabbit_chx.broker.deliveries import RawDelivery
+from rabbit_chx.broker.timed_connection import TimedConnection
 from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.markers import Hold
 from rabbit_chx.consuming.member.channels import close_in_one_step
@@ -30,7 +32,7 @@ from rabbit_chx.consuming.member.lanes import Lane, assign
 from rabbit_chx.consuming.member.reporter import Reporter, reply
 from rabbit_chx.consuming.member.roll_call import holds_in, status
 from rabbit_chx.consuming.member.workers import Progress
-from rabbit_chx.consuming.messages import Delivery, from_pika
+from rabbit_chx.consuming.messages import Delivery, from_raw
 from rabbit_chx.consuming.queues.permissions import why_ended
 from rabbit_chx.consuming.queues.queues import check_access, exists, fit_queues, is_missing
 from rabbit_chx.consuming.queues.sources import QueueSource
@@ -81,7 +83,7 @@ class Membership(Sender, ABC):
         self._calls: deque[Chore] = deque()
         self._search: Generator[Command, Any, None] | None = None
         """The last search for a lower seat."""
-        self._connection: BlockingConnection | None = None
+        self._connection: TimedConnection | None = None
         self._driver: PikaDriver
         self._release: Release
         self._interruptions: Interruptions
@@ -89,7 +91,7 @@ class Membership(Sender, ABC):
         """The channel for questions and answers."""
 
     @property
-    def _opened(self) -> BlockingConnection:
+    def _opened(self) -> TimedConnection:
         assert self._connection is not None
         return self._connection
 
@@ -272,28 +274,22 @@ class Membership(Sender, ABC):
         )
         with self.workers.lock:
             lane.attach(channel, priority, careful=self._release.keeps_dead_consumers)
-        channel.basic_consume(
+        self._opened.consume(
+            channel,
             lane.queue,
-            partial(self._on_delivery, lane),
+            partial(self._on_deliveries, lane, channel),
             consumer_tag=consumer_tag(self._settings.name, self.seat or 0),
             arguments=self._settings.consumer_arguments(priority),
         )
 
     # ---- messages
 
-    def _on_delivery(
-        self,
-        lane: Lane,
-        channel: BlockingChannel,
-        method: spec.Basic.Deliver,
-        properties: BasicProperties,
-        body: bytes,
-    ) -> None:
-        """Add a message to its lane, unless the lane has another channel by now."""
-        message = from_pika(lane.queue, method, properties, body)
+    def _on_deliveries(self, lane: Lane, channel: BlockingChannel, deliveries: list[RawDelivery]) -> None:
+        """Add messages to their lane, unless the lane has another channel by now."""
+        messages = [from_raw(lane.queue, each) for each in deliveries]
         with self.workers.lock:
-            begin = lane.channel is channel and lane.add(message)
-        if begin:
+            begin = sum(map(lane.add, messages)) if lane.channel is channel else 0
+        for _ in range(begin):
             self.workers.submit(lane)
 
     def acknowledge(self) -> None:

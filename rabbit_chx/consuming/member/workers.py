@@ -83,9 +83,11 @@ class Progress(ABC):
             if message is None:
                 self._owner.on_progress()
                 return None
-            kind = kind_of(message)
-            if kind is Kind.MESSAGE and looks_like_marker(message):
-                self._warn_of(message)
+            kind = Kind.MESSAGE
+            if message.may_be_ours:
+                kind = kind_of(message)
+                if kind is Kind.MESSAGE and looks_like_marker(message):
+                    self._warn_of(message)
             if kind is Kind.CANARY:
                 self._report(message)
                 self.finished(lane, channel, message, counted=False)

@@ -1,0 +1,111 @@
+"""What a connection of pika receives: headers without loss, no more than a broker may send, and deliveries at the socket's speed.
+
+pika collects frames and bodies of any announced size, loses some values of headers, and decodes each frame into objects. Here
+complete deliveries at the front of received data are read in one pass; everything else is pika's, also a delivery that has
+not arrived as a whole. This uses names of pika that are not public: ``PRIVATE_NAMES`` lists them, a test checks the
+installed pika for them, and if one is missing pika delivers every message, which is slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import Any, Final
+
+from pika import SelectConnection, spec
+from pika.channel import Channel
+from pika.exceptions import InvalidFrameError
+from pika.frame import Header, Method
+
+from rabbit_chx.broker.deliveries import BEFORE_PROPERTIES, RawDelivery, consumer, read_deliveries
+from rabbit_chx.broker.properties import content_header
+
+PRIVATE_NAMES: Final = (
+    *("_on_data_available", "_read_frame", "_trim_frame_buffer", "_process_frame", "_frame_buffer"),
+    *("_transport", "frames_received"),
+)
+"""What fast deliveries use of pika's connection beyond its documentation."""
+
+_SIZE: Final = slice(3, 7)
+"""Where the size of a frame is."""
+_OVERHEAD: Final = 8
+_MOST_BODY: Final = 512 << 20
+"""The largest body that any RabbitMQ accepts from a publisher."""
+_AT_ONCE: Final = 1 << 17
+"""Bytes to receive at a time; pika's 4,096 would cut one in twenty small deliveries in two."""
+
+Deliver = Callable[[list[RawDelivery]], object]
+
+
+def has_private_names(names: Container[str]) -> bool:
+    """Whether these names of pika's connection include all that fast deliveries need."""
+    return all(name in names for name in PRIVATE_NAMES)
+
+
+class ReceivingConnection(SelectConnection):  # type: ignore[misc] # pika has no types
+    """Decodes content headers with `Properties`, refuses what no broker sends, and reads the deliveries of `receive`."""
+
+    _frame_buffer: bytes
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._receivers: dict[bytes, Deliver] = {}
+        super().__init__(*args, **options)
+        # Of its methods only pika's own count, which this class overrides.
+        self._fast = has_private_names({*vars(self), *dir(SelectConnection)})
+
+    def receive(self, channel: Channel, consumer_tag: str, deliver: Deliver) -> None:
+        """Have ``deliver`` called with the deliveries to a consumer, except for those that pika has to put together."""
+        if not self._fast:
+            return
+        self._transport._MAX_RECV_BYTES = _AT_ONCE  # noqa: SLF001
+        who = consumer(channel.channel_number, consumer_tag)
+        self._receivers[who] = deliver
+
+        def forget(frame: Any) -> None:
+            if frame.method.consumer_tag == consumer_tag:
+                self._receivers.pop(who, None)
+
+        channel.add_on_cancel_callback(forget)
+        channel.add_on_close_callback(lambda *_: self._receivers.pop(who, None))
+
+    def _on_data_available(self, data_in: bytes) -> None:
+        if self._receivers:
+            self._read(data_in)
+        else:
+            super()._on_data_available(data_in)
+        # The rest of the buffer is the start of a frame. During the handshake, the server may not speak AMQP at all.
+        size = int.from_bytes(self._frame_buffer[_SIZE], "big")
+        if self.is_open and size > self.params.frame_max - _OVERHEAD:
+            self._frame_buffer = b""
+            raise InvalidFrameError(f"a frame of {size} bytes, expected at most {self.params.frame_max}")
+
+    def _read(self, data_in: bytes) -> None:
+        """Do what pika does, which takes frame after frame, but take the deliveries first."""
+        self._frame_buffer += data_in
+        while self._frame_buffer:
+            runs, size, frames = read_deliveries(self._frame_buffer, self._receivers)
+            self._trim_frame_buffer(size)
+            self.frames_received += frames
+            for who, run in runs:
+                self._receivers[who](run)
+            size, frame = self._read_frame()
+            if not frame:
+                return
+            self._trim_frame_buffer(size)
+            self._process_frame(frame)
+
+    def _read_frame(self) -> tuple[int, Any]:
+        found = content_header(self._frame_buffer) or super()._read_frame()
+        size, frame = found
+        if isinstance(frame, Header):
+            if frame.body_size > _MOST_BODY:
+                text = f"a message of {frame.body_size} bytes, expected at most {_MOST_BODY}"
+                raise InvalidFrameError(text)
+            frame.properties.encoded = self._frame_buffer[BEFORE_PROPERTIES : size - 1]
+        return found
+
+    def _deliver_frame_to_channel(self, value: Any) -> None:
+        """Refuse what pika logs and ignores, so that a peer cannot fill the log; not the end of a channel, which is harmless."""
+        late = isinstance(value, Method) and isinstance(value.method, spec.Channel.CloseOk)
+        if value.channel_number not in self._channels and not late:
+            raise InvalidFrameError(f"a frame for channel {value.channel_number}, which is not open")
+        super()._deliver_frame_to_channel(value)
