@@ -56,7 +56,7 @@ class TimedConnection(BlockingConnection):  # type: ignore[misc]
             self._impl.receive(impl, consumer_tag, lambda run: add(_Run(deliver, run)))
         channel.basic_consume(
             queue,
-            lambda _, *decoded: deliver([_raw(*decoded)]),
+            lambda _, *decoded: deliver([raw(*decoded)]),
             consumer_tag=consumer_tag,
             arguments=arguments,
         )
@@ -89,7 +89,9 @@ class TimedConnection(BlockingConnection):  # type: ignore[misc]
             impl._adapter_remove_timeout(timer)  # noqa: SLF001
 
 
-def _raw(method: spec.Basic.Deliver, properties: BasicProperties, body: bytes) -> RawDelivery:
+def raw(
+    method: spec.Basic.Deliver | spec.Basic.GetOk, properties: BasicProperties, body: bytes
+) -> RawDelivery:
     """Return a delivery that pika has put together."""
     received = getattr(properties, "encoded", None)
     return RawDelivery(

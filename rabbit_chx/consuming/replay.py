@@ -16,8 +16,9 @@ from pika import BlockingConnection
 from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.applying.protocol import Refused, routed
+from rabbit_chx.broker.timed_connection import raw
 from rabbit_chx.consuming.failures import EXCHANGE, PARKED, QUEUE, ROUTING_KEY
-from rabbit_chx.consuming.messages import Delivery, from_pika
+from rabbit_chx.consuming.messages import Delivery, from_raw
 from rabbit_chx.consuming.queues.queues import check_readable
 from rabbit_chx.releases import Release
 
@@ -116,9 +117,8 @@ def replay(
             method, properties, body = channel.basic_get(queue)
             if method is None:
                 return
-            found = _what_becomes_of(
-                from_pika(queue, method, properties, body), driver, only, dry_run=dry_run
-            )
+            message = from_raw(queue, raw(method, properties, body))
+            found = _what_becomes_of(message, driver, only, dry_run=dry_run)
             if found.outcome is Outcome.REPLAYED:
                 channel.basic_ack(method.delivery_tag)
             done += found.outcome in {Outcome.REPLAYED, Outcome.LISTED}
