@@ -12,14 +12,18 @@ from enum import Enum
 from typing import Any, Final
 
 from pika import BlockingConnection
+from pika.exceptions import ChannelClosedByBroker
 
-from rabbit_chx.broker.amqp import server_version
+from rabbit_chx.broker.amqp import expecting_refusals, server_version
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.applying.protocol import Refused, routed
+from rabbit_chx.broker.permissions import Needs
+from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.broker.timed_connection import raw
 from rabbit_chx.consuming.failures import EXCHANGE, PARKED, QUEUE, ROUTING_KEY
 from rabbit_chx.consuming.messages import Delivery, from_raw
 from rabbit_chx.consuming.queues.queues import check_readable
+from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.releases import Release
 
 _DEATHS: Final = "x-death"
@@ -111,10 +115,12 @@ def replay(
     channel = connection.channel()
     try:
         done = 0
-        for _ in range(channel.queue_declare(queue, passive=True).method.message_count):
+        count = channel.queue_declare(queue, passive=True).method.message_count
+        for _ in range(count or 1):  # an empty queue, too, refuses a user who may not read it
             if limit is not None and done >= limit:
                 return
-            method, properties, body = channel.basic_get(queue)
+            with expecting_refusals(channel):
+                method, properties, body = channel.basic_get(queue)
             if method is None:
                 return
             message = from_raw(queue, raw(method, properties, body))
@@ -123,6 +129,9 @@ def replay(
                 channel.basic_ack(method.delivery_tag)
             done += found.outcome in {Outcome.REPLAYED, Outcome.LISTED}
             yield found
+    except ChannelClosedByBroker as error:
+        reason = why_down(error, "the broker", needs=Needs(read={("queue", queue)}))
+        raise BrokerUnavailable(str(reason), permanent=reason.permanent) from None
     finally:
         if channel.is_open:
             channel.close()  # the broker requeues the messages that stay
