@@ -10,7 +10,7 @@ from tests.unit.spark.test_handed_out import at, batch, tags
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=20))
 def test_each_message_is_in_one_range_and_acknowledged_after_it(steps) -> None:
-    found, start, seen, acknowledged, next_tag = HandedOut("this"), at(0), [], 0, 1
+    found, start, seen, acknowledged, next_tag = HandedOut("q", "this"), at(0), [], 0, 1
     for count, again in steps:
         end = found.add(batch(next_tag, count))
         next_tag += count
