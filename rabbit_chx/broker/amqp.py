@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import pika
     from pika.adapters.blocking_connection import BlockingChannel
 
-    from rabbit_chx.broker.timed_connection import TimedConnection
-
 
 def parameters_of(
     url: str | BrokerUrl,
@@ -75,7 +73,7 @@ def connect(
     heartbeat: int = HEARTBEAT_OF_CALLER,
     credentials: Credentials | None = None,
     tls: ssl.SSLContext | None = None,
-) -> TimedConnection:
+) -> pika.BlockingConnection:
     """Open a blocking connection, which drops itself if a command gets no answer within 30 seconds.
 
     Args:
@@ -105,7 +103,7 @@ def connect(
     raise BrokerUnavailable("; ".join(map(str, failed)), permanent=all(error.permanent for error in failed))
 
 
-def _opened(parameters: pika.ConnectionParameters, url: BrokerUrl) -> TimedConnection:
+def _opened(parameters: pika.ConnectionParameters, url: BrokerUrl) -> pika.BlockingConnection:
     from pika.adapters.utils.connection_workflow import AMQPConnectorException
     from pika.exceptions import AMQPError
 

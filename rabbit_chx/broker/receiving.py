@@ -8,10 +8,12 @@ installed pika for them, and if one is missing pika delivers every message, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from pika import SelectConnection, spec
+from pika import BasicProperties, SelectConnection, spec
+from pika.adapters.blocking_connection import BlockingChannel
 from pika.channel import Channel
 from pika.exceptions import InvalidFrameError
 from pika.frame import Header, Method
@@ -109,3 +111,48 @@ class ReceivingConnection(SelectConnection):  # type: ignore[misc] # pika has no
         if value.channel_number not in self._channels and not late:
             raise InvalidFrameError(f"a frame for channel {value.channel_number}, which is not open")
         super()._deliver_frame_to_channel(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Deliveries among the events of a channel, which pika dispatches in their order."""
+
+    deliver: Deliver
+    deliveries: list[RawDelivery]
+
+    def dispatch(self) -> None:
+        self.deliver(self.deliveries)
+
+
+def consume(
+    channel: BlockingChannel,
+    queue: str,
+    deliver: Deliver,
+    *,
+    consumer_tag: str,
+    arguments: Mapping[str, Any] | None = None,
+) -> None:
+    """Consume a queue; ``process_data_events`` calls ``deliver`` with its deliveries in their order, many at once."""
+    connection: Any = channel.connection._impl  # noqa: SLF001
+    add = getattr(channel, "_add_pending_event", None)
+    if add is not None and isinstance(connection, ReceivingConnection):
+        impl = channel._impl  # noqa: SLF001
+        connection.receive(impl, consumer_tag, lambda run: add(_Run(deliver, run)))
+    channel.basic_consume(
+        queue, lambda _, *decoded: deliver([raw(*decoded)]), consumer_tag=consumer_tag, arguments=arguments
+    )
+
+
+def raw(
+    method: spec.Basic.Deliver | spec.Basic.GetOk, properties: BasicProperties, body: bytes
+) -> RawDelivery:
+    """Return a delivery that pika has put together."""
+    received = getattr(properties, "encoded", None)
+    return RawDelivery(
+        method.delivery_tag,
+        method.redelivered,
+        method.exchange,
+        method.routing_key,
+        b"".join(properties.encode()) if received is None else received,
+        body,
+    )

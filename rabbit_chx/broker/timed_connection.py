@@ -1,29 +1,15 @@
-"""A connection of pika that ends when the broker does not answer, which pika itself waits for, and whose consumers get many messages at once."""
+"""A connection of pika that ends when the broker does not answer; pika itself waits for ever."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
-from pika import BasicProperties, BlockingConnection, ConnectionParameters, spec
-from pika.adapters.blocking_connection import BlockingChannel
+from pika import BlockingConnection, ConnectionParameters
 from pika.exceptions import AMQPError, ConnectionWrongStateError, StreamLostError
 
-from rabbit_chx.broker.deliveries import RawDelivery
-from rabbit_chx.broker.receiving import Deliver, ReceivingConnection
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Deliveries among the events of a channel, which pika dispatches in their order."""
-
-    deliver: Deliver
-    deliveries: list[RawDelivery]
-
-    def dispatch(self) -> None:
-        self.deliver(self.deliveries)
+from rabbit_chx.broker.receiving import ReceivingConnection
 
 
 class TimedConnection(BlockingConnection):  # type: ignore[misc]
@@ -39,27 +25,6 @@ class TimedConnection(BlockingConnection):  # type: ignore[misc]
 
     def __init__(self, parameters: ConnectionParameters) -> None:
         super().__init__(parameters, _impl_class=ReceivingConnection)
-
-    def consume(
-        self,
-        channel: BlockingChannel,
-        queue: str,
-        deliver: Deliver,
-        *,
-        consumer_tag: str,
-        arguments: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Consume a queue; `process_data_events` calls ``deliver`` with its deliveries in their order, many at once."""
-        add = getattr(channel, "_add_pending_event", None)
-        if add is not None:
-            impl: Any = channel._impl  # noqa: SLF001
-            self._impl.receive(impl, consumer_tag, lambda run: add(_Run(deliver, run)))
-        channel.basic_consume(
-            queue,
-            lambda _, *decoded: deliver([raw(*decoded)]),
-            consumer_tag=consumer_tag,
-            arguments=arguments,
-        )
 
     def __exit__(self, *error: object) -> None:
         """Close the connection; a broker that does not answer this either does no harm."""
@@ -87,18 +52,3 @@ class TimedConnection(BlockingConnection):  # type: ignore[misc]
             super()._flush_output(*waiters)
         finally:
             impl._adapter_remove_timeout(timer)  # noqa: SLF001
-
-
-def raw(
-    method: spec.Basic.Deliver | spec.Basic.GetOk, properties: BasicProperties, body: bytes
-) -> RawDelivery:
-    """Return a delivery that pika has put together."""
-    received = getattr(properties, "encoded", None)
-    return RawDelivery(
-        method.delivery_tag,
-        method.redelivered,
-        method.exchange,
-        method.routing_key,
-        b"".join(properties.encode()) if received is None else received,
-        body,
-    )

@@ -12,6 +12,7 @@ from functools import partial
 from time import monotonic
 from typing import Final, NamedTuple, Self
 
+from pika import BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
@@ -23,7 +24,7 @@ from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.broker.guards import Guard
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import why_down
-from rabbit_chx.broker.timed_connection import TimedConnection
+from rabbit_chx.broker.receiving import consume
 from rabbit_chx.canaries import is_canary
 from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.member.channels import close_in_one_step, is_stream
@@ -118,7 +119,7 @@ class QueueReader:
         """The delivery tags of the last message that came, and of the last one that was acknowledged."""
         self._wanted = 1
         self._calls: deque[Callable[[], None]] = deque()
-        self._connection: TimedConnection | None = None
+        self._connection: BlockingConnection | None = None
         self._channel: BlockingChannel | None = None
         self._error: RabbitChxError | None = None
         self._stop = threading.Event()
@@ -262,7 +263,7 @@ class QueueReader:
                 self._forget()
             self._stop.wait(_PAUSE)
 
-    def _consume(self, connection: TimedConnection) -> None:
+    def _consume(self, connection: BlockingConnection) -> None:
         release = Release.of_broker(server_version(connection))
         warning = PikaDriver(connection).run(check_readable(self._queue, release))
         if warning and not self._warned:
@@ -272,7 +273,7 @@ class QueueReader:
         channel.basic_qos(prefetch_count=self._prefetch)
         channel.add_on_cancel_callback(lambda _: self._calls.append(self._cancelled))
         with expecting_refusals(channel):
-            connection.consume(channel, self._queue, self._on_deliveries, consumer_tag=_TAG)
+            consume(channel, self._queue, self._on_deliveries, consumer_tag=_TAG)
         with self._changed:
             self._channel, self._heard = channel, monotonic()
         try:
@@ -284,7 +285,7 @@ class QueueReader:
             with suppress(AMQPError):
                 close_in_one_step({channel: ""}, self._prefetch)
 
-    def _turn(self, connection: TimedConnection) -> None:
+    def _turn(self, connection: BlockingConnection) -> None:
         while self._calls:
             self._calls.popleft()()
         while self._counts:

@@ -19,7 +19,7 @@ from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.applying.protocol import Refused, routed
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import why_down
-from rabbit_chx.broker.timed_connection import raw
+from rabbit_chx.broker.receiving import raw
 from rabbit_chx.consuming.failures import EXCHANGE, PARKED, QUEUE, ROUTING_KEY
 from rabbit_chx.consuming.messages import Delivery, from_raw
 from rabbit_chx.consuming.queues.queues import check_readable

@@ -13,12 +13,12 @@ from contextlib import suppress
 from threading import Thread
 from time import monotonic
 
+from pika import BlockingConnection
 from pika.exceptions import AMQPError
 
 from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.applying.protocol import Lost, Refused
-from rabbit_chx.broker.timed_connection import TimedConnection
 from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.member.group_status import GroupStatus, status_of
 from rabbit_chx.consuming.member.lanes import Lane, QueueLane
@@ -37,7 +37,7 @@ class Member(Membership):
     def __init__(
         self,
         settings: Settings,
-        connect: Callable[[], TimedConnection],
+        connect: Callable[[], BlockingConnection],
         source: QueueSource,
         workers: Progress,
         reporter: Reporter,
@@ -46,7 +46,7 @@ class Member(Membership):
         super().__init__(settings, workers, source, reporter, new_lane)
         self._connect = connect
         self._patience = settings.timeouts.close
-        self._woken: TimedConnection | None = None
+        self._woken: BlockingConnection | None = None
         self._error: BaseException | None = None
 
     # ---- from any thread

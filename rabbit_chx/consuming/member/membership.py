@@ -14,7 +14,7 @@ from itertools import count
 from time import monotonic
 from typing import Any, Final
 
-from pika import BasicProperties, spec
+from pika import BasicProperties, BlockingConnection, spec
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
@@ -22,7 +22,7 @@ from rabbit_chx.broker.applying.handover import pass_marker
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.applying.protocol import Command, Refused, routed
 from rabbit_chx.broker.deliveries import RawDelivery
-from rabbit_chx.broker.timed_connection import TimedConnection
+from rabbit_chx.broker.receiving import consume
 from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.markers import Hold
 from rabbit_chx.consuming.member.channels import close_in_one_step
@@ -83,7 +83,7 @@ class Membership(Sender, ABC):
         self._calls: deque[Chore] = deque()
         self._search: Generator[Command, Any, None] | None = None
         """The last search for a lower seat."""
-        self._connection: TimedConnection | None = None
+        self._connection: BlockingConnection | None = None
         self._driver: PikaDriver
         self._release: Release
         self._interruptions: Interruptions
@@ -91,7 +91,7 @@ class Membership(Sender, ABC):
         """The channel for questions and answers."""
 
     @property
-    def _opened(self) -> TimedConnection:
+    def _opened(self) -> BlockingConnection:
         assert self._connection is not None
         return self._connection
 
@@ -274,7 +274,7 @@ class Membership(Sender, ABC):
         )
         with self.workers.lock:
             lane.attach(channel, priority, careful=self._release.keeps_dead_consumers)
-        self._opened.consume(
+        consume(
             channel,
             lane.queue,
             partial(self._on_deliveries, lane, channel),
