@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import count
 from typing import Any, Final
 
 from pika import BlockingConnection
+from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
 from rabbit_chx.broker.amqp import expecting_refusals, server_version
@@ -115,26 +117,35 @@ def replay(
     channel = connection.channel()
     try:
         done = 0
-        count = channel.queue_declare(queue, passive=True).method.message_count
-        for _ in range(count or 1):  # an empty queue, too, refuses a user who may not read it
-            if limit is not None and done >= limit:
+        for message in _messages_now_in(queue, channel):
+            found = _what_becomes_of(message, driver, only, dry_run=dry_run)
+            if found.outcome is Outcome.REPLAYED:
+                channel.basic_ack(message.tag)
+            done += found.outcome in {Outcome.REPLAYED, Outcome.LISTED}
+            yield found
+            if done == limit:
                 return
+    finally:
+        if channel.is_open:
+            channel.close()  # the broker requeues the messages that stay
+
+
+def _messages_now_in(queue: str, channel: BlockingChannel) -> Iterator[Delivery]:
+    """Get as many messages as the queue has now."""
+    left = 1
+    try:
+        for number in count():
             with expecting_refusals(channel):
                 method, properties, body = channel.basic_get(queue)
             if method is None:
                 return
-            message = from_raw(queue, raw(method, properties, body))
-            found = _what_becomes_of(message, driver, only, dry_run=dry_run)
-            if found.outcome is Outcome.REPLAYED:
-                channel.basic_ack(method.delivery_tag)
-            done += found.outcome in {Outcome.REPLAYED, Outcome.LISTED}
-            yield found
+            yield from_raw(queue, raw(method, properties, body))
+            left = left - 1 if number else method.message_count
+            if left <= 0:
+                return
     except ChannelClosedByBroker as error:
         reason = why_down(error, "the broker", needs=Needs(read={("queue", queue)}))
         raise BrokerUnavailable(str(reason), permanent=reason.permanent) from None
-    finally:
-        if channel.is_open:
-            channel.close()  # the broker requeues the messages that stay
 
 
 def _what_becomes_of(
