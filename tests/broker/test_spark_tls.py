@@ -143,7 +143,7 @@ def test_streams_super_streams_and_exchanges_are_read_over_tls(broker, listen, r
     managed = {"exchange": name, "managementUrl": f"https://127.0.0.1:{api.port}"}
     assert read(streams, tlsCaFile="+ca.pem", **managed) == everything
     for source_of_names in ({"stream": first}, {"superStream": name}, managed):
-        with pytest.raises((StreamUnavailable, BrokerUnavailable), match="in Spark tlsCaFile"):
+        with pytest.raises((StreamUnavailable, BrokerUnavailable), match="in Spark, its file as tlsCaFile"):
             read(streams, **source_of_names)
     with pytest.raises(InvalidValue, match="gets the password of an amqps URL"):
         read(streams, exchange=name, managementUrl=broker.management_url, tlsCaFile="+ca.pem")
@@ -204,7 +204,7 @@ def test_a_queue_is_read_over_tls(broker, listen, receive):
             publisher.publish(b"x", "k")
         assert receive(f"amqps://{secure}", inbox.queue, tlsCaFile="+ca.pem") == [b"x"]
         for address, words in [
-            (f"amqps://{secure}", "in Spark tlsCaFile"),
+            (f"amqps://{secure}", "in Spark, its file as tlsCaFile"),
             (f"amqps://{plain}", "is this a port without TLS"),
             (f"amqp://{secure}", "is this a port with TLS"),
         ]:

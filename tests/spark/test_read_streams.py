@@ -258,8 +258,8 @@ def test_errors_of_invalid_reads_have_a_hint_in_the_first_line(spark, broker, st
         options = {name: value for name, value in {"stream": stream, **change}.items() if value is not None}
         text = failure(lambda options=options: read(spark, broker, **options).collect())
         assert words in text, text[-1_500:]
-    reader = spark.read.format("rabbitmq").options(**given(broker, stream=stream)).schema("value string")
-    assert 'col("value").cast("string")' in failure(lambda: reader.load().collect())
+    reader = spark.read.format("rabbitmq").options(**given(broker, stream=stream)).schema("value int")
+    assert 'col("value").cast("int")' in failure(lambda: reader.load().collect())
 
 
 # ---- streams of micro-batches
