@@ -219,15 +219,13 @@ def scale(
     *options: str,
     kill_after: int = 0,
     kill_in: float = 0.0,
-    kill_before: int = 0,
     verb: str = "scale",
 ) -> tuple[int, list[str], str]:
     """Run the command; return its exit code, its actions and its errors.
 
-    It is killed after ``kill_after`` actions, after ``kill_in`` seconds, or before command number ``kill_before``.
+    It is killed after ``kill_after`` actions or after ``kill_in`` seconds.
     """
-    module = ["tests.broker.killed_command", str(kill_before)] if kill_before else ["rabbit_chx"]
-    program = [sys.executable, "-m", *module, verb, str(scene.file), "-U", scene.site.url()]
+    program = [sys.executable, "-m", "rabbit_chx", verb, str(scene.file), "-U", scene.site.url()]
     env = os.environ | {
         "RABBITMQ_MANAGEMENT_URL": scene.site.broker.management_url,
         "PYTHONPATH": str(Path(__file__).parents[2]),
