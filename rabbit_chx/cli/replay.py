@@ -50,7 +50,7 @@ def replay(
     at most one exists twice. Headers that members and the broker have added are removed. Replayed messages are out of order:
     they come behind the later messages of their keys.
 
-    The headers say where a message came from, so whoever can publish to QUEUE decides where it goes: look at --dry-run first.
+    The headers say where a message came from, so anyone who can publish to QUEUE decides where it goes: look at --dry-run first.
     """
     if url is None:
         raise click.UsageError("missing broker URL: pass --url or set AMQP_URL")
