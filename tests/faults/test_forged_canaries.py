@@ -42,7 +42,7 @@ ADDRESSES = (
 
 
 class Scene:
-    """An exchange with two queues, of which nobody consumes the second, and a watch that sends canaries."""
+    """An exchange with two queues, the second without a consumer, and a watch that sends canaries."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -172,7 +172,7 @@ def test_no_publisher_can_make_a_watch_show_what_is_not_so(scene, kind, monkeypa
             ROUNDS,
             0,
             0.0,
-            "a queue that nobody consumes is shown as such in each interval",
+            "a queue without a consumer is shown as such in each interval",
         )
     )
 
