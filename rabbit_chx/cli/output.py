@@ -71,11 +71,17 @@ class Check(NamedTuple):
 
 
 def log_to_stderr() -> None:
-    """Show the package's warnings on standard error: lost connections, memory and disk alarms."""
+    """Show the package's warnings on standard error until the command ends: lost connections, memory and disk alarms.
+
+    A handler that stayed would write each line twice in a program that runs a second command, and fail once the
+    standard error of the first is closed.
+    """
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
     handler.setFormatter(_PrintableFormatter())
-    logging.getLogger("rabbit_chx").addHandler(handler)
+    log = logging.getLogger("rabbit_chx")
+    log.addHandler(handler)
+    click.get_current_context().call_on_close(lambda: log.removeHandler(handler))
 
 
 class _PrintableFormatter(logging.Formatter):

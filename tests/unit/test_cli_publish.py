@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -230,6 +231,13 @@ def test_a_position_after_the_last_row_skips_no_row_silently(run: Any, rows: Pat
     with AmqpServer(lambda client: client.recv(1)) as server:
         arguments = ["publish", str(rows), "-x", "e", "-k", "a", "-U", server.url, "--resume", str(kept)]
         assert "at most the 1 rows" in run.refused(*arguments)
+
+
+def test_a_command_takes_its_log_handler_along(run: Any, rows: Path) -> None:
+    log = logging.getLogger("rabbit_chx")
+    before = list(log.handlers)
+    run.refused("publish", f"{rows}.none", "-x", "e", "-k", "a", "-U", "amqp://127.0.0.1:1")
+    assert log.handlers == before
 
 
 def test_a_folder_is_no_resume_file(rows: Path, tmp_path: Path) -> None:
