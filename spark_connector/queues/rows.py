@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -15,7 +15,7 @@ from pyspark.sql.datasource import InputPartition
 
 from rabbit_chx import Field
 from rabbit_chx.consuming import Message
-from rabbit_chx.message_fields import HEADERS, MILLISECONDS, TEXT
+from rabbit_chx.message_fields import HEADERS, MILLISECONDS, TEXT, MessageField
 from rabbit_chx.streams import Milliseconds, as_text
 from spark_connector.columns import FIELD_OF
 from spark_connector.reading.schema import arrow_schema, batch_of
@@ -63,20 +63,22 @@ def record_batch(
     messages: Sequence[Message], columns: tuple[str, ...], *, text: bool = False
 ) -> pa.RecordBatch:
     """One row for each message, in order."""
-    arrays = [pa.array(map(_value_of(one.name), messages), one.type) for one in arrow_schema(columns)]
+    arrays = [pa.array(_values(messages, FIELD_OF[one.name]), one.type) for one in arrow_schema(columns)]
     return batch_of(arrays, columns, text=text)
 
 
-def _value_of(column: str) -> Callable[[Message], Any]:
-    """What fills a column."""
-    field = FIELD_OF[column]
+def _values(messages: Sequence[Message], field: MessageField) -> list[Any]:
+    """What fills a column. Most properties are text or missing, which is what the column holds."""
+    values = map(attrgetter(field.name), messages)
     if field.kind is HEADERS:
-        return lambda message: [
-            (as_text(name), as_text(plain(value))) for name, value in message.headers.items()
-        ]
+        return [[(_text(name), _text(value)) for name, value in headers.items()] for headers in values]
     if field.kind in {TEXT, MILLISECONDS}:
-        return lambda message: as_text(getattr(message, field.name))
-    return attrgetter(field.name)
+        return [None if value is None else _text(value) for value in values]
+    return list(values)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else as_text(plain(value))
 
 
 def plain(value: Any) -> Any:
