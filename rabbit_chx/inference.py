@@ -17,6 +17,7 @@ from rabbit_chx.hashing import hash_on
 from rabbit_chx.kernel.table import bucket_table
 from rabbit_chx.releases import MAX_WEIGHT, NEWEST, Release, Store
 from rabbit_chx.ring import Bindings, Destination, Ring, RingBinding, as_bindings, check_destination, each
+from rabbit_chx.text import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,7 +56,7 @@ class Inference:
     def __str__(self) -> str:
         if self.ring is not None:
             dead = ", ".join(str(binding.destination) for binding in self.ring.dead)
-            return f"the ring is known: {len(self.ring)} buckets" + (
+            return f"the ring is known: {counted(len(self.ring), 'bucket')}" + (
                 f"; bindings without buckets: {dead}" if dead else ""
             )
         count = f"{len(self.rings)}" if self.complete else f"more than {len(self.rings)}"

@@ -17,6 +17,7 @@ from typing import Any, Final, Self, TypeAlias
 from rabbit_chx.advice import Advice
 from rabbit_chx.errors import InvalidValue, RingUnknown, Unpredictable
 from rabbit_chx.releases import MAX_WEIGHT, NEWEST, Release, Store
+from rabbit_chx.text import counted
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -230,7 +231,7 @@ class Ring:
         from rabbit_chx.markup import notebook
 
         rows = [(str(destination), f"{weight:,}") for destination, weight in self.runs or ()]
-        return notebook(self.why_unknown or f"{len(self):,} buckets", ("queue", "buckets"), rows)
+        return notebook(self.why_unknown or counted(len(self), "bucket"), ("queue", "buckets"), rows)
 
     def _runs(self) -> tuple[_Run, ...]:
         if self.runs is None:

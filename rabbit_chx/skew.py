@@ -19,6 +19,7 @@ from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.kernel.table import SEEDS
 from rabbit_chx.markup import notebook
 from rabbit_chx.movement import shares
+from rabbit_chx.text import counted
 
 _Table: TypeAlias = "list[tuple[str, ...]]"
 
@@ -100,7 +101,7 @@ class Spread:
 
     def _summary(self) -> str:
         return (
-            f"{self.rows:,} rows on {len(self.queues)} queues; max/mean {self.skew:.2f}; "
+            f"{counted(self.rows, 'row')} on {counted(len(self.queues), 'queue')}; max/mean {self.skew:.2f}; "
             f"chi-squared {self.chi_squared:,.1f} ({self.degrees_of_freedom} degrees of freedom)"
         )
 

@@ -17,9 +17,6 @@ _FINAL: Final = {401, 403, 404}
 """Statuses with which a retry would fail, too."""
 _SINGULAR: Final = {"exchanges": "exchange", "queues": "queue", "policies": "policy"}
 _TAGS: Final = {"monitor": "monitoring", "administrator": "administrator", "policymaker": "policymaker"}
-_ENABLE: Final = (
-    "`rabbitmq-plugins enable rabbitmq_management` on the node enables it, by default on port 15672"
-)
 
 
 def why_answered(answer: Answer, base: str, method: str, path: list[str], user: str) -> BrokerUnavailable:
@@ -58,7 +55,10 @@ def _missing(status: int, path: list[str], user: str) -> str:
 
 def no_api(base: str) -> BrokerUnavailable:
     """The error for a server that is not a management API."""
-    return BrokerUnavailable(f"{base} is not a management API: {_ENABLE}")
+    return BrokerUnavailable(
+        f"{base} is not a management API: `rabbitmq-plugins enable rabbitmq_management` on the node enables it, by default on "
+        "port 15672"
+    )
 
 
 def why_unanswered(error: OSError, base: str, *, timeout: float, answered: bool) -> BrokerUnavailable:
@@ -71,7 +71,7 @@ def why_unanswered(error: OSError, base: str, *, timeout: float, answered: bool)
         case ConnectionResetError():
             text = f"{base} closed the connection; is this the AMQP port?"
         case _:
-            hint = "" if answered else f": {_ENABLE}"
+            hint = "" if answered else "; is the broker running there, with the plugin rabbitmq_management?"
             text = f"no management API answers at {base} ({error.strerror or error}){hint}"
     return BrokerUnavailable(text)
 

@@ -10,6 +10,7 @@ from rabbit_chx.cli.output import echo, print_json
 from rabbit_chx.cli.tables import print_shares
 from rabbit_chx.exchange import ConsistentHashExchange, Explanation
 from rabbit_chx.kernel.terms import format_term
+from rabbit_chx.text import counted
 
 
 def value_of(exchange: ConsistentHashExchange, key: str) -> Any:
@@ -100,4 +101,4 @@ def print_counts(counts: Mapping[str, int], output: str, *, named: str) -> None:
             share = keys / total if total else 0.0
             print_json("count", **{named: end}, keys=keys, share=share)
         return
-    print_shares(counts, title=f"{total:,} keys")
+    print_shares(counts, title=counted(total, "key"))

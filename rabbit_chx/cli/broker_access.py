@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from rabbit_chx.broker.management import Management
 
-_PLUGIN: Final = "rabbitmq-plugins enable rabbitmq_management"
+_PLUGIN: Final = "rabbitmq_management"
 """Part of the error for a missing management API, and of no other error."""
 _MOST_COUNTED: Final = 100
 """Queues that are counted one by one, each at the cost of a few round trips."""

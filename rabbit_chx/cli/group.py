@@ -155,7 +155,7 @@ def _print(name: str, found: Sequence[MemberStatus], ready: Mapping[str, int], o
     show(_member_table(found, workers), title=f"Group {name}")
     show(_queue_table(shown, ready))
     for seat, number in sorted(omitted.items()):
-        echo(f"Seat {seat}: {number:,} more queues are not shown.")
+        echo(f"Seat {seat}: not shown: {counted(number, 'more queue', 'more queues')}.")
 
 
 def _shown(workers: Mapping[str, MemberStatus]) -> tuple[dict[str, MemberStatus], Counter[int]]:

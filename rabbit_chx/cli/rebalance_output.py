@@ -95,7 +95,7 @@ def _print(proposal: Proposal) -> None:
     for move in found.moves:
         moves.add_row(move.slot, move.from_queue, move.to_queue, f"{move.share:.2%}")
     during = f" in {proposal.seconds:.0f} seconds" if proposal.seconds else ""
-    title = f"Exchange {proposal.slots.exchange!r}: {proposal.counts.total:,} messages{during} in {proposal.slots.count} slots"
+    title = f"Exchange {proposal.slots.exchange!r}: {counted(proposal.counts.total, 'message')}{during} in {proposal.slots.count} slots"
     show(shown, *[moves] * bool(found.moves), _verdict(found), *_hot(proposal), title=title)
     if found.moves:
         _print_file(proposal)

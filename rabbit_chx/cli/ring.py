@@ -16,6 +16,7 @@ from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.inference import infer
 from rabbit_chx.movement import first_buckets, moved, shares
 from rabbit_chx.ring import Destination, Ring, ToExchange
+from rabbit_chx.text import counted
 
 
 @verb(
@@ -75,7 +76,7 @@ def _print(live: Ring, restarted: Ring, rows: dict[Destination, dict[str, Any]])
             return "unknown"
         return str(first) if weight == 1 else f"{first}-{first + weight - 1}"
 
-    title = f"{len(live)} buckets, RabbitMQ {live.release} on {live.release.store}"
+    title = f"{counted(len(live), 'bucket')}, RabbitMQ {live.release} on {live.release.store}"
     shown = Table("queue", "weight", "buckets", "after restart", "share", right=("weight", "share"))
     largest = max(row["share"] for row in rows.values())
     for destination, row in rows.items():

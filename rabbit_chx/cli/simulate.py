@@ -15,6 +15,7 @@ from rabbit_chx.cli.tables import Bar, Table, show
 from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.skew import Spread, Tally, whole
+from rabbit_chx.text import counted
 
 
 @verb(
@@ -83,7 +84,7 @@ def _print(found: Spread, *, sample: bool) -> None:
         shown.add_row(queue.queue, *(cells if sample else [f"{queue.share:.3%}"]), Bar(queue.share, largest))
     if not sample:
         fullest = f"The fullest queue gets {found.skew:.3f} times the mean."
-        show(shown, fullest, title=f"All possible keys on {len(found.queues)} queues")
+        show(shown, fullest, title=f"All possible keys on {counted(len(found.queues), 'queue')}")
         return
     hot = Table(
         "hottest keys", "rows", "share", "queue", right=("rows", "share"), wrapped=("hottest keys", "queue")
@@ -94,7 +95,12 @@ def _print(found: Spread, *, sample: bool) -> None:
         f"The fullest queue gets {found.skew:.2f} times the mean. Chi-squared is {found.chi_squared:,.1f} with "
         f"{found.degrees_of_freedom} degrees of freedom: {_verdict(found)}"
     )
-    show(shown, *[hot] * bool(found.hot), summary, title=f"{found.rows:,} rows on {len(found.queues)} queues")
+    show(
+        shown,
+        *[hot] * bool(found.hot),
+        summary,
+        title=f"{counted(found.rows, 'row')} on {counted(len(found.queues), 'queue')}",
+    )
 
 
 def _verdict(found: Spread) -> str:

@@ -20,6 +20,7 @@ from rabbit_chx.publishing.properties import (
     max_property_bytes,
     with_defaults,
 )
+from rabbit_chx.text import counted
 
 _LENGTHS: Final = [bytes([length]) for length in range(MAX_SHORTSTR + 1)]
 _SIZE = struct.Struct(">I").pack
@@ -48,7 +49,7 @@ def column(given: Any, count: int, what: str) -> Any:
     if len(found) != count:
         raise InvalidValue(
             f"column {what}",
-            f"{len(found)} rows",
+            counted(len(found), "row"),
             f"as many rows as bodies ({count})",
             "A single value that is not in a list applies to all rows",
         )

@@ -15,6 +15,7 @@ from rabbit_chx.message_fields import Headers, Properties, PropertyColumns
 from rabbit_chx.publishing.encoder import Columns, Encoded, Encoder, HeaderColumn
 from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
 from rabbit_chx.publishing.outbox import Outbox, log_errors
+from rabbit_chx.text import counted
 
 _FAILURES_KEPT: Final = 100
 _ROWS_OF_A_PART: Final = 512
@@ -164,7 +165,7 @@ class Bulk:
                 f"{new_failures} of {totals.published} messages were not confirmed; the first: {failures[0]}"
             )
         if pending:
-            problems.append(f"{pending} messages are unconfirmed after {timeout} seconds")
+            problems.append(f"unconfirmed after {timeout} seconds: {counted(pending, 'message')}")
         if problems:
             raise PublishFailed("; ".join(problems), totals, failures if new_failures else [])
         return totals

@@ -17,6 +17,7 @@ from rabbit_chx.report.drawing import COLOURS, LIGHT, MOST_NAMED, REST, colours_
 from rabbit_chx.report.flows import Column, Flow, Ribbon, laid_out
 from rabbit_chx.ring import Ring
 from rabbit_chx.skew import Spread
+from rabbit_chx.text import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,7 +73,7 @@ def draw_spread(found: Spread, ax: Axes | None = None) -> Axes:
     ax.vlines(exact, tops, bottoms, colors=rcParams["text.color"], linewidth=2)
     ax.set_xlim(0, 1.05 * max([*exact, *(one.share for one in queues)], default=1.0))
     ax.set_xlabel("share of the rows\n(line: exact share)")
-    ax.set_title(f"{found.rows:,} rows; max/mean {found.skew:.2f}", fontsize="medium")
+    ax.set_title(f"{counted(found.rows, 'row')}; max/mean {found.skew:.2f}", fontsize="medium")
     return ax
 
 

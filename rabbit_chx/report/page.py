@@ -20,6 +20,7 @@ from rabbit_chx.movement import Movement, first_buckets, moved
 from rabbit_chx.report.drawing import COLOURS, DARK, LIGHT, colours_of, flow_picture, ring_picture
 from rabbit_chx.ring import Destination, Ring
 from rabbit_chx.skew import Spread
+from rabbit_chx.text import counted
 from rabbit_chx.topology.planning.steps import Strategy
 
 _FRAME_HEIGHT: Final = 640
@@ -230,7 +231,7 @@ def _sample(report: Report) -> Element | None:
     return _section(
         "sample",
         "A sample of keys",
-        element("p", f"{found.rows:,} rows{of}. {fullest}; {_judged(found)}"),
+        element("p", f"{counted(found.rows, 'row')}{of}. {fullest}; {_judged(found)}"),
         _table(("queue", "rows", "share", "exact share", keys, ""), rows, numbers={1, 2, 3, 4}),
         element("h3", "Hottest keys") if hot else None,
         _table(("key", "rows", "share of all rows", "queue"), hot, numbers={1, 2}) if hot else None,

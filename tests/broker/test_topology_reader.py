@@ -198,7 +198,7 @@ def test_probes_stay_away_from_a_queue_in_use(management, vhost, channel) -> Non
     ring_exchange(channel, ("q", 1), ("r", 1))
     observed = read(management, vhost)
     channel.basic_consume("r", lambda *_: None)
-    with pytest.raises(InvalidValue, match=r"queue 'r' .*got '0 messages and 1 consumers'"):
+    with pytest.raises(InvalidValue, match=r"queue 'r' .*got '0 messages and 1 consumer'"):
         probe(channel.connection, observed, ODD)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 
+import click
 import pytest
 
 from rabbit_chx.cli import output
@@ -78,8 +79,10 @@ def test_errors_and_warnings_of_a_broker_do_not_control_the_terminal(capfd, monk
     output.echo(str(BrokerUnavailable(ESCAPES)), err=True)
     logger = logging.getLogger("rabbit_chx")
     monkeypatch.setattr(logger, "handlers", [])
-    output.log_to_stderr()
-    logger.warning("returned: %s", ESCAPES)
+    with click.Context(click.Command("watch")):
+        output.log_to_stderr()
+        logger.warning("returned: %s", ESCAPES)
+    assert not logger.handlers
     printed = capfd.readouterr().err
     assert printed.count("PWNED") == 3
     assert is_safe(printed)

@@ -264,7 +264,7 @@ def test_a_missing_management_api_is_reported_with_the_fix_and_no_password(run, 
     found = run(verb, *arguments, "--url", f"{scheme}://me:sesame@127.0.0.1:1/", *where)
     assert (found.code, found.out) == (1, "")
     assert "sesame" not in found.err
-    assert "rabbitmq-plugins enable rabbitmq_management" in found.err
+    assert "is the broker running there, with the plugin rabbitmq_management?" in found.err
     assert "--amqp-only" in found.err
 
 

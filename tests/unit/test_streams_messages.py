@@ -186,7 +186,7 @@ def test_deeply_nested_lists_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"routing_keys": ["a"]}, "column routing key: got '1 rows', expected as many rows as bodies"),
+        ({"routing_keys": ["a"]}, "column routing key: got '1 row', expected as many rows as bodies"),
         (
             {"routing_keys": ["a", "b", "c"]},
             "column routing key: got '3 rows', expected as many rows as bodies",

@@ -26,6 +26,7 @@ from rabbit_chx.broker.applying.protocol import (
 from rabbit_chx.broker.applying.read_back import check_bindings, check_exchange, check_queue
 from rabbit_chx.releases import Release
 from rabbit_chx.ring import Destination
+from rabbit_chx.text import counted
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Policy, Queue
 from rabbit_chx.topology.planning.steps import (
     Bind,
@@ -347,8 +348,8 @@ def delete_if_empty(vhost: str, queue: str, *, may_be_consumed: bool = False) ->
     count = yield OnChannel("queue_declare", {"queue": queue, "passive": True})
     if count.message_count or (count.consumer_count and not may_be_consumed):
         raise Surprise(
-            f"queue {queue!r} has {count.message_count} messages and {count.consumer_count} consumers: stop the "
-            "consumers and drain the queue, or force the deletion"
+            f"queue {queue!r} has {counted(count.message_count, 'message')} and "
+            f"{counted(count.consumer_count, 'consumer')}: stop the consumers and drain the queue, or force the deletion"
         )
     kind: str = (yield OverHttp("queue", (vhost, queue))).type
     if kind == "stream":

@@ -26,6 +26,7 @@ from rabbit_chx.broker.reasons import why_refused
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, Unroutable
 from rabbit_chx.hashing import hash_on
 from rabbit_chx.ring import Destination, ToExchange
+from rabbit_chx.text import counted
 from rabbit_chx.topology.graph import alternates_of, reachable
 from rabbit_chx.topology.model import Observed, Topology
 
@@ -95,7 +96,10 @@ def _check_quiet(channel: BlockingChannel, queues: Mapping[str, Destination]) ->
     for queue in queues:
         state = channel.queue_declare(queue, passive=True).method
         if state.message_count or state.consumer_count:
-            raise _not_quiet(queue, f"{state.message_count} messages and {state.consumer_count} consumers")
+            raise _not_quiet(
+                queue,
+                f"{counted(state.message_count, 'message')} and {counted(state.consumer_count, 'consumer')}",
+            )
 
 
 def _not_quiet(queue: str, got: str) -> InvalidValue:
@@ -157,7 +161,7 @@ def _queues_to_probe(topology: Topology, exchange: str) -> dict[str, Destination
         if len(queues) != 1 or streams or not queues <= set(behind):
             raise InvalidValue(
                 f"destination {bound.destination} of the exchange to probe",
-                f"{len(queues)} queues behind it" + (", a stream among them" if streams else ""),
+                f"{counted(len(queues), 'queue')} behind it" + (", a stream among them" if streams else ""),
                 "one queue, no stream, which is behind no other destination",
                 "Node access reads such a ring",
             )

@@ -37,6 +37,7 @@ from rabbit_chx.streams.messages.sub_entries import (
     entry_at,
     sized_records,
 )
+from rabbit_chx.text import counted
 
 Whole: TypeAlias = npt.NDArray[np.int64]
 
@@ -217,7 +218,7 @@ class _Search:
         else:
             count = chunk.entries
         if count != chunk.records:
-            reason = f"the chunk has {count} messages, expected {chunk.records}"
+            reason = f"the chunk has {counted(count, 'message')}, expected {chunk.records}"
             raise CorruptChunk(reason, chunk.stream, chunk.first_offset)
         return count
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.ring import Destination, ToExchange, parse_weight
+from rabbit_chx.text import counted
 from rabbit_chx.topology.file.lookup import Lookup
 from rabbit_chx.topology.file.problems import Path
 from rabbit_chx.topology.file.schema import File, FileBinding, FileDestination, FileExchange
@@ -42,7 +43,7 @@ class Bindings:
 
     def _check_slots(self, path: Path, slots: Slots) -> None:
         if len(slots.queues) > slots.count:
-            got = Unquoted(f"{slots.count} slots for {len(slots.queues)} queues")
+            got = Unquoted(f"{counted(slots.count, 'slot')} for {counted(len(slots.queues), 'queue')}")
             self._report(path, got, "at least one slot per queue", "64 slots suit most exchanges")
         if taken := next((name for name in slots.names if name in self._lookup.exchanges), None):
             self._report(path, Unquoted(f"an exchange {taken!r}"), "unused names of slot exchanges")

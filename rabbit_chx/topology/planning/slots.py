@@ -17,6 +17,7 @@ from rabbit_chx.kernel.table import SEEDS
 from rabbit_chx.movement import MovementTracker, keys_of, moved, moved_among, shares
 from rabbit_chx.partitioning import modulus_shares
 from rabbit_chx.ring import Destination, Ring, ToExchange
+from rabbit_chx.text import counted
 from rabbit_chx.topology.diff import SlotsDifference, is_shard
 from rabbit_chx.topology.model import CONSISTENT_HASH, HASHING, MODULUS_HASH, Exchange, Observed, Slots
 from rabbit_chx.topology.planning.ring_paths import Case, Path, Runs, path_to
@@ -106,7 +107,9 @@ def slot_notes(difference: SlotsDifference) -> Iterator[str]:
         )
     unfinished = [ring for ring in difference.rings if len({each.destination for each in ring.found}) > 1]
     if unfinished:
-        yield f"{len(unfinished)} slots of {slots.exchange!r} have two queues: this plan finishes an earlier change"
+        yield (
+            f"{counted(len(unfinished), 'slot')} of {slots.exchange!r} with two queues: this plan finishes an earlier change"
+        )
 
 
 # On Khepri before 4.3, rabbit_sharding_exchange_type_modulus_hash.erl has no defined order of destinations.

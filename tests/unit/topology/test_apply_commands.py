@@ -233,7 +233,7 @@ def test_a_consumed_queue_is_deleted_only_if_it_may_be_consumed(kind, if_empty) 
 
 @pytest.mark.parametrize("may_be_consumed", [True, False])
 def test_messages_and_streams_are_never_deleted_without_force(may_be_consumed) -> None:
-    with pytest.raises(Surprise, match="1 messages"):
+    with pytest.raises(Surprise, match="has 1 message and 0 consumers"):
         deleting("quorum", messages=1, may_be_consumed=may_be_consumed)
     with pytest.raises(Surprise, match="stream 'q'"):
         deleting("stream", may_be_consumed=may_be_consumed)
