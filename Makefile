@@ -34,12 +34,12 @@ help: ## list the targets
 	done
 
 demo: .venv/.demo ## predict, publish to a throw-away broker, compare; then the same from Spark
-	@$(BIN)/rabbit-chx demo --offline
+	@$(BIN)/rabbit-chx demo --part offline
 	$(call bootstrap,broker)
-	@$(BIN)/rabbit-chx demo --online
+	@$(BIN)/rabbit-chx demo --part broker
 	@$(MAKE) --silent --no-print-directory .venv/.spark
 	$(call bootstrap,java)
-	@$(BIN)/rabbit-chx demo --spark
+	@$(BIN)/rabbit-chx demo --part spark
 
 test: lint ## lint, types and tests on real brokers and a real Spark (about 10 minutes)
 	$(call bootstrap,broker)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from rabbit_chx.cli import cli
+from rabbit_chx.cli import GROUPS, cli
 from rabbit_chx.cli.verb import EXIT_CODES, Exit, Verb
 
 if TYPE_CHECKING:
@@ -49,7 +49,10 @@ def page() -> str:
     """The whole page."""
     context = click.Context(cli, info_name="rabbit-chx")
     verbs = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
-    index = "".join(f"| [`{name}`](#{name}) | {each.short_help} |\n" for name, each in verbs.items() if each)
+    index = "".join(
+        f"| **{title}** | |\n" + "".join(f"| [`{name}`](#{name}) | {text} |\n" for name, text in each.items())
+        for title, each in GROUPS.items()
+    )
     codes = "".join(f"| {int(code)} | {meaning} |\n" for code, meaning in EXIT_CODES.items())
     sections = [section(name, each, context) for name, each in verbs.items() if isinstance(each, Verb)]
     return f"{HEAD}\n| verb | does |\n|---|---|\n{index}{GENERAL}{codes}\n" + "\n".join(sections)

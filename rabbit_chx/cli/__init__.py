@@ -19,28 +19,41 @@ from rabbit_chx.cli.verb import EXIT_CODES, Exit, write_exit_codes
 from rabbit_chx.errors import InvalidValue, RabbitChxError
 from rabbit_chx.interruption import Terminated, terminated_as_interrupted
 
-_VERBS: Final = {
-    "route": "Show which queue each key lands on.",
-    "ring": "Show the buckets, the exact share of each queue, and the ring after a restart.",
-    "simulate": "Show how a sample of keys spreads over the queues: skew, chi-squared, hot keys.",
-    "report": "Write an HTML page about an exchange, with pictures.",
-    "publish": "Publish the rows of a file, with confirms.",
-    "lint": "Check a topology file without a broker.",
-    "plan": "Show the steps from a broker to a topology file, and the keys that each moves.",
-    "apply": "Apply a topology file to a broker.",
-    "rebalance": "Find the fewest slots to move for an even load.",
-    "scale": "Change the number of queues under load, without breaking the order of any key.",
-    "check": "List the differences between a broker and a topology file.",
-    "watch": "Show an exchange live: shares, rates, consumers, drift.",
-    "group": "Show the members of a group of consumers and the queues that each works on.",
-    "replay": "Publish parked or dead-lettered messages again, to where they came from.",
-    "export": "Write a topology file from a broker.",
-    "import": "Write a topology file from a definitions.json.",
-    "parity": "Compare the mirror with your broker, or with a throw-away one.",
-    "doctor": "Check the installation and the broker, and suggest fixes.",
-    "demo": "Compare predictions with a throw-away broker.",
-    "completion": "Print the completion script for bash, zsh or fish.",
+GROUPS: Final = {
+    "Predict": {
+        "route": "Show which queue each key lands on.",
+        "ring": "Show the buckets, the exact share of each queue, and the ring after a restart.",
+        "simulate": "Show how a sample of keys spreads over the queues: skew, chi-squared, hot keys.",
+        "report": "Write an HTML page about an exchange, with pictures.",
+    },
+    "Topology": {
+        "lint": "Check a topology file without a broker.",
+        "plan": "Show the steps from a broker to a topology file, and the keys that each moves.",
+        "apply": "Apply a topology file to a broker.",
+        "check": "List the differences between a broker and a topology file.",
+        "export": "Write a topology file from a broker.",
+        "import": "Write a topology file from a definitions.json.",
+    },
+    "Change under load": {
+        "scale": "Change the number of queues under load, without breaking the order of any key.",
+        "rebalance": "Find the fewest slots to move for an even load.",
+    },
+    "Run": {
+        "publish": "Publish the rows of a file, with confirms.",
+        "group": "Show the members of a group of consumers and the queues that each works on.",
+        "watch": "Show an exchange live: shares, rates, consumers, drift.",
+        "replay": "Publish parked or dead-lettered messages again, to where they came from.",
+    },
+    "Set up": {
+        "doctor": "Check the installation and the broker, and suggest fixes.",
+        "demo": "Compare predictions with a throw-away broker.",
+        "parity": "Compare the mirror with your broker, or with a throw-away one.",
+        "completion": "Print the completion script for bash, zsh or fish.",
+    },
 }
+"""The verbs by what they are for, with their summaries."""
+_VERBS: Final = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()}
+_WIDEST: Final = max(map(len, _VERBS))
 
 # Verbs whose function or file has another name.
 _NAMES: Final = {"import": "import_"}
@@ -75,10 +88,11 @@ class _Verbs(click.Group):
         command.short_help = _VERBS[cmd_name]
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # click would import every verb for its short help.
-        with formatter.section("Verbs"):
-            formatter.write_dl([(verb, _VERBS[verb]) for verb in self.list_commands(ctx)])
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        # click would import every verb for its short help. Equal widths align the sections.
+        for title, verbs in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(verb.ljust(_WIDEST), text) for verb, text in verbs.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_exit_codes(formatter, EXIT_CODES)
@@ -94,7 +108,7 @@ class _Verbs(click.Group):
 @click.version_option(__version__, prog_name="rabbit-chx")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def cli(*, debug: bool) -> None:
-    """Predict which queue a message lands on: RabbitMQ's consistent-hash routing, mirrored bit for bit."""
+    """Work with RabbitMQ's consistent-hash exchange: predict, plan, change, publish, consume and watch."""
     # _exit_code looks for --debug, because it sees all errors.
 
 

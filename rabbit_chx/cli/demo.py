@@ -50,7 +50,7 @@ _LOOPBACK: Final = "127.0.0.1"
     examples=[
         "rabbit-chx demo",
         "rabbit-chx demo --release 4.0",
-        "rabbit-chx demo --spark",
+        "rabbit-chx demo --part spark",
     ],
     exit_codes={
         Exit.FINE: "every message reached the predicted queue",
@@ -58,9 +58,11 @@ _LOOPBACK: Final = "127.0.0.1"
     },
 )
 @other_release_option(help="The release of the throw-away broker; default: the newest available.")
-@click.option("--offline", "part", flag_value="offline", help="Run only the part without a broker.")
-@click.option("--online", "part", flag_value="online", help="Run only the part with a broker.")
-@click.option("--spark", "part", flag_value="spark", help="Run only the part with a broker and Spark.")
+@click.option(
+    "--part",
+    type=click.Choice(("offline", "broker", "spark")),
+    help="Run only one part: without a broker, with one, or from Spark. Default: all.",
+)
 def demo(*, release: str | None, part: str | None) -> int:
     """Predict the queues of 10,000 keys, publish the keys to a real broker, and compare.
 
@@ -71,7 +73,7 @@ def demo(*, release: str | None, part: str | None) -> int:
     code = 0
     if part in {None, "offline"}:
         _offline_part(keys)
-    if part in {None, "online"}:
+    if part in {None, "broker"}:
         rule("with a real broker")
         code |= _unless_missing(lambda: _broker_part(keys, release))
     if part in {None, "spark"}:

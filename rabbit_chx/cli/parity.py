@@ -54,7 +54,7 @@ _HASHED: Final[dict[str, tuple[dict[str, str], Callable[[str], tuple[str, dict[s
     shell_complete=releases,
     help="Start a throw-away broker of this release instead of --url.",
 )
-@count_option("-n", "--keys", default=10_000, show_default=True, help="Number of messages.")
+@count_option("-n", "--messages", default=10_000, show_default=True, help="Number of messages.")
 @other_release_option(help="Mirror this release instead of the broker's.")
 @store_option(help="The broker's metadata store.")
 @output_option
@@ -63,7 +63,7 @@ def parity(
     url: str | None,
     login: Login,
     throw_away: str | None,
-    keys: int,
+    messages: int,
     release: str | None,
     store: str | None,
     output: str,
@@ -76,8 +76,8 @@ def parity(
     with _broker(url, login, throw_away) as connection:
         mirrored = Release.parse(release or server_version(connection), store=store)
         if output == "table":
-            echo(f"RabbitMQ {mirrored}, {keys:,} messages")
-        results = compared(connection, mirrored, keys)
+            echo(f"RabbitMQ {mirrored}, {messages:,} messages")
+        results = compared(connection, mirrored, messages)
     _print(results, output)
     return Exit.DIFFERENT if any(result["differences"] for result in results) else Exit.FINE
 
@@ -97,10 +97,10 @@ def _broker(url: str | None, login: Login, throw_away: str | None) -> Iterator[p
         yield opened.enter_context(connect(url, **login))
 
 
-def compared(connection: pika.BlockingConnection, release: Release, keys: int) -> list[dict[str, Any]]:
+def compared(connection: pika.BlockingConnection, release: Release, messages: int) -> list[dict[str, Any]]:
     """Compare messages for each part that an exchange can hash."""
-    part = keys // 5
-    counts = (keys - 2 * part, part, part)
+    part = messages // 5
+    counts = (messages - 2 * part, part, part)
     return [_compare(connection, release, *case) for case in zip(_HASHED, counts, strict=True)]
 
 

@@ -70,21 +70,21 @@ plan_options = bundle(
 def _with_changes(given: dict[str, Any]) -> dict[str, Any]:
     names = ("add", "remove", "weights")
     add, remove, weights = map(given.pop, names)
-    parsed = (parse_new(add), remove, dict(map(parse_new_weight, weights)))
+    parsed = (parse_new(add), parse_new(remove), dict(map(parse_new_weight, weights)))
     changes = dict(zip(names, parsed, strict=True)) if add or remove or weights else {}
     return given | {"changes": changes}
 
 
 def parse_new(text: str | None) -> int | list[str]:
-    """The number or the names of new queues."""
+    """The number or the names of queues to add or to remove."""
     return int(text) if text and text.isascii() and text.isdigit() else text.split(",") if text else 0
 
 
-def parse_new_weight(text: str) -> tuple[str, int]:
-    """A queue and its new weight."""
+def parse_new_weight(text: str, option: str = "--weight") -> tuple[str, int]:
+    """A queue and its new weight, or another number of an option."""
     name, equals, weight = text.rpartition("=")
     if not equals:
-        raise InvalidValue("--weight", text, "NAME=WEIGHT")
+        raise InvalidValue(option, text, "NAME=NUMBER")
     return name, parse_weight(weight, of=name)
 
 
@@ -97,17 +97,16 @@ what_if_options = bundle(
     ),
     _of_what_if(
         "--remove",
-        multiple=True,
-        metavar="NAME",
+        metavar="N|NAMES",
         shell_complete=queues,
         callback=check_names,
-        help="Show the cost of removing this queue.",
+        help="Show the cost of removing the last N queues, or these (a,b).",
     ),
     _of_what_if(
         "--weight",
         "weights",
         multiple=True,
-        metavar="NAME=W",
+        metavar="NAME=WEIGHT",
         callback=check_names,
         help="Show the cost of another weight for this queue.",
     ),

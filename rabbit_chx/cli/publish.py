@@ -45,8 +45,8 @@ _of_message = partial(option, group="The messages")
 
 def _with_picker(given: dict[str, Any]) -> dict[str, Any]:
     headers = (text if "=" in text else f"{text}={text}" for text in given["headers"])
-    given["headers"] = dict(pairs("--header", headers, "NAME=COLUMN", empty=False))
-    given["properties"] = dict(pairs("--property", given["properties"], "NAME=COLUMN", empty=False))
+    given["headers"] = dict(pairs("--header-column", headers, "NAME=COLUMN", empty=False))
+    given["properties"] = dict(pairs("--property-column", given["properties"], "NAME=COLUMN", empty=False))
     columns = map(given.pop, ("body_column", "key_column", "headers", "properties"))
     return given | {"picker": Picker(*columns)}
 
@@ -67,14 +67,14 @@ message_options = bundle(
         "--body-column", metavar="C", help="The column with the body. Default: the whole row as JSON."
     ),
     _of_message(
-        "--header",
+        "--header-column",
         "headers",
         multiple=True,
         metavar="NAME[=C]",
         help="A header NAME from column C, by default from column NAME.",
     ),
     _of_message(
-        "--property",
+        "--property-column",
         "properties",
         multiple=True,
         metavar="NAME=C",
@@ -88,7 +88,7 @@ message_options = bundle(
 @verb(
     examples=[
         "rabbit-chx publish orders.csv --exchange orders --key-column customer",
-        "rabbit-chx publish events.parquet -x events -k user --property message_id=id",
+        "rabbit-chx publish events.parquet -x events -k user \\\n    --property-column message_id=id",
         "zcat log.jsonl.gz | rabbit-chx publish - --format jsonl -x logs --rate 5000",
         "rabbit-chx publish big.csv -x orders -k customer --resume big.position",
     ],

@@ -53,10 +53,10 @@ from rabbit_chx.topology.slot_counts import SlotCounts
     help="The highest allowed load of a queue, as a multiple of its fair share (max/mean).",
 )
 @option(
-    "--weight",
-    "weights",
+    "--capacity",
+    "capacities",
     multiple=True,
-    metavar="QUEUE=W",
+    metavar="NAME=CAPACITY",
     callback=check_names,
     help="The relative capacity of a queue; the others then have 1. By default, the weights in FILE are the capacities, "
     "but if they add up to the number of slots, they are slot counts, and all queues are equal.",
@@ -86,7 +86,7 @@ def rebalance(
     live: BrokerAccess,
     exchange: str | None,
     target: float,
-    weights: tuple[str, ...],
+    capacities: tuple[str, ...],
     sample: float,
     keys_file: str | None,
     raw: bool,
@@ -103,7 +103,7 @@ def rebalance(
         raise click.UsageError("rebalance needs the bindings of slots, which --amqp-only cannot list")
     wanted, name = _choose(topologies, exchange)
     slots = slots_behind(wanted, name)
-    capacity = _capacity(slots, weights)
+    capacity = _capacity(slots, capacities)
     unfinished = False
     if apply_it:
         check_can_ask("rebalance --apply", "--yes", "Without --apply, nothing is changed", yes=yes)
@@ -159,16 +159,16 @@ def _choose(topologies: tuple[Topology, ...], exchange: str | None) -> tuple[Top
     return chosen[0] if chosen else (topologies[0], str(exchange))
 
 
-def _capacity(slots: Slots, weights: tuple[str, ...]) -> dict[str, int]:
+def _capacity(slots: Slots, capacities: tuple[str, ...]) -> dict[str, int]:
     """The capacity of each queue."""
-    if not weights:
+    if not capacities:
         are_counts = sum(slots.queues.values()) == slots.count
         return dict.fromkeys(slots.queues, 1) if are_counts else dict(slots.queues)
-    given = dict(map(parse_new_weight, weights))
+    given = dict(parse_new_weight(each, "--capacity") for each in capacities)
     for queue in given:
         if queue not in slots.queues:
             raise InvalidValue(
-                "queue of --weight",
+                "queue of --capacity",
                 queue,
                 f"a queue of exchange {slots.exchange!r}: {', '.join(slots.queues)}",
             )

@@ -55,7 +55,7 @@ from rabbit_chx.topology.model import Topology, hashing_exchange
 )
 @release_option(group=EXCHANGE, help="The broker's release.")
 @worker_pool_option
-@option("-o", "--out", type=FILE, required=True, metavar="PAGE.html", help="Where to write the page.")
+@option("-o", "--out", type=FILE, required=True, metavar="FILE", help="Where to write the page.")
 @keys_option(help="A sample of keys, one per line; - is stdin.")
 @what_if_options
 @option(

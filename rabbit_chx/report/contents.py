@@ -43,7 +43,7 @@ def report(
     sample: Spread | None = None,
     sample_name: str = "",
     add: int | Sequence[str] = 0,
-    remove: Sequence[str] = (),
+    remove: int | Sequence[str] = (),
     weights: Mapping[str, int] | None = None,
     worker_pool_size: int | None = None,
     parity: Parity | None = None,
@@ -120,8 +120,8 @@ def _uniformity(release: Release) -> tuple[Uniformity, ...]:
     return tuple(found)
 
 
-def _words(add: int | Sequence[str], remove: Sequence[str], weights: Mapping[str, int]) -> str:
+def _words(add: int | Sequence[str], remove: int | Sequence[str], weights: Mapping[str, int]) -> str:
     added = f"{add} more queue{'s' * (add != 1)}" if isinstance(add, int) else ", ".join(add)
-    removed = f"without {', '.join(remove)}"
+    removed = "without " + (f"the last {remove}" if isinstance(remove, int) else ", ".join(remove))
     reweighted = [f"{name} with weight {weight}" for name, weight in weights.items()]
     return ", ".join([*([added] if add else []), *([removed] if remove else []), *reweighted])

@@ -62,7 +62,7 @@ def commands(folder, names):
     yield "import", definitions, "--vhost", "/"
     yield "lint", exported
     yield ("doctor",)
-    yield "parity", "--keys", "10"
+    yield "parity", "--messages", "10"
     for name in names:
         page = folder / f"{name[:8]}.html"
         yield "ring", exported, "--exchange", name

@@ -51,7 +51,7 @@ def test_every_row_arrives_with_its_key_property_and_body(broker, exchange, tmp_
     rows = [(f"c{i}", f"m{i}", f"body {i}") for i in range(1_000)]
     file = tmp_path / "rows.csv"
     file.write_text("customer,id,text\n" + "".join(",".join(row) + "\n" for row in rows))
-    mapping = ["-k", "customer", "--body-column", "text", "--property", "message_id=id"]
+    mapping = ["-k", "customer", "--body-column", "text", "--property-column", "message_id=id"]
     done = run(
         "publish", str(file), "-x", exchange, *mapping, "--output", "json", env={"AMQP_URL": broker.url}
     )

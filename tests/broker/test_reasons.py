@@ -45,11 +45,11 @@ def run(monkeypatch, capsys, url: BrokerUrl, *arguments: str) -> tuple[int, str]
 @pytest.mark.long
 def test_too_few_channels_are_no_mistake_of_ours(broker, user, monkeypatch, capsys):
     with setting(broker, "channel_max", 1):
-        code, said = run(monkeypatch, capsys, user, "parity", "--keys", "50")
+        code, said = run(monkeypatch, capsys, user, "parity", "--messages", "50")
     assert (code, "increase channel_max in rabbitmq.conf or in the URL" in said) == (1, True), said
     if release_of(broker) >= (3, 13):  # 3.10 has this limit behind a feature flag
         broker.ctl("set_user_limits", user.user, '{"max-channels": 1}')
-        code, said = run(monkeypatch, capsys, user, "parity", "--keys", "50")
+        code, said = run(monkeypatch, capsys, user, "parity", "--messages", "50")
         assert (code, "maximum allowed user limit of" in said) == (1, True), said
 
 

@@ -307,13 +307,13 @@ def test_parity_names_what_differs_under_the_rules_of_another_release(run, broke
     with broker.connection() as connection:
         running = Release.parse(server_version(connection))
     other = "4.3" if running.typed_headers else "3.10"
-    found = run("parity", "--keys", "100", "--release", other, "--output", "json")
+    found = run("parity", "--messages", "100", "--release", other, "--output", "json")
     assert found.code == 2
     assert printed("parity", found.rows) == documented("parity")
     differing = {row["hashed"]: row["differences"] for row in found.rows}
     assert differing.pop("header 'tenant'")  # its type is hashed up to 3.12 only
     assert list(differing.values()) == [[], []]
-    assert run("parity", "--keys", "100").code == 0
+    assert run("parity", "--messages", "100").code == 0
 
 
 STRANDING = """

@@ -83,7 +83,7 @@ OVER_AMQP = {
     "plan": command("plan", "topology.yaml", "--amqp-only"),
     "apply": command("apply", "topology.yaml", "--amqp-only", "--yes"),
     "publish": command("publish", "rows.csv", "--exchange", "orders", "--key-column", "a"),
-    "parity": command("parity", "--keys", "10"),
+    "parity": command("parity", "--messages", "10"),
     "doctor": command("doctor"),
     "topology.apply()": python(f"apply({URL}, {STEPS}, timeout=5)"),
     # aio-pika reads a frame of whatever size the server announces, so an endless frame is not for these two.

@@ -1,4 +1,4 @@
-"""`rabbit-chx demo --spark` as it is run by `make demo`, in an environment that would lead any other Spark astray."""
+"""`rabbit-chx demo --part spark` as it is run by `make demo`, in an environment that would lead any other Spark astray."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_demo_finds_every_row_that_spark_wrote_where_it_was_told_and_reads_i
         "RABBIT_CHX_STREAM_URL": rabbitmq_broker.stream_url,
     }
     done = ran(
-        [sys.executable, "-m", "rabbit_chx", "demo", "--spark"],
+        [sys.executable, "-m", "rabbit_chx", "demo", "--part", "spark"],
         env={**os.environ, **ASTRAY, **address},
         cwd=tmp_path,
         timeout=400,

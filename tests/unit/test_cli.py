@@ -163,7 +163,7 @@ PUBLISH = ("publish", "x.csv", "-x", "e", "-U", "amqp://h")
         (["publish", "x.txt", "-x", "e", "-U", "amqp://h"], "--format"),
         (["publish", "/none.csv", "-x", "e", "-U", "amqp://h"], "No such file"),
         (["publish", "x.csv", "-U", "amqp://h"], "--exchange"),
-        ([*PUBLISH, "--property", "message_id"], "NAME=COLUMN"),
+        ([*PUBLISH, "--property-column", "message_id"], "NAME=COLUMN"),
         ([*PUBLISH, "--rate", "0"], "--rate"),
         (["publish", "-", "--format", "csv", *PUBLISH[2:], "--resume", "p"], "can be read again"),
         (["publish", "FILE", "--format", "csv", *PUBLISH[2:], "--password-file", "/none"], "password file"),

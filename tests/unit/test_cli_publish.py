@@ -345,7 +345,9 @@ def test_a_row_that_cannot_be_sent_is_named_by_its_number_in_the_file(
     file.write_text("\n".join(lines))
     monkeypatch.setattr("rabbit_chx.publishing.Publisher.open", lambda _self: None)
     monkeypatch.setattr("rabbit_chx.publishing.Bulk.add_encoded", lambda *_: None)
-    error = run.refused("publish", file, "-x", "x", "-k", "k", "--header", "h", "-U", "amqp://127.0.0.1:1")
+    error = run.refused(
+        "publish", file, "-x", "x", "-k", "k", "--header-column", "h", "-U", "amqp://127.0.0.1:1"
+    )
     assert f"invalid {what} in row 7001: got {value!r}, expected " in error
 
 

@@ -22,7 +22,7 @@ def no_broker(monkeypatch):
 
 def test_without_pyspark_a_line_says_how_to_get_it(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    done = run("demo", "--spark")
+    done = run("demo", "--part", "spark")
     assert done.code == 0
     (line,) = done.out.splitlines()[1:]
     assert line.startswith("Skipped: pyspark is not installed: pip install 'rabbit-chx[spark]'")
@@ -33,7 +33,7 @@ def test_without_a_java_a_line_says_what_is_missing(run, monkeypatch):
         raise MissingDependency("there is no Java")
 
     monkeypatch.setattr(demo, "checked_java", absent)
-    done = run("demo", "--spark")
+    done = run("demo", "--part", "spark")
     assert done.code == 0
     assert done.out.splitlines()[1:] == ["Skipped: there is no Java"]
 
@@ -48,9 +48,9 @@ def test_without_a_broker_the_prediction_is_still_shown(run, monkeypatch):
 
 def test_a_part_that_fails_makes_the_exit_code(run, monkeypatch):
     monkeypatch.setattr(demo, "_spark_part", lambda release: 1)
-    assert run("demo", "--spark").code == 1
+    assert run("demo", "--part", "spark").code == 1
     assert run("demo").code == 1
-    assert run("demo", "--online").code == 0
+    assert run("demo", "--part", "broker").code == 0
 
 
 def test_differences_are_counted_message_by_message(capsys):

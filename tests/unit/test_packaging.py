@@ -331,7 +331,7 @@ def test_the_wheel_works_in_an_environment_without_any_extra(bare):
         ("rabbit-chx --help", "parity"),
         ("rabbit-chx --version", "."),
         ("rabbit-chx route customer-42 --queue q0 --queue q1 --queue q2=2 --explain", "customer-42"),
-        ("rabbit-chx demo --offline", "orders.3"),
+        ("rabbit-chx demo --part offline", "orders.3"),
         ("rabbit-chx publish --help", "--resume"),
         ("rabbit-chx apply --help", "FILE"),
     ],

@@ -32,14 +32,10 @@ def scaled(
     now = weights_of(topology, found)
     if to is not None:
         add, remove = max(0, to - len(now)), max(0, len(now) - to)
-    if isinstance(remove, int):
-        remove = tuple(map(str, now))[max(0, len(now) - remove) :]
-    gone = tuple(remove)
-    after = changed_weights(exchange, now, next_names(exchange, now, add), gone, {})
+    after = changed_weights(exchange, now, next_names(exchange, now, add), remove, {})
     if not after:
-        raise InvalidValue(
-            "queues to remove", ", ".join(gone), f"fewer than the {len(now)} queues of {exchange!r}"
-        )
+        gone = remove if isinstance(remove, int) else ", ".join(remove)
+        raise InvalidValue("queues to remove", gone, f"fewer than the {len(now)} queues of {exchange!r}")
     return _declared(_bound(topology, exchange, found.type, after), now, after)
 
 

@@ -59,7 +59,7 @@ def what_if(
     exchange: str,
     *,
     add: int | Sequence[str] = 0,
-    remove: Sequence[str] = (),
+    remove: int | Sequence[str] = (),
     weights: Mapping[str, int] | None = None,
     release: str | Release = NEWEST,
 ) -> tuple[Strategy, ...]:
@@ -69,7 +69,7 @@ def what_if(
         topology: the topology of the file.
         exchange: the exchange to change.
         add: the names or the number of new queues, which come last, with the most common weight.
-        remove: the queues to remove.
+        remove: the names of the queues to remove, or how many of the last ones.
         weights: the new weight of each queue to change.
         release: the release of the broker.
 
@@ -105,11 +105,13 @@ def changed_weights(
     exchange: str,
     now: Mapping[Destination, int],
     add: Sequence[str],
-    remove: Sequence[str],
+    remove: int | Sequence[str],
     weights: Mapping[str, int],
 ) -> dict[Destination, int]:
     """The destinations and weights after the change; a new weight does not change a destination's position."""
     by_name = {_name(destination): destination for destination in now}
+    if isinstance(remove, int):
+        remove = tuple(by_name)[max(0, len(by_name) - remove) :]
     for name in (*each(remove, "queues to remove", "names"), *weights):
         if name not in by_name:
             raise InvalidValue(

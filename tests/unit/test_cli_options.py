@@ -1,0 +1,47 @@
+"""An option means the same in every verb that has it, and every verb that takes a file takes it in the same way."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from tests.verbs import commands
+
+VERBS = commands()
+OPTIONS = sorted(
+    {name for verb in VERBS.values() for each in verb.params for name in each.opts if name[:2] == "--"}
+)
+DIFFERENT = {"--format": "the formats of rows (publish) and of topologies (export, import)"}
+"""Options that take other values in some verbs, and why."""
+
+
+def takes(option: click.Parameter) -> tuple[object, ...]:
+    """What the value of an option looks like."""
+    assert isinstance(option, click.Option)
+    kind = option.type
+    values = tuple(kind.choices) if isinstance(kind, click.Choice) else type(kind).__name__
+    return option.is_flag, option.metavar, values
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_takes_the_same_value_in_every_verb(name: str) -> None:
+    found = {
+        takes(each): verb for verb, command in VERBS.items() for each in command.params if name in each.opts
+    }
+    assert len(found) == 1 or name in DIFFERENT, found
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_has_the_same_short_name_in_every_verb(name: str) -> None:
+    found = {tuple(each.opts) for command in VERBS.values() for each in command.params if name in each.opts}
+    assert len(found) == 1, found
+
+
+def test_a_short_name_stands_for_one_option() -> None:
+    long: dict[str, set[str]] = {}
+    for command in VERBS.values():
+        for each in command.params:
+            for short in each.opts:
+                if len(short) == 2:
+                    long.setdefault(short, set()).add(each.opts[-1])
+    assert [short for short, names in long.items() if len(names) > 1] == []
