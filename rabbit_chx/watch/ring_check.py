@@ -12,6 +12,7 @@ from rabbit_chx.movement import moved, shares
 from rabbit_chx.partitioning import modulus_shares
 from rabbit_chx.ring import Destination, Ring, ToExchange
 from rabbit_chx.topology import Drift, InvalidValue, Observed, Release, Store, Topology, drift, reachable
+from rabbit_chx.topology.graph import alternates_of
 from rabbit_chx.topology.model import MODULUS_HASH
 from rabbit_chx.watch.snapshot import Problem, Snapshot
 
@@ -106,6 +107,8 @@ def check_ring(current: Snapshot, wanted: Topology | None) -> RingCheck:
     if target.exchange(exchange) is None:
         problems.append(Problem("exchange-missing", watched, "missing"))
     problems += (_problem(one, wanted) for one in drifts if one.kind in _NAMES)
+    if wanted is None and first.topology.exchange(exchange) is not None:
+        problems += _dead_ends(exchange, observed.topology, {each.where for each in problems})
     live = observed.rings.get(exchange)
     state = RingState(
         _status(problems, live),
@@ -145,6 +148,16 @@ def _since_first(
             same = Counter(before.runs) == Counter(now.runs)
             share = moved(before, now).share
             yield Drift("ring-order" if same else "ring", f"exchange {name!r}", "", misrouted=share)
+
+
+def _dead_ends(exchange: str, topology: Topology, known: set[str]) -> Iterator[Problem]:
+    """The exchanges that lose messages, even if they did so when the watch began; ``known`` are the places of other problems."""
+    behind = reachable(topology, [ToExchange(exchange)])
+    for name in sorted(each.name for each in behind if isinstance(each, ToExchange)):
+        leads = topology.bindings_from(name) or any(alternates_of(topology, name))
+        if not leads and not known & {f"exchange {name!r}", f"slot exchange {name!r}"}:
+            text = "leads to no queue: messages that reach it are lost"
+            yield Problem("queue-missing", f"exchange {name!r}", text)
 
 
 def _problem(one: Drift, wanted: Topology | None) -> Problem:

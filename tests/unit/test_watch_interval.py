@@ -21,7 +21,7 @@ from rabbit_chx.topology import (
 )
 from rabbit_chx.topology.planning.what_if import assume_applied
 from rabbit_chx.watch import Problem, QueueState, Snapshot, compare
-from rabbit_chx.watch.ring_check import _NAMES
+from rabbit_chx.watch.ring_check import _NAMES, check_ring
 from rabbit_chx.watch.snapshot import PROBLEMS
 
 QUEUES = ("q0", "q1", "q2", "q3")
@@ -160,6 +160,16 @@ CASES = {
     "uneven by chance": (FILE, EVEN | {"q3": 1150}, set()),
     "hot, but too few messages": (FILE, {"q0": 0, "q1": 0, "q2": 0, "q3": 90}, set()),
 }
+
+
+def test_an_exchange_that_led_nowhere_when_the_watch_began_is_a_problem() -> None:
+    slots = [Exchange(name, X.type) for name in ("s0", "s1", "s2")]
+    slots[2] = replace(slots[2], arguments={"alternate-exchange": "amq.fanout"})
+    to_slots = [Binding("orders", ToExchange(each.name), "1") for each in slots]
+    lost = Topology("/", (X, *slots), (Queue("q0"),), (*to_slots, Binding("s0", "q0", "1")))
+    observed = assume_applied(lost)
+    (found,) = check_ring(snapshot(0.0, observed, observed), None).problems
+    assert (found.name, found.where) == ("queue-missing", "exchange 's1'")
 
 
 @pytest.mark.parametrize(
