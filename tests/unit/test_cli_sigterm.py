@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,6 @@ from tests.verbs import ORDERS, SLOTS, commands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 BROKER = {
     "plan": ["FILE"],
@@ -88,8 +88,13 @@ def opened_for_writing(fifo: str, reader: subprocess.Popen[bytes]) -> Iterator[N
             descriptors.append(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
         return bool(descriptors)
 
-    wait_until(opened, "the verb reads its input", 60)
+    def sleeping() -> bool:
+        return Path(f"/proc/{reader.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+    wait_until(opened, "the verb opens its input", 60)
     try:
+        # A signal between two system calls would not interrupt the second one, which waits for input.
+        wait_until(sleeping, "the verb reads its input", 60)
         yield
     finally:
         os.close(*descriptors)
