@@ -163,11 +163,10 @@ def test_the_commands_of_the_readme_declare_check_publish_compare_and_draw(broke
     assert "orders.3" in (here / "report.html").read_text()
 
 
-def test_the_broker_for_tests_of_the_readme_starts(capsys) -> None:
-    (block,) = [block for _, block in fenced(README, "python") if "Broker(" in block]
+def test_the_broker_of_the_testing_guide_starts(capsys) -> None:
     try:
         available("4.3")
     except CannotSupply as reason:
         pytest.skip(str(reason))
-    exec(block, {})
+    exec(marked("testing.md", "test_the_broker_of_the_testing_guide_starts"), {})
     assert capsys.readouterr().out.strip() == "[]"

@@ -72,9 +72,9 @@ def test_readme_block_runs_and_its_answers_are_true(block: str) -> None:
 
 
 def test_the_readme_has_blocks_and_answers() -> None:
-    assert len(BLOCKS) >= 4
+    assert len(BLOCKS) >= 3
     assert sum("# ->" in block for _, block in BLOCKS) >= 1
-    assert len(README.splitlines()) <= 180
+    assert len(README.split()) <= 900
 
 
 def test_the_first_screen_of_the_readme_has_code_the_two_commands_and_the_releases() -> None:
