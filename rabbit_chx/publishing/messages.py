@@ -59,6 +59,9 @@ class Totals:
     unknown: int = 0
     unsent: int = 0
     pending: int = 0
+    duplicates: int = 0
+    """Of the confirmed: messages of a `StreamPublisher` that the broker dropped, because the stream already had their publishing ids
+    under this name; not an outcome."""
     resent: int = 0
     """How often a message was sent again, after a nack, a return or a lost connection; not an outcome."""
     bytes: int = 0

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Final, Self, Unpack
 
 from rabbit_chx.broker.credentials import Credentials
@@ -85,7 +85,9 @@ class StreamPublisher:
             timeout=timeouts.connect,
         )
         self._link = Link("StreamPublisher", opening)
-        self._number = self._last = 0
+        self._number = 0
+        self._stored = self._sent = 0
+        """The last publishing id that the stream had for this name before the unconfirmed messages, and the last id sent since `open`."""
         self._waiting: dict[int, bytes] = {}
         self._totals = Totals()
         self._give_up_at = math.inf
@@ -101,9 +103,10 @@ class StreamPublisher:
         if not self._link.open():
             return
         self._waiting, self._totals, self._give_up_at = {}, Totals(connections=1), math.inf
+        self._sent = 0
         try:
             self._number = self._link.connection.declare_publisher(self.stream, self.name)
-            self._last = self.sequence()
+            self._stored = self.sequence()
         except BaseException:
             self._link.close()
             raise
@@ -205,7 +208,7 @@ class StreamPublisher:
         """Publish encoded AMQP 1.0 messages as `publish_many` does. The broker stores the bytes unchanged: see `encode_messages`."""
         if first_id is not None and first_id < 1:
             raise InvalidValue("first publishing id", first_id, "an integer from 1 on")
-        first = self._last + 1 if first_id is None else first_id
+        first = max(self._stored, self._sent) + 1 if first_id is None else first_id
         sent = self._totals.published
         self.add_encoded(enumerate(messages, first))
         self.flush()
@@ -216,7 +219,7 @@ class StreamPublisher:
 
         Args:
             messages: pairs of an increasing publishing id and a message. With a name, the broker drops a message
-                whose id is not higher than the last id under this name.
+                whose id is not higher than the last id under this name; `totals` counts it as confirmed and in ``duplicates``.
 
         Raises:
             StreamUnavailable: as for `publish_many`.
@@ -225,10 +228,9 @@ class StreamPublisher:
         rest = iter(messages)
         while lot := list(islice(rest, _LOT)):
             entries = dict(lot)
-            if len(entries) < len(lot):
-                raise InvalidValue("publishing ids", "one id for several messages", "increasing ids")
-            # Before publishing: if that fails, the broker may have these ids, so other messages must not reuse them.
-            self._last = max(self._last, *entries)
+            if len(entries) < len(lot) or any(after < before for before, after in pairwise(entries)):
+                raise InvalidValue("publishing ids", _shown(number for number, _ in lot), "increasing ids")
+            self._begin(next(iter(entries)), lot[-1][0])
             self._waiting |= entries
             self._count(published=len(entries), bytes=sum(map(len, entries.values())))
             try:
@@ -237,6 +239,14 @@ class StreamPublisher:
                 self._resume(error)
             self._settle(_WINDOW)
             connection = self._link.connection
+
+    def _begin(self, first: int, last: int) -> None:
+        """Note that messages with these ids are sent. Ids that were sent before wait until it is known what the stream has of them."""
+        if first <= self._sent:
+            self._settle(0)
+            self._stored = self.sequence()
+        # Before publishing: if that fails, the broker may have these ids, so other messages must not reuse them.
+        self._sent = max(self._sent, last)
 
     def flush(self) -> None:
         """Wait until all messages are confirmed.
@@ -265,10 +275,11 @@ class StreamPublisher:
                     for number in outcome.codes:
                         self._waiting.pop(number, None)
                 raise error
-            before = len(self._waiting)
-            for number in outcome.publishing_ids:
-                self._waiting.pop(number, None)
-            self._count(confirmed=before - len(self._waiting))
+            done = [
+                number for number in outcome.publishing_ids if self._waiting.pop(number, None) is not None
+            ]
+            dropped = sum(number <= self._stored for number in done)
+            self._count(confirmed=len(done), duplicates=dropped)
             if len(self._waiting) <= most:
                 return
             if time.monotonic() > self._give_up_at:
@@ -315,3 +326,8 @@ class StreamPublisher:
     def _count(self, **more: int) -> None:
         counts = {name: getattr(self._totals, name) + number for name, number in more.items()}
         self._totals = replace(self._totals, **counts)
+
+
+def _shown(numbers: Iterable[int]) -> str:
+    """The first ids that do not increase."""
+    return next(f"{after} after {before}" for before, after in pairwise(numbers) if after <= before)

@@ -1,18 +1,19 @@
-"""Read a range of offsets from a stream: each message once and in order, even if the connection is lost.
+"""Read a range of offsets from a stream, or follow it: each message once and in order, even if the connection is lost.
 
     with StreamReader("rabbitmq-stream://user:password@host", "events") as reader:
         bounds = reader.bounds()
         for batch in reader.read(bounds.first, bounds.end):
             print(batch.num_rows)
 
-`read` yields Arrow batches, `messages` single messages.
+`read` yields Arrow batches, `messages` single messages; `follow` goes on at the end of the stream.
 """
 
 from __future__ import annotations
 
+import math
 import ssl
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -39,6 +40,10 @@ _CREDIT: Final = 50
 """Chunks that the broker may send ahead. Socket buffers hold them until the reader takes them."""
 _QUIET: Final = 0.05
 """Seconds without a chunk before the reader checks for another one; each check doubles them."""
+_TICK: Final = 0.2
+"""Seconds between two checks for `StreamReader.stop` at the end of a stream."""
+_CHECK: Final = 5.0
+"""Seconds at the end of a stream without a chunk, after which the reader asks the broker for one."""
 _PAUSE: Final = 0.1
 """Seconds between two attempts."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -109,6 +114,7 @@ class StreamReader:
         self._link = Link("StreamReader", opening)
         self._range: object = None
         """The range that began last. Chunks of earlier ones are lost, because ranges share the connection."""
+        self._stopped = False
 
     def open(self) -> None:
         """Connect to a node with the stream.
@@ -116,7 +122,8 @@ class StreamReader:
         Raises:
             StreamUnavailable: the connection did not open, or the stream does not exist.
         """
-        self._link.open()
+        if self._link.open():
+            self._stopped = False
 
     def __enter__(self) -> Self:
         self.open()
@@ -170,8 +177,51 @@ class StreamReader:
 
     def messages(self, start: int, end: int) -> Iterator[tuple[int, StreamMessage]]:
         """Yield each message with ``start <= offset < end`` and its offset. Unlike `read`, this does not need pyarrow."""
+        return self._messages(self.chunks(start, end), start, end)
+
+    def follow(self, start: int, *, timeout: float | None = None) -> Iterator[tuple[int, StreamMessage]]:
+        """Yield the messages from an offset on, and wait for new ones at the end of the stream. `stop` ends the iterator.
+
+        Args:
+            start: the first offset, such as ``reader.bounds().end`` for new messages only, or ``reader.offset_at(time)``.
+            timeout: end the iterator when no message has arrived for this many seconds; None waits forever.
+
+        Raises:
+            InvalidValue: a range of this reader has begun since.
+            StreamUnavailable: as for `read`.
+        """
+        if not (isinstance(start, int) and start >= 0):
+            raise InvalidValue("start of follow", start, "an offset, from 0 on")
+        if timeout is not None and not timeout >= 0:
+            raise InvalidValue("timeout of follow", timeout, "seconds, from 0 on, or None")
+        return self._followed(start, math.inf if timeout is None else timeout)
+
+    def stop(self) -> None:
+        """End `follow` within a fraction of a second, until the next `open`. Any thread and any signal handler may call it."""
+        self._stopped = True
+
+    def _followed(self, start: int, timeout: float) -> Iterator[tuple[int, StreamMessage]]:
+        for each in self._messages(self._new_chunks(start, timeout), start, math.inf):
+            yield each
+            if self._stopped:
+                return
+
+    def _new_chunks(self, start: int, timeout: float) -> Iterator[Chunk]:
+        since = time.monotonic()
+        for chunk in self._arriving(start, math.inf):
+            if self._stopped:
+                return
+            if chunk is not None:
+                yield chunk
+                since = time.monotonic()
+            elif time.monotonic() - since > timeout:
+                return
+
+    def _messages(
+        self, chunks: Iterable[Chunk], start: int, end: float
+    ) -> Iterator[tuple[int, StreamMessage]]:
         limit = self._max_batch_bytes
-        for piece in (piece for chunk in self.chunks(start, end) for piece in pieces_of(chunk, limit)):
+        for piece in (piece for chunk in chunks for piece in pieces_of(chunk, limit)):
             if piece.end <= start or piece.first_offset >= end:
                 continue
             for offset, stored in enumerate(records_of(piece, max_batch_bytes=limit), piece.first_offset):
@@ -183,20 +233,32 @@ class StreamReader:
         """Yield the chunks with messages of a range. The first and the last chunk may have other messages, too."""
         if not (isinstance(start, int) and isinstance(end, int) and 0 <= start <= end):
             raise InvalidValue("range of offsets", (start, end), "two integers with 0 <= start <= end")
-        at, since = start, time.monotonic()
+        for chunk in self._arriving(start, end):
+            if chunk is not None:
+                yield chunk
+
+    def _arriving(self, start: int, end: float) -> Iterator[Chunk | None]:
+        """Yield the chunks of a range over one connection after the other. Without an end, yield None whenever there is no more."""
+        at, failing_since, follows = start, math.inf, end == math.inf
         this = self._range = object()
         while at < end:
             try:
                 for chunk in self._chunks(at, end):
+                    if chunk is None and not follows:
+                        return
                     yield chunk
-                    if self._range is not this and chunk.end < end:
-                        raise _taken_over(chunk.end, end)
-                    at, since = chunk.end, time.monotonic()
+                    ends = at if chunk is None else chunk.end
+                    if self._range is not this and ends < end:
+                        raise _taken_over(ends, end)
+                    at, failing_since = ends, math.inf
             except StreamUnavailable as error:
-                if error.permanent or time.monotonic() - since > self._timeouts.reconnect:
+                failing_since = min(failing_since, time.monotonic())
+                if error.permanent or time.monotonic() - failing_since > self._timeouts.reconnect:
                     raise
             else:
                 return
+            if follows:
+                yield None
             self._link.connection.close()
             time.sleep(_PAUSE)
 
@@ -204,13 +266,16 @@ class StreamReader:
         connection = self._link.connection
         return connection if connection.is_open else self._link.replace()
 
-    def _chunks(self, start: int, end: int) -> Iterator[Chunk]:
-        """Yield the chunks of a range over one connection."""
+    def _chunks(self, start: int, end: float) -> Iterator[Chunk | None]:
+        """Yield the chunks of a range over one connection, and None whenever the stream has no more."""
         connection = self._connected()
-        self._check_range(start, end)
+        self._check_range(start, start if end == math.inf else end)
         subscription = connection.subscribe(self.stream, OffsetSpec.offset(start), credit=self._credit)
         try:
             for expected, chunk in self._delivered(connection, subscription, start):
+                if chunk is None:
+                    yield None
+                    continue
                 if chunk.first_offset > expected:  # a gap, or retention
                     self._check_first(expected, bounds(connection, self.stream))
                 if chunk.first_offset >= end:
@@ -226,10 +291,10 @@ class StreamReader:
 
     def _delivered(
         self, connection: StreamConnection, subscription: int, start: int
-    ) -> Iterator[tuple[int, Chunk]]:
-        """Yield the chunks of a subscription until the end of the stream, each with the expected first offset."""
+    ) -> Iterator[tuple[int, Chunk | None]]:
+        """Yield the chunks of a subscription, each with the expected first offset, and None for a chunk at the end of the stream."""
         at, owed, lot = start, 0, max(self._credit // 4, 1)
-        quiet, waited = _QUIET, 0.0
+        quiet, waited, at_end_until = _QUIET, 0.0, 0.0
         while waited <= self._timeouts.connect:
             for number, data in connection.chunks(quiet):
                 if number != subscription:
@@ -237,26 +302,36 @@ class StreamReader:
                 chunk = parse_chunk(data, self.stream)
                 yield at, chunk
                 at, owed = max(at, chunk.end), owed + 1
-                quiet, waited = _QUIET, 0.0
+                quiet, waited, at_end_until = _QUIET, 0.0, 0.0
                 if owed == lot:
                     connection.credit(subscription, lot)
                     owed = 0
-            following = first_chunk(connection, self.stream, OffsetSpec.offset(at))
-            if following is None:
-                return
-            if (
-                following.first_offset > at
-            ):  # the broker may not notice that retention removed the segment that it reads
-                self._check_first(at, bounds(connection, self.stream))
-            waited += quiet
-            quiet *= 2
+            if time.monotonic() < at_end_until:
+                yield at, None
+            elif self._has_more(connection, at):
+                waited += quiet
+                quiet *= 2
+            else:
+                yield at, None
+                quiet, waited, at_end_until = _TICK, 0.0, time.monotonic() + _CHECK
         raise StreamUnavailable(
             f"the broker sent no chunk of stream {self.stream!r} for {waited:.0f} seconds; the next offset is {at}",
             "lost",
             self.stream,
         )
 
-    def _check_range(self, start: int, end: int) -> None:
+    def _has_more(self, connection: StreamConnection, at: int) -> bool:
+        """Whether the stream has a chunk at or after an offset."""
+        following = first_chunk(connection, self.stream, OffsetSpec.offset(at))
+        if following is None:
+            return False
+        if (
+            following.first_offset > at
+        ):  # the broker may not notice that retention removed the segment that it reads
+            self._check_first(at, bounds(connection, self.stream))
+        return True
+
+    def _check_range(self, start: int, end: float) -> None:
         """Check that the stream has a range; wait if the node lags behind the one that reported the end."""
         deadline = time.monotonic() + self._timeouts.connect
         while (found := self.bounds()).end < end:
@@ -284,10 +359,10 @@ class StreamReader:
             )
 
 
-def _taken_over(at: int, end: int) -> InvalidValue:
+def _taken_over(at: int, end: float) -> InvalidValue:
     return InvalidValue(
         "use of StreamReader",
-        f"offsets {at} to {end} of a range after another range began",
+        f"offsets {at} {'and later' if end == math.inf else f'to {end}'} of a range after another range began",
         "one range at a time",
         "Open a StreamReader for each range",
     )

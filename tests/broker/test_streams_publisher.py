@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -165,3 +166,35 @@ def test_a_forked_child_refuses_what_its_parent_has_opened_and_opens_its_own(str
         publisher.publish(b"after")
         assert connection.metadata([stream])[stream].exists
     assert bodies(stream_url, stream) == [b"one", b"two", b"child", b"after"]
+
+
+def test_the_totals_count_what_the_broker_drops_as_a_duplicate(stream_url, stream):
+    with StreamPublisher(stream_url, stream, name="job") as publisher:
+        publisher.publish_many([b"a", b"b"], first_id=1)
+        publisher.publish_many([b"c", b"d"], first_id=2)
+        assert (publisher.totals.confirmed, publisher.totals.duplicates) == (4, 1)
+        publisher.add_encoded([(7, b"e")])
+        publisher.add_encoded([(6, b"f"), (7, b"g"), (8, b"h")])
+        publisher.flush()
+        assert (publisher.totals.confirmed, publisher.totals.duplicates) == (8, 3)
+    with StreamPublisher(stream_url, stream, name="job") as publisher:
+        publisher.publish_many([b"i", b"j"], first_id=8)
+        assert (publisher.totals.confirmed, publisher.totals.duplicates) == (2, 1)
+    with StreamPublisher(stream_url, stream) as publisher:
+        for _ in range(2):
+            publisher.publish_many([b"k"], first_id=1)
+        assert (publisher.totals.confirmed, publisher.totals.duplicates) == (2, 0)
+    with StreamReader(stream_url, stream) as reader:
+        found = reader.bounds()
+        assert len(list(reader.messages(found.first, found.end))) == 8
+
+
+def test_threads_that_share_a_publisher_get_errors_and_corrupt_nothing(stream_url, stream):
+    with StreamPublisher(stream_url, stream) as publisher, ThreadPoolExecutor(4) as pool:
+        others = [pool.submit(publisher.publish, b"other") for _ in range(40)]
+        for number in range(200):
+            publisher.publish(b"%d" % number)
+        for other in others:
+            with pytest.raises(InvalidValue, match="use of StreamPublisher: got 'a call in a second thread'"):
+                other.result()
+    assert bodies(stream_url, stream) == [b"%d" % number for number in range(200)]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import threading
 import time
 from datetime import UTC, datetime
 
@@ -10,7 +14,7 @@ import pytest
 from rabbit_chx import InvalidValue
 from rabbit_chx.streams import Bounds, StreamReader, Timeouts, bounds, connect, sub_batch
 from tests.broker.privileges import release_of
-from tests.broker.stream_scene import a_stream, fill, message, refused, settle
+from tests.broker.stream_scene import SECONDS, a_stream, fill, message, refused, settle
 from tests.faults.load import wait_until
 
 pytestmark = [pytest.mark.broker]
@@ -188,3 +192,77 @@ def test_no_message_is_lost_or_repeated_when_connections_are_lost(broker, stream
             if offset in (15, 120):
                 broker.ctl("close_all_connections", "closed by the operator")
         assert found == list(range(200))
+
+
+def test_following_goes_on_at_the_end_and_ends_when_stopped(stream_url, stream_connection, stream):
+    fill(stream_connection, stream, range(10))
+    with StreamReader(stream_url, stream) as reader:
+        following = reader.follow(5)
+        assert [next(following)[0] for _ in range(5)] == [5, 6, 7, 8, 9]
+        writer = threading.Timer(0.5, fill_elsewhere, [stream_url, stream, range(10, 30)])
+        writer.start()
+        assert [int(next(following)[1].body[:10]) for _ in range(15)] == list(range(10, 25))
+        threading.Timer(0.5, reader.stop).start()
+        assert [offset for offset, _ in following][-1:] in ([], [29])
+        assert list(reader.follow(0)) == []
+        reader.close()
+        reader.open()
+        assert [offset for offset, _ in reader.follow(27, timeout=0)] == [27, 28, 29]
+
+
+def fill_elsewhere(url, stream, numbers):
+    with connect(url) as connection:
+        fill(connection, stream, numbers)
+
+
+def test_following_replaces_lost_connections_while_the_stream_is_quiet(broker, stream_url, stream):
+    fill_elsewhere(stream_url, stream, range(5))
+    with StreamReader(stream_url, stream, timeouts=Timeouts(reconnect=10)) as reader:
+        following = reader.follow(0)
+        found = [next(following)[0] for _ in range(5)]
+        for first in (5, 10):
+            broker.ctl("close_all_connections", "closed by the operator")
+            fill_elsewhere(stream_url, stream, range(first, first + 5))
+            found += [next(following)[0] for _ in range(5)]
+        reader.stop()
+    assert found == list(range(15))
+
+
+def test_following_a_deleted_stream_or_from_beyond_the_end_is_an_error(stream_url, stream_connection, stream):
+    with StreamReader(stream_url, stream, timeouts=Timeouts(connect=0.5)) as reader:
+        with refused("beyond the end"):
+            next(reader.follow(7))
+        for start in (-1, 0.5):
+            with pytest.raises(InvalidValue, match="invalid start of follow"):
+                reader.follow(start)
+        with pytest.raises(InvalidValue, match="invalid timeout of follow"):
+            reader.follow(0, timeout=-1)
+        following = reader.follow(0, timeout=SECONDS)
+        stream_connection.delete(stream)
+        with refused("no such stream"):
+            next(following)
+
+
+FOLLOW = """
+import sys
+from rabbit_chx.streams import StreamReader
+with StreamReader(sys.argv[1], sys.argv[2]) as reader:
+    for offset, message in reader.follow(0):
+        print(offset, flush=True)
+"""
+
+
+def test_following_ends_with_ctrl_c(broker, stream_connection, stream):
+    fill(stream_connection, stream, range(1))
+    program = subprocess.Popen(
+        [sys.executable, "-c", FOLLOW, broker.stream_url, stream],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdout.readline() == "0\n"
+    program.send_signal(signal.SIGINT)
+    out, err = program.communicate(timeout=SECONDS)
+    assert (program.returncode, out) == (-signal.SIGINT, "")
+    assert err.count("Traceback") == 1, err
+    assert err.rstrip().endswith("KeyboardInterrupt")
