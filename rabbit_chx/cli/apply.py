@@ -69,7 +69,7 @@ def apply(
     def apply_one(wanted: Topology) -> int:
         observed = read_and_print(live, wanted, verbose=verbose)
         made = planned(wanted, observed, live, output, verbose=verbose, **options)
-        warn_of_older_file(wanted, made)
+        warn_of_older_file(wanted, made, observed)
         warn_of_stranding(live, made, observed)
         # The plan repairs or refuses problems of the broker; the file itself must have no errors.
         if not made.refusals and all(finding.severity != "error" for finding in lint(wanted)):

@@ -21,7 +21,7 @@ from rabbit_chx.topology.checks.lint_rules import Finding
 from rabbit_chx.topology.model import Observed, RingSource, Topology
 from rabbit_chx.topology.planning.drain_order import drain_first_in, drain_stages
 from rabbit_chx.topology.planning.left_behind import left_behind
-from rabbit_chx.topology.planning.steps import Plan, RingChange, Strategy, Unbind
+from rabbit_chx.topology.planning.steps import Bind, DeclareQueue, Plan, RingChange, Strategy, Unbind
 
 _MOST_ORDERS: Final = 5
 _SOURCES: Final[dict[RingSource, str]] = {
@@ -102,18 +102,22 @@ def warn_of_stranding(live: BrokerAccess, plan: Plan, observed: Observed) -> Non
             )
 
 
-def warn_of_older_file(wanted: Topology, plan: Plan) -> None:
-    """Say that queues which a plan unbinds may be missing in the file because it is older than the broker."""
+def warn_of_older_file(wanted: Topology, plan: Plan, observed: Observed) -> None:
+    """Say that a plan may undo what `scale` did: the queues of the file and the broker differ, and the file may be older."""
     named = {each.destination for each in wanted.expanded().bindings}
     named |= {queue for slots in wanted.slots for queue in slots.queues}
     unbound = {step.binding.destination for step in plan.steps if isinstance(step, Unbind)}
     gone = sorted(each for each in unbound - named if isinstance(each, str))
-    if gone:
-        notice(
-            "Note",
-            f"only the broker has {listed(gone)}: if `scale` added them, the file is older than the broker, and "
-            "`rabbit-chx scale FILE --write` writes them into it",
-        )
+    declared = {step.queue.name for step in plan.steps if isinstance(step, DeclareQueue)}
+    binds = [step.binding for step in plan.steps if isinstance(step, Bind)]
+    new = {each.destination for each in binds if observed.topology.bindings_from(each.source)} & declared
+    for where, queues, what in (("broker", gone, "added"), ("file", sorted(map(str, new)), "removed")):
+        if queues:
+            notice(
+                "Note",
+                f"only the {where} has {listed(queues)}: if `scale` {what} them, the file is older than the broker, and "
+                "`rabbit-chx scale FILE --write` writes the broker's queues into it",
+            )
 
 
 def print_plan(plan: Plan, output: str, *, verbose: bool = False, held: bool = False) -> None:

@@ -162,7 +162,7 @@ def plan(
             observed = read_and_print(live, wanted, verbose=verbose)
         made = planned(wanted, observed, None if against else live, output, verbose=verbose, **options)
         if not against:
-            warn_of_older_file(wanted, made)
+            warn_of_older_file(wanted, made, observed)
             warn_of_stranding(live, made, observed)
         return Exit.FAILED if made.refusals else Exit.DIFFERENT if made.differs else Exit.FINE
 

@@ -115,6 +115,25 @@ def test_a_file_that_is_older_than_the_broker_gets_its_queues(file, run, monkeyp
     assert "has these queues already" in run("scale", file, "--write").err
 
 
+def test_a_file_with_queues_that_scale_removed_is_older_than_the_broker(
+    file, run, monkeypatch, tmp_path
+) -> None:
+    fewer = scaled(scaled(load(file), "ring", to=3), "slots", to=2)
+    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(fewer))
+    gone = "queues 'r.3', 's.2', 's.3': if `scale` removed them, the file is older than the broker"
+    for verb in (("plan", file), ("apply", file, "--dry-run")):
+        assert f"only the file has {gone}" in run(*verb).err
+    (tmp_path / "keys").write_text("a\nb\n")
+    found = run("rebalance", file, "-x", "slots", "--keys", tmp_path / "keys")
+    assert (found.code, found.out) == (64, "")
+    assert "no slot with queue 's.2'" in found.err
+    assert "The file may be older than the broker: `rabbit-chx scale FILE --write`" in found.err
+    assert run("scale", file, "--write").code == 0
+    found = run("plan", file)
+    assert found.code == 0
+    assert "only the" not in found.err
+
+
 def test_a_file_with_comments_is_not_written_but_the_changes_are_shown(file, run, monkeypatch) -> None:
     more = scaled(load(file), "ring", to=3)
     text = "# ours\n" + Path(file).read_text()

@@ -91,11 +91,14 @@ def _restart_message(ring: Ring, share: float, *, order_known: bool) -> str:
             f"the next restart sorts the ring, which moves {share:.1%} of the keys. Sort the destinations in the file "
             f"(by weight as text, then by name), {slots}"
         )
-    moves = f", {share:.1%} of the keys would move" if share else " it is the same"
+    moves, order = (
+        (f"; in sorted order, {share:.1%} of the keys move", "and sort the destinations in the file, ")
+        if share
+        else ("", "")
+    )
     return (
-        f"RabbitMQ {ring.release} on Mnesia rebuilds the ring nearly sorted at boot, in an unpredictable order; sorted "
-        f"completely{moves}. Set default_worker_pool_size = 1 in rabbitmq.conf and sort "
-        f"the destinations in the file, {slots}"
+        f"RabbitMQ {ring.release} on Mnesia rebuilds the ring at boot in an unpredictable order{moves}. Set "
+        f"default_worker_pool_size = 1 in rabbitmq.conf {order}{slots}"
     )
 
 

@@ -313,7 +313,8 @@ def _restart_notes(part: Part, request: Request) -> Iterator[str]:
         yield f"RabbitMQ {observed.release} on Khepri keeps the order of its rings over a restart"
         return
     for name, ring in rings.items():
-        yield f"exchange {name!r}: {_after_restart(ring, observed.worker_pool_size)}"
+        if after := _after_restart(ring, observed.worker_pool_size):
+            yield f"exchange {name!r}: {after}"
 
 
 def _after(exchange: str, part: Part, request: Request) -> Ring:
@@ -327,14 +328,11 @@ def _after(exchange: str, part: Part, request: Request) -> Ring:
 
 
 def _after_restart(ring: Ring, worker_pool_size: int | None) -> str:
+    """The effect on one ring; empty if it is unpredictable, since lint warns of that."""
     release = ring.release
     after = ring.after_restart(worker_pool_size=worker_pool_size)
     if after.runs is None or ring.runs is None:
-        return (
-            f"RabbitMQ {release} on Mnesia rebuilds the ring in an unpredictable order when the node boots, so keys "
-            "move: set default_worker_pool_size = 1 (the order is then sorted), use slots under an x-modulus-hash "
-            "exchange, or migrate to Khepri"
-        )
+        return ""
     share = moved(ring, after).share
     if not share:
         return f"RabbitMQ {release} on Mnesia with one worker rebuilds exactly this ring when the node boots"

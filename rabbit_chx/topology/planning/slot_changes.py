@@ -87,7 +87,8 @@ def queue_of_slots(slots: Slots, observed: Observed) -> dict[str, str]:
         found[slot] = str(queues.pop())
     for queue in slots.queues:
         if queue not in found.values():
-            raise _unfinished(slots, f"no slot with queue {queue!r}")
+            older = observed.topology.queue(queue) is None  # `scale` deletes the queues that it removes
+            raise _unfinished(slots, f"no slot with queue {queue!r}", older=older)
     return found
 
 

@@ -256,6 +256,11 @@ MNESIA = {"release": Release.parse("4.0")}
     ("queues", "observed", "parts"),
     [
         ("ba", Observed(**MNESIA), ("100.0% of the keys", "default_worker_pool_size")),
+        (
+            "ab",
+            Observed(**MNESIA),
+            ("unpredictable order. Set default_worker_pool_size = 1 in rabbitmq.conf or",),
+        ),
         ("ba", Observed(**MNESIA, worker_pool_size=1), ("moves 100.0% of the keys",)),
         ("ab", Observed(**MNESIA, worker_pool_size=1), None),
         ("ba", Observed(**MNESIA, rings={"orders": UNKNOWN}), None),
