@@ -194,6 +194,11 @@ class Release:
         return self._version >= (4, 3, 0)
 
     @property
+    def has_stream_groups(self) -> bool:
+        """3.11 introduced single active consumers of streams; groups support them from 3.13 on."""
+        return self._version >= (3, 13, 0)
+
+    @property
     def lists_stream_commands(self) -> bool:
         """From 3.11 on, a broker lists the commands of the stream protocol that it supports."""
         return self._version >= (3, 11, 0)

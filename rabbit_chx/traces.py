@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 from rabbit_chx.message import Message
+
+_M = TypeVar("_M", bound=Message)
 
 
 def _installed() -> bool:
@@ -34,13 +36,13 @@ def context_headers() -> Callable[[], dict[str, str]] | None:
     return headers
 
 
-def in_spans(handler: Callable[[Message], object], group: str) -> Callable[[Message], object]:
+def in_spans(handler: Callable[[_M], object], group: str) -> Callable[[_M], object]:
     """Return a function that calls the handler in a consumer span; without the extra, the handler itself."""
     if not _installed():
         return handler
     span = _spans(group)
 
-    def call(message: Message) -> object:
+    def call(message: _M) -> object:
         with span(message):
             return handler(message)
 
@@ -48,14 +50,14 @@ def in_spans(handler: Callable[[Message], object], group: str) -> Callable[[Mess
 
 
 def in_async_spans(
-    handler: Callable[[Message], Awaitable[object]], group: str
-) -> Callable[[Message], Awaitable[object]]:
+    handler: Callable[[_M], Awaitable[object]], group: str
+) -> Callable[[_M], Awaitable[object]]:
     """Return a coroutine function that awaits the handler in a consumer span; without the extra, the handler itself."""
     if not _installed():
         return handler
     span = _spans(group)
 
-    async def call(message: Message) -> object:
+    async def call(message: _M) -> object:
         with span(message):
             return await handler(message)
 

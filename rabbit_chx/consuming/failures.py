@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rabbit_chx.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from rabbit_chx.consuming.messages import Delivery
+    from rabbit_chx.message import Message
 
 PARKED: Final = "x-rabbit-chx-parked-"
 """The prefix of the headers that a parked message gets."""
@@ -44,7 +44,7 @@ class RetryAfter(Exception):
         return f"the handler asked for another attempt after {self.seconds:g} s"
 
 
-def origin_of(message: Delivery, group: str, error: BaseException) -> dict[str, Any]:
+def origin_of(message: Message, group: str, error: BaseException) -> dict[str, Any]:
     """The headers of a parked message: where it came from, and why it was parked."""
     return {
         EXCHANGE: message.exchange,

@@ -15,14 +15,11 @@ consumer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import wait
-from contextlib import nullcontext
+from functools import partial
 
-from rabbit_chx.consuming.member.member import started
-from rabbit_chx.consuming.member.signals import stopped_by_signals
 from rabbit_chx.consuming.member.workers import Workers
 from rabbit_chx.consuming.options import Options
-from rabbit_chx.consuming.settings import check_handler
+from rabbit_chx.consuming.retries import check_handler
 from rabbit_chx.message import Message
 from rabbit_chx.traces import in_spans
 
@@ -80,13 +77,4 @@ class Group(Options):
             Exception: the handler's error, with ``on_failure="stop"``.
         """
         check_handler(handler, coroutine=False)
-        member = self._new_member(Workers, in_spans(handler, self._settings.name))
-        try:
-            with stopped_by_signals(member.stop) if signals else nullcontext():
-                outcome = started(member)
-                while not outcome.done():
-                    wait([outcome], timeout=1.0)
-        finally:
-            member.stop()
-            self._member = None
-        outcome.result()
+        self._run(partial(self._new_member, Workers, in_spans(handler, self._settings.name)), signals=signals)

@@ -74,24 +74,29 @@ class Delivery(Message):
         """Whether the message may have the header that the broker adds to messages of a stream."""
         return _OF_STREAM in self.encoded
 
-    def copied_properties(self, added: Mapping[str, Any], without: tuple[str, ...] = ()) -> dict[str, Any]:
-        """The properties of a copy for one place, as the client library has decoded them, with other headers.
 
-        Args:
-            added: headers that are added.
-            without: beginnings of the names of headers that are left out.
+def copied_properties(
+    message: Message, added: Mapping[str, Any], without: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The properties of a copy of a message for one place, as the client library has decoded them, with other headers.
 
-        The broker would refuse a ``user_id`` other than the member's, drop the copy after its ``expiration``, and send it
-        to the queues in CC and BCC as well.
-        """
-        copied = {name: self._properties.get(name) for name in _COPIED}
-        given = {name: value for name, value in copied.items() if value is not None}
-        headers = {
-            name: value
-            for name, value in self.headers.items()
-            if name not in _SENDER_SELECTED and not name.startswith(without)
-        }
-        return {**given, "headers": {**headers, **added}, "delivery_mode": 2}
+    Args:
+        message: from a queue or a stream.
+        added: headers that are added.
+        without: beginnings of the names of headers that are left out.
+
+    The broker would refuse a ``user_id`` other than the member's, drop the copy after its ``expiration``, and send it
+    to the queues in CC and BCC as well.
+    """
+    decoded = message._properties  # noqa: SLF001 - the attributes would change them
+    copied = {name: decoded.get(name) for name in _COPIED}
+    given = {name: value for name, value in copied.items() if value is not None}
+    headers = {
+        name: value
+        for name, value in message.headers.items()
+        if name not in _SENDER_SELECTED and not name.startswith(without)
+    }
+    return {**given, "headers": {**headers, **added}, "delivery_mode": 2}
 
 
 def from_raw(queue: str, received: RawDelivery) -> Delivery:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.credentials import Credentials, check_credentials
-from rabbit_chx.broker.guards import Guard
 from rabbit_chx.broker.management import Management
 from rabbit_chx.consuming.logs import warn
 from rabbit_chx.consuming.member.group_status import GroupStatus, status_of
 from rabbit_chx.consuming.member.key_lanes import lanes_of
 from rabbit_chx.consuming.member.member import Member
 from rabbit_chx.consuming.member.reporter import Reporter
+from rabbit_chx.consuming.member.runs import Runs
 from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.consuming.queues.keys import KeyFunction, key_source
 from rabbit_chx.consuming.queues.sources import queue_source
@@ -25,7 +25,7 @@ from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, Timeouts
 from rabbit_chx.urls import BrokerUrl
 
 
-class Options:
+class Options(Runs[Member]):
     """The settings of a member, the source of its queues, and its connection parameters."""
 
     def __init__(
@@ -52,9 +52,7 @@ class Options:
         tls: ssl.SSLContext | None = None,
         connection_name: str | None = None,
     ) -> None:
-        self._guard = Guard(type(self).__name__, again="run()")
-        self._member: Member | None = None
-        self._stopped = False
+        super().__init__()
         self._settings = Settings(
             exchange=exchange,
             name=name,
@@ -91,13 +89,6 @@ class Options:
         self._connect = partial(opening, name=label)
         self._connect_for_replies = partial(opening, name=f"{label} replies")
 
-    def stop(self) -> None:
-        """End the run after the current messages; every later run returns at once. Can be called from any thread."""
-        self._guard.check()
-        self._stopped = True
-        if (member := self._member) is not None:
-            member.stop()
-
     @property
     def status(self) -> GroupStatus:
         """How the member is now, for health checks and metrics. Can be read from any thread."""
@@ -106,15 +97,7 @@ class Options:
         return status_of((), "it is not running") if member is None else member.status
 
     def _new_member(self, workers: Callable[..., Progress], handler: object) -> Member:
-        if self._member is not None and not self._guard.inherited:
-            raise InvalidValue(
-                f"use of {type(self).__name__}", "a second run while it runs", "one run at a time"
-            )
-        self._guard.opened()
         settings = self._settings
         reporter = Reporter(self._connect_for_replies, partial(warn, settings.name))
         given = workers(handler, settings.concurrency, settings.heartbeat, reporter.report)
-        self._member = Member(settings, self._connect, self._source, given, reporter, self._new_lane)
-        if self._stopped:
-            self._member.stop()
-        return self._member
+        return Member(settings, self._connect, self._source, given, reporter, self._new_lane)

@@ -31,7 +31,8 @@ from rabbit_chx.consuming.member.channels import close_in_one_step, is_stream
 from rabbit_chx.consuming.member.reporter import Reporter
 from rabbit_chx.consuming.messages import Delivery, from_raw
 from rabbit_chx.consuming.queues.queues import check_readable, is_a_stream, is_missing, no_such_queue
-from rabbit_chx.consuming.settings import MOST_PREFETCH, check_integer
+from rabbit_chx.consuming.retries import check_integer
+from rabbit_chx.consuming.settings import MOST_PREFETCH
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.message import Message
 from rabbit_chx.names import check_name

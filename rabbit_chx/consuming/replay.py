@@ -23,7 +23,7 @@ from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.broker.receiving import raw
 from rabbit_chx.consuming.failures import EXCHANGE, PARKED, QUEUE, ROUTING_KEY
-from rabbit_chx.consuming.messages import Delivery, from_raw
+from rabbit_chx.consuming.messages import Delivery, copied_properties, from_raw
 from rabbit_chx.consuming.queues.queues import check_readable
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.releases import Release
@@ -159,7 +159,7 @@ def _what_becomes_of(
         return Replayed(message, origin, Outcome.OTHER_KEY)
     if dry_run:
         return Replayed(message, origin, Outcome.LISTED)
-    properties = message.copied_properties({}, without=_ADDED)
+    properties = copied_properties(message, {}, without=_ADDED)
     try:
         accepted = driver.run(routed(origin.routing_key, message.body, properties, exchange=origin.exchange))
     except Refused as refused:

@@ -8,6 +8,7 @@ from rabbit_chx.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rabbit_chx.broker.credentials import Credentials as Credentials
+    from rabbit_chx.consuming.failures import Reject as Reject, RetryAfter as RetryAfter
     from rabbit_chx.errors import (
         BrokerUnavailable as BrokerUnavailable,
         CorruptChunk as CorruptChunk,
@@ -23,13 +24,21 @@ if TYPE_CHECKING:
         PropertyColumns as PropertyColumns,
     )
     from rabbit_chx.publishing.messages import Totals as Totals
+    from rabbit_chx.streams.async_stream_group import AsyncStreamGroup as AsyncStreamGroup
     from rabbit_chx.streams.ends import Bounds as Bounds, bounds as bounds, stored_at as stored_at
+    from rabbit_chx.streams.group.batch import BatchFailed as BatchFailed, StreamBatch as StreamBatch
+    from rabbit_chx.streams.group.status import (
+        PartitionStatus as PartitionStatus,
+        StreamGroupStatus as StreamGroupStatus,
+    )
     from rabbit_chx.streams.messages.amqp10 import Milliseconds as Milliseconds, as_text as as_text
     from rabbit_chx.streams.messages.arrow.batch import COLUMNS as COLUMNS
     from rabbit_chx.streams.messages.chunks import Chunk as Chunk
     from rabbit_chx.streams.messages.encode import encode_messages as encode_messages
     from rabbit_chx.streams.protocol.answers import (
         Confirms as Confirms,
+        ConsumerUpdate as ConsumerUpdate,
+        Delivery as Delivery,
         Node as Node,
         Refusals as Refusals,
         StreamMetadata as StreamMetadata,
@@ -44,6 +53,7 @@ if TYPE_CHECKING:
     )
     from rabbit_chx.streams.publisher import StreamPublisher as StreamPublisher
     from rabbit_chx.streams.reader import StreamReader as StreamReader
+    from rabbit_chx.streams.stream_group import StreamGroup as StreamGroup
     from rabbit_chx.timeouts import Timeouts as Timeouts
     from rabbit_chx.urls import BrokerUrl as BrokerUrl
 
@@ -52,6 +62,11 @@ if not TYPE_CHECKING:
         __name__,
         {
             "rabbit_chx.broker.credentials": "Credentials",
+            "rabbit_chx.consuming.failures": "Reject RetryAfter",
+            "rabbit_chx.streams.async_stream_group": "AsyncStreamGroup",
+            "rabbit_chx.streams.group.batch": "BatchFailed StreamBatch",
+            "rabbit_chx.streams.group.status": "PartitionStatus StreamGroupStatus",
+            "rabbit_chx.streams.stream_group": "StreamGroup",
             "rabbit_chx.errors": "BrokerUnavailable CorruptChunk InvalidMessage InvalidValue StreamProblem StreamUnavailable",
             "rabbit_chx.message_fields": "Headers Properties PropertyColumns",
             "rabbit_chx.publishing.messages": "Totals",
@@ -64,7 +79,7 @@ if not TYPE_CHECKING:
             "rabbit_chx.streams.messages.encode": "encode_messages",
             "rabbit_chx.message": "Message StreamMessage",
             "rabbit_chx.streams.protocol.opening": "connect",
-            "rabbit_chx.streams.protocol.answers": "Confirms Node Refusals StreamMetadata StreamStats",
+            "rabbit_chx.streams.protocol.answers": "Confirms ConsumerUpdate Delivery Node Refusals StreamMetadata StreamStats",
             "rabbit_chx.streams.publisher": "StreamPublisher",
             "rabbit_chx.streams.reader": "StreamReader",
             "rabbit_chx.timeouts": "Timeouts",

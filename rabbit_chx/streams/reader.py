@@ -15,7 +15,7 @@ import ssl
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
@@ -25,8 +25,9 @@ from rabbit_chx.message import StreamMessage
 from rabbit_chx.streams.ends import Bounds, bounds, first_chunk
 from rabbit_chx.streams.link import Link
 from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
-from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk, pieces_of, records_of
-from rabbit_chx.streams.messages.message import decode
+from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
+from rabbit_chx.streams.messages.moments import milliseconds
+from rabbit_chx.streams.messages.stored import messages_of
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.opening import connect
 from rabbit_chx.streams.protocol.requests import OffsetSpec
@@ -46,7 +47,6 @@ _CHECK: Final = 5.0
 """Seconds at the end of a stream without a chunk, after which the reader asks the broker for one."""
 _PAUSE: Final = 0.1
 """Seconds between two attempts."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class StreamReader:
@@ -146,7 +146,7 @@ class StreamReader:
         Args:
             time: an aware datetime, or milliseconds since 1970.
         """
-        start = OffsetSpec.timestamp(_milliseconds(time))
+        start = OffsetSpec.timestamp(milliseconds(time))
         found = first_chunk(self._connected(), self.stream, start)
         return found.first_offset if found else self.bounds().end
 
@@ -220,14 +220,9 @@ class StreamReader:
     def _messages(
         self, chunks: Iterable[Chunk], start: int, end: float
     ) -> Iterator[tuple[int, StreamMessage]]:
-        limit = self._max_batch_bytes
-        for piece in (piece for chunk in chunks for piece in pieces_of(chunk, limit)):
-            if piece.end <= start or piece.first_offset >= end:
-                continue
-            for offset, stored in enumerate(records_of(piece, max_batch_bytes=limit), piece.first_offset):
-                if start <= offset < end:
-                    time_ms, most = piece.timestamp_ms, self._max_items
-                    yield offset, decode(stored, self.stream, offset, time_ms, max_items=most)
+        most = self._max_batch_bytes
+        for message in messages_of(chunks, start, end, max_items=self._max_items, max_batch_bytes=most):
+            yield message.offset, message
 
     def chunks(self, start: int, end: int) -> Iterator[Chunk]:
         """Yield the chunks with messages of a range. The first and the last chunk may have other messages, too."""
@@ -366,11 +361,3 @@ def _taken_over(at: int, end: float) -> InvalidValue:
         "one range at a time",
         "Open a StreamReader for each range",
     )
-
-
-def _milliseconds(time: datetime | int) -> int:
-    if not isinstance(time, datetime):
-        return time
-    if time.tzinfo is None:
-        raise InvalidValue("time", time, "an aware datetime", "Add a time zone, such as tzinfo=datetime.UTC")
-    return (time - _EPOCH) // timedelta(milliseconds=1)

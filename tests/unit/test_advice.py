@@ -27,7 +27,11 @@ OF_PYTEST = {"rabbit_chx/testing/plugin.py"}
 NOT_FOR_THE_COMMAND_LINE = (
     *("rabbit_chx/advice.py", "rabbit_chx/exchange.py", "rabbit_chx/hashing.py", "rabbit_chx/kernel/"),
     *("rabbit_chx/publishing/", "rabbit_chx/streams/", "rabbit_chx/testing/", "spark_connector/"),
-    *("rabbit_chx/consuming/settings.py", "rabbit_chx/consuming/options.py", "rabbit_chx/broker/guards.py"),
+    *(
+        "rabbit_chx/consuming/settings.py",
+        "rabbit_chx/consuming/member/runs.py",
+        "rabbit_chx/broker/guards.py",
+    ),
     *("rabbit_chx/broker/applying/aio_driver.py", "rabbit_chx/broker/applying/pika_driver.py"),
     *(
         "rabbit_chx/broker/applying/handover.py",

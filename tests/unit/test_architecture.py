@@ -46,6 +46,7 @@ LONG_FUNCTIONS = {
     "rabbit_chx.inference.infer": DOCUMENTED,
     "rabbit_chx.report.contents.report": "one argument for each part of the page",
     "rabbit_chx.streams.protocol.opening.connect": "one argument for each setting of a connection",
+    "rabbit_chx.streams.group.options.__init__": "one argument for each option of a group",
     "rabbit_chx.streams.reader.__init__": DOCUMENTED,
     "rabbit_chx.watch.loop.watch": DOCUMENTED,
 }
@@ -59,7 +60,7 @@ MAY_IMPORT = {
     "rabbit_chx.broker": {MIRROR, "rabbit_chx.topology"},
     "rabbit_chx.publishing": {MIRROR, "rabbit_chx.broker"},
     "rabbit_chx.consuming": {MIRROR, "rabbit_chx.topology", "rabbit_chx.broker"},
-    "rabbit_chx.streams": {MIRROR, "rabbit_chx.broker", "rabbit_chx.publishing"},
+    "rabbit_chx.streams": {MIRROR, "rabbit_chx.broker", "rabbit_chx.publishing", "rabbit_chx.consuming"},
     "rabbit_chx.watch": {MIRROR, "rabbit_chx.topology", "rabbit_chx.report", "rabbit_chx.broker"},
     "rabbit_chx.testing": {MIRROR},
     "pyspark_rabbitmq": {"spark_connector"},

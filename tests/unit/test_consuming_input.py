@@ -9,8 +9,8 @@ import pytest
 from rabbit_chx.broker.management import Management
 from rabbit_chx.consuming import AsyncGroup, Group, InvalidValue
 from rabbit_chx.consuming.queues.sources import queue_source
+from rabbit_chx.consuming.retries import check_handler
 from rabbit_chx.consuming.seats import priority, seat_queue
-from rabbit_chx.consuming.settings import check_handler
 from rabbit_chx.timeouts import Timeouts
 
 URL = "amqp://user:secret@127.0.0.1:1"

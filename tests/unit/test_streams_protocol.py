@@ -18,12 +18,13 @@ from hypothesis import given, settings, strategies as st
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.errors import StreamUnavailable
-from rabbit_chx.streams import StreamConnection, connect
+from rabbit_chx.streams import connect
 from rabbit_chx.streams.protocol.answers import (
     OK,
     Close,
     Command,
     Confirms,
+    ConsumerUpdate,
     CreditRefused,
     Delivery,
     Heartbeat,
@@ -42,6 +43,7 @@ from rabbit_chx.streams.protocol.requests import (
     OffsetSpec,
     close_answer,
     command_versions,
+    consumer_update_answer,
     name,
     one_way,
     publish_frames,
@@ -137,10 +139,14 @@ def test_invalid_offsets_are_refused(offset: object) -> None:
         OffsetSpec.offset(offset).encoded()  # type: ignore[arg-type]
 
 
-def test_subscriptions_as_a_single_active_consumer_are_refused() -> None:
-    connection = StreamConnection.__new__(StreamConnection)
-    with pytest.raises(InvalidValue, match="invalid subscription property: got 'single-active-consumer'"):
-        connection.subscribe("s", OffsetSpec.first(), credit=1, properties={"single-active-consumer": "true"})
+def test_the_question_of_a_single_active_consumer_is_read_and_answered() -> None:
+    asked = bytes.fromhex("001a 0001 00000007 03 01")
+    assert parse(memoryview(asked)) == ConsumerUpdate(7, 3, active=True)
+    assert parse(memoryview(asked[:-1] + b"\0")) == ConsumerUpdate(7, 3, active=False)
+    passive = "0000000c 801a 0001 00000007 0001 0000"
+    assert consumer_update_answer(7, None) == bytes.fromhex(passive)
+    active = "00000014 801a 0001 00000007 0001 0004 000000000000002a"
+    assert consumer_update_answer(7, OffsetSpec.offset(42)) == bytes.fromhex(active)
 
 
 # ---- frames of the broker

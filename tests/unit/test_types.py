@@ -22,7 +22,14 @@ ROOT = Path(__file__).parents[2]
 INTERNAL = (  # no user meets these
     "rabbit_chx.cli.",
     *(f"rabbit_chx.consuming.member.{name}." for name in ("interruptions", "lanes", "member", "membership")),
-    *(f"rabbit_chx.consuming.member.{name}." for name in ("key_lanes", "loop_workers", "workers")),
+    *(
+        f"rabbit_chx.consuming.member.{name}."
+        for name in ("key_lanes", "loop_workers", "workers", "attempts", "runs")
+    ),
+    *(
+        f"rabbit_chx.streams.group.{name}."
+        for name in ("assignments", "lanes", "member", "parking", "places", "workers")
+    ),
     "rabbit_chx.publishing.connection.",
     "rabbit_chx.testing.external_node.",
     "rabbit_chx.topology.file.bindings.",

@@ -5,17 +5,16 @@ The generators yield commands for a driver. Everything here runs in the thread o
 
 from __future__ import annotations
 
-import heapq
 from abc import abstractmethod
 from collections.abc import Generator, Iterable
-from itertools import count
 from time import monotonic
 from typing import Any, Protocol
 
 from rabbit_chx.broker.applying.protocol import Command
-from rabbit_chx.consuming.failures import Reject, RetryAfter, origin_of
+from rabbit_chx.consuming.failures import origin_of
 from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.markers import Kind, hold_of, kind_of
+from rabbit_chx.consuming.member.attempts import Attempts
 from rabbit_chx.consuming.member.lanes import Lane
 from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.consuming.messages import Delivery
@@ -43,15 +42,12 @@ class Sender(Protocol):
         """Stop the member with this error."""
 
 
-class Interruptions:
+class Interruptions(Attempts):
     """The paused lanes of one connection."""
 
     def __init__(self, settings: Settings, workers: Progress, owner: Sender) -> None:
-        self._settings = settings
-        self._workers = workers
+        super().__init__(settings, workers, _described)
         self._owner = owner
-        self._retries: list[tuple[float, int, Lane, Any, Delivery]] = []
-        self._numbers = count()
 
     def deal_with(
         self, lane: Lane, channel: Any, message: Delivery, error: Exception | None
@@ -61,10 +57,10 @@ class Interruptions:
             yield from self._on_failure(lane, channel, message, error)
         elif kind_of(message) is not Kind.MESSAGE:
             yield from self._on_marker(lane, channel, message)
-        elif self._pause(lane, channel, message):
+        elif self.pause(lane, channel, message):
             # The broker was silent so long that another member may have the message by now.
             yield from self.listen(lane.queue)
-            self._resume(lane, channel, message)
+            self.resume(lane, channel, message)
 
     def listen(self, queue: str) -> Generator[Command, Any, None]:
         """Ask the broker for a queue: any answer proves that it still knew the connection when the question was sent."""
@@ -78,56 +74,25 @@ class Interruptions:
         self, lane: Lane, channel: Any, message: Delivery, error: Exception
     ) -> Generator[Command, Any, None]:
         """Retry later, or apply ``on_failure`` after the last attempt."""
-        settings, attempt = self._settings, message.attempt
-        lane.failed += 1
-        if attempt < settings.attempts and message.key_error is None and not isinstance(error, Reject):
-            wait = settings.delay(attempt, error.seconds if isinstance(error, RetryAfter) else None)
-            delay = 0.0 if lane.is_full_behind(message) else wait
-            self._log(message, error, f"the next attempt follows in {delay:g} s")
-            message.attempt += 1
-            if self._pause(lane, channel, message):
-                due = monotonic() + delay
-                heapq.heappush(self._retries, (due, next(self._numbers), lane, channel, message))
+        if self.planned(lane, channel, message, error, last=message.key_error is not None):
             return
-        self._log(message, error, f"on_failure={settings.on_failure!r}")
-        if settings.on_failure == "stop":
-            error.add_note(f"The handler failed {attempt} times with {message!r}, which stays in its queue.")
+        if self._settings.on_failure == "stop":
+            error.add_note(
+                f"The handler failed {message.attempt} times with {message!r}, which stays in its queue."
+            )
             self._owner.fail(error)
-            self._put_back(lane, channel, message)
+            self.put_back(lane, channel, message)
         else:
             try:
                 if lane.channel is channel:
                     yield from self._give_up(lane, channel, message, error)
                 else:
-                    self._put_back(lane, channel, message)
+                    self.put_back(lane, channel, message)
             except BaseException:
                 # Usually the connection is lost: no later message may be handled before this one.
-                self._pause(lane, channel, message)
+                self.pause(lane, channel, message)
                 raise
         self._workers.submit(lane)
-
-    def _log(self, message: Delivery, error: Exception, then: str) -> None:
-        log.warning(
-            "group %r: attempt %d of %d failed: queue %r, key %r, message_id %r; %s",
-            self._settings.name,
-            message.attempt,
-            self._settings.attempts,
-            message.queue,
-            message.routing_key,
-            message.message_id,
-            then,
-            exc_info=error,
-        )
-
-    def retry(self) -> None:
-        """Resume the lanes whose next attempt is due."""
-        while self._retries and self._retries[0][0] <= monotonic():
-            *_, lane, channel, message = heapq.heappop(self._retries)
-            self._resume(lane, channel, message)
-
-    def until_retry(self, most: float) -> float:
-        """Seconds until the next attempt, at most ``most``."""
-        return max(0.0, min(most, self._retries[0][0] - monotonic())) if self._retries else most
 
     def _give_up(
         self, lane: Lane, channel: Any, message: Delivery, error: Exception
@@ -148,10 +113,10 @@ class Interruptions:
     def _on_marker(self, lane: Lane, channel: Any, message: Delivery) -> Generator[Command, Any, None]:
         """Hold the lane, or acknowledge everything before a drain's marker and answer the marker."""
         if lane.channel is not channel:
-            self._put_back(lane, channel, message)
+            self.put_back(lane, channel, message)
             self._workers.submit(lane)
         elif hold := hold_of(message):
-            if self._pause(lane, channel, message):
+            if self.pause(lane, channel, message):
                 lane.hold = hold.name
                 log.info("group %r: queue %r is held", self._settings.name, lane.queue)
                 yield from self.release([lane])  # the marker may be left from an earlier change
@@ -160,7 +125,7 @@ class Interruptions:
                 self._owner.acknowledge()
                 self._owner.pass_marker(channel, message)
             except BaseException:  # the connection is lost: the broker redelivers the marker
-                self._pause(lane, channel, message)
+                self.pause(lane, channel, message)
                 raise
             self._settled(lane, channel, message)
             self._workers.submit(lane)
@@ -180,29 +145,7 @@ class Interruptions:
                 marker = lane.release()
             if marker is not None:
                 self._workers.finished(lane, channel, marker)
-                self._resume(lane, channel, marker)
-
-    # ---- lanes
-
-    def _put_back(self, lane: Lane, channel: Any, message: Delivery) -> None:
-        """Handle a message no more; the broker redelivers it."""
-        with self._workers.lock:
-            lane.put_back(message, channel)
-
-    def _pause(self, lane: Lane, channel: Any, message: Delivery) -> bool:
-        """Put a message back and wait before it; False if the lane has another channel by now."""
-        with self._workers.lock:
-            paused, submit = lane.pause(message, channel)
-        if submit:
-            self._workers.submit(lane)
-        return paused
-
-    def _resume(self, lane: Lane, channel: Any, message: Delivery) -> None:
-        """Continue with a message, unless the lane's channel has changed since the message was paused."""
-        with self._workers.lock:
-            submit = lane.resume(message, channel)
-        if submit:
-            self._workers.submit(lane)
+                self.resume(lane, channel, marker)
 
     def _settled(self, lane: Lane, channel: Any, message: Delivery) -> None:
         """Mark a message as already acknowledged or rejected."""
@@ -210,3 +153,7 @@ class Interruptions:
             more = lane.finish(message, channel, settled=True)
         for _ in range(more):
             self._workers.submit(lane)
+
+
+def _described(message: Delivery) -> str:
+    return f"queue {message.queue!r}, key {message.routing_key!r}, message_id {message.message_id!r}"

@@ -14,8 +14,7 @@ from contextvars import copy_context
 from time import monotonic
 from typing import Final
 
-from rabbit_chx.consuming.member.lanes import Lane
-from rabbit_chx.consuming.member.workers import TURN, Progress
+from rabbit_chx.consuming.member.workers import TURN, Progress, Work
 from rabbit_chx.message import Message
 
 _OTHERS: Final = 0.005
@@ -42,13 +41,13 @@ class LoopWorkers(Progress):
         self._most = tasks
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
-        self._ready: deque[Lane] = deque()
+        self._ready: deque[Work] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn_ends = 0.0
 
     # ---- in the thread of the member
 
-    def submit(self, lane: Lane) -> None:
+    def submit(self, lane: Work) -> None:
         """Queue a busy lane for the next free task."""
         try:
             self._loop.call_soon_threadsafe(self._begin, lane, context=self._context)
@@ -65,7 +64,7 @@ class LoopWorkers(Progress):
 
     # ---- in the event loop
 
-    def _begin(self, lane: Lane) -> None:
+    def _begin(self, lane: Work) -> None:
         self._ready.append(lane)
         if len(self._tasks) < self._most:
             self._tasks.add(self._loop.create_task(self._work(), name="rabbit-chx handler"))
@@ -89,7 +88,7 @@ class LoopWorkers(Progress):
             # Not in a callback of the task, which would come after a `_begin` that still counts this task.
             self._tasks.discard(task)
 
-    async def _work_on(self, lane: Lane) -> None:
+    async def _work_on(self, lane: Work) -> None:
         turn_ends = monotonic() + TURN
         while (taken := self.next_of(lane)) is not None:
             channel, message = taken

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
-from threading import Thread
 from time import monotonic
 
 from pika import BlockingConnection
@@ -160,20 +158,3 @@ class Member(Membership):
                 self._settings.timeouts.close,
                 ", ".join(map(repr, late)),
             )
-
-
-def started(member: Member) -> Future[None]:
-    """Run a member in a thread of its own; the future has its error."""
-    outcome: Future[None] = Future()
-    outcome.set_running_or_notify_cancel()  # so it cannot be cancelled
-    Thread(target=_run, args=(member, outcome), name="rabbit-chx group", daemon=True).start()
-    return outcome
-
-
-def _run(member: Member, outcome: Future[None]) -> None:
-    try:
-        member.run()
-    except BaseException as error:  # noqa: BLE001 - raised where the outcome is read
-        outcome.set_exception(error)
-    else:
-        outcome.set_result(None)

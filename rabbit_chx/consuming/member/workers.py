@@ -11,13 +11,46 @@ from typing import Any, Final, Protocol
 
 from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.markers import Kind, kind_of, looks_like_marker
-from rabbit_chx.consuming.member.lanes import Lane
 from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.message import Message
 
 TURN: Final = 0.05
 """Seconds that a worker spends on one lane while other lanes wait."""
 _WARN_EVERY: Final = 60.0
+
+
+class Work(Protocol):
+    """A lane, as far as workers know it: a queue or a stream whose messages are handed out in order."""
+
+    channel: Any
+    failed: int
+
+    def take(self) -> Any | None:
+        """Take the next message; without one, the worker has left the lane."""
+
+    def leave(self) -> None:
+        """Mark that a worker has left the lane."""
+
+    def abandon(self) -> None:
+        """Mark that a worker has left the lane in the middle of a message, after which no other is handled."""
+
+    def finish(self, message: Any, channel: Any, *, counted: bool = True) -> int:
+        """Mark a message that was taken as handled; return how many more workers the lane needs."""
+
+    def put_back(self, message: Any, channel: Any) -> bool:
+        """Put a message that was taken back to its place; return False if its channel is no longer the lane's."""
+
+    def pause(self, message: Any, channel: Any) -> tuple[bool, bool]:
+        """Put a message back and wait before it; return whether it waits, and whether to submit the lane to a worker."""
+
+    def resume(self, message: Any, channel: Any) -> bool:
+        """Continue with a message that was paused; return whether to submit the lane to a worker."""
+
+    def is_full_behind(self, message: Any) -> bool:
+        """Whether the next attempt at a message must not wait."""
+
+    def to_acknowledge(self) -> list[tuple[int, bool]]:
+        """The tags to acknowledge now, each with whether this acknowledges all earlier ones too."""
 
 
 class Owner(Protocol):
@@ -29,7 +62,7 @@ class Owner(Protocol):
     def fail(self, error: BaseException) -> None:
         """Called with an error that does not belong to a message, such as SystemExit."""
 
-    def on_interruption(self, lane: Lane, channel: Any, message: Delivery, error: Exception | None) -> None:
+    def on_interruption(self, lane: Any, channel: Any, message: Any, error: Exception | None) -> None:
         """Called with a message that was not handled; the lane stays busy until the owner submits it again."""
 
 
@@ -45,7 +78,7 @@ class Progress(ABC):
         """The time of the last sign that the broker still knows the connection."""
         self._heartbeat = heartbeat
         self._report = report
-        self._progress: set[Lane] = set()
+        self._progress: set[Work] = set()
         self._owner: Owner
         self._warn_again = 0.0
 
@@ -59,7 +92,7 @@ class Progress(ABC):
         self._owner = owner
 
     @abstractmethod
-    def submit(self, lane: Lane) -> None:
+    def submit(self, lane: Work) -> None:
         """Queue a busy lane for the next free worker."""
 
     @abstractmethod
@@ -71,7 +104,7 @@ class Progress(ABC):
         """Whether the broker has been silent for so long that another member may have the messages by now."""
         return monotonic() - self.heard > self._heartbeat
 
-    def next_of(self, lane: Lane) -> tuple[Any, Delivery] | None:
+    def next_of(self, lane: Work) -> tuple[Any, Delivery] | None:
         """Take the next message for the handler, with its channel; None if the worker is done with the lane."""
         while True:
             with self.lock:
@@ -104,7 +137,7 @@ class Progress(ABC):
             text = "%r has the headers of a marker, but no change of the queues has sent it; it goes to the handler"
             log.warning(text, message)
 
-    def finished(self, lane: Lane, channel: Any, message: Delivery, *, counted: bool = True) -> None:
+    def finished(self, lane: Work, channel: Any, message: Delivery, *, counted: bool = True) -> None:
         """Mark a message as handled, so that it can be acknowledged."""
         with self.lock:
             more = lane.finish(message, channel, counted=counted)
@@ -112,7 +145,7 @@ class Progress(ABC):
         for _ in range(more):
             self.submit(lane)
 
-    def failed(self, lane: Lane, error: BaseException) -> None:
+    def failed(self, lane: Work, error: BaseException) -> None:
         """End the member because of an error that does not belong to a message."""
         self._owner.fail(error)  # first, so that no later message is handled and acknowledges this one
         with self.lock:
@@ -139,7 +172,7 @@ class Workers(Progress):
     ) -> None:
         super().__init__(heartbeat, report)
         self._handler = handler
-        self._ready: SimpleQueue[Lane | None] = SimpleQueue()
+        self._ready: SimpleQueue[Work | None] = SimpleQueue()
         self._threads = threads
 
     def start(self, owner: Owner) -> None:
@@ -154,7 +187,7 @@ class Workers(Progress):
         for _ in range(self._threads):
             self._ready.put(None)
 
-    def submit(self, lane: Lane) -> None:
+    def submit(self, lane: Work) -> None:
         """Queue a busy lane for the next free thread."""
         self._ready.put(lane)
 
@@ -165,7 +198,7 @@ class Workers(Progress):
             except BaseException as error:  # noqa: BLE001 - the member raises it from `run`
                 self.failed(lane, error)
 
-    def _work_on(self, lane: Lane) -> None:
+    def _work_on(self, lane: Work) -> None:
         turn_ends = monotonic() + TURN
         while (taken := self.next_of(lane)) is not None:
             channel, message = taken

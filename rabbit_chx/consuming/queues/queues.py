@@ -11,12 +11,13 @@ from rabbit_chx.broker.applying.protocol import Command, OnChannel, Pause, Refus
 from rabbit_chx.broker.permissions import why_denied
 from rabbit_chx.consuming.logs import log, warn
 from rabbit_chx.consuming.markers import HOLDS
-from rabbit_chx.consuming.messages import Delivery
+from rabbit_chx.consuming.messages import copied_properties
 from rabbit_chx.consuming.queues.arguments import delivery_limit_warning, learn
 from rabbit_chx.consuming.queues.permissions import needs_of
 from rabbit_chx.consuming.seats import is_taken
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.errors import InvalidValue, Unquoted
+from rabbit_chx.message import Message
 from rabbit_chx.releases import Release
 from rabbit_chx.text import listed
 from rabbit_chx.topology.delivery_limit import limit_applies
@@ -50,12 +51,12 @@ def is_missing(text: str) -> bool:
     return text.startswith("NOT_FOUND - no queue ")
 
 
-def park(queue: str, message: Delivery, origin: Mapping[str, Any]) -> Generator[Command, Any, None]:
+def park(queue: str, message: Message, origin: Mapping[str, Any]) -> Generator[Command, Any, None]:
     """Publish a message to another queue, with headers that name its origin, and wait until the broker has confirmed it.
 
     Other headers that cannot be sent again are left out: pika encodes some types in more bytes than the publisher did.
     """
-    properties = message.copied_properties(origin)
+    properties = copied_properties(message, origin)
     try:
         accepted = yield from routed(queue, message.body, properties)
     except Refused as refused:

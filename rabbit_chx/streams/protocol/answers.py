@@ -57,6 +57,7 @@ class Command(IntEnum):
     HEARTBEAT = 0x17
     ROUTE = 0x18
     PARTITIONS = 0x19
+    CONSUMER_UPDATE = 0x1A
     EXCHANGE_COMMAND_VERSIONS = 0x1B
     STREAM_STATS = 0x1C
     CREATE_SUPER_STREAM = 0x1D
@@ -116,6 +117,15 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerUpdate:
+    """The broker makes a single active consumer active or passive, and waits for the answer."""
+
+    correlation: int
+    subscription: int
+    active: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Confirms:
     """Messages that the broker stored, or dropped as duplicates."""
 
@@ -169,9 +179,8 @@ class Heartbeat:
     """A heartbeat."""
 
 
-Frame: TypeAlias = (
-    Response | Delivery | Confirms | Refusals | MetadataUpdate | CreditRefused | Tune | Close | Heartbeat
-)
+Pushed: TypeAlias = Confirms | Refusals | ConsumerUpdate | MetadataUpdate | CreditRefused | Tune | Close
+Frame: TypeAlias = Response | Delivery | Pushed | Heartbeat
 
 
 class Fields:
@@ -290,6 +299,8 @@ def _pushed(command: Command, fields: Fields) -> Frame:
             return Refusals(publisher, {fields.u64(): fields.u16() for _ in range(fields.count())})
         case Command.METADATA_UPDATE:
             return MetadataUpdate(fields.u16(), fields.string())
+        case Command.CONSUMER_UPDATE:
+            return ConsumerUpdate(fields.u32(), fields.u8(), fields.u8() == 1)
         case Command.TUNE:
             return Tune(fields.u32(), fields.u32())
         case Command.CLOSE:

@@ -13,6 +13,7 @@ from rabbit_chx.streams.protocol.answers import (
     Close,
     Command,
     Confirms,
+    ConsumerUpdate,
     CreditRefused,
     Delivery,
     Fields,
@@ -41,8 +42,11 @@ class Calls:
         self.vhost: str = "/"
         self.user: str | None = None
         """The user who logged in; None with a client certificate."""
-        self.deliveries: deque[Delivery] = deque()
+        self.deliveries: deque[Delivery | ConsumerUpdate] = deque()
+        """Chunks and changes of single active consumers, in the order in which they arrived."""
         self.outcomes: deque[Confirms | Refusals] = deque()
+        self.unread: bool = False
+        """Whether frames may have been received that `take` has not looked at, because it found its answer before them."""
         self.tune: Tune | None = None
         self.on_moved: Callable[[str], None] = lambda _stream: None
         """Called with the name of a stream after the broker removed its publishers and subscriptions."""
@@ -105,9 +109,11 @@ class Calls:
     def take(self, found: Callable[[], _T | None], timeout: float) -> _T | None:
         """Receive frames until ``found`` returns a value; return that value, or None after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
+        self.unread = True
         while (one := found()) is None:
             frame = self.wire.receive(deadline)
             if frame is None:
+                self.unread = False
                 return None
             self._sort(self._parsed(frame))
         return one
@@ -121,7 +127,7 @@ class Calls:
 
     def _sort(self, frame: Frame) -> None:
         match frame:
-            case Delivery():
+            case Delivery() | ConsumerUpdate():
                 self.deliveries.append(frame)
             case Response():
                 self._answers[frame.correlation] = frame

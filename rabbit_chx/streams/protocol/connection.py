@@ -24,6 +24,8 @@ from rabbit_chx.streams.protocol.answers import (
     OK,
     Command,
     Confirms,
+    ConsumerUpdate,
+    Delivery,
     Node,
     Refusals,
     StreamMetadata,
@@ -41,7 +43,6 @@ _T = TypeVar("_T")
 _IDS: Final = 256
 """The maximum number of subscriptions, and of publishers, of one connection."""
 _CLOSE_SECONDS: Final = 2.0
-_SINGLE_ACTIVE: Final = "single-active-consumer"
 _SINCE: Final[Mapping[Command, str]] = {
     Command.STREAM_STATS: "3.11",
     Command.CREATE_SUPER_STREAM: "3.13",
@@ -108,6 +109,15 @@ class StreamConnection:
     def frame_max(self) -> int:
         """The agreed maximum size of a frame in bytes, which also limits a published message; 0 means no limit."""
         return self._calls.wire.frame_max
+
+    def fileno(self) -> int:
+        """Return the descriptor of the socket, to wait for data."""
+        return self._calls.wire.fileno()
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether something may have been received that nobody took: then the socket tells nothing. `events` takes all."""
+        return self._calls.unread
 
     def close(self, reason: str = "OK") -> None:
         """Send the reason to the broker and close the connection. A second call does nothing."""
@@ -209,11 +219,9 @@ class StreamConnection:
             stream: its name.
             start: where to start.
             credit: how many chunks the broker may send before a call of `credit` allows more, at most 65,535.
-            properties: subscription properties of the stream protocol, without ``single-active-consumer``.
+            properties: subscription properties of the stream protocol. With ``single-active-consumer``, `events` yields the
+                broker's questions, which `answer_update` must answer within a minute.
         """
-        if properties and _SINGLE_ACTIVE in properties:
-            hint = "This client cannot answer when the broker activates a consumer"
-            raise InvalidValue("subscription property", _SINGLE_ACTIVE, "any other property", hint)
         number = _free(self._subscriptions, "subscriptions")
         fields = u8(number), name(stream), start.encoded(), u16(credit), requests.string_map(properties or {})
         self._calls.call(Command.SUBSCRIBE, *fields, stream=stream, access=permissions.reading(stream))
@@ -233,8 +241,18 @@ class StreamConnection:
         Raises:
             StreamUnavailable: the connection was lost, or a stream was deleted or moved.
         """
+        for found in self.events(timeout):
+            if isinstance(found, Delivery):
+                yield found.subscription, found.chunk
+
+    def events(self, timeout: float) -> Iterator[Delivery | ConsumerUpdate]:
+        """Yield what arrives for the subscriptions, as `chunks` does, and the changes of single active consumers."""
         while (found := self._arrived(self._calls.deliveries, timeout)) is not None:
-            yield found.subscription, found.chunk
+            yield found
+
+    def answer_update(self, update: ConsumerUpdate, start: OffsetSpec | None) -> None:
+        """Answer that a consumer is active and starts here, or with None that it is passive."""
+        self._calls.send(requests.consumer_update_answer(update.correlation, start))
 
     def unsubscribe(self, subscription: int) -> list[memoryview]:
         """End a subscription and return its chunks that `chunks` has not yielded yet."""
@@ -248,7 +266,8 @@ class StreamConnection:
         arrived = list(self._calls.deliveries)
         self._calls.deliveries.clear()
         self._calls.deliveries.extend(each for each in arrived if each.subscription != subscription)
-        return [each.chunk for each in arrived if each.subscription == subscription]
+        ours = [each for each in arrived if each.subscription == subscription]
+        return [each.chunk for each in ours if isinstance(each, Delivery)]
 
     def store_offset(self, reference: str, stream: str, offset: int) -> None:
         """Store an offset under a name in the stream. The broker does not confirm this."""

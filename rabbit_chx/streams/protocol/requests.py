@@ -105,6 +105,13 @@ def close_answer(correlation: int) -> bytes:
     return _framed(_REQUEST.pack(Command.CLOSE | ANSWER, VERSION, correlation), [_U16.pack(OK)])
 
 
+def consumer_update_answer(correlation: int, start: OffsetSpec | None) -> bytes:
+    """Build the answer to `ConsumerUpdate`: where an active consumer starts, or None for a passive one."""
+    position = _U16.pack(0) if start is None else start.encoded()
+    head = _REQUEST.pack(Command.CONSUMER_UPDATE | ANSWER, VERSION, correlation)
+    return _framed(head, [_U16.pack(OK), position])
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
     """Where a subscription starts. The broker delivers whole chunks, so the first one may begin earlier."""

@@ -88,6 +88,10 @@ class Wire:
         self._start = start + size
         return self._buffer[start : self._start]
 
+    def fileno(self) -> int:
+        """Return the descriptor of the socket."""
+        return self._socket.fileno()
+
     def beat(self) -> None:
         """Send a heartbeat if one is due."""
         if self.heartbeat and time.monotonic() - self._last_sent > self.heartbeat / 2:

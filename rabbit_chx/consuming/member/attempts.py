@@ -1,0 +1,90 @@
+"""The attempts at messages whose handler failed, for groups of queues and of streams. In the member's thread."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+from time import monotonic
+from typing import Any, Final
+
+from rabbit_chx.consuming.failures import Reject, RetryAfter
+from rabbit_chx.consuming.logs import log
+from rabbit_chx.consuming.member.workers import Progress, Work
+from rabbit_chx.consuming.retries import Retries
+
+
+class Attempts:
+    """The paused lanes of one connection.
+
+    Args:
+        settings: of the member.
+        workers: of the member.
+        describe: what the log says of a message.
+    """
+
+    def __init__(self, settings: Retries, workers: Progress, describe: Callable[[Any], str]) -> None:
+        self._settings: Final = settings
+        self._workers: Final = workers
+        self._describe = describe
+        self._retries: list[tuple[float, int, Work, Any, Any]] = []
+        self._numbers = count()
+
+    def planned(self, lane: Work, channel: Any, message: Any, error: Exception, *, last: bool) -> bool:
+        """Plan the next attempt at a message; False if it counts as failed: after the last one, and after `Reject`."""
+        settings, attempt = self._settings, message.attempt
+        lane.failed += 1
+        if last or attempt >= settings.attempts or isinstance(error, Reject):
+            self.log(message, error, f"on_failure={settings.on_failure!r}")
+            return False
+        wait = settings.delay(attempt, error.seconds if isinstance(error, RetryAfter) else None)
+        delay = 0.0 if lane.is_full_behind(message) else wait
+        self.log(message, error, f"the next attempt follows in {delay:g} s")
+        message.attempt += 1
+        if self.pause(lane, channel, message):
+            heapq.heappush(self._retries, (monotonic() + delay, next(self._numbers), lane, channel, message))
+        return True
+
+    def log(self, message: Any, error: Exception, then: str) -> None:
+        """Log a failed attempt."""
+        log.warning(
+            "group %r: attempt %d of %d failed: %s; %s",
+            self._settings.name,
+            message.attempt,
+            self._settings.attempts,
+            self._describe(message),
+            then,
+            exc_info=error,
+        )
+
+    def retry(self) -> None:
+        """Resume the lanes whose next attempt is due."""
+        while self._retries and self._retries[0][0] <= monotonic():
+            *_, lane, channel, message = heapq.heappop(self._retries)
+            self.resume(lane, channel, message)
+
+    def until_retry(self, most: float) -> float:
+        """Seconds until the next attempt, at most ``most``."""
+        return max(0.0, min(most, self._retries[0][0] - monotonic())) if self._retries else most
+
+    # ---- lanes
+
+    def put_back(self, lane: Work, channel: Any, message: Any) -> None:
+        """Handle a message no more; the broker redelivers it."""
+        with self._workers.lock:
+            lane.put_back(message, channel)
+
+    def pause(self, lane: Work, channel: Any, message: Any) -> bool:
+        """Put a message back and wait before it; False if the lane has another channel by now."""
+        with self._workers.lock:
+            paused, submit = lane.pause(message, channel)
+        if submit:
+            self._workers.submit(lane)
+        return paused
+
+    def resume(self, lane: Work, channel: Any, message: Any) -> None:
+        """Continue with a message, unless the lane's channel has changed since the message was paused."""
+        with self._workers.lock:
+            submit = lane.resume(message, channel)
+        if submit:
+            self._workers.submit(lane)

@@ -1,0 +1,147 @@
+"""One run of a member at a time: in a thread of its own, until it is stopped. The same for groups of queues and of streams."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, wait
+from contextlib import asynccontextmanager, nullcontext, suppress
+from threading import Thread
+from typing import Generic, Protocol, TypeVar
+
+from rabbit_chx.broker.guards import Guard
+from rabbit_chx.consuming.member.signals import stopped_by_signals, stopped_by_signals_of_loop
+from rabbit_chx.consuming.member.workers import Progress
+from rabbit_chx.errors import InvalidValue
+
+
+class Running(Protocol):
+    """A member, as far as its runs know it."""
+
+    workers: Progress
+
+    @abstractmethod
+    def run(self) -> None:
+        """Consume until it is stopped."""
+
+    @abstractmethod
+    def stop(self, patience: float | None = None) -> None:
+        """Finish the current messages, within ``patience`` seconds if given, and end."""
+
+
+_M = TypeVar("_M", bound=Running)
+
+
+class Runs(Generic[_M]):
+    """The runs of a group's member."""
+
+    def __init__(self) -> None:
+        self._guard = Guard(type(self).__name__, again="run()")
+        self._member: _M | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End the run after the current messages; every later run returns at once. Can be called from any thread."""
+        self._guard.check()
+        self._stopped = True
+        if (member := self._member) is not None:
+            member.stop()
+
+    def _begin(self, new: Callable[[], _M]) -> tuple[_M, Future[None]]:
+        """Start a new member; the future has its error."""
+        if self._member is not None and not self._guard.inherited:
+            raise InvalidValue(
+                f"use of {type(self).__name__}", "a second run while it runs", "one run at a time"
+            )
+        self._guard.opened()
+        self._member = member = new()
+        if self._stopped:
+            member.stop()
+        return member, started(member)
+
+    def _run(self, new: Callable[[], _M], *, signals: bool) -> None:
+        member, outcome = self._begin(new)
+        try:
+            with stopped_by_signals(member.stop) if signals else nullcontext():
+                while not outcome.done():
+                    wait([outcome], timeout=1.0)
+        finally:
+            member.stop()
+            self._member = None
+        outcome.result()
+
+
+class AsyncRuns(Runs[_M]):
+    """The same in an event loop."""
+
+    async def _run_in_loop(self, new: Callable[[], _M], *, signals: bool) -> None:
+        member, outcome = self._begin(new)
+        try:
+            with stopped_by_signals_of_loop(member.stop) if signals else nullcontext():
+                await asyncio.wrap_future(outcome)
+        except asyncio.CancelledError:
+            # In `asyncio.run`, Ctrl-C after SIGTERM is a cancellation too.
+            with suppress(Exception):
+                await _end(member, outcome, patience=0.0 if member.workers.stopped else None)
+            raise
+        finally:
+            self._member = None
+
+    @asynccontextmanager
+    async def _run_while_block(self, new: Callable[[], _M]) -> AsyncIterator[None]:
+        member, outcome = self._begin(new)
+        block = asyncio.current_task()
+        assert block is not None
+        before, failed = block.cancelling(), False
+
+        def on_end(ended: asyncio.Future[None]) -> None:
+            nonlocal failed
+            if not ended.cancelled() and ended.exception() is not None:
+                failed = True
+                block.cancel()
+
+        ended = asyncio.wrap_future(outcome)
+        ended.add_done_callback(on_end)
+        raised: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            raised = error
+        ended.remove_done_callback(on_end)
+        self._member = None
+        # As in `asyncio.timeout`: if others have cancelled the block too, it ends as they want.
+        if failed and block.uncancel() <= before and isinstance(raised, asyncio.CancelledError):
+            raised = None
+        with suppress(Exception) if raised else nullcontext():
+            await _end(member, outcome)
+        if raised is not None:
+            raise raised
+
+
+async def _end(member: Running, outcome: Future[None], patience: float | None = None) -> None:
+    """Stop the member and wait until it has ended; a cancellation lets it wait for no handler any longer."""
+    member.stop(patience)
+    try:
+        await asyncio.wrap_future(outcome)
+    except asyncio.CancelledError:
+        member.stop(patience=0.0)
+        await asyncio.wait([asyncio.wrap_future(outcome)])
+        raise
+
+
+def started(member: Running) -> Future[None]:
+    """Run a member in a thread of its own; the future has its error."""
+    outcome: Future[None] = Future()
+    outcome.set_running_or_notify_cancel()  # so it cannot be cancelled
+    Thread(target=_run, args=(member, outcome), name="rabbit-chx group", daemon=True).start()
+    return outcome
+
+
+def _run(member: Running, outcome: Future[None]) -> None:
+    try:
+        member.run()
+    except BaseException as error:  # noqa: BLE001 - raised where the outcome is read
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(None)

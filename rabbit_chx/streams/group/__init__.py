@@ -1,0 +1,1 @@
+"""A member of a group that shares the streams of an exchange."""

@@ -1,0 +1,372 @@
+"""One member of a stream group: the thread that owns its connections, assigns lanes to workers, and stores offsets.
+
+The broker asks whether a member is ready to begin with a stream, or to leave it, and closes the connection if it has to wait
+for a minute. So this thread never calls the program, and answers in time even if a handler does not return.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import islice
+from multiprocessing.connection import wait
+from time import monotonic
+from typing import Any, Final
+
+from rabbit_chx.consuming.logs import log, warn
+from rabbit_chx.consuming.member.attempts import Attempts
+from rabbit_chx.consuming.member.workers import Progress
+from rabbit_chx.consuming.seats import next_try
+from rabbit_chx.errors import InvalidValue, StreamUnavailable
+from rabbit_chx.streams.group.assignments import Assignments
+from rabbit_chx.streams.group.batch import BatchFailed, StreamBatch
+from rabbit_chx.streams.group.lanes import Attention, Change, StreamLane
+from rabbit_chx.streams.group.parking import Parking
+from rabbit_chx.streams.group.places import Place, in_order, is_gone
+from rabbit_chx.streams.group.settings import StreamSettings
+from rabbit_chx.streams.group.status import StreamGroupStatus, status_of
+from rabbit_chx.streams.messages.chunks import parse_chunk
+from rabbit_chx.streams.protocol.answers import Delivery
+from rabbit_chx.streams.protocol.connection import StreamConnection
+
+_TICK: Final = 0.5
+"""The longest wait for events, in seconds."""
+_EVENTS: Final = 100
+"""How many events of a connection are handled before anything else gets a turn."""
+_LOOK_EVERY: Final = 30.0
+_LISTENS: Final = 3
+"""How often the broker must prove in each heartbeat interval that it knows the connection."""
+
+
+class StreamMember:
+    """One run of a member."""
+
+    def __init__(
+        self,
+        settings: StreamSettings,
+        connect: Callable[[str | None], StreamConnection],
+        workers: Progress,
+        parking: Parking | None,
+        *,
+        batches: bool,
+    ) -> None:
+        self.workers = workers
+        self.why_not = "it has not connected yet"
+        self._settings = settings
+        self._connect = connect
+        self._parking = parking
+        self._batches = batches
+        self._attention = Attention()
+        self._attempts = Attempts(settings, workers, _described)
+        self._assignments = Assignments(settings, workers)
+        self._lanes: dict[str, StreamLane] = {}
+        self._places: list[Place] = []
+        self._calls: deque[Callable[[], object]] = deque()
+        self._patience = settings.timeouts.close
+        self._error: BaseException | None = None
+        self._tried = 0
+        self._connect_again = self._look_again = self._listen_again = 0.0
+        self._more = False
+        """Whether a connection may have received more than was handled."""
+        self._woken, self._waker = socket.socketpair()
+        for each in (self._woken, self._waker):
+            each.setblocking(False)
+
+    # ---- from any thread
+
+    def stop(self, patience: float | None = None) -> None:
+        """Finish the current messages, within ``patience`` seconds if given, and end."""
+        if patience is not None:
+            self._patience = patience
+        self.workers.stopping.set()
+        self._wake()
+
+    def fail(self, error: BaseException) -> None:
+        """Stop and raise this error from `run`."""
+        self._error = self._error or error
+        self.stop()
+
+    @property
+    def status(self) -> StreamGroupStatus:
+        """How it is."""
+        with self.workers.lock:
+            return status_of(list(self._lanes.values()), self.why_not)
+
+    def on_progress(self) -> None:
+        """Wake the member if there is something to do for it."""
+        if self._attention.wanted:
+            self._wake()
+
+    def on_interruption(self, lane: StreamLane, channel: Any, item: Any, error: Exception | None) -> None:
+        """Decide later what to do with a message that was not handled."""
+        assert error is not None
+        self._ask(partial(self._deal_with, lane, channel, item, error))
+
+    def _ask(self, call: Callable[[], object]) -> None:
+        self._calls.append(call)
+        self._wake()
+
+    def _wake(self) -> None:
+        with suppress(OSError):  # it is woken already, or has ended
+            self._waker.send(b"\0")
+
+    # ---- in the thread of the connections
+
+    def run(self) -> None:
+        """Consume until `stop`, and connect again whenever a connection is lost.
+
+        Raises:
+            RabbitChxError: the member cannot consume these streams; the message says why.
+        """
+        self.workers.start(self)
+        try:
+            if self._parking is not None and not self.workers.stopped:
+                self._parking.check()
+            while not self.workers.stopped:
+                self._serve()
+                self._turn(_TICK)
+            self._finish()
+        finally:
+            self.workers.stopping.set()
+            self.workers.end()
+            for place in self._places:
+                place.close()
+            self._woken.close()
+            self._waker.close()
+        if self._error is not None:
+            raise self._error
+
+    # ---- connections
+
+    def _serve(self) -> None:
+        """Subscribe to the streams that no connection serves."""
+        unserved = self._unserved
+        if (self._lanes and not unserved) or monotonic() < self._connect_again:
+            return
+        with self._trying():
+            if not self._lanes:
+                self._open(None)
+            for place in list(self._places):
+                with self._guarded(place):
+                    place.serve(self._unserved, self._on_missing)
+            if self._unserved:
+                place = self._open(self._unserved[0].stream)
+                with self._guarded(place):
+                    place.serve(self._unserved, self._on_missing)
+            if not self._unserved and self._lanes and self.why_not:
+                self.why_not, self._tried = "", 0
+                log.info("group %r: joined for %d streams", self._settings.name, len(self._lanes))
+
+    @property
+    def _unserved(self) -> list[StreamLane]:
+        return [lane for lane in self._lanes.values() if lane.subscription is None]
+
+    def _open(self, stream: str | None) -> Place:
+        """Open a connection, to a node with a stream if given; the first one finds the streams."""
+        connection = self._connect(stream)
+        try:
+            place = Place(connection, self._settings)
+            if not self._lanes:
+                self._look(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._places.append(place)
+        return place
+
+    def _look(self, connection: StreamConnection) -> None:
+        """Find the streams, and add those that are new."""
+        self._look_again = monotonic() + _LOOK_EVERY
+        exchange = self._settings.exchange
+        names = [self._settings.stream or ""] if exchange is None else connection.partitions(exchange)
+        if not names and not self._lanes:
+            raise InvalidValue("exchange", exchange, "an exchange to which a stream is bound")
+        with self.workers.lock:
+            known = {**self._lanes}
+            for name in {*names} - known.keys():
+                known[name] = StreamLane(
+                    name,
+                    batches=self._batches,
+                    store_every=self._settings.store_every,
+                    attention=self._attention,
+                )
+            self._lanes = {name: known[name] for name in in_order(known)}
+
+    def _on_missing(self, lane: StreamLane) -> None:
+        """Drop a stream that was deleted; raise if it is the only one."""
+        if self._settings.exchange is None:
+            text = f"virtual host has no stream {lane.stream!r}"
+            raise StreamUnavailable(text, "no such stream", lane.stream)
+        log.warning("group %r: stream %r was deleted", self._settings.name, lane.stream)
+        with self.workers.lock:
+            self._lanes = {name: each for name, each in self._lanes.items() if each is not lane}
+
+    @contextmanager
+    def _trying(self) -> Iterator[None]:
+        """Try again later if no connection opens."""
+        try:
+            yield
+        except StreamUnavailable as error:
+            if error.permanent and not (is_gone(error) and self._settings.exchange and self._lanes):
+                raise
+            self._on_lost(error)
+
+    @contextmanager
+    def _guarded(self, place: Place) -> Iterator[None]:
+        """Give up a stream that moved, or a connection that was lost; serve its streams elsewhere later."""
+        try:
+            yield
+        except StreamUnavailable as error:
+            if place.connection.is_open and error.stream is not None and not error.permanent:
+                lane = place.forget(error.stream)
+                lost = [] if lane is None else [lane]
+            elif error.permanent and not (is_gone(error) and self._settings.exchange):
+                raise
+            else:
+                lost = place.close()
+                self._places.remove(place)
+            for lane in lost:
+                self._assignments.lose(lane)
+            self._on_lost(error)
+
+    def _on_lost(self, error: StreamUnavailable) -> None:
+        self.why_not = str(error)
+        self._connect_again = monotonic() + next_try(self._tried, random.random())  # noqa: S311
+        self._tried += 1
+        warn(self._settings.name, f"{error}; trying again")
+
+    # ---- events
+
+    def _turn(self, seconds: float) -> None:
+        """Wait for events, for at most ``seconds``; then do what is due."""
+        connections = [place.connection for place in self._places]
+        at_once = self._more or self._calls or any(each.has_unread for each in connections)
+        sources: list[Any] = [self._woken, *connections]
+        wait(sources, 0.0 if at_once else self._attempts.until_retry(seconds))
+        with suppress(BlockingIOError):
+            self._woken.recv(1 << 12)
+        self._attention.wanted = self._more = False
+        for place in list(self._places):
+            with self._guarded(place):
+                self._receive(place)
+        while self._calls:
+            self._calls.popleft()()
+        self._attempts.retry()
+        for place in list(self._places):
+            with self._guarded(place):
+                for lane in list(place.lanes.values()):
+                    self._assignments.do_due(place, lane)
+        self._do_chores()
+
+    def _receive(self, place: Place) -> None:
+        count = 0
+        for event in islice(place.connection.events(0), _EVENTS):
+            count += 1
+            lane = place.lanes.get(event.subscription)
+            if lane is None:
+                continue
+            if isinstance(event, Delivery):
+                chunk = parse_chunk(event.chunk, lane.stream)
+                with self.workers.lock:
+                    submit = lane.add(chunk)
+                if submit:
+                    self.workers.submit(lane)
+            else:
+                self._assignments.on_update(lane, event)
+        self._more |= count == _EVENTS
+
+    def _do_chores(self) -> None:
+        now = monotonic()
+        if now >= self._listen_again:
+            self._listen_again = now + self._settings.heartbeat / _LISTENS
+            for place in list(self._places):
+                with self._guarded(place):
+                    self._assignments.listen(place)
+        if now >= self._look_again and self._places and self._settings.exchange and self._lanes:
+            place = self._places[0]
+            with self._guarded(place):
+                self._look(place.connection)
+
+    def _finish(self) -> None:
+        """Wait for the handlers, and store how far they came."""
+        until = monotonic() + self._patience
+        for lane in self._lanes.values():
+            self._assignments.leave(lane)
+        while monotonic() < until and not all(lane.is_idle for lane in self._lanes.values()):
+            until = min(until, monotonic() + self._patience)
+            self._turn(0.05)
+        late = [lane.stream for lane in self._lanes.values() if not lane.is_idle]
+        if late:
+            text = "the handler did not return within %g seconds of the stop; another member repeats its messages from %s"
+            log.warning(f"group %r: {text}", self._settings.name, self._patience, ", ".join(map(repr, late)))
+        for place in list(self._places):
+            with suppress(StreamUnavailable):
+                for lane in place.lanes.values():
+                    self._assignments.settle(place, lane)
+
+    # ---- failures
+
+    def _deal_with(self, lane: StreamLane, channel: Any, item: Any, error: Exception) -> None:
+        """Retry later, or apply ``on_failure`` after the last attempt."""
+        if isinstance(item, Change):
+            item.done = True
+            self.fail(error)
+            self.workers.submit(lane)
+            return
+        if isinstance(error, BatchFailed) and isinstance(item, StreamBatch):
+            item = self._rest(lane, channel, item, error)
+        if self._attempts.planned(lane, channel, item, error, last=False):
+            return
+        if self._parking is None:
+            error.add_note(
+                f"The handler failed {item.attempt} times with {item!r}, which stays in its stream."
+            )
+            self.fail(error)
+        elif lane.channel is channel:
+            failed, rest = _failed_part(item, error)
+            done = partial(self._on_parked, lane, channel, failed, rest)
+            messages = failed.messages() if isinstance(failed, StreamBatch) else [failed]
+            self._parking.begin(messages, error, item.attempt, lambda why: self._ask(partial(done, why)))
+            return
+        self._attempts.put_back(lane, channel, item)
+        self.workers.submit(lane)
+
+    def _rest(self, lane: StreamLane, channel: Any, batch: StreamBatch, error: BatchFailed) -> StreamBatch:
+        """Count what came before the failed message, and return the rest."""
+        if not batch.first < error.offset <= batch.last:
+            return batch
+        with self.workers.lock:
+            lane.finish_before(batch, error.offset, channel)
+        return batch.since(error.offset, 1)
+
+    def _on_parked(
+        self, lane: StreamLane, channel: Any, item: Any, rest: Any, error: BaseException | None
+    ) -> None:
+        """Go on behind what is parked."""
+        if error is not None:
+            self.fail(error)
+            self._attempts.put_back(lane, channel, item)
+        else:
+            self.workers.finished(lane, channel, item)
+            if rest is not None:
+                self._attempts.put_back(lane, channel, rest)
+        self.workers.submit(lane)
+
+
+def _failed_part(item: Any, error: Exception) -> tuple[Any, Any]:
+    """What failed, and the rest: of a batch, the message that `BatchFailed` names, otherwise everything."""
+    if not (isinstance(error, BatchFailed) and isinstance(item, StreamBatch)):
+        return item, None
+    if not item.first <= error.offset <= item.last:
+        return item, None
+    return item.divided(error.offset + 1)
+
+
+def _described(item: Any) -> str:
+    if isinstance(item, StreamBatch):
+        return f"stream {item.stream!r}, offsets {item.first} to {item.last}"
+    return f"stream {item.queue!r}, offset {item.offset}, key {item.routing_key!r}"

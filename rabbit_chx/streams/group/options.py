@@ -1,0 +1,121 @@
+"""The parameters of a stream group, the same for both classes."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from rabbit_chx.broker import amqp
+from rabbit_chx.broker.credentials import Credentials, check_credentials
+from rabbit_chx.consuming.member.runs import Runs
+from rabbit_chx.consuming.member.workers import Progress
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.streams.group.member import StreamMember
+from rabbit_chx.streams.group.parking import Parking
+from rabbit_chx.streams.group.settings import OnStreamFailure, Start, StreamCallback, StreamSettings
+from rabbit_chx.streams.group.status import StreamGroupStatus, status_of
+from rabbit_chx.streams.protocol.connection import StreamConnection
+from rabbit_chx.streams.protocol.opening import connect
+from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, Timeouts
+from rabbit_chx.urls import BrokerUrl
+
+
+class StreamOptions(Runs[StreamMember]):
+    """The settings of a member and its connection parameters."""
+
+    def __init__(
+        self,
+        url: str | BrokerUrl | Sequence[str | BrokerUrl],
+        *,
+        name: str,
+        super_stream: str | None = None,
+        exchange: str | None = None,
+        stream: str | None = None,
+        start: Start = "first",
+        store_every: int = 10_000,
+        store_seconds: float = 5.0,
+        on_assigned: StreamCallback | None = None,
+        on_revoked: StreamCallback | None = None,
+        credit: int = 20,
+        concurrency: int = 4,
+        attempts: int = 5,
+        backoff: float = 1.0,
+        on_failure: OnStreamFailure = "stop",
+        parking_queue: str | None = None,
+        amqp_url: str | BrokerUrl | Sequence[str | BrokerUrl] | None = None,
+        timeouts: Timeouts = DEFAULTS,
+        heartbeat: int = HEARTBEAT,
+        follow_advertised: bool = False,
+        credentials: Credentials | None = None,
+        tls: ssl.SSLContext | None = None,
+        connection_name: str | None = None,
+    ) -> None:
+        super().__init__()
+        sources = {"super_stream": super_stream, "exchange": exchange, "stream": stream}
+        if len(given := [key for key, value in sources.items() if value is not None]) != 1:
+            raise InvalidValue("source of a stream group", given, "one of super_stream, exchange and stream")
+        self._settings = StreamSettings(
+            name=name,
+            exchange=super_stream if exchange is None else exchange,
+            stream=stream,
+            start=start,
+            store_every=store_every,
+            store_seconds=store_seconds,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+            credit=credit,
+            concurrency=concurrency,
+            attempts=attempts,
+            backoff=backoff,
+            on_failure=on_failure,
+            parking_queue=parking_queue,
+            timeouts=timeouts,
+            heartbeat=heartbeat,
+        )
+        brokers = BrokerUrl.several(url, streams=True)
+        for broker in brokers:
+            check_credentials(credentials, broker)
+        opening = partial(
+            connect,
+            brokers,
+            follow_advertised=follow_advertised,
+            tls=tls,
+            credentials=credentials,
+            connection_name=connection_name or f"rabbit-chx stream group {name}",
+            heartbeat=heartbeat,
+        )
+        self._connect: Callable[[str | None], StreamConnection] = lambda name: opening(stream=name)
+        parking = [_amqp(each) for each in brokers] if amqp_url is None else amqp_url
+        self._connect_for_parking = partial(
+            amqp.connect,
+            BrokerUrl.several(parking),
+            name=f"rabbit-chx stream group {name} parking",
+            heartbeat=heartbeat,
+            credentials=credentials,
+            tls=tls,
+        )
+
+    @property
+    def status(self) -> StreamGroupStatus:
+        """How the member is now, for health checks and metrics. Can be read from any thread."""
+        self._guard.check()
+        member = self._member
+        return status_of((), "it is not running") if member is None else member.status
+
+    def _new_member(
+        self, workers: Callable[..., Progress], handler: object, *, batches: bool
+    ) -> StreamMember:
+        settings = self._settings
+        given = workers(handler, settings)
+        parking = None
+        if settings.parking_queue is not None:
+            queue = settings.parking_queue
+            parking = Parking(settings.name, queue, self._connect_for_parking, given.stopping)
+        return StreamMember(settings, self._connect, given, parking, batches=batches)
+
+
+def _amqp(url: BrokerUrl) -> BrokerUrl:
+    """The AMQP port of the host of a stream URL."""
+    return replace(url, streams=False, port=0)

@@ -1,0 +1,83 @@
+"""The connections of a member: each to a node that has some of the streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.streams.group.lanes import StreamLane
+from rabbit_chx.streams.group.settings import StreamSettings, check_release
+from rabbit_chx.streams.protocol.connection import StreamConnection
+from rabbit_chx.streams.protocol.requests import OffsetSpec
+
+
+class Place:
+    """One connection, and the lanes that it serves by the number of their subscription."""
+
+    def __init__(self, connection: StreamConnection, settings: StreamSettings) -> None:
+        check_release(connection.release)
+        self.connection: Final = connection
+        self.lanes: Final[dict[int, StreamLane]] = {}
+        self._settings = settings
+
+    def serve(self, lanes: Iterable[StreamLane], missing: Callable[[StreamLane], object]) -> None:
+        """Subscribe to those streams of which this node has a replica; report those that do not exist."""
+        wanted = {lane.stream: lane for lane in lanes}
+        if not wanted:
+            return
+        found = self.connection.metadata(wanted)
+        for stream, lane in wanted.items():
+            if not found[stream].exists:
+                missing(lane)
+            elif self.connection.node is None or self.connection.node in found[stream].nodes:
+                self._subscribe(lane)
+
+    def _subscribe(self, lane: StreamLane) -> None:
+        credit, properties = self._settings.credit, self._settings.properties
+        # The answer to the broker's question says where to start, not this.
+        number = self.connection.subscribe(
+            lane.stream, OffsetSpec.next(), credit=credit, properties=properties
+        )
+        lane.subscription, lane.ahead = number, credit
+        self.lanes[number] = lane
+
+    def top_up(self, lane: StreamLane) -> None:
+        """Let the broker send as many chunks as the handler has taken."""
+        window = self._settings.credit
+        lack = window - lane.ahead - len(lane.waiting)
+        if lane.subscription is not None and lack >= max(window // 4, 1):
+            self.connection.credit(lane.subscription, lack)
+            lane.ahead += lack
+
+    def forget(self, stream: str) -> StreamLane | None:
+        """Return the lane of a stream that this node does not serve any more."""
+        for number, lane in self.lanes.items():
+            if lane.stream == stream:
+                lane.subscription = None
+                return self.lanes.pop(number)
+        return None
+
+    def close(self) -> list[StreamLane]:
+        """Close the connection, and return its lanes."""
+        self.connection.close()
+        lanes = list(self.lanes.values())
+        self.lanes.clear()
+        for lane in lanes:
+            lane.subscription = None
+        return lanes
+
+
+def in_order(streams: Iterable[str]) -> list[str]:
+    """Sort streams by the number at the end of their names: members that join in the same order get equal shares."""
+
+    def place(stream: str) -> tuple[str, int, str]:
+        head, _, tail = stream.rpartition("-")
+        return (head, int(tail), "") if head and tail.isdecimal() else (stream, 0, stream)
+
+    return sorted(streams, key=place)
+
+
+def is_gone(error: StreamUnavailable) -> bool:
+    """Whether a stream does not exist."""
+    return error.problem == "no such stream"

@@ -1,0 +1,107 @@
+"""The settings of a member of a stream group, and where a stream begins for a group that has no stored offset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal, TypeAlias
+
+from rabbit_chx.consuming.retries import Retries, check_integer, check_seconds
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.names import check_name
+from rabbit_chx.releases import Release
+from rabbit_chx.streams.ends import bounds, first_chunk
+from rabbit_chx.streams.messages.moments import milliseconds
+from rabbit_chx.streams.protocol.connection import StreamConnection
+from rabbit_chx.streams.protocol.requests import MAX_NAME, OffsetSpec
+
+Position: TypeAlias = Literal["first", "last", "next"] | datetime | int
+"""Where a group starts: at the first or the last chunk, after the last one, at a time, or at an offset."""
+Start: TypeAlias = Position | Callable[[str], Position | None]
+OnStreamFailure: TypeAlias = Literal["stop", "park"]
+StreamCallback: TypeAlias = Callable[[str], object]
+"""Called with the name of a stream."""
+_POSITIONS: Final = ("first", "last", "next")
+_EXPECTED: Final = "'first', 'last', 'next', an aware datetime, or an offset from 0"
+_MOST_OFFSET: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSettings(Retries):
+    """The settings of a member, the same for both classes."""
+
+    stream: str | None
+    exchange: str | None
+    """The exchange or super stream whose streams are shared."""
+    start: Start
+    store_every: int
+    store_seconds: float
+    credit: int
+    on_assigned: StreamCallback | None
+    on_revoked: StreamCallback | None
+
+    def __post_init__(self) -> None:
+        _check_reference(self.name)
+        if self.stream is not None:
+            check_name("stream", self.stream)
+        if self.exchange is not None:
+            check_name("exchange", self.exchange)
+        check_integer("store_every", self.store_every, 1_000_000_000)
+        check_seconds("store_seconds", self.store_seconds)
+        if not isinstance(self.credit, int) or not 2 <= self.credit <= 0xFFFF:
+            raise InvalidValue("credit", self.credit, "an integer from 2 to 65535")
+        for name in ("on_assigned", "on_revoked"):
+            if (got := getattr(self, name)) is not None and not callable(got):
+                raise InvalidValue(name, got, "a function that takes the name of a stream, or None")
+        if not callable(self.start):
+            check_position(self.start)
+        Retries.__post_init__(self)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties of a subscription of the group."""
+        common = {"single-active-consumer": "true", "name": self.name}
+        return common if self.exchange is None else {**common, "super-stream": self.exchange}
+
+    @property
+    def asks(self) -> bool:
+        """Whether a function of the program is called when a stream is assigned."""
+        return self.on_assigned is not None or callable(self.start)
+
+
+def check_release(version: str) -> None:
+    """Raise if a release does not divide streams among consumers."""
+    if not Release.of_broker(version).has_stream_groups:
+        raise InvalidValue(
+            "broker release",
+            version,
+            "3.13 or later",
+            "Earlier releases have no single active consumers of streams (before 3.11), or are not supported",
+        )
+
+
+def check_position(got: object, what: str = "start") -> None:
+    """Raise if a value is not a position in a stream."""
+    is_offset = isinstance(got, int) and not isinstance(got, bool) and 0 <= got <= _MOST_OFFSET
+    is_time = isinstance(got, datetime) and got.tzinfo is not None
+    if not (is_offset or is_time or got in _POSITIONS):
+        raise InvalidValue(what, got, _EXPECTED)
+
+
+def resolved(connection: StreamConnection, stream: str, position: Position) -> OffsetSpec:
+    """Return where a position is now. What depends on the end of the stream becomes an offset, which the group can store."""
+    if isinstance(position, datetime):
+        return OffsetSpec.timestamp(milliseconds(position))
+    if isinstance(position, int):
+        return OffsetSpec.offset(position)
+    if position == "next":
+        return OffsetSpec.offset(bounds(connection, stream).end)
+    chunk = first_chunk(connection, stream, OffsetSpec.last()) if position == "last" else None
+    return OffsetSpec.offset(chunk.first_offset) if chunk else OffsetSpec.first()
+
+
+def _check_reference(name: object) -> None:
+    size = len(name.encode(errors="replace")) if isinstance(name, str) else 0
+    if not 0 < size <= MAX_NAME:
+        raise InvalidValue("group name", name, f"text of 1 to {MAX_NAME} bytes in UTF-8")

@@ -1,0 +1,88 @@
+"""The threads or tasks that run the handler of a stream group, and what they tell the program between messages."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
+from time import monotonic
+from typing import Any
+
+from rabbit_chx.consuming.member.loop_workers import LoopWorkers
+from rabbit_chx.consuming.member.workers import Progress, Workers
+from rabbit_chx.streams.group.lanes import Change, StreamLane
+from rabbit_chx.streams.group.settings import StreamSettings
+
+
+class _OfStreams(Progress):
+    """What is different with streams: no markers, and changes are told even to a member that stops."""
+
+    def next_of(self, lane: StreamLane) -> tuple[Any, Any] | None:  # type: ignore[override]  # it has no other lanes
+        """Take the next message, batch or change; None if the worker is done with the lane."""
+        with self.lock:
+            # A broker that is silent for an interval may have given the stream to another member.
+            stop = self.stopped or monotonic() - lane.heard > self._heartbeat
+            channel, item = lane.channel, lane.take(changes_only=stop)
+        if item is None:
+            self._owner.on_progress()
+            return None
+        return channel, item
+
+
+class StreamWorkers(_OfStreams, Workers):
+    """Threads that call the handler."""
+
+    def __init__(self, handler: Callable[[Any], object], settings: StreamSettings) -> None:
+        super().__init__(_telling(handler, settings), settings.concurrency, settings.heartbeat, _no_report)
+
+
+class StreamLoopWorkers(_OfStreams, LoopWorkers):
+    """Tasks that await the handler."""
+
+    def __init__(self, handler: Callable[[Any], Awaitable[object]], settings: StreamSettings) -> None:
+        telling = _telling_in_loop(handler, settings)
+        super().__init__(telling, settings.concurrency, settings.heartbeat, _no_report)
+
+
+def _no_report(_: object) -> None:
+    """There are no canaries in streams."""
+
+
+def _telling(handler: Callable[[Any], object], settings: StreamSettings) -> Callable[[Any], object]:
+    if not settings.asks and settings.on_revoked is None:
+        return handler
+
+    def call(item: Any) -> None:
+        if type(item) is not Change:
+            handler(item)
+            return
+        callback = settings.on_assigned if item.assigned else settings.on_revoked
+        if callback is not None:
+            callback(item.stream)
+        if item.assigned and callable(settings.start):
+            item.start = settings.start(item.stream)
+
+    return call
+
+
+def _telling_in_loop(
+    handler: Callable[[Any], Awaitable[object]], settings: StreamSettings
+) -> Callable[[Any], Awaitable[object]]:
+    if not settings.asks and settings.on_revoked is None:
+        return handler
+
+    async def call(item: Any) -> None:
+        if type(item) is not Change:
+            await handler(item)
+            return
+        callback = settings.on_assigned if item.assigned else settings.on_revoked
+        if callback is not None:
+            await _finished(callback(item.stream))
+        if item.assigned and callable(settings.start):
+            item.start = await _finished(settings.start(item.stream))
+
+    return call
+
+
+async def _finished(result: Any) -> Any:
+    """The result of a function or of a coroutine function."""
+    return await result if isawaitable(result) else result

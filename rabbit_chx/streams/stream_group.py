@@ -1,0 +1,92 @@
+"""A worker that shares the streams of a super stream or of a hash exchange with any number of others.
+
+    from rabbit_chx.streams import StreamGroup, StreamMessage
+
+    def handle(message: StreamMessage) -> None:
+        print(message.offset, message.routing_key, message.body)
+
+    StreamGroup("rabbitmq-stream://user:password@host", super_stream="orders", name="billing").run(handle)
+
+Start as many copies of the program as you like. The broker divides the streams among the members, and hands the streams of a member
+that ends to the others. Each stream is handled in order by one member at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from rabbit_chx.consuming.retries import check_handler
+from rabbit_chx.message import StreamMessage
+from rabbit_chx.streams.group.batch import StreamBatch
+from rabbit_chx.streams.group.options import StreamOptions
+from rabbit_chx.streams.group.workers import StreamWorkers
+from rabbit_chx.traces import in_spans
+
+
+class StreamGroup(StreamOptions):
+    """A member of a group of workers that share streams.
+
+    Args:
+        url: a URL of the stream protocol or of AMQP, as for `connect`, or several that are tried in turn.
+        name: the name of the group, the same for all its members; the broker stores the offsets under it.
+        super_stream: a super stream, whose streams are shared.
+        exchange: an exchange, such as ``x-consistent-hash``, to which streams are bound. The broker needs their numbers: name them
+            ``NAME-0``, ``NAME-1`` and so on, or bind them with the argument ``x-stream-partition-order``.
+        stream: a single stream, which one member at a time handles. Pass exactly one of these three.
+        start: where to start in a stream for which the broker has no stored offset: ``"first"``, ``"last"`` (the last chunk),
+            ``"next"``, an aware datetime, or an offset. Or a function from the name of a stream to one of these, or None for the
+            first message; it decides whenever a stream is assigned, instead of the stored offset.
+        store_every: after how many handled messages of a stream the offset of the last one is stored on the broker.
+        store_seconds: after how many seconds it is stored at the latest. It is also stored when a stream is handed over and at a stop.
+        on_assigned: called with the name of a stream before its first message.
+        on_revoked: called with the name of a stream after its last message, before another member begins; after a lost connection,
+            another member may have begun.
+        credit: how many chunks of each stream the broker may send ahead.
+        concurrency: how many streams are handled at the same time, each in its own thread.
+        attempts: how often the handler is called for a message or batch before it counts as failed; its stream is paused until then.
+        backoff: seconds before the second attempt; the delay doubles with each attempt, up to 60 (or ``backoff``, if longer).
+        on_failure: ``"stop"`` the member, which raises the handler's error; or ``"park"`` the failed message in ``parking_queue``.
+        parking_queue: the queue for failed messages with ``on_failure="park"``.
+        amqp_url: where the parking queue is, for AMQP; by default the host of each ``url`` with the default port.
+        timeouts: ``close`` is how long a member waits for its handlers when it stops, and when another member is to get a stream (45
+            seconds at most). The other fields must keep their defaults: a member tries to connect until it is stopped.
+        heartbeat: the heartbeat interval in seconds; the broker gives the streams to other members after two silent intervals.
+        follow_advertised: as for `connect`.
+        credentials: as for `connect`.
+        tls: as for `connect`.
+        connection_name: the connection's name in the broker's list; by default it contains the group's name.
+
+    A program may use a group in any thread, and one run at a time. A forked child may call `run`, which starts afresh; its
+    `stop` does not reach the parent's run and raises.
+    """
+
+    def run(self, handler: Callable[[StreamMessage], object], *, signals: bool = True) -> None:
+        """Call the handler with each message until `stop`, SIGTERM or Ctrl-C.
+
+        Every message is handled at least once: after a crash, those behind the last stored offset are repeated. The member
+        reconnects after a lost connection. In the main thread, the first SIGTERM or Ctrl-C ends the run after the current messages;
+        a second signal ends it at once.
+
+        Args:
+            handler: called with each message. An exception counts as a failed attempt; `Reject` and `RetryAfter` say what follows.
+            signals: whether to handle SIGTERM and Ctrl-C; False leaves them to the program, which calls `stop`.
+
+        Raises:
+            InvalidValue: a group cannot use the streams, the broker or the handler.
+            StreamUnavailable: the broker refuses the connection or a stream permanently.
+            CorruptStream: a chunk or a message is damaged.
+            Exception: the handler's error, with ``on_failure="stop"``.
+        """
+        check_handler(handler, coroutine=False, group="StreamGroup")
+        spans = in_spans(handler, self._settings.name)
+        self._run(partial(self._new_member, StreamWorkers, spans, batches=False), signals=signals)
+
+    def run_batches(self, handler: Callable[[StreamBatch], object], *, signals: bool = True) -> None:
+        """Call the handler with batches: the messages of a stream that have arrived, up to some thousands.
+
+        As `run`, but many times faster. The handler may raise `BatchFailed` with the offset of the message that failed: the messages
+        before it are handled. With any other exception, the whole batch failed.
+        """
+        check_handler(handler, coroutine=False, group="StreamGroup")
+        self._run(partial(self._new_member, StreamWorkers, handler, batches=True), signals=signals)

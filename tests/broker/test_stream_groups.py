@@ -1,0 +1,474 @@
+"""Groups on streams: how members share streams, where they go on, and what happens when a handler fails."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from rabbit_chx import InvalidValue
+from rabbit_chx.publishing import Publisher
+from rabbit_chx.streams import (
+    AsyncStreamGroup,
+    BatchFailed,
+    Reject,
+    RetryAfter,
+    StreamGroup,
+    StreamUnavailable,
+)
+from rabbit_chx.urls import BrokerUrl
+from tests.broker.stream_scene import SECONDS, fill
+from tests.faults.load import wait_until
+from tests.faults.proxy import Proxy
+from tests.users import a_user
+
+pytestmark = [pytest.mark.broker, pytest.mark.since_4_0]
+
+PARTITIONS = 6
+
+
+@pytest.fixture
+def streams_of(broker):
+    """An exchange with streams: a consistent-hash exchange, and a super stream."""
+    made = []
+
+    def make(kind: str = "exchange", count: int = PARTITIONS) -> str:
+        name = f"group-{uuid.uuid4().hex[:8]}"
+        with broker.connection() as connection:
+            channel = connection.channel()
+            channel.exchange_declare(
+                name, {"exchange": "x-consistent-hash"}.get(kind, "direct"), durable=True
+            )
+            for number in range(count):
+                add(channel, name, number, "1" if kind == "exchange" else str(number))
+        made.append(name)
+        return name
+
+    def add(channel, name, number, key):
+        channel.queue_declare(f"{name}-{number}", durable=True, arguments={"x-queue-type": "stream"})
+        arguments = {"x-stream-partition-order": number}
+        channel.queue_bind(f"{name}-{number}", name, key, arguments)
+        made.append(f"{name}-{number}")
+
+    make.add = add
+    yield make
+    with broker.connection() as connection:
+        channel = connection.channel()
+        for name in made:
+            channel.exchange_delete(name)
+            channel.queue_delete(name)
+
+
+class Seen:
+    """What handlers have handled, in order, and the members that they belong to."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[str, int, int]] = []
+
+    def by(self, member: int):
+        return lambda message: self.all.append((message.queue, message.offset, member))
+
+    @property
+    def offsets(self) -> list[int]:
+        return [offset for _, offset, _ in self.all]
+
+    def in_order(self) -> bool:
+        """Whether the first sights of each stream are in order."""
+        last: dict[str, int] = {}
+        seen = set()
+        for stream, offset, _ in self.all:
+            if (stream, offset) not in seen and offset < last.get(stream, -1):
+                return False
+            seen.add((stream, offset))
+            last[stream] = max(offset, last.get(stream, -1))
+        return True
+
+
+@contextmanager
+def running(group, handler, run="run"):
+    """Run a group in a thread, and raise its error at the end."""
+    errors = []
+
+    def work():
+        try:
+            getattr(group, run)(handler)
+        except Exception as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        group.stop()
+        thread.join(SECONDS)
+    assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+
+
+def wait_for(condition) -> None:
+    wait_until(condition, "what the test waits for", SECONDS)
+
+
+def publish(broker, exchange: str, rows: range) -> None:
+    with Publisher(broker.url, exchange) as publisher:
+        publisher.publish_many([b"%d" % row for row in rows], [f"key-{row % 50}" for row in rows])
+
+
+def handle_all(group, count: int) -> list[int]:
+    """Run a group until it has handled this many messages; their offsets."""
+    seen = Seen()
+    with running(group, seen.by(0)):
+        wait_for(lambda: len(seen.all) >= count)
+    return seen.offsets
+
+
+# ---- sharing
+
+
+def test_members_share_the_streams_of_an_exchange_and_take_over(broker, stream_url, streams_of):
+    exchange, seen = streams_of(), Seen()
+    first, second = (StreamGroup(stream_url, exchange=exchange, name="billing") for _ in range(2))
+    publish(broker, exchange, range(500))
+
+    def held(group):
+        return {partition.stream for partition in group.status.partitions}
+
+    with running(first, seen.by(1)):
+        wait_for(lambda: len(seen.all) == 500)
+        with running(second, seen.by(2)):
+            wait_for(lambda: len(held(first)) == len(held(second)) == PARTITIONS // 2)
+            assert not held(first) & held(second)
+            publish(broker, exchange, range(500, 1000))
+            wait_for(lambda: len(seen.all) == 1000)
+        wait_for(lambda: len(held(first)) == PARTITIONS)
+        publish(broker, exchange, range(1000, 1500))
+        wait_for(lambda: len(seen.all) == 1500)
+        wait_for(lambda: first.status.lag == 0)
+        assert first.status.connected
+    assert len(set(seen.all)) == 1500  # a hand-over repeats nothing
+    assert seen.in_order()
+    assert {member for *_, member in seen.all} == {1, 2}
+    assert not first.status.connected
+
+
+def test_a_super_stream_is_shared_too_and_the_program_is_told(broker, stream_url, streams_of):
+    name, told = streams_of("super stream", 4), []
+    options = {
+        "super_stream": name,
+        "name": "g",
+        "on_assigned": lambda stream: told.append(("+", stream)),
+        "on_revoked": lambda stream: told.append(("-", stream)),
+    }
+    first, second = StreamGroup(stream_url, **options), StreamGroup(stream_url, **options)
+    with running(first, print):
+        wait_for(lambda: len(told) == 4)
+        assert {*told} == {("+", f"{name}-{number}") for number in range(4)}
+        with running(second, print):
+            wait_for(lambda: len(told) == 8)
+            given = {stream for sign, stream in told if sign == "-"}
+            assert len(given) == 2
+            assert all(told.index(("-", stream)) < told.index(("+", stream), 4) for stream in given)
+    for _, stream in told:
+        signs = "".join(sign for sign, each in told if each == stream)
+        assert "++" not in signs
+        assert "--" not in signs
+
+
+def test_a_single_stream_goes_to_the_next_member_when_the_first_ends(stream_url, stream_connection, stream):
+    seen = Seen()
+    first, second = (StreamGroup(stream_url, stream=stream, name="g") for _ in range(2))
+    fill(stream_connection, stream, range(1, 101))
+    with running(second, seen.by(2)) as late:
+        with running(first, seen.by(1)):
+            wait_for(lambda: len(seen.all) == 100)
+            assert late.is_alive()
+        fill(stream_connection, stream, range(101, 201))
+        wait_for(lambda: len(seen.all) == 200)
+    assert sorted(seen.offsets)[:100] == list(range(100))
+    assert len({*seen.offsets}) == 200
+
+
+def test_streams_that_are_bound_later_are_found(broker, stream_url, streams_of, monkeypatch):
+    monkeypatch.setattr("rabbit_chx.streams.group.member._LOOK_EVERY", 0.5)
+    exchange, seen = streams_of(count=1), Seen()
+    group = StreamGroup(stream_url, exchange=exchange, name="g")
+    with running(group, seen.by(0)):
+        wait_for(lambda: group.status.connected)
+        with broker.connection() as connection:
+            streams_of.add(connection.channel(), exchange, 1, "1")
+        publish(broker, exchange, range(200))
+        wait_for(lambda: len(seen.all) == 200)
+    assert {stream for stream, *_ in seen.all} == {f"{exchange}-0", f"{exchange}-1"}
+
+
+# ---- where a group starts
+
+
+def test_a_group_goes_on_behind_its_stored_offset_and_another_group_begins_anew(
+    stream_url, stream_connection, stream
+):
+    fill(stream_connection, stream, range(1, 101))
+    assert handle_all(StreamGroup(stream_url, stream=stream, name="g"), 100) == list(range(100))
+    assert stream_connection.query_offset("g", stream) == 99
+    fill(stream_connection, stream, range(101, 111))
+    again = handle_all(StreamGroup(stream_url, stream=stream, name="g"), 10)
+    assert len(again) == 10
+    assert min(again) > 99
+    assert len(handle_all(StreamGroup(stream_url, stream=stream, name="other"), 110)) == 110
+
+
+@pytest.mark.parametrize("start", ["next", "last", 40, "time", "function"])
+def test_a_new_group_starts_where_it_is_told(stream_url, stream_connection, stream, start):
+    fill(stream_connection, stream, range(1, 51))
+    given = {"time": datetime.now(UTC) + timedelta(hours=1), "function": lambda name: 45}.get(start, start)
+    seen = Seen()
+    group = StreamGroup(stream_url, stream=stream, name="g", start=given)
+    with running(group, seen.by(0)):
+        wait_for(lambda: group.status.partitions)
+        fill(stream_connection, stream, range(51, 61))
+        wait_for(lambda: max(seen.offsets, default=0) >= 59)
+    if start in {"next", "time"}:
+        assert min(seen.offsets) >= 50
+    elif start == "last":
+        assert min(seen.offsets) <= 49
+    else:
+        assert min(seen.offsets) == {"function": 45}.get(start, start)
+
+
+def test_a_function_decides_instead_of_the_stored_offset(stream_url, stream_connection, stream):
+    fill(stream_connection, stream, range(1, 101))
+    group = StreamGroup(stream_url, stream=stream, name="g", start=lambda name: 90)
+    assert min(handle_all(group, 10)) == 90
+    group = StreamGroup(stream_url, stream=stream, name="g", start=lambda name: None)
+    assert handle_all(group, 100) == list(range(100))
+
+
+def test_offsets_are_stored_while_the_group_runs(stream_url, stream_connection, stream):
+    group = StreamGroup(stream_url, stream=stream, name="g", store_every=10, store_seconds=3600)
+    fill(stream_connection, stream, range(1, 26))
+    with running(group, print):
+        wait_for(lambda: (stream_connection.query_offset("g", stream) or 0) >= 19)
+    assert stream_connection.query_offset("g", stream) == 24
+
+
+# ---- failures
+
+
+def test_a_message_is_tried_again_and_its_stream_waits(stream_url, stream_connection, stream):
+    fill(stream_connection, stream, range(1, 11))
+    seen = []
+
+    def handle(message):
+        seen.append((message.offset, message.attempt))
+        if message.offset == 3 and message.attempt == 1:
+            raise RetryAfter(0.1)
+        if message.offset == 3 and message.attempt == 2:
+            raise OSError("again")
+
+    group = StreamGroup(stream_url, stream=stream, name="g", backoff=0.1)
+    with running(group, handle):
+        wait_for(lambda: len(seen) == 12)
+        assert group.status.failed == 2
+    assert seen == [(0, 1), (1, 1), (2, 1), (3, 1), (3, 2), (3, 3), *((number, 1) for number in range(4, 10))]
+
+
+@pytest.mark.parametrize(("error", "attempts"), [(Reject("no"), 1), (OSError("no"), 2)])
+def test_the_last_failure_stops_the_member_before_the_message(
+    stream_url, stream_connection, stream, error, attempts
+):
+    fill(stream_connection, stream, range(1, 11))
+    seen = []
+
+    def handle(message):
+        seen.append(message.offset)
+        if message.offset == 5:
+            raise error
+
+    group = StreamGroup(stream_url, stream=stream, name="g", attempts=2, backoff=0.01)
+    with pytest.raises(type(error), match="no") as caught:
+        group.run(handle)
+    assert f"failed {attempts} times" in caught.value.__notes__[-1]
+    assert seen == [0, 1, 2, 3, 4, *[5] * attempts]
+    assert stream_connection.query_offset("g", stream) == 4
+
+
+def test_a_failed_message_is_parked_and_the_stream_goes_on(broker, stream_url, stream_connection, stream):
+    queue = f"parked-{uuid.uuid4().hex[:8]}"
+    fill(stream_connection, stream, range(1, 11))
+    with broker.connection() as connection:
+        channel = connection.channel()
+        channel.queue_declare(queue, durable=True)
+        seen = []
+
+        def handle(message):
+            seen.append(message.offset)
+            if message.offset in {3, 7}:
+                raise Reject("no")
+
+        parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
+        with running(StreamGroup(stream_url, stream=stream, name="g", **parking), handle):
+            wait_for(lambda: seen[-1:] == [9])
+            wait_for(lambda: channel.queue_declare(queue, passive=True).method.message_count == 2)
+        assert seen == list(range(10))
+        _, properties, body = channel.basic_get(queue, auto_ack=True)
+        channel.queue_delete(queue)
+    assert body == b"0000000004"
+    assert properties.headers["x-rabbit-chx-parked-offset"] == 3
+    assert properties.headers["x-rabbit-chx-parked-queue"] == stream
+    assert stream_connection.query_offset("g", stream) == 9
+
+
+def test_a_batch_continues_at_the_message_that_failed(broker, stream_url, stream_connection, stream):
+    queue = f"parked-{uuid.uuid4().hex[:8]}"
+    fill(stream_connection, stream, range(1, 101))
+    seen = []
+
+    def handle(batch):
+        for message in batch.messages():
+            if message.offset == 42:
+                raise BatchFailed(42)
+            seen.append(message.offset)
+
+    with broker.connection() as connection:
+        channel = connection.channel()
+        channel.queue_declare(queue, durable=True)
+        parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
+        group = StreamGroup(stream_url, stream=stream, name="g", attempts=3, backoff=0.01, **parking)
+        with running(group, handle, "run_batches"):
+            wait_for(lambda: seen[-1:] == [99])
+            assert group.status.failed == 3
+        assert channel.queue_declare(queue, passive=True).method.message_count == 1
+        channel.queue_delete(queue)
+    assert seen == [number for number in range(100) if number != 42]
+
+
+def test_a_batch_has_its_messages_as_arrow_columns(stream_url, stream_connection, stream):
+    pytest.importorskip("pyarrow")
+    fill(stream_connection, stream, range(1, 3001))
+    bodies, spans = [], []
+
+    def handle(batch):
+        columns = batch.arrow(["body", "offset"])
+        assert len(batch) == columns.num_rows
+        assert columns["offset"][0].as_py() == batch.first
+        spans.append((batch.first, batch.last))
+        bodies.extend(columns["body"].to_pylist())
+
+    group = StreamGroup(stream_url, stream=stream, name="g", start=10)
+    with running(group, handle, "run_batches"):
+        wait_for(lambda: len(bodies) == 2990)
+    assert bodies == [b"%010d" % number for number in range(11, 3001)]
+    assert spans[0][0] == 10
+    assert [first for first, _ in spans[1:]] == [last + 1 for _, last in spans[:-1]]
+
+
+# ---- a handler that does not return
+
+
+def test_a_stream_is_handed_over_although_a_handler_hangs(
+    stream_url, stream_connection, streams_of, broker, caplog, monkeypatch
+):
+    monkeypatch.setattr("rabbit_chx.streams.group.assignments._MOST_SECONDS", 1.0)
+    exchange, seen, release = streams_of(count=2), Seen(), threading.Event()
+    publish(broker, exchange, range(200))
+
+    def hang(message):
+        release.wait(SECONDS)
+
+    first, second = (StreamGroup(stream_url, exchange=exchange, name="g") for _ in range(2))
+    with running(first, hang):
+        wait_for(lambda: len(first.status.partitions) == 2)
+        with running(second, seen.by(2)):
+            wait_for(lambda: seen.all)
+            assert len(first.status.partitions) == 1
+            release.set()
+    assert "although the handler did not return within 1 seconds" in caplog.text
+
+
+# ---- an event loop
+
+
+def test_the_handler_of_an_event_loop_is_awaited(broker, stream_url, streams_of):
+    exchange, seen, told = streams_of(), [], []
+    publish(broker, exchange, range(500))
+
+    async def start(stream):
+        await asyncio.sleep(0)
+        return "first"
+
+    async def main():
+        done = asyncio.Event()
+
+        async def handle(message):
+            await asyncio.sleep(0)
+            seen.append((message.queue, message.offset))
+            if len(seen) == 500:
+                done.set()
+
+        group = AsyncStreamGroup(
+            stream_url, exchange=exchange, name="g", start=start, on_assigned=told.append
+        )
+        async with group.running(handle):
+            await asyncio.wait_for(done.wait(), SECONDS)
+
+    asyncio.run(main())
+    assert len(set(seen)) == 500
+    assert sorted(told) == [f"{exchange}-{number}" for number in range(PARTITIONS)]
+
+
+def test_the_error_of_a_handler_in_an_event_loop_ends_the_run(stream_url, stream_connection, stream):
+    fill(stream_connection, stream, range(1, 11))
+
+    async def handle(batch):
+        raise Reject("no")
+
+    with pytest.raises(Reject):
+        asyncio.run(AsyncStreamGroup(stream_url, stream=stream, name="g").run_batches(handle))
+    assert stream_connection.query_offset("g", stream) is None
+
+
+# ---- refusals
+
+
+def test_a_missing_stream_or_exchange_is_an_error(stream_url, broker):
+    with pytest.raises(StreamUnavailable, match="no stream 'none'"):
+        StreamGroup(stream_url, stream="none", name="g").run(print)
+    with pytest.raises(StreamUnavailable, match="does not exist"):
+        StreamGroup(stream_url, exchange="none", name="g").run(print)
+    with pytest.raises(InvalidValue, match="an exchange to which a stream is bound"):
+        StreamGroup(stream_url, exchange="amq.topic", name="g").run(print)
+
+
+def test_a_missing_parking_queue_is_an_error(broker, stream_url, stream):
+    options = {"on_failure": "park", "parking_queue": "none", "amqp_url": broker.url}
+    with pytest.raises(InvalidValue, match="invalid parking_queue: got 'none'"):
+        StreamGroup(stream_url, stream=stream, name="g", **options).run(print)
+
+
+def test_a_lost_connection_is_replaced(broker, stream_connection, stream):
+    seen = Seen()
+    fill(stream_connection, stream, range(1, 11))
+    with Proxy(broker.stream_url) as proxy:
+        group = StreamGroup(proxy.url, stream=stream, name="g")
+        with running(group, seen.by(0)):
+            wait_for(lambda: len(seen.all) == 10)
+            proxy.cut()
+            fill(stream_connection, stream, range(11, 21))
+            wait_for(lambda: max(seen.offsets) >= 19)
+    assert {*range(10)} <= {*seen.offsets}
+    assert seen.in_order()
+
+
+def test_reading_is_the_only_permission_that_a_member_needs(broker, stream_connection, streams_of):
+    exchange, port = streams_of(count=1), BrokerUrl.for_streams(broker.stream_url).port
+    publish(broker, exchange, range(10))
+    with a_user(broker, "", "", f"^{exchange}(-0)?$") as user:
+        url = BrokerUrl.for_streams(user.url, port=port)
+        assert handle_all(StreamGroup(url, exchange=exchange, name="g"), 10) == list(range(10))
+    assert stream_connection.query_offset("g", f"{exchange}-0") == 9
