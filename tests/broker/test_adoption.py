@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from time import monotonic
 
 import pytest
 
-from rabbit_chx import ConsistentHashExchange, Ring
+from rabbit_chx import ConsistentHashExchange, Release, Ring
 from rabbit_chx.cli import _exit_code
 from tests.broker.erlang import node_command
+from tests.proof import Check, record_result
 from tests.verbs import Result
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 WEIGHTS = {"c": "1", "a": "2", "d": "1", "b": "1"}
+BOUND = f"an exchange bound by an application in the order {', '.join(WEIGHTS)}"
 KEYS = [f"customer-{number}" for number in range(200)]
 
 
@@ -23,6 +26,7 @@ class Scene:
     def __init__(self, site, capsys, folder) -> None:
         self.site, self._capsys, self.file = site, capsys, folder / "orders.yaml"
         self.node = ["--node", node_command(site.broker)]
+        self.began = monotonic()
 
     def start_application(self) -> None:
         with self.site.connection() as connection:
@@ -47,15 +51,33 @@ class Scene:
         return self.run(verb, *arguments, "--url", self.site.url())
 
     def keys_on_the_broker(self) -> dict[str, str]:
-        release = self.site.management.overview().release
-        mirror = ConsistentHashExchange(
-            Ring.read(self.site.broker.ring("orders", self.site.vhost), release=release)
-        )
-        return {key: str(mirror.route(key)) for key in KEYS}
+        return keys_of(Ring.read(self.site.broker.ring("orders", self.site.vhost), release=self.release))
 
-    def routed(self, found: Result) -> dict[str, str]:
-        assert found.code == 0, found.err
-        return dict(line.split() for line in found.out.splitlines())
+    @property
+    def release(self) -> Release:
+        return self.site.management.overview().release
+
+    def check_keys(self, what: str, found: Result) -> None:
+        """Check that a verb has predicted the queue of each key, or, with an exit code of 1, of no key."""
+        there = self.keys_on_the_broker()
+        predicted = dict(line.split() for line in found.out.splitlines())
+        expected = {} if found.code == 1 else there
+        wrong = sum(predicted.get(key) != expected.get(key) for key in KEYS)
+        by_name = keys_of(
+            Ring.of(sorted((queue, int(weight)) for queue, weight in WEIGHTS.items()), release=self.release)
+        )
+        differ = sum(by_name[key] != there[key] for key in KEYS)
+        control = f"in the order of names: {differ} of {len(KEYS)} wrong"
+        seconds = monotonic() - self.began
+        record_result(Check("Routing", what, str(self.release), len(KEYS), wrong, seconds, control))
+        assert found.code in {0, 1}, found.err
+        assert not wrong
+        assert differ
+
+
+def keys_of(ring: Ring) -> dict[str, str]:
+    mirror = ConsistentHashExchange(ring)
+    return {key: str(mirror.route(key)) for key in KEYS}
 
 
 @pytest.fixture
@@ -72,13 +94,14 @@ def test_an_export_without_a_node_predicts_nothing_and_with_one_every_key(scene)
     assert blind.code == 0
     assert "'orders' is written with `order: unknown`" in blind.err
     refused = scene.run("route", *KEYS, "-f", scene.file)
+    scene.check_keys(f"{BOUND}, from an export without a node: refused", refused)
     assert (refused.code, refused.out) == (1, "")
     assert "--node" in refused.err
     # The file makes no statement about the order, and the rest matches.
     assert scene.live("plan", scene.file).code == scene.live("check", scene.file).code == 0
     scene.file.unlink()
     assert scene.live("export", "-o", scene.file, *scene.node).code == 0
-    assert scene.routed(scene.run("route", *KEYS, "-f", scene.file)) == scene.keys_on_the_broker()
+    scene.check_keys(f"{BOUND}, from an export with a node", scene.run("route", *KEYS, "-f", scene.file))
 
 
 def test_applying_a_correct_file_records_the_order_for_everything_that_follows(scene) -> None:
@@ -95,7 +118,7 @@ def test_applying_a_correct_file_records_the_order_for_everything_that_follows(s
             assert part in refused.err
     assert not scene.file.with_name("no.html").exists()
     asked = scene.live("route", *KEYS, "-x", "orders", *scene.node)
-    assert scene.routed(asked) == scene.keys_on_the_broker()
+    scene.check_keys(f"{BOUND}, asked with a node", asked)
     assert scene.live("plan", scene.file).code == scene.live("check", scene.file).code == 2
     planned = scene.live("plan", scene.file, *scene.node)
     assert planned.code == 0
@@ -111,7 +134,9 @@ def test_applying_a_correct_file_records_the_order_for_everything_that_follows(s
         scene.start_application()
     repeated = scene.live("apply", scene.file, "--yes", *scene.node)
     assert "Recorded" not in repeated.out
-    assert scene.routed(scene.live("route", *KEYS, "-x", "orders")) == scene.keys_on_the_broker()
+    scene.check_keys(
+        f"{BOUND}, adopted, then asked without a node", scene.live("route", *KEYS, "-x", "orders")
+    )
     rows = scene.live("ring", "-x", "orders", "--output", "json").out.splitlines()
     assert [json.loads(row)["queue"] for row in rows] == list(WEIGHTS)
     assert scene.live("simulate", "-x", "orders").code == 0
@@ -123,7 +148,7 @@ def test_applying_a_correct_file_records_the_order_for_everything_that_follows(s
     scene.file.unlink()
     exported = scene.live("export", "-o", scene.file)
     assert "unknown" not in exported.err + scene.file.read_text()
-    assert scene.routed(scene.run("route", *KEYS, "-f", scene.file)) == scene.keys_on_the_broker()
+    scene.check_keys(f"{BOUND}, adopted and exported again", scene.run("route", *KEYS, "-f", scene.file))
 
 
 def test_without_a_record_nothing_is_written(scene) -> None:
@@ -138,9 +163,14 @@ BEFORE_THE_RECORD = (("bind", "x", "1"), ("unbind", "c", "1"), ("bind", "c", "1"
 
 
 @pytest.mark.parametrize(
-    "changes", [(("bind", "x", "1"),), BEFORE_THE_RECORD, (("bind", "x", "1"), ("unbind", "d", "1"))]
+    ("place", "changes"),
+    {
+        "at the end": (("bind", "x", "1"),),
+        "before another": BEFORE_THE_RECORD,
+        "after one was unbound": (("bind", "x", "1"), ("unbind", "d", "1")),
+    }.items(),
 )
-def test_a_binding_made_by_hand_is_named_and_predictions_are_right_or_refused(scene, changes) -> None:
+def test_a_binding_made_by_hand_is_named_and_predictions_are_right_or_refused(scene, place, changes) -> None:
     assert scene.live("export", "-o", scene.file, *scene.node).code == 0
     assert scene.live("apply", scene.file, "--yes", *scene.node).code == 0
     scene.by_hand(*changes)
@@ -158,10 +188,13 @@ def test_a_binding_made_by_hand_is_named_and_predictions_are_right_or_refused(sc
         assert "Refused" in refused.err
     new = scene.file.with_name("new.yaml")
     assert scene.live("export", "-o", new).code == 0
-    assert scene.run("route", *KEYS, "-f", new).code == 1
+    refused = scene.run("route", *KEYS, "-f", new)
+    assert refused.code == 1
+    scene.check_keys(f"a binding made by hand {place} of a recorded ring: refused", refused)
     new.unlink()
     assert scene.live("export", "-o", new, *scene.node).code == 0
-    assert scene.routed(scene.run("route", *KEYS, "-f", new)) == scene.keys_on_the_broker()
+    exported = scene.run("route", *KEYS, "-f", new)
+    scene.check_keys(f"a binding made by hand {place} of a recorded ring, read with a node", exported)
     assert scene.live("apply", new, "--yes", *scene.node).code == 0
     assert scene.live("check", new).code == 0
 
