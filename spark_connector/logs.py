@@ -13,18 +13,20 @@ _EVERY_SECONDS: Final = 60.0
 
 
 def log_line(level: int, text: str) -> None:
-    """Log to stderr in a process without logging configuration, such as Spark's Python workers."""
-    if not log.hasHandlers():
-        _to_stderr(log)
+    """Log a line, and show it where logging is not configured."""
+    show(log.name)
     log.log(level, "%s", text)
 
 
 def show(name: str) -> None:
-    """Send another logger of the toolkit to stderr in such a process, where its own handler drops all records."""
-    other = logging.getLogger(name)
-    if logging.getLogger().handlers or any(type(one) is logging.StreamHandler for one in other.handlers):
+    """Send a logger to stderr with its times in a process without logging configuration, such as Spark's Python workers."""
+    found = logging.getLogger(name)
+    if found.hasHandlers():
         return
-    _to_stderr(other)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    found.addHandler(handler)
+    found.setLevel(logging.INFO)
 
 
 class Outage:
@@ -54,10 +56,3 @@ class Outage:
 
     def _warn(self, text: str) -> None:
         log_line(logging.WARNING, f"{self._what}: {text}")
-
-
-def _to_stderr(logger: logging.Logger) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 log = logging.getLogger("rabbit_chx.consuming")
-log.addHandler(logging.NullHandler())
 
 
 def warn(group: str, text: object) -> None:

@@ -12,7 +12,7 @@ TWICE = "; show('rabbit_chx.consuming'); show('rabbit_chx.consuming')"
 ROOT = "; logging.basicConfig(format='root %(message)s')"
 
 
-@pytest.mark.parametrize(("before", "lines"), [("", 0), (TWICE, 1), (ROOT + TWICE, 1)])
+@pytest.mark.parametrize(("before", "lines"), [("", 1), (TWICE, 1), (ROOT + TWICE, 1)])
 def test_the_log_of_a_reader_appears_once(before: str, lines: int) -> None:
     script = (
         "import logging; from spark_connector.logs import show; import rabbit_chx.consuming.queue_reader"
