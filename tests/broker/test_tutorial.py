@@ -85,20 +85,27 @@ def files() -> dict[str, str]:
     return named | {"worker.py": named["worker.py"].replace('exchange="orders",', other)}
 
 
+def same(shown: str, printed: str) -> bool:
+    return doctest.OutputChecker().check_output(shown, printed, SAME)
+
+
+def printed_by(shell: Shell, command: str, shown: str) -> str:
+    """What a command prints, at the end what the page shows if only the workers have to get there."""
+    printed = [shell.run(command)]
+    if command.startswith(WAITS):
+        wait_until(lambda: same(shown, printed[-1]) or printed.append(shell.run(command)), command, 60)
+    return printed[-1]
+
+
 def test_the_tutorial_does_what_it_shows(broker, shell, tmp_path) -> None:
     for name, text in files().items():
         (tmp_path / name).write_text(text)
     sessions = "".join(block for _, block in fenced(PAGE, "console"))
-    same = doctest.OutputChecker().check_output
     commands = re.split(r"^\$ ", sessions, flags=re.MULTILINE)[1:]
     assert len(commands) >= 20
     for each in commands:
         command, _, shown = each.partition("\n")
         command = command.replace("docker exec tutorial rabbitmqctl eval", node_command(broker))
-        seen = [shell.run(command)]
-        if command.startswith(WAITS):
-            wait_until(lambda: same(shown, seen[-1], SAME) or seen.append(shell.run(command)), str(seen), 60)
-        if not command.endswith("&") and not command.startswith(
-            "kill "
-        ):  # of jobs, bash prints what it likes
-            assert same(shown, seen[-1], SAME), f"{command}\n{seen[-1]}"
+        printed = printed_by(shell, command, shown)
+        if not (command.endswith("&") or command.startswith("kill ")):  # of jobs, bash prints what it likes
+            assert same(shown, printed), f"{command}\n{printed}"
