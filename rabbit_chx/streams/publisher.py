@@ -1,10 +1,11 @@
-"""Publish to a stream with confirms. With a publisher name, the stream stores each message exactly once.
+"""Publish to streams with confirms. With a publisher name, a stream stores each message exactly once.
 
     with StreamPublisher("rabbitmq-stream://user:password@host", stream="events", name="import-7") as publisher:
         publisher.publish(b"one")
         publisher.publish_many([b"two", b"three"])
 
-Both return when the broker has confirmed all messages.
+Both return when the broker has confirmed all messages. With ``super_stream=`` or ``exchange=`` instead of ``stream=``, the routing key of
+each message selects its stream.
 """
 
 from __future__ import annotations
@@ -13,39 +14,43 @@ import math
 import ssl
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import fields
 from functools import partial
-from itertools import islice, pairwise
+from itertools import count, islice, pairwise
 from typing import Final, Self, Unpack
 
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.message_fields import Headers, Properties, PropertyColumns
+from rabbit_chx.publishing.batch_columns import column
 from rabbit_chx.publishing.messages import Totals
 from rabbit_chx.streams.link import Link
 from rabbit_chx.streams.messages.encode import encode_messages
-from rabbit_chx.streams.protocol.answers import Refusals, reason
+from rabbit_chx.streams.outlet import Outlet
+from rabbit_chx.streams.partitions import Partitions, of_exchange, of_super_stream
 from rabbit_chx.streams.protocol.opening import connect
 from rabbit_chx.streams.protocol.requests import max_message
+from rabbit_chx.text import counted
 from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT_OF_CALLER, Timeouts
 from rabbit_chx.urls import BrokerUrl
 
 _LOT: Final = 1_000
 """Number of messages that are encoded and sent together."""
-_WINDOW: Final = 20_000
-"""Maximum number of unconfirmed messages."""
-_PAUSE: Final = 0.1
-"""Seconds between two attempts to connect."""
+_LOOK: Final = 10.0
+"""Seconds between two checks for new partitions."""
 
 
 class StreamPublisher:
-    """Publishes to one stream, over one connection at a time, in one thread."""
+    """Publishes to one stream, or by routing key to several, over one connection to each, in one thread."""
 
     def __init__(
         self,
         url: str | BrokerUrl | Sequence[str | BrokerUrl],
-        stream: str,
+        stream: str | None = None,
         *,
+        super_stream: str | None = None,
+        exchange: str | None = None,
         name: str | None = None,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
@@ -58,7 +63,10 @@ class StreamPublisher:
 
         Args:
             url: as for `connect`.
-            stream: the name of the stream.
+            stream: the name of the stream. Exactly one of ``stream``, ``super_stream`` and ``exchange`` is required.
+            super_stream: the name of a super stream; its partition follows from the key as in the clients of RabbitMQ.
+            exchange: the name of a consistent-hash exchange that hashes the routing key, bound to streams only; a message goes
+                to the stream to which the exchange would route it.
             name: the publisher's name. The broker drops a message whose publishing id is not higher than the last one under this
                 name, so a message that is sent again is stored once. A stream remembers the 255 names used most recently.
             credentials: as for `connect`.
@@ -69,47 +77,49 @@ class StreamPublisher:
             timeouts: ``connect`` for opening a connection, and for an answer; ``reconnect`` until a lost connection is replaced;
                 ``confirm`` while the broker receives or confirms nothing; ``close`` for the confirms that are missing at the end.
         """
+        _check_one(stream, super_stream, exchange)
         self.stream = stream
         self.name = name
         self._timeouts = timeouts.honoured_by("StreamPublisher", "connect", "reconnect", "confirm", "close")
-        opening = partial(
+        self._connect = partial(
             connect,
             url,
-            stream=stream,
-            leader=True,
-            follow_advertised=follow_advertised,
             credentials=credentials,
             tls=tls,
             connection_name=connection_name,
             heartbeat=heartbeat,
             timeout=timeouts.connect,
         )
-        self._link = Link("StreamPublisher", opening)
-        self._number = 0
-        self._stored = self._sent = 0
-        """The last publishing id that the stream had for this name before the unconfirmed messages, and the last id sent since `open`."""
-        self._waiting: dict[int, bytes] = {}
-        self._totals = Totals()
-        self._give_up_at = math.inf
+        self._to_leader = partial(self._connect, leader=True, follow_advertised=follow_advertised)
+        self._source = super_stream or exchange or ""
+        self._find = of_exchange if super_stream is None else of_super_stream
+        self._partitions: Partitions | None = None
+        self._look_at = math.inf
+        self._outlets: dict[str, Outlet] = {} if stream is None else {stream: self._outlet(stream)}
+        self._former: list[Outlet] = []
+        self._link = Link("StreamPublisher", self._connect) if stream is None else self._outlets[stream].link
+        """The connection to the stream, or the one that knows the partitions. It also guards threads and forks."""
+
+    def _outlet(self, stream: str) -> Outlet:
+        return Outlet(stream, self.name, partial(self._to_leader, stream=stream), self._timeouts)
 
     # -- opening and closing
 
     def open(self) -> None:
-        """Connect to the leader of the stream.
+        """Connect to the leader of each stream.
 
         Raises:
             StreamUnavailable: the connection did not open, the stream does not exist, or the user has no write permission.
         """
-        if not self._link.open():
-            return
-        self._waiting, self._totals, self._give_up_at = {}, Totals(connections=1), math.inf
-        self._sent = 0
-        try:
-            self._number = self._link.connection.declare_publisher(self.stream, self.name)
-            self._stored = self.sequence()
-        except BaseException:
-            self._link.close()
-            raise
+        if self.stream is not None:
+            self._outlets[self.stream].open()
+        elif self._link.open():
+            self._outlets, self._former = {}, []
+            try:
+                self._use(self._find(self._link.connection, self._source))
+            except BaseException:
+                self._close_all(time.monotonic())
+                raise
 
     def close(self, timeout: float | None = None) -> None:
         """Wait for missing confirms, and close the connection.
@@ -122,11 +132,15 @@ class StreamPublisher:
         """
         if not self._link.is_open:
             return
-        self._give_up_at = time.monotonic() + (self._timeouts.close if timeout is None else timeout)
-        try:
-            self._settle(0)
-        finally:
-            self._link.close()
+        self._link.connection  # noqa: B018 - raises if the caller must not use it
+        self._close_all(time.monotonic() + (self._timeouts.close if timeout is None else timeout))
+
+    def _close_all(self, deadline: float) -> None:
+        """Close each connection, even if another one raises an error."""
+        with ExitStack() as stack:
+            stack.callback(self._link.close)
+            for outlet in self._outlets.values():
+                stack.callback(outlet.close, deadline)
 
     def __enter__(self) -> Self:
         self.open()
@@ -141,20 +155,20 @@ class StreamPublisher:
             error.add_note(str(failed))
 
     def sequence(self) -> int:
-        """Return the highest publishing id that the stream remembers for this name; 0 if the stream remembers none, or without a name."""
-        connection = self._link.connection
-        if self.name is None:
-            return 0
-        try:
-            return connection.query_publisher_sequence(self.name, self.stream)
-        except StreamUnavailable as error:
-            self._resume(error)  # the broker closes a connection that was idle for minutes
-        return self._link.connection.query_publisher_sequence(self.name, self.stream)
+        """Return the highest publishing id that the stream remembers for this name; 0 if the stream remembers none, or without a name.
+
+        Of several streams, return the lowest of these ids: they have all messages up to it.
+        """
+        self._link.connection  # noqa: B018 - raises if the caller must not use it
+        return min(outlet.sequence() for outlet in self._outlets.values())
 
     @property
     def totals(self) -> Totals:
-        """The number of messages since `open`, by outcome."""
-        return replace(self._totals, pending=len(self._waiting))
+        """The number of messages since `open`, by outcome, in all streams."""
+        each = [outlet.totals for outlet in (*self._former, *self._outlets.values())]
+        return Totals(
+            **{field.name: sum(getattr(one, field.name) for one in each) for field in fields(Totals)}
+        )
 
     @property
     def max_message_bytes(self) -> int | None:
@@ -190,9 +204,14 @@ class StreamPublisher:
         If the connection is lost, the publisher sends the unconfirmed messages again over a new connection. With a name, the stream
         stores each message once; without a name, it may store some twice.
 
+        The messages of a super stream or an exchange go to several streams, each with the next publishing id of all. If streams are
+        added or removed while the publisher is open, it notices within ten seconds, waits for the confirms of earlier messages, and
+        routes by the new streams. Then most of their keys belong to another stream than before.
+
         Args:
             bodies: the bodies of the messages.
-            routing_keys: one value for all messages, or a value for each message.
+            routing_keys: one value for all messages, or a value for each message. With a super stream or an exchange, no key may be
+                missing.
             headers: likewise.
             first_id: the publishing id of the first message; the ids of the others follow. By default, ids continue after the
                 last id; with a name, also after the last id of earlier publishers.
@@ -202,17 +221,28 @@ class StreamPublisher:
             StreamUnavailable: the broker refused messages, or did not confirm any, or no connection opened in time.
         """
         encoded = encode_messages(bodies, routing_keys=routing_keys, headers=headers, **properties)
-        return self.publish_encoded(encoded, first_id=first_id)
+        if self.stream is not None:
+            return self.publish_encoded(encoded, first_id=first_id)
+        messages = list(encoded)
+        keys = column(routing_keys, len(messages), "routing_keys")
+        first = self._first(first_id)
+        self._add_by_key(first, messages, keys if isinstance(keys, list) else [keys] * len(messages))
+        self.flush()
+        return first - 1 + len(messages)
+
+    def _first(self, first_id: int | None) -> int:
+        self._link.connection  # noqa: B018 - raises if the caller must not use it
+        if first_id is not None and first_id < 1:
+            raise InvalidValue("first publishing id", first_id, "an integer from 1 on")
+        return max(outlet.last for outlet in self._outlets.values()) + 1 if first_id is None else first_id
 
     def publish_encoded(self, messages: Iterable[bytes], *, first_id: int | None = None) -> int:
         """Publish encoded AMQP 1.0 messages as `publish_many` does. The broker stores the bytes unchanged: see `encode_messages`."""
-        if first_id is not None and first_id < 1:
-            raise InvalidValue("first publishing id", first_id, "an integer from 1 on")
-        first = max(self._stored, self._sent) + 1 if first_id is None else first_id
-        sent = self._totals.published
+        first = self._first(first_id)
+        sent = self.totals.published
         self.add_encoded(enumerate(messages, first))
         self.flush()
-        return first - 1 + self._totals.published - sent
+        return first - 1 + self.totals.published - sent
 
     def add_encoded(self, messages: Iterable[tuple[int, bytes]]) -> None:
         """Send encoded messages, each with its publishing id. `flush` waits for the last confirms.
@@ -224,29 +254,66 @@ class StreamPublisher:
         Raises:
             StreamUnavailable: as for `publish_many`.
         """
-        connection = self._link.connection
+        self._link.connection  # noqa: B018 - raises if the caller must not use it
+        if self.stream is None:
+            hint = "publish and publish_many take the routing keys by which messages are divided"
+            raise InvalidValue(
+                "use of StreamPublisher", "encoded messages for several streams", "stream=", hint
+            )
         rest = iter(messages)
         while lot := list(islice(rest, _LOT)):
             entries = dict(lot)
             if len(entries) < len(lot) or any(after < before for before, after in pairwise(entries)):
                 raise InvalidValue("publishing ids", _shown(number for number, _ in lot), "increasing ids")
-            self._begin(next(iter(entries)), lot[-1][0])
-            self._waiting |= entries
-            self._count(published=len(entries), bytes=sum(map(len, entries.values())))
-            try:
-                connection.publish(self._number, entries.items(), timeout=self._timeouts.confirm)
-            except StreamUnavailable as error:
-                self._resume(error)
-            self._settle(_WINDOW)
-            connection = self._link.connection
+            self._outlets[self.stream].send(entries)
 
-    def _begin(self, first: int, last: int) -> None:
-        """Note that messages with these ids are sent. Ids that were sent before wait until it is known what the stream has of them."""
-        if first <= self._sent:
-            self._settle(0)
-            self._stored = self.sequence()
-        # Before publishing: if that fails, the broker may have these ids, so other messages must not reuse them.
-        self._sent = max(self._sent, last)
+    def _add_by_key(self, first: int, messages: Sequence[bytes], keys: Sequence[str | bytes | None]) -> None:
+        """Send messages in order, each to the stream of its key."""
+        texts = [_text(key, row) for row, key in enumerate(keys)]
+        for start in range(0, len(messages), _LOT * len(self._outlets)):
+            part = slice(start, start + _LOT * len(self._outlets))
+            lots: dict[str, dict[int, bytes]] = {}
+            streams = self._current().of(texts[part])
+            for number, stream, message in zip(count(first + start), streams, messages[part], strict=False):
+                lots.setdefault(stream, {})[number] = message
+            for stream, lot in lots.items():
+                self._outlets[stream].send(lot)
+
+    def _current(self) -> Partitions:
+        """Return the partitions, checked from time to time."""
+        assert self._partitions is not None
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK
+            try:
+                self._look(self._partitions)
+            except StreamUnavailable as error:  # no node may be there at the moment; the messages tell
+                if error.permanent:
+                    raise
+        return self._partitions
+
+    def _look(self, known: Partitions) -> None:
+        connection = self._link.connection
+        try:
+            held = known.holds(connection, self._source)
+        except StreamUnavailable as error:
+            if error.permanent:
+                raise
+            connection = self._link.replace()  # the broker closes a connection that was idle for minutes
+            held = known.holds(connection, self._source)
+        if not held:
+            self._use(self._find(connection, self._source))
+
+    def _use(self, partitions: Partitions) -> None:
+        """Publish to these partitions from now on, after the confirms of earlier messages, so that keys that move stay in order."""
+        for outlet in self._outlets.values():
+            outlet.settle()
+        for stream in self._outlets.keys() - set(partitions.streams):
+            self._outlets[stream].close(time.monotonic())
+            self._former.append(self._outlets.pop(stream))
+        for stream in partitions.streams:
+            self._outlets[stream] = outlet = self._outlets.get(stream) or self._outlet(stream)
+            outlet.open()
+        self._partitions, self._look_at = partitions, time.monotonic() + _LOOK
 
     def flush(self) -> None:
         """Wait until all messages are confirmed.
@@ -255,77 +322,27 @@ class StreamPublisher:
             StreamUnavailable: as for `publish_many`.
         """
         self._link.connection  # noqa: B018 - raises if the caller must not use it
-        self._settle(0)
+        for outlet in self._outlets.values():
+            outlet.settle()
 
-    def _settle(self, most: int) -> None:
-        """Wait until at most ``most`` messages are unconfirmed."""
-        while len(self._waiting) > most:
-            try:
-                self._take_outcomes(most)
-            except StreamUnavailable as error:
-                self._resume(error)
 
-    def _take_outcomes(self, most: int) -> None:
-        patience = min(self._timeouts.confirm, max(self._give_up_at - time.monotonic(), 0))
-        for outcome in self._link.connection.confirms(patience):
-            if isinstance(outcome, Refusals):
-                error = self._refused(outcome)
-                if error.permanent:
-                    self._count(rejected=sum(number in self._waiting for number in outcome.codes))
-                    for number in outcome.codes:
-                        self._waiting.pop(number, None)
-                raise error
-            done = [
-                number for number in outcome.publishing_ids if self._waiting.pop(number, None) is not None
-            ]
-            dropped = sum(number <= self._stored for number in done)
-            self._count(confirmed=len(done), duplicates=dropped)
-            if len(self._waiting) <= most:
-                return
-            if time.monotonic() > self._give_up_at:
-                break
-        raise StreamUnavailable(
-            f"no confirm from the broker for {patience:g} seconds: a memory or disk alarm, or no majority of replicas",
-            "refused",
-            self.stream,
+def _check_one(*given: str | None) -> None:
+    named = [each for each in given if each is not None]
+    if len(named) != 1:
+        raise InvalidValue(
+            "target of StreamPublisher",
+            counted(len(named), "name"),
+            "exactly one of stream, super_stream and exchange",
         )
 
-    def _refused(self, outcome: Refusals) -> StreamUnavailable:
-        number, code = next(iter(outcome.codes.items()))
-        problem, text = reason(code)
-        if text == "the publisher does not exist":  # after a stream moves, its publishers do not exist
-            problem = "not available"
-        return StreamUnavailable(
-            f"the broker refused message {number} for stream {self.stream!r}: {text}", problem, self.stream
-        )
 
-    def _resume(self, error: StreamUnavailable) -> None:
-        """Send the unconfirmed messages over a new connection."""
-        deadline = min(time.monotonic() + self._timeouts.reconnect, self._give_up_at)
-        while True:
-            self._link.connection.close()
-            if error.permanent or time.monotonic() > deadline:
-                self._give_up()
-                raise error
-            time.sleep(_PAUSE)
-            try:
-                connection = self._link.replace()
-                self._number = connection.declare_publisher(self.stream, self.name)
-                self._count(connections=1, resent=len(self._waiting))
-                connection.publish(self._number, self._waiting.items(), timeout=self._timeouts.confirm)
-            except StreamUnavailable as another:
-                error = another
-            else:
-                return
-
-    def _give_up(self) -> None:
-        """Count the unconfirmed messages: the stream may have stored them or not."""
-        self._count(unknown=len(self._waiting))
-        self._waiting.clear()
-
-    def _count(self, **more: int) -> None:
-        counts = {name: getattr(self._totals, name) + number for name, number in more.items()}
-        self._totals = replace(self._totals, **counts)
+def _text(key: str | bytes | None, row: int) -> str:
+    if key is None:
+        raise InvalidValue(f"routing key in row {row}", None, "text, which selects the stream")
+    try:
+        return key if isinstance(key, str) else bytes(key).decode()
+    except UnicodeDecodeError:
+        raise InvalidValue(f"routing key in row {row}", key, "UTF-8") from None
 
 
 def _shown(numbers: Iterable[int]) -> str:

@@ -271,6 +271,14 @@ def test_other_threads_are_refused_and_leave_the_publisher_as_it_was(servers: Se
     assert servers.stored.keys() == {1}
 
 
+@pytest.mark.parametrize(
+    "given", [{}, {"stream": "a", "exchange": "b"}, {"super_stream": "a", "exchange": "b"}]
+)
+def test_a_publisher_has_exactly_one_target(given: dict[str, str]) -> None:
+    with pytest.raises(InvalidValue, match="expected exactly one of stream, super_stream and exchange"):
+        StreamPublisher(FIRST, **given)
+
+
 def test_a_timeout_that_streams_do_not_have_is_refused() -> None:
     with pytest.raises(
         InvalidValue, match="blocked timeout: got 5, expected none, because StreamPublisher only has"

@@ -1,0 +1,105 @@
+"""Which stream a routing key belongs to: the partitions of a super stream, or the streams of a consistent-hash exchange.
+
+The broker tells the streams of both over the stream protocol, but not the ring of an exchange. So `of_exchange` asks where the
+broker routes some keys, and finds the only ring that explains the answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+from rabbit_chx.errors import InvalidValue, StreamUnavailable
+from rabbit_chx.exchange import ConsistentHashExchange
+from rabbit_chx.partitioning import SuperStream
+from rabbit_chx.streams.protocol.connection import StreamConnection
+
+_KEYS_PER_BUCKET: Final = 8
+"""A bucket that no key belongs to is unknown: with so many keys, most rings have none."""
+_MOST_KEYS: Final = 4_096
+_PROBES: Final = 64
+"""How many keys show whether the ring is still the same."""
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """The streams, and the mirror that selects one of them by the routing key."""
+
+    streams: tuple[str, ...]
+    mirror: SuperStream | ConsistentHashExchange
+
+    def of(self, keys: Sequence[str]) -> list[str]:
+        """Return the stream of each routing key."""
+        streams = self.streams
+        return [streams[index] for index in self.mirror.route_many(keys).tolist()]
+
+    def holds(self, connection: StreamConnection, name: str) -> bool:
+        """Whether the broker still has these streams, and routes as before."""
+        if set(connection.partitions(name)) != set(self.streams):
+            return False
+        if isinstance(self.mirror, SuperStream):
+            return True
+        keys = [str(number) for number in range(min(_PROBES, 2 * len(self.mirror.ring)))]
+        return [connection.route(name, key) for key in keys] == [[stream] for stream in self.of(keys)]
+
+
+def of_super_stream(connection: StreamConnection, name: str) -> Partitions:
+    """Return the partitions of a super stream, in their order."""
+    mirror = SuperStream(connection.partitions(name))
+    return Partitions(mirror.partitions, mirror)
+
+
+def of_exchange(connection: StreamConnection, name: str) -> Partitions:
+    """Return the streams of a consistent-hash exchange that hashes the routing key, and its ring.
+
+    Raises:
+        InvalidValue: the broker routes in another way, or to queues that are not streams.
+        StreamUnavailable: the exchange does not exist, has no stream, or the user lacks a permission.
+    """
+    streams = connection.partitions(name)
+    if not streams:
+        raise StreamUnavailable(f"no stream is bound to exchange {name!r}", "no such stream", name)
+    owners: dict[str, str] = {}
+    count = 2 * _KEYS_PER_BUCKET * len(streams)
+    while count <= _MOST_KEYS:
+        for key in map(str, range(len(owners), count)):
+            owners[key] = _owner(connection, name, key)
+        sizes = range(len(streams), count // _KEYS_PER_BUCKET + 1)
+        for size in sizes if set(owners.values()) == set(streams) else ():
+            if weights := _weights(owners, size, streams):
+                mirror = ConsistentHashExchange(weights, release=connection.release)
+                return Partitions(tuple(map(str, mirror.destinations)), mirror)
+        count *= 4
+    raise _not_by_key(name, "routes that are not those of a consistent hash of the routing key")
+
+
+def _owner(connection: StreamConnection, name: str, key: str) -> str:
+    """Return the stream to which the broker routes a key."""
+    found = connection.route(name, key)
+    if len(found) != 1:
+        what = "several streams for one key" if found else "keys that reach no stream"
+        raise _not_by_key(name, what)
+    return found[0]
+
+
+def _weights(owners: Mapping[str, str], size: int, streams: Sequence[str]) -> dict[str, int] | None:
+    """Return the weight of each stream in the order of the ring, if a ring of this size explains where the keys belong."""
+    ring = ConsistentHashExchange({"any": size})
+    pins: dict[int, str] = {}
+    for key, owner in owners.items():
+        if pins.setdefault(ring.explain(key).bucket, owner) != owner:
+            return None
+    runs = [(owner, len(list(buckets))) for owner, buckets in groupby(pins[each] for each in sorted(pins))]
+    weights = dict(runs)
+    return weights if len(pins) == size and len(weights) == len(runs) == len(streams) else None
+
+
+def _not_by_key(name: str, got: Any) -> InvalidValue:
+    return InvalidValue(
+        f"exchange {name!r} of StreamPublisher",
+        got,
+        "a consistent-hash exchange that hashes the routing key, bound to streams only",
+        "For a super stream, pass super_stream",
+    )
