@@ -90,7 +90,7 @@ cluster: .venv/.test ## the tests that inject faults into a cluster of three nod
 # All fault injection, comparisons with oracles and hostile input, for docs/proof.md.
 PROOF := tests/faults tests/cluster $(patsubst %,tests/broker/test_%.py,ring_under_fire kernel_fuzz hostile_names \
   adoption handover least_privilege* parity_* scaling* stream_reader_exact topology_apply_stops topology_drift topology_slots) \
-  tests/property/test_hostile_input.py $(patsubst %,tests/spark/test_%.py,batch_write order read_exact secrets)
+  tests/property/test_hostile_input.py $(patsubst %,tests/spark/test_%.py,batch_write hostile_entries order read_exact secrets)
 
 proof: .venv/.test ## all faults and comparisons, long; writes the tables of docs/proof.md (RABBIT_CHX_SEED repeats a run)
 	$(call bootstrap,broker)

@@ -197,15 +197,18 @@ class CorruptStream(RabbitChxError):
     what = "corrupt data"
     """The subject of the message."""
 
-    def __init__(self, reason: str, stream: str, offset: int) -> None:
+    def __init__(self, reason: str, stream: str, offset: int, hint: str = "") -> None:
         self.reason = reason
         self.stream = stream
         self.offset = offset
         """The offset of the chunk or the message."""
-        super().__init__(reason, stream, offset)
+        self.hint = hint
+        """Which parameter of `StreamReader` helps, if any."""
+        super().__init__(reason, stream, offset, hint)
 
     def _text(self) -> str:
-        return f"{self.what} at offset {self.offset} of stream {self.stream!r}: {self.reason}"
+        told = "; ".join(filter(None, [self.reason, self.hint]))
+        return f"{self.what} at offset {self.offset} of stream {self.stream!r}: {told}"
 
 
 class CorruptChunk(CorruptStream):

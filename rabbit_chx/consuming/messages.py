@@ -64,6 +64,25 @@ class Delivery(Message):
         self._properties = vars(decode(self.encoded)) if self.encoded else {}
         return self._properties
 
+    def __copy__(self) -> Delivery:
+        """The same message without what was decoded of it, which can take many times as much memory."""
+        copied = Delivery(
+            self.body,
+            self.routing_key,
+            queue=self.queue,
+            exchange=self.exchange,
+            redelivered=self.redelivered,
+            decoded=None if self.encoded else self._properties,
+            encoded=self.encoded,
+            tag=self.tag,
+        )
+        copied.attempt = self.attempt
+        return copied
+
+    def __sizeof__(self) -> int:
+        """The memory of the message as received."""
+        return super().__sizeof__() + len(self.body) + len(self.encoded)
+
     @property
     def may_be_ours(self) -> bool:
         """Whether the message may have a header of this package; most have none, which is seen without decoding."""

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from time import monotonic
 from typing import Final, NamedTuple, Self
@@ -45,6 +46,8 @@ _PAUSE: Final = 1.0
 _QUIET: Final = 0.05
 _ANSWER: Final = 10.0
 _TAG: Final = "rabbit-chx"
+_WEIGHT_OF_HEADERS: Final = 4
+"""As text, headers can take several times their encoded size."""
 
 
 class Batch(NamedTuple):
@@ -155,7 +158,7 @@ class QueueReader:
 
         Args:
             most: the maximum number of messages; the broker sends at most `prefetch`.
-            most_bytes: the maximum total size of the bodies; a larger first message is returned alone.
+            most_bytes: the maximum total size of the messages, where headers count four times; a larger first message is returned alone.
             wait: seconds to wait at most for the first connection and for messages.
             quiet: return earlier if no message arrives for this many seconds of the call, or if the broker waits for an
                 acknowledgement.
@@ -188,7 +191,8 @@ class QueueReader:
         taken: list[Delivery] = []
         size = 0
         while self._messages and len(taken) < most:
-            size += len(self._messages[0].body)
+            first = self._messages[0]
+            size += len(first.body) + _WEIGHT_OF_HEADERS * len(first.encoded)
             if taken and size > most_bytes:
                 break
             taken.append(self._messages.popleft())
@@ -305,7 +309,7 @@ class QueueReader:
                 self._is_checked = True
                 if is_stream(self._channel.connection, self._queue):
                     raise is_a_stream(self._queue)
-            if message.may_be_ours and is_canary(message.headers):
+            if message.may_be_ours and is_canary(copy(message).headers):
                 self._reporter.report(message)
                 self._channel.basic_ack(message.tag)
             else:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import attrgetter
-from typing import Any
+from sys import getsizeof
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -20,6 +22,9 @@ from rabbit_chx.streams import Milliseconds, as_text
 from spark_connector.columns import FIELD_OF
 from spark_connector.reading.schema import arrow_schema, batch_of
 from spark_connector.worker import freeze_worker
+
+_MOST_BYTES: Final = 1 << 20
+"""Of messages whose headers are decoded at a time: decoded, they can take 25 times as much memory."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +40,21 @@ def partitions(
     """Divide messages among at most ``count`` partitions, each with consecutive messages."""
     cuts = [len(messages) * number // count for number in range(count + 1)]
     return [
-        RowsPartition(_packed(record_batch(messages[start:end], columns, text=text)))
+        RowsPartition(_packed(record_batches(messages[start:end], columns, text=text)))
         for start, end in pairwise(cuts)
         if end > start
     ]
 
 
-def _packed(batch: pa.RecordBatch) -> bytes:
+def _packed(batches: Iterator[pa.RecordBatch]) -> bytes:
     sink = pa.BufferOutputStream()
     compression = "lz4" if pa.Codec.is_available("lz4") else None
+    first = next(batches)
     with pa.ipc.new_stream(
-        sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
+        sink, first.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
     ) as stream:
-        stream.write_batch(batch)
+        for batch in chain([first], batches):
+            stream.write_batch(batch)
     return bytes(sink.getvalue())
 
 
@@ -57,6 +64,22 @@ def rows(partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with pa.ipc.open_stream(partition.rows) as stream:
             yield from stream
     freeze_worker()
+
+
+def record_batches(
+    messages: Sequence[Message], columns: tuple[str, ...], *, text: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """One row for each message, in order; a batch ends when the messages in it have 1 MiB."""
+    piece: list[Message] = []
+    size = 0
+    for message in messages:
+        piece.append(copy(message))  # whose decoded headers are not kept
+        size += getsizeof(message)
+        if size >= _MOST_BYTES:
+            yield record_batch(piece, columns, text=text)
+            piece, size = [], 0
+    if piece:
+        yield record_batch(piece, columns, text=text)
 
 
 def record_batch(

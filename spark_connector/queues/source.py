@@ -30,7 +30,7 @@ from spark_connector.queues.rows import RowsPartition, partitions, rows
 from spark_connector.reading.admission import AvailableNow, limits
 
 _MOST_BYTES: Final = 32 << 20
-"""Limit for the bodies of a micro-batch: Spark sends each task in one message, of at most 128 MiB by default."""
+"""Limit for a micro-batch: Spark sends each task in one message, of at most 128 MiB by default."""
 _WAIT: Final = 1.0
 _PATIENCE: Final = 10.0
 """How long a query with availableNow waits for ready messages that the broker does not deliver."""

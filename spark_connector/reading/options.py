@@ -156,7 +156,10 @@ class ReadOptions(StreamOptions):
         default=True,
     )
     invalid_rows: str = choice(
-        _ROWS, "drop leaves out messages that are not valid AMQP 1.0 and logs their offsets.", "fail", "drop"
+        _ROWS,
+        "drop leaves out messages that are not valid AMQP 1.0, or have more than 100,000 items in their headers, lists and maps, and logs their offsets.",
+        "fail",
+        "drop",
     )
 
     def start(self, default: str) -> Positions:

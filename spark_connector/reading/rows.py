@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rabbit_chx.errors import InvalidMessage, StreamUnavailable
+from rabbit_chx.errors import CorruptChunk, InvalidMessage, StreamUnavailable
 from spark_connector.logs import Outage, log_line
 from spark_connector.reading.offsets import OffsetRange, check_not_truncated
 from spark_connector.reading.options import ReadOptions
@@ -39,6 +39,7 @@ class ReadJob:
         """Yield the rows of a range.
 
         Raises:
+            CorruptChunk: a part of the stream is damaged, or decompresses to too much.
             DataLoss: retention has deleted some of them, and ``failOnDataLoss`` is true.
             InvalidMessage: a message cannot be decoded, and ``invalidRows`` is ``fail``.
             StreamUnavailable: the broker refused the read, or was unreachable for ``reconnectTimeoutMs``.
@@ -50,6 +51,8 @@ class ReadJob:
             try:
                 for start, batch in self._rows(part):  # noqa: B007 - where the rows before an invalid message begin
                     yield batch
+            except CorruptChunk as error:  # its hint names a parameter of Python
+                raise CorruptChunk(error.reason, error.stream, error.offset) from None
             except InvalidMessage as error:
                 self._drop(error)
                 pending += [

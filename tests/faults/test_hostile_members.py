@@ -16,7 +16,15 @@ from rabbit_chx.text import UNPRINTABLE
 from tests.broker.privileges import run_cli
 from tests.broker.topology_site import Site
 
-pytestmark = [pytest.mark.broker, pytest.mark.one_release]
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.one_release,
+    pytest.mark.proves(
+        "Consumers",
+        "malformed, endless and forged answers of members to `rabbit-chx group`, also for other seats",
+        "an answer that is valid is shown",
+    ),
+]
 
 ESCAPES = "\x1b]0;PWNED\x07\x9b2J\u202e"
 QUEUE = {"handled": 1, "rate": 1.5, "waiting": 2, "oldest": 3, "failures": 0, "hold": None, "priority": 1}

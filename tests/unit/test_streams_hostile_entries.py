@@ -41,7 +41,27 @@ def megabytes(count: int, batches: int = 1) -> bytes:
     return a_chunk([a_batch(1, 1, stored, len(head) + body)] * batches, records=batches)
 
 
+def repeated(message: bytes, size: int) -> bytes:
+    """One batch of copies of a message, with this many bytes."""
+    count = size // len(sized(message))
+    plain = sized(message) * count
+    return a_chunk([a_batch(1, count, gzip.compress(plain), len(plain))], records=count)
+
+
+def a_map(section: int, *items: bytes) -> bytes:
+    joined = b"".join(items)
+    return b"\0\x53%c\xd1" % section + struct.pack(">II", len(joined) + 4, 2 * len(items)) + joined
+
+
 MANY = 8_000_000
+ALLOWED = (16 << 20) - 100_000
+"""Not quite the bytes that a batch may always decompress to."""
+DENSE = (
+    a_map(0x72, *(b"\xa1\x01%c\xa0\0" % name for name in range(1, 65)))
+    + a_map(0x74, *(b"\xa1\x02x%c\x83" % name + b"\x7f" + bytes(7) for name in range(1, 65)))
+    + b"\0\x53\x75\xa0\0"
+)
+"""A message with as many headers as are decoded together, each of which takes many times its size."""
 HOSTILE = {
     "a list of 8 million nulls": compressed(a_list(b"\x40" * MANY, MANY)),
     "an array of 8 million bytes": compressed(
@@ -51,6 +71,14 @@ HOSTILE = {
     "headers of 4 million names": compressed(
         b"\0\x53\x74\xd1" + struct.pack(">II", MANY + 4, MANY) + b"\x40" * MANY
     ),
+    "a text of 15 MiB in a list": compressed(
+        a_list(b"\xb1" + struct.pack(">I", 15 << 20) + b"\x01" * (15 << 20), 1)
+    ),
+    "many lists of 98,000 booleans": repeated(a_list(b"\x42" * 98_000, 98_000), ALLOWED),
+    "many lists of control characters": repeated(
+        a_list(b"\xb1" + struct.pack(">I", 90_000) + b"\x01" * 90_000, 1), ALLOWED
+    ),
+    "many messages of many headers": repeated(DENSE, ALLOWED),
     "a body of 250 MiB": megabytes(250),
     "a body of 23 MiB": megabytes(23),
     "4 bodies of 23 MiB": megabytes(23, 4),
@@ -92,6 +120,9 @@ else:
 print((peak() - before) // 1024)
 """
 EXPECTED = {
+    "many lists of 98,000 booleans": dict.fromkeys(("messages", "read"), "170 messages"),
+    "many lists of control characters": dict.fromkeys(("messages", "read"), "185 messages"),
+    "many messages of many headers": dict.fromkeys(("messages", "read"), "14073 messages"),
     "a body of 250 MiB": dict.fromkeys(("messages", "read"), "decompress to more than 25165824 bytes"),
     "a body of 23 MiB": dict.fromkeys(("messages", "read"), "1 messages"),
     "4 bodies of 23 MiB": dict.fromkeys(("messages", "read"), "4 messages"),
@@ -133,7 +164,7 @@ def test_a_reader_may_accept_more_items() -> None:
 
     message = a_list(b"\x40" * 200_000, 200_000)
     with pytest.raises(
-        InvalidMessage, match=r"more than 100000 items; StreamReader\(max_items=...\) changes"
+        InvalidMessage, match=r"more than 100000 items of 64 bytes; StreamReader\(max_items=...\) changes"
     ):
         decode(message, "s", 0)
     assert decode(message, "s", 0, max_items=200_000).body.startswith(b"[null,null")

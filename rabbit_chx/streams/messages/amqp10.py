@@ -17,6 +17,8 @@ import numpy as np
 
 MAX_ITEMS: Final = 100_000
 """In lists, maps and arrays of a message, together: a publisher can compress millions of items to a few kilobytes."""
+_BYTES_OF_ITEM: Final = 64
+"""A longer item counts as several."""
 _DEEPEST: Final = 32
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -27,6 +29,8 @@ class Malformed(Exception):
 
 class TooManyItems(Malformed):
     """A message is valid, but has more items than its reader accepts."""
+
+    hint = "StreamReader(max_items=...) changes the limit"
 
 
 class Budget:
@@ -45,12 +49,15 @@ class Budget:
             raise Malformed(f"values are nested more than {_DEEPEST} deep")
         self.depth += 1
 
-    def take(self, count: int) -> None:
-        """Count the items of a list, a map or an array, before they are decoded."""
-        self.items -= count
+    def take(self, count: int, size: int) -> None:
+        """Count the items of a list, a map or an array, before they are decoded; long items count for each 64 bytes.
+
+        The text of an item may be six times as long: JSON escapes control characters.
+        """
+        self.items -= max(count, size // _BYTES_OF_ITEM)
         if self.items < 0:
             raise TooManyItems(
-                f"its lists and maps have more than {self._most} items; StreamReader(max_items=...) changes the limit"
+                f"its lists and maps have more than {self._most} items of {_BYTES_OF_ITEM} bytes"
             )
 
 
@@ -120,7 +127,7 @@ def _text(raw: bytes, *_: object) -> str | bytes:
 
 def _items(raw: bytes, width: int, budget: Budget) -> list[Any]:
     count, at = _number(raw, 0, width)
-    budget.take(count)
+    budget.take(count, len(raw))
     items = []
     for _ in range(count):
         item, at = read(raw, at, budget)
@@ -146,7 +153,7 @@ def _array(raw: bytes, width: int, budget: Budget) -> list[Any]:
     count, at = _number(raw, 0, width)
     if count > len(raw):  # items of zero bytes would allow any count
         raise Malformed(f"an array of {len(raw)} bytes has {count} items")
-    budget.take(count)
+    budget.take(count, len(raw))
     code = _byte_at(raw, at)
     at += 1
     if code == 0:

@@ -213,7 +213,7 @@ class _Search:
             try:
                 self._of_any_size(at, end, chunk.entries, before + 2 * chunk.records)
             except Damaged as damage:
-                raise CorruptChunk(str(damage), chunk.stream, chunk.first_offset) from None
+                raise CorruptChunk(str(damage), chunk.stream, chunk.first_offset, damage.hint) from None
             count = (len(self.spans) - before) // 2
         else:
             count = chunk.entries

@@ -113,7 +113,7 @@ def _fields_of(data: bytes, stream: str, offset: int, max_items: int) -> dict[st
     try:
         return _fields(_sections(data, Budget(max_items)))
     except TooManyItems as error:
-        raise InvalidMessage(str(error), stream, offset) from None
+        raise InvalidMessage(str(error), stream, offset, error.hint) from None
     except Malformed as error:
         raise InvalidMessage(f"not valid AMQP 1.0: {error}", stream, offset) from None
 

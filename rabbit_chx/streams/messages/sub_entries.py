@@ -31,6 +31,14 @@ _SNAPPY_PIECE: Final = 1 << 16
 class Damaged(Exception):
     """The entries are not valid. The caller adds the stream and the offset."""
 
+    hint = ""
+
+
+class TooLarge(Damaged):
+    """The entries may be valid, but decompress to more than their reader accepts."""
+
+    hint = "StreamReader(max_batch_bytes=...) changes the limit"
+
 
 class Decompressed:
     """Decompressed batches, to be appended to the data of the chunks."""
@@ -57,10 +65,7 @@ class Decompressed:
     def check(self, size: int) -> None:
         """Check that a piece of this size is allowed, before it is decompressed."""
         if self.size + size > self._most:
-            raise Damaged(
-                f"the sub-entry batches decompress to more than {self._allowed} bytes; "
-                "StreamReader(max_batch_bytes=...) changes the limit"
-            )
+            raise TooLarge(f"the sub-entry batches decompress to more than {self._allowed} bytes")
 
     def add(self, piece: bytes) -> int:
         """Add a piece and return its start."""

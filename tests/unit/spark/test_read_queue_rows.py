@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import struct
+import tracemalloc
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -16,7 +18,7 @@ from rabbit_chx.consuming.messages import Delivery
 from spark_connector.columns import QUEUE_COLUMNS
 from spark_connector.connection_options import ConnectionOptions
 from spark_connector.queues.options import QUEUE_OPTIONS, QueueOptions, no_batch_of_a_queue
-from spark_connector.queues.rows import partitions, record_batch, rows
+from spark_connector.queues.rows import partitions, record_batch, record_batches, rows
 from tests.stream_messages import PROPERTIES
 from tests.unit.complaints import complaint
 
@@ -73,6 +75,23 @@ def test_header_values_become_text(value: object, text: str | None) -> None:
 def test_a_timestamp_after_the_year_9999_is_null() -> None:
     found = record_batch([message(timestamp=each) for each in (2**63, 2**64 - 1, 0)], ("timestamp",))
     assert found.column("timestamp").to_pylist() == [None, None, datetime(1970, 1, 1, tzinfo=UTC)]
+
+
+def test_long_headers_are_divided_among_batches_and_not_kept() -> None:
+    array = b"A" + struct.pack(">I", 100_000) + b"t\0" * 50_000
+    encoded = struct.pack(">HI", 1 << 13, len(array) + 2) + b"\1h" + array
+    messages = [Delivery(b"%d" % number, "key", queue="q", encoded=encoded) for number in range(40)]
+    tracemalloc.start()
+    try:
+        batches = list(record_batches(messages, ("value", "headers")))
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert kept < 10_000_000  # the lists of all messages take 16 MB
+    assert [batch.num_rows for batch in batches] == [11, 11, 11, 7]
+    bodies = [body for batch in batches for body in batch.column("value").to_pylist()]
+    assert bodies == [message.body for message in messages]
+    assert batches[0].column("headers")[0].as_py() == [("h", "[" + "false," * 49_999 + "false]")]
 
 
 @pytest.mark.parametrize(("count", "sizes"), [(1, [5]), (2, [2, 3]), (9, [1] * 5)])

@@ -45,6 +45,10 @@ that the publisher set, ``stream_timestamp`` the time at which the broker stored
 _MOST_ROWS: Final = 16_384
 """Larger batches exceed the processor's cache: with 65,536 rows, each row took twice the time."""
 _MOST_BYTES: Final = 8 << 20
+_MOST_PART: Final = 12 << 20
+"""The maximum number of bytes of the messages that are parsed together."""
+_MOST_OF_HEADERS: Final = 2 << 20
+"""Of these, without the bodies that are only copied: as columns, headers may take 35 times their encoded size."""
 _FIRST_MOMENT: Final = -62_135_596_800_000
 _LAST_MOMENT: Final = 253_402_300_799_999
 """The years 1 to 9999 in milliseconds since 1970. Python and Spark support no other times, so those become null."""
@@ -89,7 +93,7 @@ def record_batches(
         max_items: The maximum number of items of a message.
         max_batch_bytes: The maximum size of a decompressed sub-entry batch; by default in proportion to its stored size.
     """
-    batch = partial(_Batch, checked=schema(columns), max_items=max_items)
+    built = partial(_built, checked=schema(columns), max_items=max_items)
     wanted = (
         piece
         for chunk in chunks
@@ -98,8 +102,8 @@ def record_batches(
     )
     for group in _groups(wanted, most_rows, most_bytes):
         for rows in rows_of(group, most_bytes, max_batch_bytes=max_batch_bytes):
-            for part in rows.chosen(start, end).parts(most_rows):
-                yield batch(part).build()
+            for part in rows.chosen(start, end).parts(most_rows, _MOST_PART):
+                yield from built(part)
 
 
 def _groups(chunks: Iterable[Chunk], most_rows: int, most_bytes: int) -> Iterator[list[Chunk]]:
@@ -114,6 +118,22 @@ def _groups(chunks: Iterable[Chunk], most_rows: int, most_bytes: int) -> Iterato
     yield waiting
 
 
+def _built(rows: Rows, checked: pa.Schema, max_items: int) -> Iterator[pa.RecordBatch]:
+    """Build a batch, or several smaller ones if the messages have much besides their bodies."""
+    batch = _Batch(rows, checked, max_items)
+    sizes = np.cumsum(batch.header_bytes())
+    if sizes[-1] <= _MOST_OF_HEADERS:
+        yield batch.build()
+        return
+    del batch
+    low = 0
+    while low < len(sizes):
+        before = sizes[low - 1] if low else 0
+        high = max(int(np.searchsorted(sizes, before + _MOST_OF_HEADERS, side="right")), low + 1)
+        yield _Batch(rows.slice(low, high), checked, max_items).build()
+        low = high
+
+
 class _Batch:
     """One batch: the messages parsed together, and those decoded one by one, in the order of the stream."""
 
@@ -124,12 +144,21 @@ class _Batch:
         self.count = len(rows.starts)
         self.data = np.frombuffer(rows.data, np.uint8)
         self.buffer = pa.py_buffer(rows.data)
+        self.wanted = [name for name in checked.names if name in COLUMNS_OF_MESSAGES]
+        self.found = find(self.data, rows.starts, rows.stops, self.wanted) if self.wanted else None
+
+    def header_bytes(self) -> Whole:
+        """The size of each message without its body, if that is copied as it is."""
+        if self.found is None:
+            return np.zeros(self.count, np.int64)
+        body = self.found.texts["body"]
+        copied = np.where(self.found.simple, body.stop - body.start, 0)
+        return self.rows.stops - self.rows.starts - copied
 
     def build(self) -> pa.RecordBatch:
-        wanted = [name for name in self.schema.names if name in COLUMNS_OF_MESSAGES]
         arrays = self._of_the_stream()
-        if wanted:
-            arrays |= self._of_the_messages(wanted)
+        if self.found is not None:
+            arrays |= self._of_the_messages(self.found)
         return pa.RecordBatch.from_arrays([arrays[name] for name in self.schema.names], schema=self.schema)
 
     def _of_the_stream(self) -> dict[str, pa.Array]:
@@ -143,13 +172,12 @@ class _Batch:
             arrays["stream_timestamp"] = _moments(self.rows.times, np.ones(self.count, np.bool_))
         return arrays
 
-    def _of_the_messages(self, wanted: list[str]) -> dict[str, pa.Array]:
-        found = find(self.data, self.rows.starts, self.rows.stops, wanted)
+    def _of_the_messages(self, found: Found) -> dict[str, pa.Array]:
         while True:
             single = np.flatnonzero(~found.simple)
             decoded = [self._decode(row) for row in single.tolist()]
             try:
-                return {name: self._column(name, found, single, decoded) for name in wanted}
+                return {name: self._column(name, found, single, decoded) for name in self.wanted}
             except Leave as error:
                 found.simple[error.rows] = False
 

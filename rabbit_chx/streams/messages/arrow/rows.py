@@ -33,10 +33,14 @@ class Rows:
         first, last = np.searchsorted(self.offsets, [start, 2**62 if end is None else end]).tolist()
         return self.slice(first, max(first, last))
 
-    def parts(self, most_rows: int) -> Iterator[Rows]:
-        """Split the messages into parts of at most ``most_rows``, each small enough for Arrow."""
-        for low in range(0, len(self.starts), most_rows):
-            yield from _small_enough(self.slice(low, low + most_rows))
+    def parts(self, most_rows: int, most_bytes: int) -> Iterator[Rows]:
+        """Split the messages into parts of at most ``most_rows`` and ``most_bytes``; a larger message is alone in its part."""
+        low = 0
+        while low < len(self.starts):
+            full = int(np.searchsorted(self.stops, self.starts[low] + most_bytes, side="right"))
+            high = min(max(full, low + 1), low + most_rows)
+            yield _small_enough(self.slice(low, high))
+            low = high
 
     def slice(self, low: int, high: int) -> Rows:
         """Return the messages with these indexes."""
@@ -45,19 +49,15 @@ class Rows:
         return Rows(self.stream, self.data, starts, stops, self.offsets[chosen], self.times[chosen])
 
 
-def _small_enough(rows: Rows) -> Iterator[Rows]:
+def _small_enough(rows: Rows) -> Rows:
+    """The same messages in a buffer that Arrow can address."""
     if len(rows.data) <= _MOST_ARROW_BYTES:
-        yield rows
-        return
-    base, stop, count = int(rows.starts[0]), int(rows.stops[-1]), len(rows.starts)
-    if stop - base <= _MOST_ARROW_BYTES:
-        data = rows.data[base : stop + PADDING]
-        yield replace(rows, data=data, starts=rows.starts - base, stops=rows.stops - base)
-    elif count == 1:
+        return rows
+    base, stop = int(rows.starts[0]), int(rows.stops[-1])
+    if stop - base > _MOST_ARROW_BYTES:
         raise CorruptChunk("a message has 2 GiB or more", rows.stream, int(rows.offsets[0]))
-    else:
-        yield from _small_enough(rows.slice(0, count // 2))
-        yield from _small_enough(rows.slice(count // 2, count))
+    data = rows.data[base : stop + PADDING]
+    return replace(rows, data=data, starts=rows.starts - base, stops=rows.stops - base)
 
 
 def rows_of(

@@ -1,0 +1,244 @@
+"""What a user who may only publish to the exchange sends to command the members of a group, and the scene of it.
+
+The members have the permissions of docs/permissions.md and no others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import pytest
+from pika import BasicProperties
+
+from rabbit_chx.broker import connect
+from rabbit_chx.consuming import AsyncGroup, Group, Message
+from rabbit_chx.consuming.markers import HOLD
+from rabbit_chx.consuming.seats import SEATS
+from tests.broker.privileges import release_of
+from tests.broker.topology_site import Site
+from tests.faults.load import wait_until
+from tests.proof import Check, record_result
+from tests.users import a_user
+from tests.wire import Encoded
+
+QUEUES = ["orders.0", "orders.1"]
+ORDERED = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+MEMBER = (
+    r"^rabbit-chx\.seat\.billing\.",
+    r"^(amq\.default$|rabbit-chx\.hold\.|failed$)",
+    r"^(orders\.|rabbit-chx\.seat\.billing\.)",
+)
+KEYS = [f"k{number}" for number in range(20)]
+MARKER, QUEUE = "x-rabbit-chx-marker", "x-rabbit-chx-queue"
+
+
+def table(*fields: tuple[bytes, bytes], reply_to: str = "") -> bytes:
+    """Properties with these encoded headers, perhaps an address for answers, and nothing else."""
+    encoded = b"".join(bytes([len(name)]) + name + value for name, value in fields)
+    flags = 1 << 13 | bool(reply_to) << 9
+    address = bytes([len(reply_to)]) + reply_to.encode() if reply_to else b""
+    return struct.pack(">HI", flags, len(encoded)) + encoded + address
+
+
+def long_text(text: str) -> bytes:
+    return b"S" + struct.pack(">I", len(text)) + text.encode()
+
+
+GROWING = (b"numbers", b"A" + struct.pack(">I", 100_000) + b"b\x01" * 50_000)
+"""100 KB that pika encodes in 250 KB."""
+BROKEN = "amq.rabbitmq.reply-to.g1h2.x=="
+"""An address that ends the connection that publishes to it, on RabbitMQ before 4.3."""
+DIRECT, TEMPORARY = (
+    "amq.rabbitmq.reply-to.g1h2AA5yZXBseUAzMzIxMjEzNgAAA+YAAAAAawUESQ==.o/4DKGB8PU1y8cr6BoGHWA==",
+    f"amq.gen-{'a' * 22}",
+)
+"""Addresses as the broker makes them."""
+
+
+def growing_marker(reply_to: str, queue: str = "orders.0") -> Encoded:
+    marker = (MARKER.encode(), long_text("0" * 16)), (QUEUE.encode(), long_text(queue))
+    return Encoded(table(*marker, GROWING, reply_to=reply_to))
+
+
+FORGERIES = {
+    "a hold by a queue that the member may not touch": BasicProperties(headers={HOLD: "foreign"}),
+    "a hold by a queue of the group": BasicProperties(headers={HOLD: "orders.0"}),
+    "a hold by the empty name": BasicProperties(headers={HOLD: ""}),
+    "a hold by 300 characters": BasicProperties(headers={HOLD: "h" * 300}),
+    "a hold by a name of our form": BasicProperties(headers={HOLD: f"rabbit-chx.hold.{'0' * 16}.{'0' * 32}"}),
+    "a drain answered to another queue": BasicProperties(
+        headers={MARKER: "0" * 16, QUEUE: "orders.0", "note": "hello"}, reply_to="victim"
+    ),
+    "a drain answered to two queues": BasicProperties(
+        headers={MARKER: "0" * 16, QUEUE: "orders.0", "CC": ["victim2"]}, reply_to="victim"
+    ),
+    "a drain whose headers grow, answered directly": growing_marker(DIRECT),
+    "a drain whose headers grow, answered to a queue": growing_marker(TEMPORARY),
+    "a canary reported to another queue": BasicProperties(
+        headers={"x-rabbit-chx-canary": "c"}, reply_to="victim"
+    ),
+    "a canary reported to no process": BasicProperties(headers={"x-rabbit-chx-canary": "c"}, reply_to=BROKEN),
+    "a message of a stream": BasicProperties(headers={"x-stream-offset": 7}),
+    "properties that are no text": Encoded(struct.pack(">H", 0x8600) + b"\x02\xff\xfe" * 3),
+    "a time after the year 9999": Encoded(struct.pack(">H", 0x0040) + b"\xff" * 8),
+}
+
+
+class Scene:
+    """An exchange with two queues, other users' queues, and an attacker who may write to the exchange."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.handled: Counter[bytes] = Counter()
+        self.forged = 0
+        self.connection = site.connection()
+        self.channel = self.connection.channel()
+        self.channel.confirm_delivery()
+        self.channel.exchange_declare("orders", "x-consistent-hash", durable=True)
+        self.old = release_of(site.broker) < (4, 0)
+        # On 3.x, a limit of -1 drops every returned message.
+        arguments = ORDERED | ({} if self.old else {"x-delivery-limit": -1})
+        for queue in QUEUES:
+            self.channel.queue_declare(queue, durable=True, arguments=arguments)
+            self.channel.queue_bind(queue, "orders", "1")
+        for queue in ("foreign", "victim", "victim2", "failed"):
+            self.channel.queue_declare(queue, durable=True)
+        self.sent = 0
+
+    def send(self, count: int) -> None:
+        for _ in range(count):
+            key = KEYS[self.sent % len(KEYS)]
+            self.channel.basic_publish("orders", key, b"order %d" % self.sent)
+            self.sent += 1
+
+    def forge(self, attacker, properties: BasicProperties) -> None:
+        """Publish a message to every queue as the attacker."""
+        for key in KEYS[:6]:
+            attacker.basic_publish("orders", key, b"forged", properties)
+
+    def handle(self, message: Message) -> None:
+        if message.body.startswith(b"order"):
+            self.handled[message.body] += 1
+        else:
+            self.forged += 1
+
+    @property
+    def done(self) -> bool:
+        return len(self.handled) == self.sent
+
+    def count(self, queue: str) -> int:
+        return self.channel.queue_declare(queue, passive=True).method.message_count
+
+    def seats(self) -> list[str]:
+        """The seats' queues."""
+        listed = (queue.name for queue, _ in self.site.management.queues(self.site.vhost))
+        return [name for name in listed if name.startswith(SEATS)]
+
+    def assert_unharmed(self, caplog) -> None:
+        """Check that each message was handled once, that nothing was published, and that no connection was lost."""
+        wait_until(lambda: self.done, "all messages of the others")
+        assert set(self.handled.values()) == {1}
+        assert [self.count(queue) for queue in ("foreign", "victim", "victim2")] == [0, 0, 0]
+        assert "trying again" not in caplog.text
+
+
+class Kind(NamedTuple):
+    """The members of a group."""
+
+    group: type
+    order: str = "queue"
+
+    def __str__(self) -> str:
+        return self.group.__name__ + (', order="key"' if self.order == "key" else "")
+
+
+@contextmanager
+def running(kind: Kind, scene: Scene, url: str, handle, **options) -> Iterator[None]:
+    """Run a member in a thread; raise what ended it."""
+    if kind.order == "key":
+        options |= {"order": "key", "key": lambda message: message.routing_key}
+    options |= {"failover_only": scene.old}
+    group = kind.group(url, exchange="orders", name="billing", queues=QUEUES, **options)
+    errors: list[BaseException] = []
+
+    async def handle_async(message: Message) -> None:
+        handle(message)
+
+    def run() -> None:
+        try:
+            if kind.group is AsyncGroup:
+                asyncio.run(group.run(handle_async))
+            else:
+                group.run(handle)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        group.stop()
+        thread.join(60)
+    assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+
+
+@contextmanager
+def recorded(what: str, scene: Scene, cases: int, control: str) -> Iterator[None]:
+    """Record the check of so many forged messages for the proof, also if it fails."""
+    started, wrong = time.monotonic(), cases
+    try:
+        yield
+        wrong = 0
+    finally:
+        seconds = time.monotonic() - started
+        record_result(
+            Check("Consumers", what, scene.site.broker.release or "4.3", cases, wrong, seconds, control)
+        )
+
+
+@pytest.fixture(name="scene")
+def a_scene(broker):
+    with Site(broker) as site:
+        scene = Scene(site)
+        with scene.connection:
+            yield scene
+
+
+@pytest.fixture(name="member")
+def a_member(scene):
+    with a_user(scene.site.broker, *MEMBER, vhost=scene.site.vhost) as user:
+        yield user
+
+
+@pytest.fixture(name="attacker")
+def an_attacker(scene):
+    """A channel of the attacker, who has the permission to write to the exchange and no other."""
+    with (
+        a_user(scene.site.broker, "^$", "^orders$", "^$", vhost=scene.site.vhost) as user,
+        connect(user.url) as connection,
+    ):
+        channel = connection.channel()
+        channel.confirm_delivery()
+        yield channel
+
+
+KINDS = pytest.mark.parametrize(
+    "kind",
+    [
+        Kind(Group),
+        Kind(AsyncGroup),
+        pytest.param(Kind(Group, "key"), marks=pytest.mark.long),
+        pytest.param(Kind(AsyncGroup, "key"), marks=pytest.mark.long),
+    ],
+    ids=str,
+)

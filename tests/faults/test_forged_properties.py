@@ -1,0 +1,86 @@
+"""Whatever headers and properties a user sends who may only publish, members handle the messages of others once each."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+from pika import BasicProperties
+
+from rabbit_chx.consuming.markers import HOLD
+from tests.faults.forgeries import (  # noqa: F401 - the fixtures
+    BROKEN,
+    DIRECT,
+    KINDS,
+    MARKER,
+    QUEUE,
+    QUEUES,
+    TEMPORARY,
+    a_member,
+    a_scene,
+    an_attacker,
+    recorded,
+    running,
+)
+from tests.proof import LONG
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
+
+ALSO = {"test_no_headers_and_no_properties_of_a_publisher_harm_a_member": ["4.0"]}
+SHORT = st.text(max_size=40).filter(lambda text: len(text.encode()) <= 255)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.text(max_size=300)
+    | st.binary(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(SHORT, inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = st.sampled_from(
+    [HOLD, MARKER, QUEUE, "x-rabbit-chx-canary", "x-stream-offset", "x-death", "x-delivery-count"]
+)
+TEXTS = st.sampled_from([*QUEUES, "victim", "foreign", "", "0" * 16, DIRECT, BROKEN, TEMPORARY])
+COPIES = st.fixed_dictionaries({}, optional=dict.fromkeys(("CC", "BCC"), st.lists(TEXTS, max_size=3)))
+HEADERS = st.builds(dict.__or__, st.dictionaries(NAMES | SHORT, TEXTS | VALUES, max_size=5), COPIES)
+PROPERTIES = st.builds(
+    BasicProperties,
+    headers=HEADERS,
+    reply_to=st.none() | TEXTS,
+    correlation_id=st.none() | SHORT,
+    message_id=st.none() | SHORT,
+    type=st.none() | SHORT,
+    content_type=st.none() | SHORT,
+    content_encoding=st.none() | SHORT,
+    app_id=st.none() | SHORT,
+    expiration=st.none() | st.integers(0, 2**32 - 1).map(str),
+    priority=st.none() | st.integers(0, 255),
+    delivery_mode=st.none() | st.sampled_from([1, 2]),
+    timestamp=st.none() | st.integers(0, 2**64 - 1),
+)
+
+
+@KINDS
+def test_no_headers_and_no_properties_of_a_publisher_harm_a_member(
+    scene, member, attacker, kind, caplog
+) -> None:
+    caplog.set_level(logging.WARNING)
+    found: list[BasicProperties] = []
+
+    # Before a member runs: Hypothesis fails if any thread uses random numbers while it draws.
+    @settings(max_examples=1_000 if LONG else 150, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(PROPERTIES)
+    def draw(properties: BasicProperties) -> None:
+        found.append(properties)
+
+    draw()
+    what = f"`{kind}`: messages of a publisher with any headers and properties"
+    control = "60 messages of others were handled once each, over one connection"
+    with recorded(what, scene, 6 * len(found), control), running(kind, scene, member.url, scene.handle):
+        scene.send(30)
+        for properties in found:
+            scene.forge(attacker, properties)
+        scene.send(30)
+        scene.assert_unharmed(caplog)
+        assert len(scene.seats()) == 1
