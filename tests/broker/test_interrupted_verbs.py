@@ -14,7 +14,7 @@ import pytest
 from rabbit_chx.broker.reading.tracing import traced
 from rabbit_chx.cli import _exit_code
 from tests.broker.erlang import node_command
-from tests.broker.scaling_scene import RING, Scene, scale
+from tests.broker.scaling_scene import KEYS, RING, SLOTS, Scene, scale
 from tests.broker.test_rebalance import Shop, is_traced
 from tests.faults.load import wait_until
 from tests.json_lines import printed
@@ -112,13 +112,11 @@ def test_sigterm_during_apply_reports_the_steps_that_are_done(site, tmp_path: Pa
 
 
 @pytest.fixture
-def scene(site, tmp_path):
-    with Scene(site, tmp_path, RING, queues=2, milliseconds=1) as scene:
+def scene(request, site, tmp_path):
+    with Scene(site, tmp_path, getattr(request, "param", RING), queues=2, milliseconds=1) as scene:
         scene.start_members(1)
         scene.start_publishing()
         yield scene
-        assert not scene.finish().out_of_order
-        scene.assert_clean(2)
 
 
 @pytest.mark.since_4_0
@@ -153,6 +151,42 @@ def test_sigterm_during_scale_reports_what_is_unfinished_which_status_shows_and_
     assert "delete" in done
     assert rows_of(scene, "--status") == (0, [])
     assert rows_of(scene, "--abort") == (0, [])
+    scene.assert_in_order(2)
+
+
+@pytest.mark.long
+@pytest.mark.since_4_0
+@pytest.mark.parametrize("scene", [SLOTS.replace("64", "8")], ids=["slots"], indirect=True)
+def test_sigterm_during_rebalance_reports_what_is_unfinished_which_the_same_command_continues(
+    scene, tmp_path
+) -> None:
+    scene.publish_on(100)
+    keys = tmp_path / "keys.txt"
+    hot = {key for _, key, _, queue in scene.ledger().lines if queue == "orders.0"}
+    keys.write_text("\n".join(key for key in KEYS for _ in range(8 if key in hot else 1)))
+    options = ("--keys", str(keys), "--apply")
+    (member,) = scene.members
+    with started(scene.site, "rebalance", scene.file, *options, "--yes", "--output", "json") as running:
+        assert running.stdout
+        for line in running.stdout:
+            if json.loads(line).get("what") == "hold":
+                member.send_signal(signal.SIGSTOP)  # so nothing can be drained
+                break
+        running.send_signal(signal.SIGTERM)
+        _, errors = running.communicate(timeout=60)
+    assert running.returncode == 143, errors
+    *_, report, end = filter(None, errors.splitlines())
+    assert end == "Interrupted."
+    assert report.startswith("Not finished: run the same command again to continue")
+    assert rows_of(scene, "--status")[0] == 2
+
+    member.send_signal(signal.SIGCONT)
+    code, _, errors = scale(scene, *options, verb="rebalance")
+    assert code == 0, errors
+    assert rows_of(scene, "--status") == (0, [])
+    code, _, errors = scale(scene, "--to", "2")  # as many slots for each queue as before
+    assert code == 0, errors
+    scene.assert_in_order(2)
 
 
 def rows_of(scene: Scene, *options: str) -> tuple[int, list[dict[str, Any]]]:

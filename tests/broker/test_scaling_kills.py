@@ -47,9 +47,6 @@ def scene(request, site, tmp_path):
         scene.start_members(2)
         scene.start_publishing()
         yield scene
-        ledger = scene.finish()
-        assert not ledger.out_of_order
-        scene.assert_clean(4)
 
 
 def finish(scene: Scene, to: int) -> None:
@@ -71,6 +68,7 @@ def test_scale_killed_at_any_time_finishes_when_run_again(scene) -> None:
                 killed += 1
             assert code == 0, errors
             scene.publish_on(100)
+    scene.assert_in_order(4)
 
 
 @STEPWISE
@@ -88,6 +86,7 @@ def test_scale_killed_after_each_action_finishes_when_run_again(scene) -> None:
                 left -= {to} if len(done) < number else set()
         if not left:
             break
+    scene.assert_in_order(4)
 
 
 @STEPWISE
@@ -101,6 +100,7 @@ def test_scale_killed_in_every_run_finishes_after_several_runs(scene) -> None:
                 assert code == 0, errors
                 break
             assert code in {0, KILLED}, errors
+    scene.assert_in_order(4)
 
 
 @pytest.mark.parametrize("scene", [MORE_SLOTS], ids=["slots"], indirect=True)
@@ -126,6 +126,7 @@ def test_rebalance_killed_after_each_action_finishes_when_run_again(scene, tmp_p
         scene.publish_on(100)
     assert killed >= 4
     finish(scene, 4)
+    scene.assert_in_order(4)
 
 
 @pytest.mark.parametrize("scene", [RING], ids=["ring"], indirect=True)
@@ -138,3 +139,4 @@ def test_scale_killed_between_two_unbinds_finishes_with_members_that_started_sin
     scene.start_members(2)
     finish(scene, 2)
     finish(scene, 4)
+    scene.assert_in_order(4)

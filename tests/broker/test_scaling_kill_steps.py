@@ -1,0 +1,108 @@
+"""`rabbit-chx scale` is killed (SIGKILL) before each of its changes of the broker, and run again or given up.
+
+One run more ends the change: no message is lost, every key keeps its order, and nothing stays held.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from tests.broker.scaling_scene import RING, SLOTS, Scene, scale
+from tests.proof import LONG, dice, record_result
+
+pytestmark = [
+    pytest.mark.newest_first,
+    pytest.mark.since_4_0,
+    pytest.mark.broker,
+    pytest.mark.long,
+    pytest.mark.one_release,
+    pytest.mark.proves(
+        "Consumers",
+        "`scale` killed (SIGKILL) before each of its commands, then repeated or given up",
+        "without holds the order breaks",
+    ),
+    pytest.mark.timeout(3600),
+]
+
+KILLED = -signal.SIGKILL
+ON_RING, ON_SLOTS = pytest.param(RING, id="ring"), pytest.param(SLOTS.replace("64", "6"), id="slots")
+BOTH = [ON_RING, ON_SLOTS]
+REPEATED = pytest.mark.parametrize("scene", BOTH if LONG else [ON_RING], indirect=True)
+ABORTED = pytest.mark.parametrize("scene", BOTH if LONG else [ON_SLOTS], indirect=True)
+EVERY = 1 if LONG else 6
+
+
+@pytest.fixture
+def scene(request, site, tmp_path):
+    with Scene(site, tmp_path, request.param, queues=2, milliseconds=2) as scene:
+        scene.start_members(2)
+        scene.start_publishing()
+        yield scene
+
+
+def numbers() -> Iterator[int]:
+    """The changes before which the command is killed: all, or a sample."""
+    return count(1 + dice("kills before a command").randrange(EVERY), EVERY)
+
+
+class Kills:
+    """Runs of `scale` that are killed. Every second time other members take over, and every fifth time the broker restarts."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.count = 0
+
+    def kill(self, to: int, number: int) -> bool:
+        """Run `scale` until it is killed; return False if it finished before."""
+        code, _, errors = scale(self.scene, "--to", str(to), kill_before=number)
+        if code != KILLED:
+            assert code == 0, errors
+            self.scene.assert_finished(to)
+            return False
+        self.count += 1
+        if self.count % 2 == 0:
+            for _ in range(2):
+                self.scene.end_member(signal.SIGKILL)
+            self.scene.start_members(2)
+        if self.count % 5 == 4 and self.scene.site.broker.store == "khepri":  # Mnesia would reorder rings
+            self.scene.site.broker.restart()
+            self.scene.wait(lambda: len(self.scene.answers()) == 2)
+        return True
+
+
+def finish(scene: Scene, queues: int, *options: str) -> None:
+    code, _, errors = scale(scene, *options)
+    assert code == 0, errors + scene.state()
+    scene.assert_finished(queues)
+
+
+@REPEATED
+def test_one_repeat_finishes_wherever_scale_was_killed(scene) -> None:
+    kills = Kills(scene)
+    for number in numbers():
+        before = kills.count
+        for to in (3, 2):
+            if kills.kill(to, number):
+                finish(scene, to, "--to", str(to))
+        scene.publish_on(200)
+        if kills.count == before:
+            break
+    scene.assert_in_order(2)
+    record_result(f"`scale` killed before {kills.count} of its commands, and finished by one repeat")
+
+
+@ABORTED
+def test_abort_restores_the_state_before_wherever_scale_was_killed(scene) -> None:
+    kills = Kills(scene)
+    for to in (3, 2):
+        for number in numbers():
+            if not kills.kill(to, number):
+                break
+            finish(scene, 5 - to, "--abort")
+        scene.publish_on(200)
+    scene.assert_in_order(2)
+    record_result(f"`scale` killed before {kills.count} of its commands, and given up with --abort")
