@@ -20,6 +20,7 @@ PROJECT_PAGES = [
     "examples/ci/README",
     "examples/monitoring/README",
     "benchmarks/README",
+    "ARCHITECTURE",
     "CONTRIBUTING",
     "SECURITY",
     "CHANGELOG",

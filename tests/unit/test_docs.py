@@ -28,8 +28,8 @@ README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^( *)```python\n(.*?)^ *```", README, re.DOTALL | re.MULTILINE)
 
 PAGES = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
-CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
-EVERYTHING = {"README.md of the project": README, "CONTRIBUTING.md": CONTRIBUTING, **PAGES}
+BESIDE = {name: (ROOT / name).read_text() for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")}
+EVERYTHING = {"README.md of the project": README, **BESIDE, **PAGES}
 GUIDES = ["routing.md", "ring.md", "choosing.md", "scaling.md", "testing.md", "output.md"]
 _FENCED = re.compile(r"(?:<!-- run by (\S+) -->\n)?^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
