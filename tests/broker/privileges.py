@@ -24,6 +24,7 @@ from rabbit_chx.errors import RabbitChxError
 from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.planning.plan import plan
 from tests.broker.topology_site import Site
+from tests.proof import LONG
 
 PAGE = Path(__file__).parents[2] / "docs" / "permissions.md"
 PASSWORD = "geheim-91d0"
@@ -119,6 +120,19 @@ class Shop(Site):
         self.management._request("PUT", ["users", self.user], body={"password": PASSWORD, "tags": grant.tag})
         self.grant(self.user, *grant.patterns)
 
+    def follow(self, hints):
+        """Run lines that errors have printed: with rabbitmqctl in the proof, and else over HTTP, which takes no second each."""
+        for hint in hints:
+            _, verb, *words = shlex.split(hint)
+            if LONG:
+                self.broker.ctl(verb, *words)
+            elif verb == "set_user_tags":
+                user, tag = words
+                self.management._request("PUT", ["users", user], body={"password": PASSWORD, "tags": tag})
+            else:
+                assert (verb, *words[:2]) == ("set_permissions", "-p", self.vhost)
+                self.grant(*words[2:])
+
     def write(self, name, text):
         """A topology file for this virtual host."""
         content = {"schema": 1, "vhost": self.vhost, **(yaml.safe_load(text) or {})}
@@ -181,12 +195,13 @@ def complaint_of(call):
 
 
 def check_complaint(text, less, shop, grant):
-    """The error names what is missing, and shows the very line of the page."""
+    """The error names what is missing, and shows the very line of the page, which is returned."""
     assert PASSWORD not in text
     assert "Traceback" not in text
     if less.missing == "tag":
-        assert f"it needs the tag {grant.tag} (`rabbitmqctl set_user_tags {shop.user} {grant.tag}`)" in text
-        return
+        line = f"rabbitmqctl set_user_tags {shop.user} {grant.tag}"
+        assert f"it needs the tag {grant.tag} (`{line}`)" in text
+        return line
     found = re.search(
         r"user '(\w+)' has no ([a-z ]+) permission on (?:queue|exchange|stream) '(.*?)' in", text
     )
@@ -196,7 +211,9 @@ def check_complaint(text, less, shop, grant):
     assert less.missing in operations.split(" or ")
     assert re.search(getattr(grant, less.missing), name)
     assert not re.search(getattr(less.left, less.missing), name)
-    assert f"`{grant.line(shop.vhost, shop.user)}`" in text
+    line = grant.line(shop.vhost, shop.user)
+    assert f"`{line}`" in text
+    return line
 
 
 def release_of(broker):

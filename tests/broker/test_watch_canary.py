@@ -187,6 +187,29 @@ def test_canaries_are_unroutable_without_a_queue_that_gets_them(site):
 
 
 @pytest.mark.one_release
+@pytest.mark.parametrize("with_file", [True, False])
+def test_keys_whose_queue_was_deleted_are_a_problem_also_of_a_watch_that_begins_later(site, with_file):
+    tenants = {"type": "x-modulus-hash", "slots": 8, "queues": dict.fromkeys(QUEUES, 1)}
+    queues = {name: {"preset": "ordered"} for name in QUEUES}
+    document = {"schema": 1, "vhost": site.vhost, "exchanges": {"tenants": tenants}, "queues": queues}
+    wanted = loads(json.dumps(document), format="json")
+    apply(site.url(), plan(wanted, read(site.management, site.vhost)), management=site.management)
+
+    def watched(sender):
+        observer = Observer(site.management, site.vhost, "tenants")
+        return watch(observer, wanted if with_file else None, seconds=0.5, stop=Event(), sender=sender)
+
+    with site.connection() as connection, CanarySender(site.url(), "tenants", timeout=5.0) as sender:
+        shown = watched(sender)
+        until(shown, lambda each: each.canaries.sent == len(QUEUES))
+        connection.channel().queue_delete(QUEUES[3])
+        until(shown, lambda each: any(name == "canary-unroutable" for name, _ in problems(each)))
+    missing = next(watched(None)).problems
+    assert {each.name for each in missing} & {"queue-missing", "unbound-queue"}
+    assert any("lost" in each.message for each in missing)
+
+
+@pytest.mark.one_release
 def test_a_lost_connection_is_a_problem_until_the_next_canaries(site):
     scene = Scene(site)
     with scene.on_pika(), scene.sender() as sender:
