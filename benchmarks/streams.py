@@ -3,8 +3,8 @@
     python benchmarks/streams.py [--release 4.3] [--messages 1000000] [--size 100] [--rounds 3] [--json]
 
 Two streams contain the same messages: one was published over AMQP 0-9-1, which makes small chunks, and one over the stream
-protocol, which makes large ones. The ways take turns, in another order in each round. pika and rstream are slow and read a tenth
-of the messages. The ways to write wait for all confirms. Rates and CPU time are medians over the rounds, ratios are medians of
+protocol, which makes large ones. The ways take turns, in another order in each round. pika, rstream and a group that handles
+single messages are slow and read a tenth of the messages. The ways to write wait for all confirms. Rates and CPU time are medians over the rounds, ratios are medians of
 the ratios within a round. CPU time is that of this process; broker and client share the cores.
 """
 
@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any
 
 from ways.stream_writing import PUBLISHER, RSTREAM, WRITERS, Writing
-from ways.streams import LIMIT, OURS, PIKA, SLOW, WAYS, Source
+from ways.streams import BATCHES, LIMIT, MESSAGES, OURS, PIKA, RSTREAM as READING_RSTREAM, SLOW, WAYS, Source
 from ways.turns import conditions, headline, medians, options_parser
 
 from rabbit_chx.publishing import Publisher
@@ -35,6 +35,8 @@ EXCHANGE = "benchmark"
 SMALL, LARGE = "small chunks", "large chunks"
 BARS: dict[str, dict[str, float]] = {SMALL: {LIMIT: 0.9, PIKA: 10}, LARGE: {PIKA: 10}}
 LEAST_RATE, MOST_CPU = 500_000, 2.0
+GROUP_BARS = {(BATCHES, OURS): 0.7, (BATCHES, READING_RSTREAM): 10.0, (MESSAGES, READING_RSTREAM): 3.0}
+"""For large chunks: the rate of a group of one as a share of another way's."""
 WRITE_BARS = {RSTREAM: 0.5}
 
 
@@ -173,6 +175,23 @@ def report_of(found: dict[str, dict[str, list[Turn]]]) -> list[dict[str, Any]]:
     return rows
 
 
+def group_report(found: dict[str, dict[str, list[Turn]]]) -> list[dict[str, Any]]:
+    """The rates of groups as shares of other ways' rates."""
+    return [
+        {
+            "stream": kind,
+            "way": way,
+            "other": other,
+            "ratio": statistics.median(
+                its.rate / turn.rate for its, turn in zip(ways[way], ways[other], strict=True)
+            ),
+            "bar": bar if kind == LARGE else None,
+        }
+        for kind, ways in found.items()
+        for (way, other), bar in GROUP_BARS.items()
+    ]
+
+
 def writing_report(found: dict[str, list[Turn]]) -> list[dict[str, Any]]:
     rows = []
     for name, turns in found.items():
@@ -197,6 +216,13 @@ def as_text(report: dict[str, Any]) -> str:
     lines += [
         f"bars, this reader, large chunks: >= {LEAST_RATE:,} msg/s, CPU <= {MOST_CPU:g} us",
         "",
+        f"{'stream':<13} {'group':<26} {'compared with':<14} {'ratio':>6}",
+        *(
+            f"{row['stream']:<13} {row['way']:<26} {row['other']:<14} {row['ratio']:>6.2f}"
+            + (f" (bar: {row['bar']})" if row["bar"] else "")
+            for row in report["groups"]
+        ),
+        "",
         f"{'way to write':<38} {'msg/s':>11} {'CPU us/msg':>11} {'this publisher / it':>20}",
     ]
     for row in report["writing"]:
@@ -212,9 +238,11 @@ def main() -> None:
     options = options_parser(__doc__, "--messages", 1_000_000, rounds=3).parse_args()
     with Broker(release=options.release, plugins=["rabbitmq_stream"]) as broker:
         sources = filled(broker, options.messages, options.size)
+        found = run(sources, options.rounds)
         report = {
             **conditions(broker, options),
-            "ways": report_of(run(sources, options.rounds)),
+            "ways": report_of(found),
+            "groups": group_report(found),
             "writing": writing_report(run_writing(broker, options)),
         }
     print(json.dumps(report) if options.json else as_text(report))

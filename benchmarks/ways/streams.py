@@ -1,8 +1,9 @@
-"""Five ways to read a whole stream. Each returns the number of messages that it read."""
+"""Ways to read a whole stream. Each returns the number of messages that it read."""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import socket
 import struct
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pika
 import rstream
 from ways.publishing import exactly, frame, handshake
 
-from rabbit_chx.streams import OffsetSpec, StreamReader, connect
+from rabbit_chx.streams import OffsetSpec, StreamBatch, StreamGroup, StreamMessage, StreamReader, connect
 
 COLUMNS = ["body", "routing_key"]
 _PREFETCH = 5_000
@@ -38,6 +39,36 @@ def ours(source: Source) -> int:
     with StreamReader(source.stream_url, source.stream, columns=COLUMNS) as reader:
         bounds = reader.bounds()
         return sum(batch.num_rows for batch in reader.read(bounds.first, bounds.end))
+
+
+def group_of_batches(source: Source) -> int:
+    """Read the same columns as the only member of a new group."""
+    group = StreamGroup(source.stream_url, stream=source.stream, name=f"benchmark-{secrets.token_hex(4)}")
+    seen = 0
+
+    def handle(batch: StreamBatch) -> None:
+        nonlocal seen
+        seen += batch.arrow(COLUMNS).num_rows
+        if seen >= source.messages:
+            group.stop()
+
+    group.run_batches(handle)
+    return seen
+
+
+def group_of_messages(source: Source) -> int:
+    """Call a function for each message, as the only member of a new group."""
+    group = StreamGroup(source.stream_url, stream=source.stream, name=f"benchmark-{secrets.token_hex(4)}")
+    seen = 0
+
+    def handle(_message: StreamMessage) -> None:
+        nonlocal seen
+        seen += 1
+        if seen >= source.messages:
+            group.stop()
+
+    group.run(handle)
+    return seen
 
 
 def chunks(source: Source) -> int:
@@ -149,9 +180,12 @@ def _subscribe(sock: socket.socket, stream: str) -> None:
 
 
 OURS, LIMIT, PIKA, RSTREAM = "this reader", "chunks, not decoded", "pika", "rstream"
-SLOW = {PIKA, RSTREAM}
+BATCHES, MESSAGES = "group of one, run_batches", "group of one, run"
+SLOW = {PIKA, RSTREAM, MESSAGES}
 WAYS: dict[str, Callable[[Source], int]] = {
     OURS: ours,
+    BATCHES: group_of_batches,
+    MESSAGES: group_of_messages,
     LIMIT: chunks,
     "AMQP 0-9-1, bare socket": bare_socket,
     PIKA: with_pika,

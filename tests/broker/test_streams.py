@@ -13,7 +13,7 @@ from itertools import islice
 import pytest
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.streams import OffsetSpec, StreamPublisher, StreamReader, connect
+from rabbit_chx.streams import OffsetSpec, StreamGroup, StreamPublisher, StreamReader, connect
 from rabbit_chx.streams.protocol.answers import Command
 from rabbit_chx.streams.protocol.calls import Calls
 from rabbit_chx.streams.protocol.requests import max_message, string
@@ -412,3 +412,14 @@ def test_a_connection_has_at_most_256_publishers(connection, stream):
         InvalidValue, match="number of publishers: got 257, expected at most 256 on a connection"
     ):
         connection.declare_publisher(stream)
+
+
+@pytest.mark.newest_first
+def test_a_group_is_refused_by_releases_that_do_not_divide_streams(broker, url, stream):
+    group = StreamGroup(url, stream=stream, name="g")
+    if broker.version.startswith("3.10."):
+        with pytest.raises(InvalidValue, match=r"invalid broker release: got '3\.10\..*', expected 3\.13"):
+            group.run(print)
+    else:
+        group.stop()
+        group.run(print)

@@ -19,7 +19,7 @@ from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.consuming import AsyncGroup, Group, QueueReader
 from rabbit_chx.message_fields import Headers
 from rabbit_chx.publishing import AsyncPublisher, Publisher
-from rabbit_chx.streams import StreamPublisher, StreamReader
+from rabbit_chx.streams import AsyncStreamGroup, StreamGroup, StreamPublisher, StreamReader
 from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, HEARTBEAT_OF_CALLER, Timeouts
 from rabbit_chx.urls import BrokerUrl
 
@@ -31,6 +31,8 @@ CLIENTS = {
     QueueReader: consuming,
     StreamReader: streams,
     StreamPublisher: streams,
+    StreamGroup: streams,
+    AsyncStreamGroup: streams,
 }
 """Each client, and the package that exports it."""
 URL = "amqp://nowhere.invalid"
@@ -40,6 +42,8 @@ TARGET = {
     QueueReader: {"queue": "orders.0"},
     StreamReader: {"stream": "events"},
     StreamPublisher: {"stream": "events"},
+    StreamGroup: {"exchange": "orders", "name": "billing"},
+    AsyncStreamGroup: {"exchange": "orders", "name": "billing"},
 }
 """What a client needs beside the URL."""
 SAME = {

@@ -72,6 +72,8 @@ class StreamMember:
         self._connect_again = self._look_again = self._listen_again = 0.0
         self._more = False
         """Whether a connection may have received more than was handled."""
+        self._is_woken = False
+        """Whether the end of the wait has been asked for already."""
         self._woken, self._waker = socket.socketpair()
         for each in (self._woken, self._waker):
             each.setblocking(False)
@@ -111,7 +113,10 @@ class StreamMember:
         self._wake()
 
     def _wake(self) -> None:
-        with suppress(OSError):  # it is woken already, or has ended
+        if self._is_woken:
+            return
+        self._is_woken = True
+        with suppress(OSError):  # it has ended
             self._waker.send(b"\0")
 
     # ---- in the thread of the connections
@@ -249,7 +254,7 @@ class StreamMember:
         wait(sources, 0.0 if at_once else self._attempts.until_retry(seconds))
         with suppress(BlockingIOError):
             self._woken.recv(1 << 12)
-        self._attention.wanted = self._more = False
+        self._is_woken = self._attention.wanted = self._more = False
         for place in list(self._places):
             with self._guarded(place):
                 self._receive(place)
