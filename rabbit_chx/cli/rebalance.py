@@ -16,6 +16,7 @@ from rabbit_chx.cli.rebalance_output import Proposal, print_proposal
 from rabbit_chx.cli.slot_load import count_keys, measure
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.text import counted
 from rabbit_chx.topology.model import Observed, Slots, Topology
 from rabbit_chx.topology.planning.slot_changes import (
     move_rounds,
@@ -181,14 +182,14 @@ def _print_doubts(found: Rebalancing, counts: SlotCounts, elsewhere: int) -> Non
     if error > (found.target - 1) / 2:
         notice(
             "Note",
-            f"{counts.total:,} messages are a small sample: by chance alone, the load of a queue may appear {error:.0%} higher or "
+            f"a sample of {counted(counts.total, 'message')} is small: by chance alone, the load of a queue may appear {error:.0%} higher or "
             "lower than it is",
         )
     if elsewhere:
         share = elsewhere / (elsewhere + counts.total)
         notice(
             "Warning",
-            f"{elsewhere:,} messages ({share:.1%}) did not reach the predicted queue and are not counted: "
+            f"{counted(elsewhere, 'message')} ({share:.1%}) did not reach the predicted queue (not counted): "
             "`rabbit-chx parity` compares the mirror with the broker",
         )
 

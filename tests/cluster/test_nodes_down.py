@@ -65,7 +65,7 @@ def test_changes_with_one_and_with_two_nodes_down(cluster, site, run, tmp_path) 
 
     third.node.halt()
     wait_until(lambda: seen_down(1), "one node is down", 60)
-    name = f"rabbit@{third.name} is down: 2 of the 3 nodes of the cluster run"
+    name = f"rabbit@{third.name} is down: the cluster runs on 2 of its 3 nodes"
     write("a, b")
     changed = run("apply", file, "--yes")
     assert changed.code == 0, changed.err

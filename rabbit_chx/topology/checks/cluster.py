@@ -13,7 +13,7 @@ def cluster_problems(observed: Observed) -> Iterator[str]:
     nodes = observed.nodes or {}
     down = [name for name, state in nodes.items() if not state.running]
     if down:
-        yield f"{_listed(down)} {_is(down)} down: {len(nodes) - len(down)} of the {len(nodes)} nodes of the cluster run"
+        yield f"{_listed(down)} {_is(down)} down: the cluster runs on {len(nodes) - len(down)} of its {len(nodes)} nodes"
     apart = sorted({other for state in nodes.values() for other in state.partitions})
     if apart:
         yield f"the cluster is partitioned: {_listed(apart)} cannot be reached by other nodes"
