@@ -2,7 +2,7 @@
 
     python -m tests.faults.stream_group_member '{"url": ..., "file": ..., "exchange": ..., "name": ...}'
 
-Each line goes to the file in one write before the message counts as handled. With ``folder``, the handler is that of
+Each line goes to the file in one write before the message counts as handled. With ``directory``, the handler is that of
 docs/stream-groups.md, which stores each message in SQLite in one transaction with its offset.
 """
 
@@ -18,7 +18,7 @@ from rabbit_chx.streams import StreamGroup, StreamMessage
 from tests.unit.test_docs import marked
 
 
-def main(*, url: str, file: str, pause: float, folder: str | None = None, **options: Any) -> None:
+def main(*, url: str, file: str, pause: float, directory: str | None = None, **options: Any) -> None:
     diary = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def write(*words: object) -> None:
@@ -30,10 +30,10 @@ def main(*, url: str, file: str, pause: float, folder: str | None = None, **opti
 
     options["on_assigned"] = lambda stream: write("assigned", stream)
     options["on_revoked"] = lambda stream: write("revoked", stream)
-    if folder is None:
+    if directory is None:
         StreamGroup(url, **options).run(handle)
     else:
-        os.chdir(folder)
+        os.chdir(directory)
         start, store = of_guide()
         StreamGroup(url, start=start, **options).run_batches(store)
     write("stopped")

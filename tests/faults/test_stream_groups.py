@@ -216,7 +216,7 @@ def test_members_are_killed_stopped_and_paused(broker, record, tmp_path, kind):
         control = unshared(scene)
     wrong = disorder(found)
     record(
-        *("Consumers", f"stream group on a {kind.replace('_', ' ')}", len(rows), counts.total()),
+        *("Consumers", f"stream group, {kind.replace('_', ' ')}", len(rows), counts.total()),
         *(rows - {row for *_, row in found}, wrong, len(found) - len(rows)),
         control=control,
         notes=[f"{len(wrong)} out of order", ", ".join(f"{each}: {count}" for each, count in counts.items())],
@@ -238,7 +238,7 @@ def test_each_message_is_stored_once(broker, record, tmp_path):
         connection.execute("PRAGMA journal_mode = WAL")
         guide = marked("stream-groups.md", "test_each_message_is_stored_once")
         connection.executescript("".join(re.findall(r"^# (CREATE TABLE .*;)$", guide, re.MULTILINE)))
-    options = {"pause": 0.002, "folder": str(tmp_path)}
+    options = {"pause": 0.002, "directory": str(tmp_path)}
     with Scene(broker, tmp_path, "exchange", **options) as scene:
         for _ in range(2):
             scene.start()
@@ -252,6 +252,7 @@ def test_each_message_is_stored_once(broker, record, tmp_path):
             wait_until(lambda: len(stored()) > before + KEYS, "messages stored")  # noqa: B023
             with fault(scene, "kill", random.choice(scene.living)):
                 pass
+            scene.until_shared(PARTITIONS)
         scene.finish()
         wait_until(lambda: len(stored()) >= scene.published, "every message stored")
     found = Counter(stored())
