@@ -80,7 +80,7 @@ class StreamReader:
             leader: connect to the leader of the stream. Replicas can lag behind it.
             follow_advertised: as for `connect`.
             credit: how many chunks the broker may send ahead.
-            max_items: how many items the lists, maps and arrays of a message may have; a longer item counts for each 64 bytes. A publisher
+            max_items: how many items the lists, maps and arrays of a message may have; a longer text counts for each 32 bytes. A publisher
                 can compress millions of items to a few kilobytes; such a message raises `InvalidMessage`.
             max_batch_bytes: how many bytes a compressed sub-entry batch may decompress to, by default 16 MiB, or 250 times its stored size
                 up to 24 MiB. The reader holds a few batches of this size; a larger one raises `CorruptChunk`.

@@ -157,7 +157,7 @@ class ReadOptions(StreamOptions):
     )
     invalid_rows: str = choice(
         _ROWS,
-        "drop leaves out messages that are not valid AMQP 1.0, or have more than 100,000 items in their headers, lists and maps, and logs their offsets.",
+        "drop leaves out messages that are not valid AMQP 1.0, or have more than 150,000 items in their headers, lists and maps, and logs their offsets.",
         "fail",
         "drop",
     )

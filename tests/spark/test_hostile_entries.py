@@ -29,7 +29,7 @@ ZEROS = 30 << 20
 REFUSED = {
     **dict.fromkeys(
         ["a list of 8 million nulls", "an array of 8 million bytes", "a text of 15 MiB in a list"],
-        "have more than 100000 items",
+        "have more than 150000 items",
     ),
     "a body of 30 MiB": "decompress to more than 16777216 bytes",
 }
