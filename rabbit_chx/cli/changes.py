@@ -181,6 +181,13 @@ def _print_order(plan: Plan) -> None:
     def named(queues: Iterable[Any]) -> str:
         return ", ".join(condense(sorted(repr(str(each)) for each in queues)))
 
+    named_ones = {one for gainer, losers in drain_first.items() for one in (gainer, *losers)}
+    if moving := named_ones & plan.streams:
+        show(
+            f"Order: streams keep their messages, so later messages of a key that moves between {named(moving)} are in another "
+            "stream than the earlier ones. Consumers that need their order read the old stream up to the change first."
+        )
+        return
     stages = drain_stages(drain_first)
     if stages is None:
         mutual = set(drain_first) & set().union(*drain_first.values())

@@ -13,6 +13,14 @@ from rabbit_chx.topology.planning.scaled import scaled
 from rabbit_chx.topology.planning.what_if import assume_applied
 from tests.verbs import SCALED
 
+STREAMS = """
+schema: 1
+exchanges:
+  events: {type: x-consistent-hash, queues: {"events-{0..3}": 1}}
+queues:
+  "events-{0..3}": {type: stream}
+"""
+
 
 class NoQueues:
     """A management API that lists no queue, so that nothing is held."""
@@ -60,6 +68,19 @@ def test_a_change_without_an_order_of_release_is_refused(file, run, options, rea
     found = run("scale", file, *options, "--yes")
     assert found.code == 1
     assert reason in found.err
+
+
+def test_a_change_of_streams_is_refused(run, write, monkeypatch) -> None:
+    path = write(STREAMS)
+    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(load(path)))
+    monkeypatch.setattr(BrokerAccess, "recounted", lambda _self, observed, _queues: observed)
+    monkeypatch.setattr(BrokerAccess, "management", lambda _self: NoQueues())
+    found = run("scale", path, "-x", "events", "--add", "1", "--yes")
+    assert found.code == 1
+    assert "keys that move between streams: events-0, events-1, events-2, events-3, events-4" in found.err
+    assert "use `rabbit-chx apply`" in found.err
+    assert "Order: streams keep their messages" in found.out
+    assert "as `rabbit-chx scale` does" not in found.out
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from itertools import chain
 
 from rabbit_chx.advice import Advice
 from rabbit_chx.broker.applying.handover import stages
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.topology.planning.drain_order import drain_first_in, drain_stages
 from rabbit_chx.topology.planning.steps import Bind, Plan, Unbind
 
@@ -31,6 +31,14 @@ def held_queues(plan: Plan) -> dict[str, frozenset[str]]:
             f"keys that move between exchanges ({', '.join(behind)})",
             "keys that move between queues",
             "Only queues can be held and drained, not exchanges",
+        )
+    if moving := sorted(str(one) for one in named if one in plan.streams):
+        raise InvalidValue(
+            "change",
+            Unquoted(f"keys that move between streams: {', '.join(moving)}"),
+            "keys that move between queues",
+            "A stream keeps its messages, so it cannot be drained, and their order across a change is up to its readers: use "
+            "`rabbit-chx apply`",
         )
     if drain_stages(drain_first) is None:
         mutual = sorted(str(one) for one in drain_first.keys() & set().union(*drain_first.values()))

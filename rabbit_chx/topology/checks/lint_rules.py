@@ -19,6 +19,7 @@ from rabbit_chx.hashing import hash_on
 from rabbit_chx.names import VALID_NAME, name_flaw
 from rabbit_chx.releases import MAX_WEIGHT
 from rabbit_chx.ring import ToExchange, named
+from rabbit_chx.text import listed
 from rabbit_chx.topology.diff import weight_of
 from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.model import (
@@ -44,6 +45,8 @@ _OTHER_NAMES: Final = dict.fromkeys(("hash-on", "hash-key", "hash-by", "header")
     "alternative-exchange": "alternate-exchange",
 }
 """Names that difflib does not find; hash-on is LavinMQ's."""
+_ORDER_OF_STREAM: Final = "x-stream-partition-order"
+_NUMBERED: Final = re.compile(r"-\+?[0-9]+\Z")
 _KEEPING: Final = ("reject-publish", "reject-publish-dlx")
 
 
@@ -254,6 +257,29 @@ def _drop_head(topology: Topology) -> Iterator[Finding]:
             yield _warning("drop-head", named(queue.name), f"{message}. {hint}")
 
 
+# rabbit_stream_manager.erl, partition_index/3: the argument of the binding, or else the integer after the last hyphen of
+# the name, or else -1. The active consumer of a stream is the member with the number `index rem members`.
+def _stream_order(topology: Topology) -> Iterator[Finding]:
+    for name in hashing_exchanges(topology):
+        bound = [each for each in topology.bindings_from(name) if _is_stream(topology, each)]
+        without = dict.fromkeys(str(each.destination) for each in bound if not _has_order(each))
+        if len(bound) > 1 and without:
+            message = (
+                f"one member of a stream group gets all of {listed(list(without))}, because the broker finds no number: name the "
+                f"streams {name}-0, {name}-1 and so on, or bind each with a number in the argument {_ORDER_OF_STREAM}"
+            )
+            yield _warning("stream-order", f"exchange {name!r}", message)
+
+
+def _is_stream(topology: Topology, bound: Binding) -> bool:
+    queue = topology.queue(bound.destination) if isinstance(bound.destination, str) else None
+    return queue is not None and queue.type == "stream"
+
+
+def _has_order(bound: Binding) -> bool:
+    return _ORDER_OF_STREAM in bound.arguments or _NUMBERED.search(str(bound.destination)) is not None
+
+
 def _targets(topology: Topology) -> set[str]:
     """The queues bound directly to hash exchanges or to their slots."""
     hashing = hashing_exchanges(topology)
@@ -347,6 +373,7 @@ RULES: Final = (
     _slots,
     _co_partitioned,
     _drop_head,
+    _stream_order,
     _transient,
     _short_lived,
     _unknown_order,

@@ -105,6 +105,12 @@ def plan(
             for each in wanted.hash_exchanges
             if each.name in observed.unrecorded
         },
+        frozenset(
+            queue.name
+            for topology in (wanted, observed.topology)
+            for queue in topology.queues
+            if queue.type == "stream"
+        ),
     )
 
 

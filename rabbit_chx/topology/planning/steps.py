@@ -183,6 +183,8 @@ class Plan:
     """Differences that the plan leaves unless the caller asks for more: rings of another or unknown order."""
     to_record: Mapping[str, Ring] = field(default_factory=dict)
     """The rings whose order is known but not recorded, by exchange; applying the plan records them, even without steps."""
+    streams: frozenset[str] = frozenset()
+    """The queues of the topology and of the broker that are streams: they keep their messages, so they are never drained."""
 
     def __bool__(self) -> bool:
         return bool(self.steps)

@@ -22,6 +22,10 @@ def hashing(*destinations, name="orders", **arguments) -> Topology:
     )
 
 
+def streams(*names) -> Topology:
+    return over(hashing(*names), *(Queue(name, "stream") for name in names))
+
+
 def slotted(count=64, queues=4, type_="x-modulus-hash", **arguments) -> Topology:
     names = [f"t.{number}" for number in range(queues)]
     return broker_model.slotted("tenants", names, count=count, top=type_, **arguments)
@@ -137,6 +141,8 @@ WARNINGS = [
         )
     ),
     (replace(hashing("orders.0"), policies=(LIMITED,)), "drop-head", "queue 'orders.0'", "policy 'small'"),
+    (streams("a.0", "a.1", "a-2"), "stream-order", ORDERS, "all of queues 'a.0', 'a.1', because"),
+    (streams("a-x", "b-1-", "c-1.5"), "stream-order", ORDERS, "name the streams orders-0, orders-1"),
     (over(hashing("a"), Queue("a", durable=False)), "transient", "queue 'a'", "restart"),
     (over(hashing("a"), Queue("a", auto_delete=True)), "short-lived", "queue 'a'", "auto-delete"),
     (over(hashing("a"), Queue("a", exclusive=True)), "short-lived", "queue 'a'", "exclusive"),
@@ -148,6 +154,15 @@ WARNINGS = [
 BETTER = Policy("better", "orders", "quorum_queues", {"overflow": "reject-publish", "max-length": 9}, 1)
 REJECTING = {"x-max-length": 10, "x-overflow": "reject-publish"}
 SILENT = {
+    "numbered streams": streams("a-0", "b--1", "c-10-2", "d-007"),
+    "one stream": streams("a"),
+    "streams with an order": replace(
+        streams("a", "b"),
+        bindings=tuple(
+            Binding("orders", name, "1", {"x-stream-partition-order": number})
+            for number, name in enumerate("ab")
+        ),
+    ),
     "plain": hashing("a", "b", ("c", "3")),
     "an exchange of a queue's name": replace(
         hashing("a"), bindings=(Binding("orders", "a", "1"), Binding("orders", ToExchange("a"), "1"))
