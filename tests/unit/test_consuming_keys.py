@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
+import tracemalloc
 from collections import Counter, defaultdict
 from decimal import Decimal
 
@@ -220,6 +222,22 @@ def test_a_message_without_a_key_is_alone_and_has_failed(key) -> None:
     assert lane.take() is None
     assert lane.finish(alone, "channel") == 1
     assert lane.take().tag == 3
+
+
+def test_waiting_messages_do_not_keep_long_headers_decoded() -> None:
+    lane = KeyLane("q", lambda message: len(message.headers["h"]), 3, None)
+    lane.attach("channel", 1)
+    array = b"A" + struct.pack(">I", 100_000) + b"t\0" * 50_000
+    encoded = struct.pack(">HI", 1 << 13, len(array) + 2) + b"\1h" + array
+    tracemalloc.start()
+    try:
+        for tag in range(1, 41):
+            lane.add(Delivery(b"", "k", queue="q", encoded=encoded, tag=tag))
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert kept < 5_000_000  # the lists of all messages take 16 MB
+    assert lane.take().key == 50_000
 
 
 def test_a_canary_waits_for_no_other_message_and_needs_no_key() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
+from copy import copy
 from functools import cache
 from typing import Any, Final
 
@@ -19,6 +20,8 @@ from rabbit_chx.consuming.queues.keys import KeyFunction, KeySource
 from rabbit_chx.consuming.settings import Settings
 
 _ALONE: Final = object()
+_LONG: Final = 4_096
+"""Bytes of properties that are decoded again for the handler, and not kept until then."""
 
 
 def lanes_of(settings: Settings, find_key: KeySource | None) -> Callable[[str], Lane]:
@@ -101,13 +104,15 @@ class KeyLane(Lane):
         return bool(self._more())
 
     def _key_of(self, message: Delivery) -> Hashable:
-        kind = kind_of(message)
+        # A copy decodes headers for itself: those of waiting messages could take 25 times their size.
+        read = copy(message) if len(message.encoded) > _LONG else message
+        kind = kind_of(read)
         if kind is Kind.CANARY:
             return object()  # a key that no other message has
         if kind is not Kind.MESSAGE:
             return _ALONE
         try:
-            key = self._key(message)
+            key = self._key(read)
             hash(key)
         except Exception as error:  # noqa: BLE001 - a function of the program may raise anything
             message.key_error = error
