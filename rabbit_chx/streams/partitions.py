@@ -14,6 +14,7 @@ from typing import Any, Final
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.partitioning import SuperStream
+from rabbit_chx.releases import Release
 from rabbit_chx.streams.protocol.connection import StreamConnection
 
 _KEYS_PER_BUCKET: Final = 8
@@ -77,7 +78,13 @@ def of_exchange(connection: StreamConnection, name: str) -> Partitions:
 
 def _owner(connection: StreamConnection, name: str, key: str) -> str:
     """Return the stream to which the broker routes a key."""
-    found = connection.route(name, key)
+    try:
+        found = connection.route(name, key)
+    except StreamUnavailable as error:
+        if Release.of_broker(connection.release).lists_stream_commands or error.problem != "lost":
+            raise
+        hint = "RabbitMQ 3.10 does if the exchange hashes a header or a property"
+        raise StreamUnavailable(f"{error}, which {hint}", error.problem, name) from None
     if len(found) != 1:
         what = "several streams for one key" if found else "keys that reach no stream"
         raise _not_by_key(name, what)
