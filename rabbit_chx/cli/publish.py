@@ -212,7 +212,9 @@ def _report(bulk: Bulk, resume: ResumeFile | None, stop: _GracefulStop, output: 
     if totals.failed:
         _print_failures(totals, bulk.failures, resume)
     if output == "json":
-        print_json("totals", **asdict(totals))
+        found = asdict(totals)
+        del found["duplicates"]  # which only streams tell
+        print_json("totals", **found)
     else:
         echo(
             f"{totals.published:,} published, {totals.confirmed:,} confirmed, {totals.failed:,} failed "

@@ -72,7 +72,7 @@ def test_a_wrong_password_and_doctor(broker, user, monkeypatch, capsys):
     code, said = run(monkeypatch, capsys, wrong, "doctor", "--output", "json")
     assert code == 1
     assert "rejected the user name or password" in said
-    assert "is the broker running" not in said
+    assert "is the broker running, and is the URL right?" not in said
 
 
 @pytest.mark.parametrize(

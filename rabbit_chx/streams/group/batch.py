@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rabbit_chx.errors import InvalidValue, MissingDependency
 from rabbit_chx.message import StreamMessage
 from rabbit_chx.streams.messages.chunks import Chunk
-from rabbit_chx.streams.messages.stored import messages_of
+from rabbit_chx.streams.messages.stored import Undecodable, messages_of, stored_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,6 +44,20 @@ class StreamBatch:
     def messages(self) -> Iterator[StreamMessage]:
         """Yield the messages, in order."""
         return messages_of(self._chunks, self.first, self.last + 1)
+
+    def stored(self) -> list[StreamMessage]:
+        """Return the messages, and what cannot be decoded as it is stored."""
+        return [each for chunk in self._chunks for each in stored_in(chunk, self.first, self.last + 1)]
+
+    def around_undecodable(self) -> list[StreamBatch]:
+        """Divide the batch at what cannot be decoded: what comes before it, that alone, and what follows."""
+        found = next((each for each in self.stored() if isinstance(each, Undecodable)), None)
+        if found is None:
+            return [self]
+        before, rest = self.divided(found.offset) if found.offset > self.first else (None, self)
+        assert rest is not None
+        alone, after = rest.divided(found.last + 1)
+        return [each for each in (before, alone, after) if each is not None]
 
     def arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Return the messages as an Arrow batch.

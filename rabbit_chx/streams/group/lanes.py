@@ -14,7 +14,7 @@ from typing import Any, Final
 from rabbit_chx.message import StreamMessage
 from rabbit_chx.streams.group.batch import StreamBatch
 from rabbit_chx.streams.messages.chunks import Chunk
-from rabbit_chx.streams.messages.stored import messages_of
+from rabbit_chx.streams.messages.stored import Undecodable, stored_in
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate
 
 _MOST_ROWS: Final = 16_384
@@ -84,8 +84,8 @@ class StreamLane:
         self._start = 0
         self.waiting: deque[Chunk] = deque()
         self._messages: Iterator[StreamMessage] = iter(())
-        self._again: Any = None
-        """The message or batch that is next because it was put back."""
+        self._again: deque[Any] = deque()
+        """The messages or batches that are next because they were put back."""
         self._changes: deque[Change] = deque()
         self._busy = False
         """Whether a worker has the lane or is about to take it; only one may."""
@@ -112,7 +112,8 @@ class StreamLane:
 
     def _drop(self) -> None:
         self.waiting.clear()
-        self._messages, self._again = iter(()), None
+        self._messages = iter(())
+        self._again.clear()
         if self._paused:
             self._paused = self._busy = False
 
@@ -163,9 +164,8 @@ class StreamLane:
         return found
 
     def _next(self) -> Any | None:
-        if self._again is not None:
-            found, self._again = self._again, None
-            return found
+        if self._again:
+            return self._again.popleft()
         if self._batches:
             return self._batch() if self.waiting else None
         while True:
@@ -173,7 +173,7 @@ class StreamLane:
                 return message
             if not self.waiting:
                 return None
-            self._messages = messages_of((self.waiting.popleft(),), self._start)
+            self._messages = stored_in(self.waiting.popleft(), self._start)
             self._attention.wanted = True
 
     def _batch(self) -> StreamBatch:
@@ -197,7 +197,10 @@ class StreamLane:
         if type(message) is Change:
             message.done = self._attention.wanted = True
             return 0
-        last, count = (message.last, len(message)) if self._batches else (message.offset, 1)
+        if self._batches:
+            last, count = message.last, len(message)
+        else:
+            last, count = message.last if type(message) is Undecodable else message.offset, 1
         self._count(last, count if counted else 0, channel)
         return 0
 
@@ -218,7 +221,7 @@ class StreamLane:
         """Put what was taken back to the front; return False if its assignment has ended."""
         if self.channel is not channel or self.leaving:
             return False
-        self._again = message
+        self._again.appendleft(message)
         return True
 
     def pause(self, message: Any, channel: Any) -> tuple[bool, bool]:

@@ -21,7 +21,7 @@ from rabbit_chx.consuming.logs import log, warn
 from rabbit_chx.consuming.member.attempts import Attempts
 from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.consuming.seats import next_try
-from rabbit_chx.errors import InvalidValue, StreamUnavailable
+from rabbit_chx.errors import CorruptStream, InvalidValue, StreamUnavailable
 from rabbit_chx.streams.group.assignments import Assignments
 from rabbit_chx.streams.group.batch import BatchFailed, StreamBatch
 from rabbit_chx.streams.group.lanes import Attention, Change, StreamLane
@@ -324,7 +324,16 @@ class StreamMember:
             return
         if isinstance(error, BatchFailed) and isinstance(item, StreamBatch):
             item = self._rest(lane, channel, item, error)
-        if self._attempts.planned(lane, channel, item, error, last=False):
+        undecodable = False
+        if isinstance(error, CorruptStream) and error.stream == lane.stream:
+            undecodable = True
+            error.hint = ""  # it names a parameter of a reader
+            if isinstance(item, StreamBatch) and len(parts := item.around_undecodable()) > 1:
+                for part in reversed(parts):
+                    self._attempts.put_back(lane, channel, part)
+                self.workers.submit(lane)
+                return
+        if self._attempts.planned(lane, channel, item, error, last=undecodable):
             return
         if self._parking is None:
             error.add_note(
@@ -334,7 +343,7 @@ class StreamMember:
         elif lane.channel is channel:
             failed, rest = _failed_part(item, error)
             done = partial(self._on_parked, lane, channel, failed, rest)
-            messages = failed.messages() if isinstance(failed, StreamBatch) else [failed]
+            messages = failed.stored() if isinstance(failed, StreamBatch) else [failed]
             self._parking.begin(messages, error, item.attempt, lambda why: self._ask(partial(done, why)))
             return
         self._attempts.put_back(lane, channel, item)

@@ -11,6 +11,7 @@ from rabbit_chx.consuming.member.loop_workers import LoopWorkers
 from rabbit_chx.consuming.member.workers import Progress, Workers
 from rabbit_chx.streams.group.lanes import Change, StreamLane
 from rabbit_chx.streams.group.settings import StreamSettings
+from rabbit_chx.streams.messages.stored import Undecodable
 
 
 class _OfStreams(Progress):
@@ -24,6 +25,9 @@ class _OfStreams(Progress):
             channel, item = lane.channel, lane.take(changes_only=stop)
         if item is None:
             self._owner.on_progress()
+            return None
+        if type(item) is Undecodable:
+            self._owner.on_interruption(lane, channel, item, item.error)
             return None
         return channel, item
 

@@ -5,10 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
+from rabbit_chx.errors import CorruptChunk, CorruptStream, InvalidMessage
 from rabbit_chx.message import StreamMessage
 from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
 from rabbit_chx.streams.messages.chunks import Chunk, pieces_of, records_of
 from rabbit_chx.streams.messages.message import decode
+
+
+class Undecodable(StreamMessage):
+    """What cannot be decoded, as it is stored: a message, or the rest of a chunk."""
+
+    __slots__ = ("error", "last")
+
+    def __init__(self, stored: bytes, error: CorruptStream, offset: int, last: int) -> None:
+        super().__init__(stored, queue=error.stream, offset=offset)
+        self.error = error
+        self.last = last
+        """The offset of the last message in it."""
 
 
 def messages_of(
@@ -28,11 +41,38 @@ def messages_of(
         max_items: how many items the lists, maps and arrays of a message may have.
         max_batch_bytes: how many bytes a compressed sub-entry batch may decompress to.
     """
-    for piece in (piece for chunk in chunks for piece in pieces_of(chunk, max_batch_bytes)):
-        if piece.end <= start or piece.first_offset >= end:
-            continue
-        for offset, stored in enumerate(
-            records_of(piece, max_batch_bytes=max_batch_bytes), piece.first_offset
-        ):
-            if start <= offset < end:
-                yield decode(stored, piece.stream, offset, piece.timestamp_ms, max_items=max_items)
+    for chunk in chunks:
+        for message in stored_in(chunk, start, end, max_items=max_items, max_batch_bytes=max_batch_bytes):
+            if type(message) is Undecodable:
+                raise message.error
+            yield message
+
+
+def stored_in(
+    chunk: Chunk,
+    start: int = 0,
+    end: float = math.inf,
+    *,
+    max_items: int = MAX_ITEMS,
+    max_batch_bytes: int | None = None,
+) -> Iterator[StreamMessage]:
+    """Yield the messages of a chunk as `messages_of` does, and what cannot be decoded as `Undecodable`."""
+    following = max(start, chunk.first_offset)
+    try:
+        for piece in pieces_of(chunk, max_batch_bytes):
+            if piece.end <= start or piece.first_offset >= end:
+                continue
+            records = records_of(piece, max_batch_bytes=max_batch_bytes)
+            for offset, stored in enumerate(records, piece.first_offset):
+                if start <= offset < end:
+                    following = offset + 1
+                    try:
+                        message = decode(
+                            stored, chunk.stream, offset, chunk.timestamp_ms, max_items=max_items
+                        )
+                    except InvalidMessage as error:
+                        message = Undecodable(stored, error, offset, offset)
+                    yield message
+    except CorruptChunk as error:
+        if following < end:
+            yield Undecodable(bytes(chunk.data), error, following, max(following, chunk.end - 1))
