@@ -7,6 +7,7 @@ import threading
 import uuid
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import count
 
 import pytest
 
@@ -231,8 +232,11 @@ def test_a_new_group_starts_where_it_is_told(stream_url, stream_connection, stre
     group = StreamGroup(stream_url, stream=stream, name="g", start=given)
     with running(group, seen.by(0)):
         wait_for(lambda: group.status.partitions)
-        fill(stream_connection, stream, range(51, 61))
-        wait_for(lambda: max(seen.offsets, default=0) >= 59)
+        # A time in the future is the end of the stream when the broker hears of it, which nobody can see.
+        numbers = count(51)
+        wait_for(
+            lambda: fill(stream_connection, stream, [next(numbers)]) or max(seen.offsets, default=0) >= 59
+        )
     if start in {"next", "time"}:
         assert min(seen.offsets) >= 50
     elif start == "last":
@@ -253,7 +257,8 @@ def test_offsets_are_stored_while_the_group_runs(stream_url, stream_connection, 
     group = StreamGroup(stream_url, stream=stream, name="g", store_every=10, store_seconds=3600)
     fill(stream_connection, stream, range(1, 26))
     with running(group, print):
-        wait_for(lambda: (stream_connection.query_offset("g", stream) or 0) >= 19)
+        # Fewer than ten messages may be missing; the first store depends on what is handled by then.
+        wait_for(lambda: (stream_connection.query_offset("g", stream) or 0) >= 15)
     assert stream_connection.query_offset("g", stream) == 24
 
 
