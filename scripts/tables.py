@@ -27,7 +27,7 @@ DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 
 def main() -> None:
     """Write the tables of every page."""
-    for name, tables in (("spark.md", spark_tables()), ("topology-reference.md", topology_tables())):
+    for name, tables in (("spark-options.md", spark_tables()), ("topology-reference.md", topology_tables())):
         page = DOCS / name
         page.write_text(filled(page.read_text(), tables))
 
@@ -41,7 +41,7 @@ def code(*words: str) -> str:
 
 
 def spark_tables() -> dict[str, str]:
-    """Return the tables of docs/spark.md by their marks."""
+    """Return the tables of docs/spark-options.md by their marks."""
     columns = [(code(one.name, *one.aliases), ", ".join(one.types), one.doc) for one in COLUMNS]
     tags = [(spark, code(tag)) for spark, tag in AMQP_TAGS.items()]
     types = {field.name: field.dataType.simpleString() for field in spark_schema().fields}
@@ -51,8 +51,8 @@ def spark_tables() -> dict[str, str]:
         "header types": table(("Spark type", "AMQP tag"), tags),
         "options": _options(OPTIONS, "###"),
         "read columns": table(("column", "Spark type", "means"), read_columns),
-        "read options": _options([one for one in READ_OPTIONS if one not in OPTIONS], "####"),
-        "queue options": _options([one for one in QUEUE_OPTIONS if one not in OPTIONS], "####"),
+        "read options": _options([one for one in READ_OPTIONS if one not in OPTIONS], "###"),
+        "queue options": _options([one for one in QUEUE_OPTIONS if one not in OPTIONS], "###"),
     }
 
 

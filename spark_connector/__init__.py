@@ -26,7 +26,7 @@ Further options of a read of a queue:
 
     queue, columns, maxRowsPerTrigger, minPartitions.
 
-`OPTIONS` and `READ_OPTIONS` describe each option, `COLUMNS` and `READ_COLUMNS` each column. docs/spark.md has the same tables.
+`OPTIONS` and `READ_OPTIONS` describe each option, `COLUMNS` and `READ_COLUMNS` each column. docs/spark-options.md has the same tables.
 
 Names are loaded when they are first used: ``import spark_connector`` starts no JVM and imports no PySpark.
 """

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from spark_connector.java import Java
 
-_DOCS: Final = "docs/spark.md, On a cluster"
+_DOCS: Final = "docs/spark-cluster.md"
 _PIP: Final = "pip install 'rabbit-chx[spark]'"
 _PACKAGES: Final = ("rabbit_chx", "numpy", "pyarrow", "pika", "mmh3", "pyspark")
 """What reads and writes need on an executor."""
@@ -54,7 +54,7 @@ _REASONS: Final = (
     r'^(?:Exception in thread "[^"]*" |Caused by: |: )?([\w.$]+(?:Exception|Error)\b.*)',
     r".*\S",
 )
-"""What to look for in an error of Spark: what docs/spark.md explains, else the last cause, else the last line."""
+"""What to look for in an error of Spark: what docs/spark-cluster.md explains, else the last cause, else the last line."""
 
 
 # -- a session ----------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def spark(tmp_path_factory):
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["RABBITMQ_PASSWORD"] = PASSWORD  # as docs/spark.md has it: the workers inherit it
+    os.environ["RABBITMQ_PASSWORD"] = PASSWORD  # as docs/spark-cluster.md has it: the workers inherit it
     builder = SparkSession.builder.master("local[2,4]").appName("tests")
     warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
     session = builder.config(map=SETTINGS | warehouse).getOrCreate()

@@ -1,4 +1,4 @@
-"""Runs the commands of docs/spark.md, "On a cluster", on two executors whose Python has no packages."""
+"""Runs the commands of docs/spark-cluster.md on two executors whose Python has no packages."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.wheels import installed, write_wheel
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1_200)]
 
 SECTION = re.search(
-    r"^## On a cluster\n(.*?)^## ",
-    (Path(__file__).parents[2] / "docs" / "spark.md").read_text(),
+    r"^## Install it on the executors\n(.*?)^## ",
+    (Path(__file__).parents[2] / "docs" / "spark-cluster.md").read_text(),
     re.DOTALL | re.MULTILINE,
 )[1]
 PACK, SUBMIT, DOCTOR = re.findall(r"^```sh\n(.*?)^```", SECTION, re.DOTALL | re.MULTILINE)
@@ -145,7 +145,7 @@ def test_without_the_archive_the_doctor_names_what_each_executor_lacks(place, ra
         for package in ("rabbit-chx", "numpy", "pyarrow", "pika", "mmh3"):
             assert f"{package}: missing" in row["found"]
         assert " is reachable in " in row["found"]
-        assert "docs/spark.md, On a cluster" in row["hint"]
+        assert "docs/spark-cluster.md" in row["hint"]
 
 
 def test_the_doctor_runs_the_pyspark_of_spark_home(place):

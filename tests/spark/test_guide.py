@@ -1,4 +1,4 @@
-"""Runs the code blocks of docs/spark.md with the address of the test broker."""
+"""Runs the code blocks of the pages about Spark with the address of the test broker."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_helper_writes_each_batch(rabbitmq_broker, orders, spark, tmp_path):
 
 
 def test_the_statements_write_a_table(at, orders, df, spark):
-    block = at(marked("spark.md", "test_the_statements_write_a_table"))
+    block = at(marked("spark-options.md", "test_the_statements_write_a_table"))
     for statement in filter(str.strip, block.split(";")):
         spark.sql(statement)
     spark.catalog.dropTempView("outbox")
@@ -119,7 +119,7 @@ def bodies(frame):
 
 def test_the_first_lines_read_a_stream(rabbitmq_broker, events, spark):
     parts, given = urlsplit(rabbitmq_broker.stream_url), {"spark": spark}
-    block = marked("spark.md", "test_the_first_lines_read_a_stream")
+    block = marked("spark-read.md", "test_the_first_lines_read_a_stream")
     block = block.replace("amqp://user@host", f"rabbitmq-stream://user@{parts.hostname}:{parts.port}")
     with a_user(rabbitmq_broker, "", "", "^events$", name="user", password=PASSWORD):
         exec(block, given)
@@ -128,7 +128,7 @@ def test_the_first_lines_read_a_stream(rabbitmq_broker, events, spark):
 
 def test_the_statements_read_a_stream(rabbitmq_broker, events, spark):
     parts = urlsplit(rabbitmq_broker.stream_url)
-    block = marked("spark.md", "test_the_statements_read_a_stream")
+    block = marked("spark-options.md", "test_the_statements_read_a_stream")
     block = block.replace("amqp://user@host", f"rabbitmq-stream://user@{parts.hostname}:{parts.port}")
     with a_user(rabbitmq_broker, "", "", "^events$", name="user", password=PASSWORD):
         found = [spark.sql(one).collect() for one in filter(str.strip, block.split(";"))]
@@ -158,7 +158,7 @@ def test_the_lag_of_a_query_is_a_gauge(rabbitmq_broker, events, spark, tmp_path)
             seen.extend(self.now.values())
 
     given = {"spark": spark}
-    exec(marked("spark.md", "test_the_lag_of_a_query_is_a_gauge"), given)
+    exec(marked("spark-read.md", "test_the_lag_of_a_query_is_a_gauge"), given)
     other = Seen()
     spark.streams.addListener(other)
     try:
@@ -186,7 +186,7 @@ def test_the_lag_of_a_query_is_a_gauge(rabbitmq_broker, events, spark, tmp_path)
 def test_a_stream_is_copied_to_files(rabbitmq_broker, events, spark, tmp_path):
     folder, checkpoint = str(tmp_path / "rows"), str(tmp_path / "checkpoint")
     given = {"spark": spark, "url": rabbitmq_broker.stream_url, "folder": folder, "checkpoint": checkpoint}
-    exec(marked("spark.md", "test_a_stream_is_copied_to_files"), given)
+    exec(marked("spark-read.md", "test_a_stream_is_copied_to_files"), given)
     assert given["query"].awaitTermination(200)
     assert bodies(spark.read.parquet(folder)) == [b"0", b"1", b"2", b"3", b"4"]
 
@@ -202,12 +202,14 @@ def test_a_queue_is_copied_to_files(rabbitmq_broker, spark, tmp_path):
         channel.queue_declare("orders.0", durable=True)
         for number in range(5):
             channel.basic_publish("", "orders.0", b"%d" % number)
-        exec(marked("spark.md", "test_a_queue_is_copied_to_files"), given)
+        exec(marked("spark-read.md", "test_a_queue_is_copied_to_files"), given)
         assert given["query"].awaitTermination(200)
         assert channel.queue_delete("orders.0").method.message_count == 0
     assert bodies(spark.read.parquet(folder)) == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_the_topology_has_quorum_queues_and_a_stream():
-    topology = loads(marked("spark.md", "test_the_topology_has_quorum_queues_and_a_stream"), format="yaml")
+    topology = loads(
+        marked("spark-read.md", "test_the_topology_has_quorum_queues_and_a_stream"), format="yaml"
+    )
     assert {queue.type for queue in topology.queues} == {"quorum", "stream"}

@@ -75,7 +75,7 @@ SHOWN = {
     "errors of SQL": ["PARSE_SYNTAX_ERROR", PASSWORD],
     "command lines": ["--conf spark.executorEnv.RABBITMQ_PASSWORD", CONFIGURED],
 }
-"""Where Spark itself shows them, as docs/spark.md says: a control of the other tests too."""
+"""Where Spark itself shows them, as docs/spark-cluster.md says: a control of the other tests too."""
 
 
 @pytest.fixture(scope="module")

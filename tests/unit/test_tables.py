@@ -26,7 +26,7 @@ def first_cells(page: str) -> list[str]:
 
 def test_the_pages_hold_the_tables_that_the_code_makes(monkeypatch, tmp_path):
     """Where they do not: make reference."""
-    for name in ("spark.md", "topology-reference.md"):
+    for name in ("spark-options.md", "topology-reference.md"):
         (tmp_path / name).write_text((ROOT / "docs" / name).read_text())
     monkeypatch.setattr(tables, "DOCS", tmp_path)
     tables.main()
@@ -41,8 +41,8 @@ def test_a_page_without_the_marks_of_a_table_is_an_error(page):
 
 
 def test_every_option_of_a_write_is_in_its_table():
-    page = (ROOT / "docs" / "spark.md").read_text()
-    section = re.search(r"^## Options\n(.*?)^## ", page, re.DOTALL | re.MULTILINE)[1]
+    page = (ROOT / "docs" / "spark-options.md").read_text()
+    section = re.search(r"^## Options of a write\n(.*?)^## ", page, re.DOTALL | re.MULTILINE)[1]
     spelt = [re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name) for name in first_cells(section)]
     assert sorted(spelt) == sorted(one.name for one in fields(WriteOptions))
 
