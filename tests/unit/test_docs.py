@@ -30,7 +30,15 @@ BLOCKS = re.findall(r"^( *)```python\n(.*?)^ *```", README, re.DOTALL | re.MULTI
 PAGES = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
 BESIDE = {name: (ROOT / name).read_text() for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")}
 EVERYTHING = {"README.md of the project": README, **BESIDE, **PAGES}
-GUIDES = ["routing.md", "ring.md", "choosing.md", "scaling.md", "testing.md", "output.md"]
+GUIDES = [
+    "routing.md",
+    "ring.md",
+    "choosing.md",
+    "scaling.md",
+    "scaling-under-load.md",
+    "testing.md",
+    "output.md",
+]
 _FENCED = re.compile(r"(?:<!-- run by (\S+) -->\n)?^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -226,8 +234,9 @@ def test_the_index_names_every_page_and_no_other() -> None:
     assert named == set(PAGES) - {"README.md"}
 
 
-def test_the_page_of_performance_has_each_benchmark_with_options_that_it_has() -> None:
-    commands = re.findall(r"^    \S*python benchmarks/(\w+\.py)(.*)$", PAGES["performance.md"], re.MULTILINE)
+def test_the_pages_of_performance_have_each_benchmark_with_options_that_it_has() -> None:
+    evidence = "".join(page for name, page in PAGES.items() if name.startswith("performance"))
+    commands = re.findall(r"^    \S*python benchmarks/(\w+\.py)(.*)$", evidence, re.MULTILINE)
     assert {program for program, _ in commands} == {path.name for path in (ROOT / "benchmarks").glob("*.py")}
     shared = (ROOT / "benchmarks" / "ways" / "turns.py").read_text()
     for program, arguments in commands:
