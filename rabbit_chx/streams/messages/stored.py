@@ -19,8 +19,8 @@ class Undecodable(StreamMessage):
 
     def __init__(self, stored: bytes, error: CorruptStream, offset: int, last: int) -> None:
         super().__init__(stored, queue=error.stream, offset=offset)
-        self.error = error
-        self.last = last
+        self.error: CorruptStream = error
+        self.last: int = last
         """The offset of the last message in it."""
 
 
