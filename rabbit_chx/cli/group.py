@@ -14,7 +14,7 @@ import click
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.reading.reader import count_messages, read
-from rabbit_chx.cli.options import Login, broker_options, management_options, output_option
+from rabbit_chx.cli.options import Login, broker_options, management_options, output_option, vhost_option
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.cli.verb import Exit, option, verb
@@ -45,13 +45,14 @@ _NUMBERS: Final = ("queues", "per second", "unhandled")
 )
 @click.argument("name", metavar="GROUP")
 @broker_options
+@vhost_option
 @management_options
 @option("--watch", is_flag=True, help="Refresh every two seconds, until Ctrl-C.")
 @output_option
 def group(
     *,
     name: str,
-    url: str | None,
+    url: str | BrokerUrl | None,
     login: Login,
     management_of: partial[Management],
     watch: bool,

@@ -154,6 +154,24 @@ broker_options = bundle(*BROKER_OPTIONS, gather=with_login)
 """The options of a connection; the command gets ``url`` and ``login``."""
 
 
+def _at_vhost(given: dict[str, Any]) -> dict[str, Any]:
+    vhost, url = given.pop("vhost"), given["url"]
+    return given if vhost is None or url is None else given | {"url": BrokerUrl.parse(url).with_vhost(vhost)}
+
+
+vhost_option = bundle(
+    _of_broker(
+        "-V",
+        "--vhost",
+        metavar="VHOST",
+        callback=check_names,
+        help="The virtual host; the default is the URL's.",
+    ),
+    gather=_at_vhost,
+)
+"""The virtual host of ``url``, for commands that have no file to name it."""
+
+
 def with_management(given: dict[str, Any]) -> dict[str, Any]:
     """The values with the management API as ``management_of``."""
     from rabbit_chx.broker.management import Management

@@ -21,6 +21,7 @@ from rabbit_chx.cli.options import (
     other_release_option,
     output_option,
     store_option,
+    vhost_option,
 )
 from rabbit_chx.cli.output import echo, print_json
 from rabbit_chx.cli.progress import progress, waiting
@@ -28,6 +29,7 @@ from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.releases import Release
+from rabbit_chx.urls import BrokerUrl
 
 _SHOWN: Final = 10
 _WEIGHTS: Final = {"a": 1, "b": 2, "c": 1, "d": 5, "e": 1}
@@ -47,6 +49,7 @@ _HASHED: Final[dict[str, tuple[dict[str, str], Callable[[str], tuple[str, dict[s
     exit_codes={Exit.FINE: "no differences", Exit.DIFFERENT: "differences found"},
 )
 @broker_options
+@vhost_option
 @option(
     "--throw-away",
     group=BROKER,
@@ -60,7 +63,7 @@ _HASHED: Final[dict[str, tuple[dict[str, str], Callable[[str], tuple[str, dict[s
 @output_option
 def parity(
     *,
-    url: str | None,
+    url: str | BrokerUrl | None,
     login: Login,
     throw_away: str | None,
     messages: int,
@@ -83,7 +86,9 @@ def parity(
 
 
 @contextmanager
-def _broker(url: str | None, login: Login, throw_away: str | None) -> Iterator[pika.BlockingConnection]:
+def _broker(
+    url: str | BrokerUrl | None, login: Login, throw_away: str | None
+) -> Iterator[pika.BlockingConnection]:
     if throw_away is None and url is None:
         raise click.UsageError("missing broker URL: pass --url, set AMQP_URL, or use --throw-away")
     with ExitStack() as opened:

@@ -22,6 +22,7 @@ from rabbit_chx.cli.options import (
     count_option,
     output_option,
     pairs,
+    vhost_option,
 )
 from rabbit_chx.cli.output import echo, log_to_stderr, notice, print_json
 from rabbit_chx.cli.publish_resume import MAX_SENT_AGAIN, ResumeFile, open_resume_file
@@ -30,6 +31,7 @@ from rabbit_chx.cli.verb import Exit, bundle, option, verb
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.publishing import Bulk, Failure, Publisher, Totals
 from rabbit_chx.text import printable
+from rabbit_chx.urls import BrokerUrl
 
 _FAILURES_SHOWN: Final = 5
 _ROWS_AT_ONCE: Final = 1_000
@@ -107,6 +109,7 @@ the first row.
 )
 @click.argument("file", type=FILE)
 @broker_options
+@vhost_option
 @message_options
 @option(
     "--format",
@@ -126,7 +129,7 @@ the first row.
 def publish(
     *,
     file: str,
-    url: str | None,
+    url: str | BrokerUrl | None,
     login: Login,
     exchange: str,
     picker: Picker,

@@ -10,11 +10,12 @@ from functools import partial
 import click
 
 from rabbit_chx.broker.amqp import connect
-from rabbit_chx.cli.options import Login, broker_options, count_option, output_option
+from rabbit_chx.cli.options import Login, broker_options, count_option, output_option, vhost_option
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.consuming.replay import Origin, Outcome, Replayed, replay as replayed_messages
 from rabbit_chx.text import printable
+from rabbit_chx.urls import BrokerUrl
 
 
 @verb(
@@ -30,6 +31,7 @@ from rabbit_chx.text import printable
 )
 @click.argument("queue", metavar="QUEUE")
 @broker_options
+@vhost_option
 @option("--dry-run", is_flag=True, help="List the messages and where they would go; change nothing.")
 @option("--only", multiple=True, metavar="KEY", help="Replay only messages with this original routing key.")
 @count_option("--limit", help="Replay at most N messages.")
@@ -37,7 +39,7 @@ from rabbit_chx.text import printable
 def replay(
     *,
     queue: str,
-    url: str | None,
+    url: str | BrokerUrl | None,
     login: Login,
     dry_run: bool,
     only: Collection[str],

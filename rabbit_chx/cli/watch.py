@@ -23,6 +23,7 @@ from rabbit_chx.cli.options import (
     file_option,
     management_options,
     output_option,
+    vhost_option,
 )
 from rabbit_chx.cli.output import echo, print_json
 from rabbit_chx.cli.verb import Exit, option, verb
@@ -72,6 +73,7 @@ _MIN_SECONDS: Final = 5
     f"a token in {TOKEN_VARIABLE}.",
 )
 @broker_options
+@vhost_option
 @management_options
 @option(
     "--node",
@@ -90,7 +92,7 @@ def watch(
     file: str | None,
     canary: bool,
     address: str | None,
-    url: str | None,
+    url: str | BrokerUrl | None,
     login: Login,
     management_of: partial[Management],
     node: str | None,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 import pytest
 
 from tests.verbs import commands
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import Runner
 
 VERBS = commands()
 OPTIONS = sorted(
@@ -45,3 +50,10 @@ def test_a_short_name_stands_for_one_option() -> None:
                 if len(short) == 2:
                     long.setdefault(short, set()).add(each.opts[-1])
     assert [short for short, names in long.items() if len(names) > 1] == []
+
+
+@pytest.mark.parametrize("command", ["parity", "group workers", "replay parked"])
+def test_a_virtual_host_is_chosen_without_a_file(command: str, run: Runner) -> None:
+    url = "amqp://127.0.0.1:1/other"
+    assert "virtual host 'other'" in run(*command.split(), "-U", url).err
+    assert "virtual host 'shop'" in run(*command.split(), "-U", url, "--vhost", "shop").err
