@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -27,6 +28,7 @@ _SLOTS: Final = (
     "the queue of each slot is known to the broker, not to the file; `rabbit-chx export -o LIVE.yaml` writes it, and "
     "`--file LIVE.yaml` then gives one queue."
 )
+_OF_FILES: Final = {".yaml", ".yml", ".json"}
 
 
 @verb(
@@ -70,6 +72,9 @@ def route(
     be combined with --header. With --exchange and --url, the exchange is read from the broker; if its bind order is not
     recorded there, --node, --pairs or --probe learn it.
     """
+    for key in keys:
+        if Path(key).suffix in _OF_FILES and Path(key).is_file():
+            notice("Note", f"{key!r} is routed as a key; a topology file is passed with --file")
     found = described.located()
     routes = _through_exchanges(found)
     mirror = described.mirror if found is None else found.mirror

@@ -10,6 +10,8 @@ import pytest
 from tests.verbs import commands
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.unit.conftest import Runner
 
 VERBS = commands()
@@ -57,3 +59,11 @@ def test_a_virtual_host_is_chosen_without_a_file(command: str, run: Runner) -> N
     url = "amqp://127.0.0.1:1/other"
     assert "virtual host 'other'" in run(*command.split(), "-U", url).err
     assert "virtual host 'shop'" in run(*command.split(), "-U", url, "--vhost", "shop").err
+
+
+def test_a_topology_file_among_the_keys_is_pointed_out(run: Runner, tmp_path: Path) -> None:
+    file = tmp_path / "topology.yaml"
+    file.touch()
+    found = run("route", "customer-42", str(file), "-q", "a", "-q", "b")
+    assert found.err.endswith("is routed as a key; a topology file is passed with --file\n")
+    assert run("route", "customer-42", "topology.yaml", "-q", "a", "-q", "b").err == ""
