@@ -107,7 +107,7 @@ def _check_refusals(cluster, run, file) -> None:
             taken.append(time.monotonic() - started)
         longest = max(longest, min(taken))
         assert refused.code == code, (verb, refused)
-        said = "1 of the 3 nodes" if code == 2 else "changes nothing without a majority of its 3 nodes"
+        said = "1 of its 3 nodes" if code == 2 else "changes nothing without a majority of its 3 nodes"
         assert said in " ".join((refused.out + refused.err).split()), (verb, refused)
     what = "plan, apply, scale, rebalance, check and doctor without a majority of the nodes"
     seen = f"the longest took {longest:.1f} seconds; the change itself works with one node down"

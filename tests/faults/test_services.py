@@ -21,6 +21,7 @@ from tests.faults.load import PATIENCE, wait_until
 
 pytestmark = pytest.mark.broker
 
+TRIES = 10
 THREADS = 8
 ROWS = 20
 """Messages of each thread, where the number matters."""
@@ -279,12 +280,19 @@ def test_what_was_confirmed_before_a_sigterm_has_arrived(broker, topology, judge
     used, other = topology(), topology()
     said, status = said_by(SERVING, broker.url, used.exchange, "publish", at_sigterm, interrupt=True)
     assert status == (0 if at_sigterm == "sys.exit" else -signal.SIGTERM)
-    accepted, _ = said_by(SERVING, broker.url, other.exchange, "submit", "the default action", interrupt=True)
+    for _ in range(TRIES):
+        # Without waiting for confirms; on a quick machine, all that the program has accepted may arrive.
+        accepted, _ = said_by(
+            SERVING, broker.url, other.exchange, "submit", "the default action", interrupt=True
+        )
+        control = compared(broker, other, accepted)
+        if control.lost:
+            break
     ledger = compared(broker, used, said)
     judge(
         f"8 threads, SIGTERM with {at_sigterm}",
         *(ledger, Totals(unknown=len(ledger.outcomes))),
-        control=compared(broker, other, accepted),
+        control=control,
     )
 
 
