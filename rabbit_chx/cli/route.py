@@ -74,7 +74,7 @@ def route(
     """
     for key in keys:
         if Path(key).suffix in _OF_FILES and Path(key).is_file():
-            notice("Note", f"{key!r} is routed as a key; a topology file is passed with --file")
+            notice("Note", f"{key!r} is treated as a key; to pass a topology file, use --file")
     found = described.located()
     routes = _through_exchanges(found)
     mirror = described.mirror if found is None else found.mirror

@@ -119,22 +119,26 @@ def scene(request, site, tmp_path):
         yield scene
 
 
+def check_sigterm_while_held(running, member) -> None:
+    """Stop the member as soon as a queue is held, so that nothing can be drained, and end the command."""
+    for line in running.stdout:
+        if json.loads(line).get("what") == "hold":
+            member.send_signal(signal.SIGSTOP)
+            break
+    running.send_signal(signal.SIGTERM)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 143, errors
+    *_, report, end = filter(None, errors.splitlines())
+    assert end == "Interrupted."
+    assert report.startswith("Not finished: run the same command again to continue")
+
+
 @pytest.mark.since_4_0
 def test_sigterm_during_scale_reports_what_is_unfinished_which_status_shows_and_abort_ends(scene) -> None:
     (member,) = scene.members
     options = ("--to", 3, "--yes", "--output", "json")
     with started(scene.site, "scale", scene.file, *options) as running:
-        assert running.stdout
-        for line in running.stdout:
-            if json.loads(line).get("what") == "hold":
-                member.send_signal(signal.SIGSTOP)  # so nothing can be drained
-                break
-        running.send_signal(signal.SIGTERM)
-        _, errors = running.communicate(timeout=60)
-    assert running.returncode == 143, errors
-    *_, report, end = filter(None, errors.splitlines())
-    assert end == "Interrupted."
-    assert report.startswith("Not finished: run the same command again to continue")
+        check_sigterm_while_held(running, member)
 
     code, rows = rows_of(scene, "--status")
     assert code == 2
@@ -167,17 +171,7 @@ def test_sigterm_during_rebalance_reports_what_is_unfinished_which_the_same_comm
     options = ("--keys", str(keys), "--apply")
     (member,) = scene.members
     with started(scene.site, "rebalance", scene.file, *options, "--yes", "--output", "json") as running:
-        assert running.stdout
-        for line in running.stdout:
-            if json.loads(line).get("what") == "hold":
-                member.send_signal(signal.SIGSTOP)  # so nothing can be drained
-                break
-        running.send_signal(signal.SIGTERM)
-        _, errors = running.communicate(timeout=60)
-    assert running.returncode == 143, errors
-    *_, report, end = filter(None, errors.splitlines())
-    assert end == "Interrupted."
-    assert report.startswith("Not finished: run the same command again to continue")
+        check_sigterm_while_held(running, member)
     assert rows_of(scene, "--status")[0] == 2
 
     member.send_signal(signal.SIGCONT)

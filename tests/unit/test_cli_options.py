@@ -65,5 +65,5 @@ def test_a_topology_file_among_the_keys_is_pointed_out(run: Runner, tmp_path: Pa
     file = tmp_path / "topology.yaml"
     file.touch()
     found = run("route", "customer-42", str(file), "-q", "a", "-q", "b")
-    assert found.err.endswith("is routed as a key; a topology file is passed with --file\n")
+    assert found.err.endswith("is treated as a key; to pass a topology file, use --file\n")
     assert run("route", "customer-42", "topology.yaml", "-q", "a", "-q", "b").err == ""

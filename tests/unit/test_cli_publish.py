@@ -233,7 +233,7 @@ def test_a_position_after_the_last_row_skips_no_row_silently(run: Any, rows: Pat
         assert "at most the 1 rows" in run.refused(*arguments)
 
 
-def test_a_command_takes_its_log_handler_along(run: Any, rows: Path) -> None:
+def test_a_command_removes_its_log_handler(run: Any, rows: Path) -> None:
     log = logging.getLogger("rabbit_chx")
     before = list(log.handlers)
     run.refused("publish", f"{rows}.none", "-x", "e", "-k", "a", "-U", "amqp://127.0.0.1:1")

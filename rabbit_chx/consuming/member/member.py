@@ -22,6 +22,7 @@ from rabbit_chx.consuming.member.group_status import GroupStatus, status_of
 from rabbit_chx.consuming.member.lanes import Lane, QueueLane
 from rabbit_chx.consuming.member.membership import TICK, Membership
 from rabbit_chx.consuming.member.reporter import Reporter
+from rabbit_chx.consuming.member.runs import Running
 from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.consuming.queues.sources import QueueSource
 from rabbit_chx.consuming.seats import next_try
@@ -29,7 +30,7 @@ from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.errors import BrokerUnavailable
 
 
-class Member(Membership):
+class Member(Running, Membership):
     """One run of a member."""
 
     def __init__(
@@ -45,25 +46,12 @@ class Member(Membership):
         self._connect = connect
         self._patience = settings.timeouts.close
         self._woken: BlockingConnection | None = None
-        self._error: BaseException | None = None
 
     # ---- from any thread
 
-    def stop(self, patience: float | None = None) -> None:
-        """Finish the current messages, within ``patience`` seconds if given, and end."""
-        if patience is not None:
-            self._patience = patience
-        self.workers.stopping.set()
-        self._wake()
-
-    def fail(self, error: BaseException) -> None:
-        """Stop and raise this error from `run`."""
-        self._error = self._error or error
-        self.stop()
-
     @property
     def status(self) -> GroupStatus:
-        """How it is."""
+        """The current state."""
         with self.workers.lock:
             return status_of(list(self._lanes.values()), self.why_not)
 

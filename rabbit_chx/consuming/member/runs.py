@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, wait
 from contextlib import asynccontextmanager, nullcontext, suppress
 from threading import Thread
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from rabbit_chx.broker.guards import Guard
 from rabbit_chx.consuming.member.signals import stopped_by_signals, stopped_by_signals_of_loop
@@ -16,18 +16,32 @@ from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.errors import InvalidValue
 
 
-class Running(Protocol):
-    """A member, as far as its runs know it."""
+class Running(ABC):
+    """A member that consumes until it is stopped, from any thread."""
 
     workers: Progress
+    _patience: float
+    _error: BaseException | None = None
 
     @abstractmethod
     def run(self) -> None:
         """Consume until it is stopped."""
 
     @abstractmethod
+    def _wake(self) -> None:
+        """Let the thread of `run` notice that something changed."""
+
     def stop(self, patience: float | None = None) -> None:
         """Finish the current messages, within ``patience`` seconds if given, and end."""
+        if patience is not None:
+            self._patience = patience
+        self.workers.stopping.set()
+        self._wake()
+
+    def fail(self, error: BaseException) -> None:
+        """Stop and raise this error from `run`."""
+        self._error = self._error or error
+        self.stop()
 
 
 _M = TypeVar("_M", bound=Running)

@@ -45,12 +45,13 @@ class StreamBatch:
         """Yield the messages, in order."""
         return messages_of(self._chunks, self.first, self.last + 1)
 
-    def stored(self) -> list[StreamMessage]:
-        """Return the messages, and what cannot be decoded as it is stored."""
-        return [each for chunk in self._chunks for each in stored_in(chunk, self.first, self.last + 1)]
+    def stored(self) -> Iterator[StreamMessage]:
+        """Yield the messages, with `Undecodable` in place of an error."""
+        for chunk in self._chunks:
+            yield from stored_in(chunk, self.first, self.last + 1)
 
     def around_undecodable(self) -> list[StreamBatch]:
-        """Divide the batch at what cannot be decoded: what comes before it, that alone, and what follows."""
+        """Divide the batch around its first undecodable message: before it, that message alone, and after it."""
         found = next((each for each in self.stored() if isinstance(each, Undecodable)), None)
         if found is None:
             return [self]

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from rabbit_chx.consuming.logs import log, warn
 from rabbit_chx.consuming.member.attempts import Attempts
+from rabbit_chx.consuming.member.runs import Running
 from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.consuming.seats import next_try
 from rabbit_chx.errors import CorruptStream, InvalidValue, StreamUnavailable
@@ -42,7 +43,7 @@ _LISTENS: Final = 3
 """How often the broker must prove in each heartbeat interval that it knows the connection."""
 
 
-class StreamMember:
+class StreamMember(Running):
     """One run of a member."""
 
     def __init__(
@@ -67,7 +68,6 @@ class StreamMember:
         self._places: list[Place] = []
         self._calls: deque[Callable[[], object]] = deque()
         self._patience = settings.timeouts.close
-        self._error: BaseException | None = None
         self._tried = 0
         self._connect_again = self._look_again = self._listen_again = 0.0
         self._more = False
@@ -80,21 +80,9 @@ class StreamMember:
 
     # ---- from any thread
 
-    def stop(self, patience: float | None = None) -> None:
-        """Finish the current messages, within ``patience`` seconds if given, and end."""
-        if patience is not None:
-            self._patience = patience
-        self.workers.stopping.set()
-        self._wake()
-
-    def fail(self, error: BaseException) -> None:
-        """Stop and raise this error from `run`."""
-        self._error = self._error or error
-        self.stop()
-
     @property
     def status(self) -> StreamGroupStatus:
-        """How it is."""
+        """The current state."""
         with self.workers.lock:
             return status_of(list(self._lanes.values()), self.why_not)
 

@@ -13,7 +13,7 @@ from rabbit_chx.streams.messages.message import decode
 
 
 class Undecodable(StreamMessage):
-    """What cannot be decoded, as it is stored: a message, or the rest of a chunk."""
+    """An undecodable message, or the undecodable rest of a chunk, as stored."""
 
     __slots__ = ("error", "last")
 
@@ -56,7 +56,7 @@ def stored_in(
     max_items: int = MAX_ITEMS,
     max_batch_bytes: int | None = None,
 ) -> Iterator[StreamMessage]:
-    """Yield the messages of a chunk as `messages_of` does, and what cannot be decoded as `Undecodable`."""
+    """Yield the messages of a chunk as `messages_of` does, with `Undecodable` in place of an error."""
     following = max(start, chunk.first_offset)
     try:
         for piece in pieces_of(chunk, max_batch_bytes):

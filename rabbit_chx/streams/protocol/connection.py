@@ -116,7 +116,7 @@ class StreamConnection:
 
     @property
     def has_unread(self) -> bool:
-        """Whether something may have been received that nobody took: then the socket tells nothing. `events` takes all."""
+        """Whether received data may be waiting in memory, where polling the socket does not show it. `events` consumes all of it."""
         return self._calls.unread
 
     def close(self, reason: str = "OK") -> None:

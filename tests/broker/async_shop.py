@@ -1,0 +1,150 @@
+"""Queues and workers for tests of groups in an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+
+from pika import BasicProperties
+
+from rabbit_chx.broker.applying.pika_driver import PikaDriver
+from rabbit_chx.consuming import AsyncGroup
+from rabbit_chx.consuming.changes.holds import declare_commands, hold_commands
+from rabbit_chx.consuming.markers import Hold
+from rabbit_chx.consuming.member.roll_call import ask
+from tests.broker.privileges import release_of
+from tests.faults.load import PATIENCE, wait_until, within
+
+
+class Shop:
+    """A virtual host with an exchange and ordered queues, and members that consume them."""
+
+    def __init__(self, site):
+        self.site = site
+        self.old = release_of(site.broker) < (4, 0)
+        self.handled = []
+        self.connection = site.connection()
+        self.channel = self.connection.channel()
+        self.channel.confirm_delivery()
+        self.channel.exchange_declare("orders", "x-consistent-hash", durable=True)
+
+    def declare(self, *names, **arguments):
+        kind = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+        unlimited = {} if self.old else {"x-delivery-limit": -1}  # on 3.x, -1 drops every returned message
+        for name in names:
+            self.channel.queue_declare(name, durable=True, arguments={**kind, **unlimited, **arguments})
+            self.channel.queue_bind(name, "orders", "1")
+
+    def publish(self, queue, *bodies, **properties):
+        for body in bodies:
+            self.channel.basic_publish("", queue, body.encode(), BasicProperties(**properties))
+
+    def left(self, queue, count=0):
+        """Empty a queue, and return the bodies of its messages in order.
+
+        Waits for at least ``count`` messages, because the broker takes a moment to requeue those of a member.
+        """
+        found, deadline = [], monotonic() + PATIENCE
+        for method, _, body in self.channel.consume(queue, auto_ack=True, inactivity_timeout=0.3):
+            if method is not None:
+                found.append(body.decode())
+            elif len(found) >= count or monotonic() > deadline:
+                break
+        self.channel.cancel()
+        return found
+
+    @property
+    def options(self):
+        return {"failover_only": self.old, "management": self.site.broker.management_url}
+
+    def group(self, **options):
+        return AsyncGroup(self.site.url(), exchange="orders", name="billing", **{**self.options, **options})
+
+    async def handle(self, message):
+        self.handled.append(message.body.decode())
+
+    @contextmanager
+    def running(self, group, handler=None):
+        """Run a member in another thread, and raise the error that ended it, if any."""
+        run = lambda: asyncio.run(group.run(handler or self.handle))  # noqa: E731
+        thread = Raising(target=within, args=(3 * PATIENCE, run, "the member"))
+        thread.start()
+        try:
+            yield thread
+        finally:
+            group.stop()
+            thread.join()
+        if thread.error is not None:
+            raise thread.error
+
+    def wait_for(self, *bodies):
+        wait_until(lambda: set(bodies) <= set(self.handled), f"{bodies} handled; so far {self.handled[-5:]}")
+
+    def statuses(self, *holds):
+        """Ask the members, and tell them to consume the queues of these holds, too; those that are busy do not answer."""
+        return ask(self.connection, "billing", timeout=2.0, holds=holds)
+
+    def hold(self, queue):
+        """Hold a queue and return its hold."""
+        hold = Hold.of(queue, [], groups=["billing"])
+        for commands in (declare_commands(hold), hold_commands(hold)):
+            PikaDriver(self.connection).run(commands)
+        return hold
+
+
+class Raising(threading.Thread):
+    error = None
+
+    def run(self):
+        try:
+            super().run()
+        except BaseException as error:  # noqa: BLE001 - the test raises it
+            self.error = error
+
+
+class Process:
+    """A worker in a separate process."""
+
+    def __init__(self, shop, **options):
+        worker = [sys.executable, "-m", "tests.broker.async_worker", shop.site.url()]
+        self.handled = []
+        self.sights = []
+        """The start time and the body of each handled message."""
+        self.process = subprocess.Popen(
+            [*worker, json.dumps({**shop.options, **options})],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        self._reader = threading.Thread(target=self._read, args=(shop,), daemon=True)
+        self._reader.start()
+
+    def _read(self, shop):
+        for line in self.process.stdout:
+            when, body = json.loads(line)
+            self.sights.append((when, body))
+            self.handled.append(body)
+            shop.handled.append(body)
+
+    def end(self, number):
+        self.process.send_signal(number)
+        code = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        return code
+
+
+@contextmanager
+def process(shop, **options):
+    worker = Process(shop, **options)
+    try:
+        yield worker
+    finally:
+        worker.end(signal.SIGKILL)
+        worker.process.stdout.close()

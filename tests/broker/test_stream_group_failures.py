@@ -1,0 +1,171 @@
+"""Messages that a group of streams cannot handle: failing handlers, and undecodable messages.
+
+Any publisher can store an undecodable message in a stream, and none may end a group that parks.
+"""
+
+from __future__ import annotations
+
+import gzip
+import uuid
+
+import pytest
+
+from rabbit_chx.errors import InvalidMessage
+from rabbit_chx.streams import BatchFailed, Reject, RetryAfter, StreamGroup
+from tests.broker.stream_scene import fill, settle
+from tests.broker.test_stream_groups import running, wait_for
+from tests.stream_chunks import sized
+from tests.unit.test_streams_hostile_entries import a_list
+
+pytestmark = [pytest.mark.broker, pytest.mark.since_4_0]
+
+CUT = b"\0\x53\x75\xa0\x05ab"
+NULLS = sized(a_list(b"\x40" * 200_000, 200_000))
+UNDECODABLE = {
+    3: CUT,  # a body that is shorter than it says
+    7: (1, 1, len(NULLS), gzip.compress(NULLS)),  # more items than a message may have
+    11: (1, 1, 64 << 20, gzip.compress(NULLS)),  # a batch of more bytes than one may have
+}
+GOOD = [offset for offset in range(15) if offset not in UNDECODABLE]
+
+
+@pytest.fixture
+def hostile(stream_connection, stream):
+    """A stream of 15 messages, of which three cannot be decoded."""
+    for offset in range(15):
+        if offset in UNDECODABLE:
+            publisher = stream_connection.declare_publisher(stream, None)
+            stream_connection.publish(publisher, [(1, UNDECODABLE[offset])])
+            assert settle(stream_connection, 1) == {}, offset
+            stream_connection.delete_publisher(publisher)
+        else:
+            fill(stream_connection, stream, [offset])
+    return stream
+
+
+def test_a_message_is_tried_again_and_its_stream_waits(stream_url, stream_connection, stream):
+    fill(stream_connection, stream, range(1, 11))
+    seen = []
+
+    def handle(message):
+        seen.append((message.offset, message.attempt))
+        if message.offset == 3 and message.attempt == 1:
+            raise RetryAfter(0.1)
+        if message.offset == 3 and message.attempt == 2:
+            raise OSError("again")
+
+    group = StreamGroup(stream_url, stream=stream, name="g", backoff=0.1)
+    with running(group, handle):
+        wait_for(lambda: len(seen) == 12)
+        assert group.status.failed == 2
+    assert seen == [(0, 1), (1, 1), (2, 1), (3, 1), (3, 2), (3, 3), *((number, 1) for number in range(4, 10))]
+
+
+@pytest.mark.parametrize(("error", "attempts"), [(Reject("no"), 1), (OSError("no"), 2)])
+def test_the_last_failure_stops_the_member_before_the_message(
+    stream_url, stream_connection, stream, error, attempts
+):
+    fill(stream_connection, stream, range(1, 11))
+    seen = []
+
+    def handle(message):
+        seen.append(message.offset)
+        if message.offset == 5:
+            raise error
+
+    group = StreamGroup(stream_url, stream=stream, name="g", attempts=2, backoff=0.01)
+    with pytest.raises(type(error), match="no") as caught:
+        group.run(handle)
+    assert f"failed {attempts} times" in caught.value.__notes__[-1]
+    assert seen == [0, 1, 2, 3, 4, *[5] * attempts]
+    assert stream_connection.query_offset("g", stream) == 4
+
+
+def test_a_failed_message_is_parked_and_the_stream_goes_on(broker, stream_url, stream_connection, stream):
+    queue = f"parked-{uuid.uuid4().hex[:8]}"
+    fill(stream_connection, stream, range(1, 11))
+    with broker.connection() as connection:
+        channel = connection.channel()
+        channel.queue_declare(queue, durable=True)
+        seen = []
+
+        def handle(message):
+            seen.append(message.offset)
+            if message.offset in {3, 7}:
+                raise Reject("no")
+
+        parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
+        with running(StreamGroup(stream_url, stream=stream, name="g", **parking), handle):
+            wait_for(lambda: seen[-1:] == [9])
+            wait_for(lambda: channel.queue_declare(queue, passive=True).method.message_count == 2)
+        assert seen == list(range(10))
+        _, properties, body = channel.basic_get(queue, auto_ack=True)
+        channel.queue_delete(queue)
+    assert body == b"0000000004"
+    assert properties.headers["x-rabbit-chx-parked-offset"] == 3
+    assert properties.headers["x-rabbit-chx-parked-queue"] == stream
+    assert stream_connection.query_offset("g", stream) == 9
+
+
+def test_a_batch_continues_at_the_message_that_failed(broker, stream_url, stream_connection, stream):
+    queue = f"parked-{uuid.uuid4().hex[:8]}"
+    fill(stream_connection, stream, range(1, 101))
+    seen = []
+
+    def handle(batch):
+        for message in batch.messages():
+            if message.offset == 42:
+                raise BatchFailed(42)
+            seen.append(message.offset)
+
+    with broker.connection() as connection:
+        channel = connection.channel()
+        channel.queue_declare(queue, durable=True)
+        parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
+        group = StreamGroup(stream_url, stream=stream, name="g", attempts=3, backoff=0.01, **parking)
+        with running(group, handle, "run_batches"):
+            wait_for(lambda: seen[-1:] == [99])
+            assert group.status.failed == 3
+        assert channel.queue_declare(queue, passive=True).method.message_count == 1
+        channel.queue_delete(queue)
+    assert seen == [number for number in range(100) if number != 42]
+
+
+@pytest.mark.parametrize("run", ["run", "run_batches"])
+def test_what_cannot_be_decoded_is_parked_as_it_is_stored(
+    run, broker, stream_url, stream_connection, hostile
+):
+    queue = f"parked-{uuid.uuid4().hex[:8]}"
+    seen = []
+
+    def handle(given):
+        seen.extend([given.offset] if run == "run" else [each.offset for each in given.messages()])
+
+    with broker.connection() as connection:
+        channel = connection.channel()
+        channel.queue_declare(queue, durable=True)
+        parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
+        with running(StreamGroup(stream_url, stream=hostile, name="g", **parking), handle, run):
+            wait_for(lambda: seen[-1:] == [14])
+        parked = [channel.basic_get(queue, auto_ack=True) for _ in range(4)]
+        channel.queue_delete(queue)
+    assert seen == GOOD
+    assert [
+        properties and properties.headers["x-rabbit-chx-parked-offset"] for _, properties, _ in parked
+    ] == [*UNDECODABLE, None]
+    assert parked[0][2] == CUT
+    assert "StreamReader" not in str([properties for _, properties, _ in parked])
+    assert stream_connection.query_offset("g", hostile) == 14
+
+
+@pytest.mark.parametrize("run", ["run", "run_batches"])
+def test_by_default_a_group_stops_at_what_cannot_be_decoded(run, stream_url, stream_connection, hostile):
+    def handle(given):
+        if run == "run_batches":
+            list(given.messages())
+
+    group = StreamGroup(stream_url, stream=hostile, name="g", attempts=5)
+    with pytest.raises(InvalidMessage, match=r"not valid AMQP 1\.0") as caught:
+        getattr(group, run)(handle)
+    assert caught.value.offset == 3
+    assert stream_connection.query_offset("g", hostile) == 2
