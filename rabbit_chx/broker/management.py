@@ -28,7 +28,7 @@ from rabbit_chx.broker import management_rows as rows
 from rabbit_chx.broker.credentials import Credentials, login
 from rabbit_chx.broker.http import TIMEOUT, Answer, HttpClient, TooLarge, basic_auth
 from rabbit_chx.broker.management_errors import no_api, why_answered, why_unanswered
-from rabbit_chx.broker.management_rows import Overview, QueueState, User
+from rabbit_chx.broker.management_rows import Overview, QueueState, StreamConsumer, User
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.releases import Release, Store
@@ -221,6 +221,14 @@ class Management:
         """All queues of a virtual host, each as of the last statistics; ``now`` is the time in seconds since the epoch."""
         state = partial(rows.queue_state, now=now)
         return self._pages(["queues", vhost], state, columns=rows.QUEUE_STATE_COLUMNS)
+
+    def stream_consumers(self, vhost: str, group: str) -> list[StreamConsumer]:
+        """The consumers of a group on streams; a user without the tag ``monitoring`` sees only its own.
+
+        The broker needs the plugin rabbitmq_stream_management.
+        """
+        path, of_group = ["stream", "consumers", vhost], partial(rows.stream_consumer, group=group)
+        return [found for found in self._list(path, of_group) if found]
 
     def tracing(self, vhost: str) -> bool:
         """Whether messages of a virtual host are traced; this needs the tag ``administrator``."""

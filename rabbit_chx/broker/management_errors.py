@@ -26,6 +26,8 @@ def why_answered(answer: Answer, base: str, method: str, path: list[str], user: 
 
 def _words(answer: Answer, base: str, method: str, path: list[str], user: str) -> str:
     reason = _reason(answer)
+    if answer.status == 404 and path[0] == "stream":
+        return f"the broker at {base} lists no consumers of streams: `rabbitmq-plugins enable rabbitmq_stream_management` enables it"
     hidden = answer.status == 404 or "virtual host" in reason
     if hidden and len(path) > 1 and reason:
         return f"the broker at {base} has no {_missing(answer.status, path, user)}"

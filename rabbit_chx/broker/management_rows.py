@@ -45,6 +45,17 @@ class User:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamConsumer:
+    """A consumer of a stream that belongs to a group."""
+
+    stream: str
+    connection: str | None
+    """The addresses of its connection; None if the management API does not know them yet, for some seconds."""
+    active: bool
+    """Whether the broker delivers to this consumer of the group."""
+
+
+@dataclass(frozen=True, slots=True)
 class QueueState:
     """A queue as of the broker's last statistics, which are up to five seconds old. Unreported values are None."""
 
@@ -175,6 +186,16 @@ def queue_state(row: Any, *, now: float) -> QueueState:
 
 NODE_COLUMNS: Final = "name,running,uptime,partitions,mem_alarm,disk_free_alarm"
 _ALARMS: Final = {"mem_alarm": "memory", "disk_free_alarm": "disk"}
+
+
+def stream_consumer(row: Any, *, group: str) -> StreamConsumer | None:
+    """A consumer of a stream; None if it is not of this group."""
+    properties = _table(row, "properties")
+    if properties.get("name") != group or properties.get("single-active-consumer") != "true":
+        return None
+    stream = field_of(_table(row, "queue"), "name", str)
+    connection = field_of(_table(row, "connection_details"), "name", str, "")
+    return StreamConsumer(stream, connection or None, field_of(row, "active", bool))
 
 
 def node(row: Any) -> tuple[str, NodeState]:

@@ -16,6 +16,7 @@ from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.reading.reader import count_messages, read
 from rabbit_chx.cli.options import Login, broker_options, management_options, output_option, vhost_option
 from rabbit_chx.cli.output import echo, notice, print_json
+from rabbit_chx.cli.stream_group import StreamOptions, stream_group, stream_options
 from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.consuming.changes.records import unfinished_on
@@ -37,10 +38,14 @@ _NUMBERS: Final = ("queues", "per second", "unhandled")
         "rabbit-chx group billing -U amqp://user@host/ --password-file pw",
         "rabbit-chx group billing --watch",
         "rabbit-chx group billing --output json",
+        "rabbit-chx group billing --exchange orders",
+        "rabbit-chx group billing --super-stream orders --reset 2026-01-31T08:00:00Z",
     ],
     exit_codes={
-        Exit.FINE: "every queue has a member that answers",
-        Exit.DIFFERENT: "no members, a member does not answer, a queue is held, or an unbound queue has messages",
+        Exit.FINE: "every queue has a member that answers; every stream has a member, or members cannot be seen",
+        Exit.FAILED: "the group has members, so --reset was refused; or the change was declined",
+        Exit.DIFFERENT: "no members, a queue or stream without one, a member that does not answer, a held queue, or an "
+        "unbound queue with messages",
     },
 )
 @click.argument("name", metavar="GROUP")
@@ -48,6 +53,7 @@ _NUMBERS: Final = ("queues", "per second", "unhandled")
 @vhost_option
 @management_options
 @option("--watch", is_flag=True, help="Refresh every two seconds, until Ctrl-C.")
+@stream_options
 @output_option
 def group(
     *,
@@ -56,6 +62,7 @@ def group(
     login: Login,
     management_of: partial[Management],
     watch: bool,
+    streams: StreamOptions | None,
     output: str,
 ) -> int:
     """Show the members of GROUP, and for each queue the member that works on it, its rate and its backlog.
@@ -63,11 +70,31 @@ def group(
     The members report these values. *Ready* messages are still in the queue. *Unhandled* messages are with the member,
     and *oldest* is how long the oldest of them has been there. The management API tells which queues an unfinished change
     holds, and which queues are no longer bound but still have messages.
+
+    Of a group on streams, with --super-stream, --exchange or --stream, it shows the member of each stream, the offset
+    that the group has stored, and its lag: the offsets that follow. Members are listed by the plugin
+    rabbitmq_stream_management, or by a node (--node).
     """
     if url is None:
         raise click.UsageError("missing broker URL: pass --url or set AMQP_URL")
+    if streams is not None:
+        return stream_group(
+            name, BrokerUrl.parse(url), login, management_of, streams, watch=watch, output=output
+        )
+    return _queue_group(name, BrokerUrl.parse(url), login, management_of, watch=watch, output=output)
+
+
+def _queue_group(
+    name: str,
+    url: BrokerUrl,
+    login: Login,
+    management_of: partial[Management],
+    *,
+    watch: bool,
+    output: str,
+) -> int:
     management = management_of(url, **login)
-    vhost = BrokerUrl.parse(url).vhost
+    vhost = url.vhost
     with connect(url, name="rabbit-chx group", **login) as connection:
         while True:
             found = members_over(connection, name)
@@ -151,7 +178,9 @@ def _print(name: str, found: Sequence[MemberStatus], ready: Mapping[str, int], o
             print_json("group_queue", queue=queue, seat=member.seat, ready=ready.get(queue), **status)
         return
     if not found:
-        echo(f"Group {name!r} has no members.")
+        echo(
+            f"Group {name!r} has no members. Of a group on streams, pass --super-stream, --exchange or --stream."
+        )
         return
     show(_member_table(found, workers), title=f"Group {name}")
     show(_queue_table(shown, ready))

@@ -240,7 +240,17 @@ def the_exchange(topology: Topology, name: str | None) -> str:
     return known[0]
 
 
-_of_rings = partial(option, group="Rings of unknown order")
+_RINGS: Final = "Rings of unknown order"
+_of_rings = partial(option, group=_RINGS)
+node_option = partial(
+    option,
+    "--node",
+    metavar="COMMAND",
+    envvar="RABBIT_CHX_NODE",
+    show_envvar=True,
+    group=_RINGS,
+    help="Command that evaluates Erlang on a node: 'docker exec NAME rabbitmqctl eval'.",
+)
 ACCESS_OPTIONS: Final = (
     option(
         "--amqp-only",
@@ -248,13 +258,7 @@ ACCESS_OPTIONS: Final = (
         is_flag=True,
         help="Use AMQP alone, without the management API, and list what cannot be seen.",
     ),
-    _of_rings(
-        "--node",
-        metavar="COMMAND",
-        envvar="RABBIT_CHX_NODE",
-        show_envvar=True,
-        help="Command that evaluates Erlang on a node: 'docker exec NAME rabbitmqctl eval'.",
-    ),
+    node_option(),
     _of_rings(
         "--probe",
         shell_complete=exchanges,

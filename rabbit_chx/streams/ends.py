@@ -67,6 +67,12 @@ def first_chunk(connection: StreamConnection, stream: str, start: OffsetSpec) ->
     return parse_chunk(found[0], stream) if found else None
 
 
+def offset_at(connection: StreamConnection, stream: str, time_ms: int) -> int:
+    """Return the first offset of the first chunk stored at or after a time; the end of the stream without such a chunk."""
+    found = first_chunk(connection, stream, OffsetSpec.timestamp(time_ms))
+    return found.first_offset if found else bounds(connection, stream).end
+
+
 def stored_at(connection: StreamConnection, stream: str, offset: int) -> int | None:
     """Return when the broker stored a message, in milliseconds since 1970; None without a message at this offset.
 

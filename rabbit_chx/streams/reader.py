@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Self
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.errors import InvalidValue, MissingDependency, RabbitChxError, StreamUnavailable
 from rabbit_chx.message import StreamMessage
-from rabbit_chx.streams.ends import Bounds, bounds, first_chunk
+from rabbit_chx.streams.ends import Bounds, bounds, first_chunk, offset_at
 from rabbit_chx.streams.link import Link
 from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
 from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
@@ -146,9 +146,7 @@ class StreamReader:
         Args:
             time: an aware datetime, or milliseconds since 1970.
         """
-        start = OffsetSpec.timestamp(milliseconds(time))
-        found = first_chunk(self._connected(), self.stream, start)
-        return found.first_offset if found else self.bounds().end
+        return offset_at(self._connected(), self.stream, milliseconds(time))
 
     def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield the messages with ``start <= offset < end`` as Arrow batches, each once and in order.

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from rabbit_chx.broker.applying.apply import apply as apply, apply_async as apply_async
     from rabbit_chx.broker.applying.plan_commands import Applied as Applied
     from rabbit_chx.broker.management import Management as Management
-    from rabbit_chx.broker.management_rows import Overview as Overview, QueueState as QueueState, User as User
+    from rabbit_chx.broker.management_rows import (
+        Overview as Overview,
+        QueueState as QueueState,
+        StreamConsumer as StreamConsumer,
+        User as User,
+    )
     from rabbit_chx.broker.reading.node import NodeAccess as NodeAccess, NodeCommand as NodeCommand
     from rabbit_chx.broker.reading.reader import read as read
     from rabbit_chx.errors import (
@@ -99,7 +104,7 @@ if not TYPE_CHECKING:
             "rabbit_chx.broker.applying.apply": "apply apply_async",
             "rabbit_chx.broker.applying.plan_commands": "Applied",
             "rabbit_chx.broker.management": "Management",
-            "rabbit_chx.broker.management_rows": "Overview QueueState User",
+            "rabbit_chx.broker.management_rows": "Overview QueueState StreamConsumer User",
             "rabbit_chx.broker.reading.node": "NodeAccess NodeCommand",
             "rabbit_chx.broker.reading.reader": "read",
             "rabbit_chx.errors": "ApplyStopped BrokerUnavailable InvalidValue",

@@ -27,7 +27,7 @@ from tests.broker.topology_site import CLIENTS, Site
 from tests.proof import LONG, record_result
 from tests.spark.conftest import inbox, streams  # noqa: F401 - the same fixtures for both folders
 
-PLUGINS = ["rabbitmq_sharding", "rabbitmq_random_exchange", "rabbitmq_stream"]
+PLUGINS = ["rabbitmq_sharding", "rabbitmq_random_exchange", "rabbitmq_stream", "rabbitmq_stream_management"]
 PLUGINS += ["rabbitmq_auth_mechanism_ssl"]
 PROTOCOLS = ["rabbitmq_amqp1_0", "rabbitmq_mqtt", "rabbitmq_stomp"]
 """In containers only: a node outside one would have to share the ports of MQTT and STOMP."""

@@ -243,6 +243,20 @@ def test_a_new_group_starts_where_it_is_told(stream_url, stream_connection, stre
         assert min(seen.offsets) == {"function": 45}.get(start, start)
 
 
+@pytest.mark.parametrize("start", ["next", "time"])
+def test_a_new_group_on_an_empty_stream_loses_nothing_if_its_first_member_ends(
+    stream_url, stream_connection, stream, start
+):
+    given = {"time": datetime.now(UTC) + timedelta(hours=1)}.get(start, start)
+    group = StreamGroup(stream_url, stream=stream, name="g", start=given)
+    with running(group, print):
+        wait_for(lambda: group.status.partitions)
+        assert group.status.partitions[0].handled is None
+    fill(stream_connection, stream, range(1, 11))
+    again = StreamGroup(stream_url, stream=stream, name="g", start=given)
+    assert len(handle_all(again, 10)) == 10
+
+
 def test_a_function_decides_instead_of_the_stored_offset(stream_url, stream_connection, stream):
     fill(stream_connection, stream, range(1, 101))
     group = StreamGroup(stream_url, stream=stream, name="g", start=lambda name: 90)
@@ -291,14 +305,16 @@ def test_a_stream_is_handed_over_although_a_handler_hangs(
 ):
     monkeypatch.setattr("rabbit_chx.streams.group.assignments._MOST_SECONDS", 1.0)
     exchange, seen, release = streams_of(count=2), Seen(), threading.Event()
+    hanging: list[str] = []
     publish(broker, exchange, range(200))
 
     def hang(message):
+        hanging.append(message.queue)
         release.wait(SECONDS)
 
     first, second = (StreamGroup(stream_url, exchange=exchange, name="g") for _ in range(2))
     with running(first, hang):
-        wait_for(lambda: len(first.status.partitions) == 2)
+        wait_for(lambda: len(hanging) == 2)
         with running(second, seen.by(2)):
             wait_for(lambda: seen.all)
             assert len(first.status.partitions) == 1

@@ -312,6 +312,8 @@ def test_what_is_not_there_is_named() -> None:
             management.queue("v", "q")
         with pytest.raises(BrokerUnavailable, match="no virtual host 'v'"):
             management.bindings("v")
+        with pytest.raises(BrokerUnavailable, match="rabbitmq-plugins enable rabbitmq_stream_management"):
+            management.stream_consumers("v", "g")
 
 
 @pytest.mark.parametrize(

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from time import monotonic, sleep
+from datetime import datetime
+from time import monotonic
 from typing import Final, cast
 
 from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams.group.lanes import Change, StreamLane
+from rabbit_chx.streams.group.offsets import first_of, wait_until_stored
 from rabbit_chx.streams.group.places import Place
-from rabbit_chx.streams.group.settings import Position, StreamSettings, check_position, resolved
+from rabbit_chx.streams.group.settings import Position, StreamSettings, check_position
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 
 _MOST_SECONDS: Final = 45.0
 """The broker closes the connection after a minute without an answer (``request_timeout`` of rabbitmq_stream)."""
-_READ_BACK: Final = 5.0
-"""Seconds until a stored offset must be there."""
-_PAUSE: Final = 0.005
 
 
 class Assignments:
@@ -89,9 +88,8 @@ class Assignments:
         connection, stream, name = place.connection, lane.stream, self._settings.name
         stored = connection.query_offset(name, stream)
         position = self._position(lane, stored)
-        start = OffsetSpec.first() if position is None else resolved(connection, stream, position)
-        first = start.value if start.kind == OffsetSpec.OFFSET else 0
-        if stored is None and first and position in {"next", "last"}:
+        first = 0 if position is None else first_of(connection, stream, position)
+        if stored is None and (position in {"next", "last"} or isinstance(position, datetime)):
             # Otherwise a member that takes over before the first store would begin at a later end.
             connection.store_offset(name, stream, first - 1)
             stored = first - 1
@@ -101,7 +99,7 @@ class Assignments:
             lane.heard = monotonic()
         lane.update, lane.change, lane.told = None, None, True
         lane.store_again = monotonic() + self._settings.store_seconds
-        connection.answer_update(update, start)
+        connection.answer_update(update, OffsetSpec.offset(first))
         log.info("group %r: stream %r is assigned, from %s", name, stream, position or "the first message")
 
     def _position(self, lane: StreamLane, stored: int | None) -> Position | None:
@@ -114,7 +112,7 @@ class Assignments:
 
     def _warn_of_loss(self, place: Place, lane: StreamLane, stored: int | None) -> None:
         first = place.connection.stats(lane.stream).first_chunk_id
-        if stored is not None and first is not None and stored + 1 < first:
+        if stored is not None and first is not None and 0 <= stored < first - 1:
             text = "group %r: offsets %d to %d of stream %r were never handled: retention has removed them"
             log.warning(text, self._settings.name, stored + 1, first - 1, lane.stream)
 
@@ -144,16 +142,8 @@ class Assignments:
         if offset != lane.stored:
             place.connection.store_offset(name, stream, offset)
         lane.store_again = monotonic() + self._settings.store_seconds
-        until = monotonic() + _READ_BACK
-        while check and place.connection.query_offset(name, stream) != offset:
-            if monotonic() > until:
-                raise StreamUnavailable(
-                    f"the broker did not store the offset of group {name!r} in stream {stream!r}; its log says why, such as "
-                    "a missing permission on the stream",
-                    "permission",
-                    stream,
-                )
-            sleep(_PAUSE)
+        if check:
+            wait_until_stored(place.connection, name, stream, offset)
         lane.stored, lane.checked = offset, lane.checked or check
 
     def listen(self, place: Place) -> None:

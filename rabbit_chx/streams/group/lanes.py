@@ -249,4 +249,5 @@ class StreamLane:
     @property
     def handled_to(self) -> int | None:
         """The last offset that the group has handled, as far as the member knows."""
-        return self.stored if self.done is None else self.done
+        handled = self.stored if self.done is None else self.done
+        return None if handled == -1 else handled

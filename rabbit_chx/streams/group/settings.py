@@ -11,10 +11,7 @@ from rabbit_chx.consuming.retries import Retries, check_integer, check_seconds
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.names import check_name
 from rabbit_chx.releases import Release
-from rabbit_chx.streams.ends import bounds, first_chunk
-from rabbit_chx.streams.messages.moments import milliseconds
-from rabbit_chx.streams.protocol.connection import StreamConnection
-from rabbit_chx.streams.protocol.requests import MAX_NAME, OffsetSpec
+from rabbit_chx.streams.protocol.requests import MAX_NAME
 
 Position: TypeAlias = Literal["first", "last", "next"] | datetime | int
 """Where a group starts: at the first or the last chunk, after the last one, at a time, or at an offset."""
@@ -42,7 +39,7 @@ class StreamSettings(Retries):
     on_revoked: StreamCallback | None
 
     def __post_init__(self) -> None:
-        _check_reference(self.name)
+        check_reference(self.name)
         if self.stream is not None:
             check_name("stream", self.stream)
         if self.exchange is not None:
@@ -89,19 +86,8 @@ def check_position(got: object, what: str = "start") -> None:
         raise InvalidValue(what, got, _EXPECTED)
 
 
-def resolved(connection: StreamConnection, stream: str, position: Position) -> OffsetSpec:
-    """Return where a position is now. What depends on the end of the stream becomes an offset, which the group can store."""
-    if isinstance(position, datetime):
-        return OffsetSpec.timestamp(milliseconds(position))
-    if isinstance(position, int):
-        return OffsetSpec.offset(position)
-    if position == "next":
-        return OffsetSpec.offset(bounds(connection, stream).end)
-    chunk = first_chunk(connection, stream, OffsetSpec.last()) if position == "last" else None
-    return OffsetSpec.offset(chunk.first_offset) if chunk else OffsetSpec.first()
-
-
-def _check_reference(name: object) -> None:
+def check_reference(name: object) -> None:
+    """Raise if a value cannot be the name of a group."""
     size = len(name.encode(errors="replace")) if isinstance(name, str) else 0
     if not 0 < size <= MAX_NAME:
         raise InvalidValue("group name", name, f"text of 1 to {MAX_NAME} bytes in UTF-8")

@@ -16,7 +16,7 @@ class PartitionStatus:
     handled: int | None
     """The last offset that is handled; None if the group has handled nothing in the stream."""
     stored: int | None
-    """The last offset that the broker has stored for the group; None without one."""
+    """The last offset that the broker has stored for the group; None without one, and -1 for the place before the first message."""
     end: int
     """The end of the stream, a few seconds ago. Before RabbitMQ 4.3, it may be too small by a chunk."""
     attempts: int

@@ -43,6 +43,8 @@ _T = TypeVar("_T")
 _IDS: Final = 256
 """The maximum number of subscriptions, and of publishers, of one connection."""
 _CLOSE_SECONDS: Final = 2.0
+_NO_MESSAGE: Final = 2**64 - 1
+"""-1 as the Java client stores and reads it: the next offset is 0."""
 _SINCE: Final[Mapping[Command, str]] = {
     Command.STREAM_STATS: "3.11",
     Command.CREATE_SUPER_STREAM: "3.13",
@@ -270,19 +272,21 @@ class StreamConnection:
         return [each.chunk for each in ours if isinstance(each, Delivery)]
 
     def store_offset(self, reference: str, stream: str, offset: int) -> None:
-        """Store an offset under a name in the stream. The broker does not confirm this."""
+        """Store an offset under a name in the stream, or -1 for the place before the first message. The broker does not confirm this."""
+        unsigned = u64(_NO_MESSAGE if offset == -1 else offset)
         self._calls.send(
-            requests.one_way(Command.STORE_OFFSET, name(reference, "reference"), name(stream), u64(offset))
+            requests.one_way(Command.STORE_OFFSET, name(reference, "reference"), name(stream), unsigned)
         )
 
     def query_offset(self, reference: str, stream: str) -> int | None:
-        """Return the last offset stored under a name; None without one."""
+        """Return the last offset stored under a name; None without one, and -1 as in `store_offset`."""
         answer = self._calls.answer(Command.QUERY_OFFSET, name(reference, "reference"), name(stream))
         if answer.code == NO_OFFSET:
             return None
         if answer.code != OK:
             raise self._calls.refusal(answer, stream, permissions.reading(stream))
-        return answer.fields.u64()
+        offset = answer.fields.u64()
+        return -1 if offset == _NO_MESSAGE else offset
 
     # ---- writing
 

@@ -1,0 +1,123 @@
+"""The offsets that the broker stores for a group, in the streams themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from time import monotonic, sleep
+from typing import Final, Self
+
+from rabbit_chx.errors import InvalidValue, StreamUnavailable
+from rabbit_chx.streams.ends import bounds, first_chunk, offset_at
+from rabbit_chx.streams.group.places import in_order
+from rabbit_chx.streams.group.settings import Position
+from rabbit_chx.streams.messages.moments import milliseconds
+from rabbit_chx.streams.protocol.connection import StreamConnection
+from rabbit_chx.streams.protocol.requests import OffsetSpec
+
+_READ_BACK: Final = 5.0
+"""Seconds until a stored offset must be there."""
+_PAUSE: Final = 0.005
+
+
+def first_of(connection: StreamConnection, stream: str, position: Position) -> int:
+    """Return the offset with which a group begins at a position of a stream as it is now."""
+    if isinstance(position, datetime):
+        return offset_at(connection, stream, milliseconds(position))
+    if isinstance(position, int):
+        return position
+    if position == "next":
+        return bounds(connection, stream).end
+    chunk = first_chunk(connection, stream, OffsetSpec.last()) if position == "last" else None
+    return chunk.first_offset if chunk else 0
+
+
+def wait_until_stored(connection: StreamConnection, group: str, stream: str, offset: int) -> None:
+    """Wait until the broker returns an offset that was stored. It answers neither the request to store it nor refuses it."""
+    until = monotonic() + _READ_BACK
+    while connection.query_offset(group, stream) != offset:
+        if monotonic() > until:
+            raise StreamUnavailable(
+                f"the broker did not store the offset of group {group!r} in stream {stream!r}; its log says why, such as "
+                "a missing permission on the stream",
+                "permission",
+                stream,
+            )
+        sleep(_PAUSE)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffsets:
+    """Where a stream begins and ends, and how far a group came."""
+
+    stream: str
+    first: int
+    end: int
+    stored: int | None
+    """The last handled offset that is stored; None without one, and -1 before the first message."""
+    lag: int | None
+    """The offsets from the next message on, including gaps between messages; None if nothing is stored."""
+
+
+class GroupOffsets:
+    """The stored offsets of a group whose members run elsewhere, if it has any. For one thread, in a ``with`` block.
+
+    Args:
+        name: the name of the group.
+        connect: opens a connection to a node that has a stream, or to any node for None.
+    """
+
+    def __init__(self, name: str, connect: Callable[[str | None], StreamConnection]) -> None:
+        self._name = name
+        self._connect = connect
+        self._connections: list[StreamConnection] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._open(None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _open(self, stream: str | None) -> StreamConnection:
+        connection = self._stack.enter_context(self._connect(stream))
+        self._connections.append(connection)
+        return connection
+
+    def _with(self, stream: str) -> StreamConnection:
+        """A connection to a node that has a stream."""
+        for connection in self._connections:
+            if connection.node is None or connection.node in connection.metadata([stream])[stream].nodes:
+                return connection
+        return self._open(stream)
+
+    def streams_of(self, exchange: str) -> Sequence[str]:
+        """The streams of a super stream or of another exchange."""
+        return in_order(self._connections[0].partitions(exchange))
+
+    def read(self, stream: str) -> PartitionOffsets:
+        """How far the group came in a stream."""
+        connection = self._with(stream)
+        found, stored, lag = bounds(connection, stream), connection.query_offset(self._name, stream), None
+        if stored is not None:
+            # A stored offset is an entry of the stream itself, so that the end alone would show a lag of 1.
+            following = first_chunk(connection, stream, OffsetSpec.offset(stored + 1))
+            lag = max(0, found.end - max(stored + 1, following.first_offset)) if following else 0
+        return PartitionOffsets(stream, found.first, found.end, stored, lag)
+
+    def before(self, stream: str, position: Position) -> int:
+        """The offset to store so that the group begins at a position: -1 for the first message that is left then."""
+        connection = self._with(stream)
+        offset, end = first_of(connection, stream, position), bounds(connection, stream).end
+        if offset > end:
+            raise InvalidValue("offset", offset, f"at most {end}, the end of stream {stream!r}")
+        return offset - 1
+
+    def store(self, stream: str, offset: int) -> None:
+        """Store an offset, and wait until the broker returns it. A running member would replace it."""
+        connection = self._with(stream)
+        connection.store_offset(self._name, stream, offset)
+        wait_until_stored(connection, self._name, stream, offset)

@@ -1,0 +1,220 @@
+"""``rabbit-chx group`` shows groups on streams, and sets the stored offsets of a group without members."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import chain
+from urllib.parse import urlsplit
+
+import pytest
+
+from rabbit_chx.cli import _exit_code
+from rabbit_chx.cli.verb import Exit
+from rabbit_chx.publishing import Publisher
+from rabbit_chx.streams import StreamGroup, StreamReader
+from tests.broker.erlang import node_command
+from tests.broker.stream_scene import SECONDS
+from tests.faults.load import wait_until
+from tests.json_lines import printed
+from tests.users import a_user
+from tests.verbs import Result
+
+pytestmark = [pytest.mark.broker, pytest.mark.since_4_0]
+
+STREAMS = 3
+MESSAGES = 300
+
+
+@pytest.fixture
+def exchange(broker):
+    """A hash exchange with filled streams."""
+    name = f"shown-{uuid.uuid4().hex[:8]}"
+    streams = [f"{name}-{number}" for number in range(STREAMS)]
+    with broker.connection() as connection:
+        channel = connection.channel()
+        channel.exchange_declare(name, "x-consistent-hash", durable=True)
+        for stream in streams:
+            channel.queue_declare(stream, durable=True, arguments={"x-queue-type": "stream"})
+            channel.queue_bind(stream, name, "1")
+        with Publisher(broker.url, name) as publisher:
+            publisher.publish_many([b"body"] * MESSAGES, [f"key-{row}" for row in range(MESSAGES)])
+        yield name
+        channel.exchange_delete(name)
+        for stream in streams:
+            channel.queue_delete(stream)
+
+
+@pytest.fixture
+def group(broker, exchange, capsys):
+    """Run ``rabbit-chx group billing`` with further options."""
+
+    def run(*options: object, url: str = broker.url) -> Result:
+        port = urlsplit(broker.stream_url).port
+        given = ["group", "billing", "-U", url, "--management-url", broker.management_url]
+        given += ["--stream-port", port, "--exchange", exchange, *options]
+        capsys.readouterr()
+        return Result(_exit_code(list(map(str, given))), *capsys.readouterr())
+
+    return run
+
+
+@contextmanager
+def members(url, exchange, count, seen):
+    """Members that have handled everything, and share the streams."""
+    groups = [StreamGroup(url, exchange=exchange, name="billing") for _ in range(count)]
+    options = {"args": (seen.append,), "kwargs": {"signals": False}, "daemon": True}
+    threads = [threading.Thread(target=each.run, **options) for each in groups]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(
+            lambda: (
+                all(each.status.connected for each in groups)
+                and sum(len(each.status.partitions) for each in groups) == STREAMS
+            ),
+            "members that share the streams",
+            SECONDS,
+        )
+        yield
+    finally:
+        for each in groups:
+            each.stop()
+        for thread in threads:
+            thread.join(SECONDS)
+
+
+def handled_again(url, exchange, count) -> list:
+    """What a group of one handles until it has handled this many messages."""
+    seen: list = []
+    with members(url, exchange, 1, seen):
+        wait_until(lambda: len(seen) >= count, "messages", SECONDS)
+    return seen
+
+
+def offsets_of(url, exchange) -> dict[str, list[int]]:
+    """The offsets of all messages of each stream, as a reader sees them."""
+    found = {}
+    for number in range(STREAMS):
+        with StreamReader(url, f"{exchange}-{number}") as reader:
+            bounds = reader.bounds()
+            found[reader.stream] = [offset for offset, _ in reader.messages(bounds.first, bounds.end)]
+    return found
+
+
+def rows(result, kind) -> list[dict]:
+    return [row for row in result.rows if row["type"] == kind]
+
+
+def sizes(result) -> list[int]:
+    """How many streams each member has."""
+    return sorted(len(row["streams"]) for row in rows(result, "stream_member"))
+
+
+@pytest.mark.parametrize("by", ["management", "node"])
+def test_members_and_stored_offsets_are_shown(group, broker, stream_url, exchange, by):
+    options = ["--node", node_command(broker)] if by == "node" else []
+    handled_again(stream_url, exchange, MESSAGES)
+    ends = offsets_of(stream_url, exchange)
+    with members(stream_url, exchange, 2, []):
+        wait_until(  # the statistics of the management API are some seconds old
+            lambda: sizes(group("--output", "json", *options)) == [1, 2], "members", SECONDS
+        )
+        shown, text = group("--output", "json", *options), group(*options)
+    assert shown.code == Exit.FINE, shown
+    assert "Not seen" not in shown.err
+    found = rows(shown, "stream_partition")
+    assert {row["stream"]: row["stored"] for row in found} == {name: each[-1] for name, each in ends.items()}
+    assert [row["lag"] for row in found] == [0] * STREAMS
+    shared = {row["connection"]: row["streams"] for row in rows(shown, "stream_member")}
+    assert sorted(chain(*shared.values())) == sorted(ends)
+    assert all(row["stream"] in shared[row["member"]] for row in found)
+    for each in (*ends, *shared):
+        assert each in text.out
+    printed("group", shown.rows)
+
+
+def test_a_group_without_members_is_shown(group, exchange):
+    shown = group("--output", "json")
+    assert shown.code == Exit.DIFFERENT
+    assert [row["lag"] for row in rows(shown, "stream_partition")] == [None] * STREAMS
+    assert "Group 'billing' has no members." in group().out
+
+
+def test_what_a_user_cannot_see_is_named(group, broker, exchange):
+    with a_user(broker, "", "", f"^{exchange}.*", tags="management") as user:
+        shown = group(url=user.url)
+    assert shown.code == Exit.FINE
+    assert "Not seen: members of other users" in shown.err
+    assert f"{exchange}-0" in shown.out
+    with a_user(broker, "", "", f"^{exchange}.*") as user:
+        assert "Not seen: the members of the group" in group(url=user.url).err
+
+
+@pytest.mark.parametrize("by", ["management", "node"])
+def test_offsets_of_a_group_with_members_are_not_reset(group, broker, stream_url, exchange, by):
+    options = ["--node", node_command(broker)] if by == "node" else []
+    with members(stream_url, exchange, 2, []):
+        refused = group("--reset", "first", "--yes", *options)
+    assert refused.code == Exit.FAILED
+    assert "Refused: group 'billing' has members" in refused.err
+
+
+def test_a_group_goes_on_where_its_offsets_are_reset_to(group, broker, stream_url, exchange):
+    all_messages = offsets_of(stream_url, exchange)
+    handled_again(stream_url, exchange, MESSAGES)
+    between = datetime.now(UTC)
+    with Publisher(broker.url, exchange) as publisher:
+        publisher.publish_many([b"later"] * MESSAGES, [f"key-{row}" for row in range(MESSAGES)])
+    handled_again(stream_url, exchange, MESSAGES)
+
+    assert group("--reset", between.isoformat(), "--yes").code == Exit.FINE
+    later = handled_again(stream_url, exchange, MESSAGES)
+    assert [message.body for message in later] == [b"later"] * MESSAGES
+
+    assert group("--reset", "first", "--yes").code == Exit.FINE
+    again = handled_again(stream_url, exchange, 2 * MESSAGES)
+    first = {name: min(each.offset for each in again if each.queue == name) for name in all_messages}
+    assert first == {name: each[0] for name, each in all_messages.items()}
+    assert len(again) == 2 * MESSAGES
+
+    assert group("--reset", "first", "--yes").code == Exit.FINE
+    assert group("--reset", "next", "--yes").code == Exit.FINE
+    shown = group("--output", "json")
+    assert [row["lag"] for row in rows(shown, "stream_partition")] == [0] * STREAMS
+    with Publisher(broker.url, exchange) as publisher:
+        publisher.publish_many([b"new"] * MESSAGES, [f"key-{row}" for row in range(MESSAGES)])
+    shown = group("--output", "json")
+    assert sum(row["lag"] for row in rows(shown, "stream_partition")) == MESSAGES
+    new = handled_again(stream_url, exchange, MESSAGES)
+    assert [message.body for message in new] == [b"new"] * MESSAGES
+    reset = group("--reset", "last", "--yes", "--output", "json")
+    assert len(printed("group", reset.rows)) == 1
+
+
+def test_a_reset_asks_first(group, exchange, monkeypatch):
+    asked = group("--reset", "first")
+    assert asked.code == Exit.USAGE
+    assert "cannot ask" in asked.err
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("click.confirm", lambda *_, **__: False)
+    declined = group("--reset", "first")
+    assert declined.code == Exit.FAILED
+    assert "Nothing was changed." in declined.err
+    assert [row["stored"] for row in rows(group("--output", "json"), "stream_partition")] == [None] * STREAMS
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("soon", "invalid --reset: got 'soon'"),
+        ("2026-01-31T08:00:00", "a time with its zone"),
+        ("7", "an offset only with --stream"),
+    ],
+)
+def test_an_invalid_position_is_refused(group, given, words):
+    refused = group("--reset", given, "--yes")
+    assert refused.code == Exit.USAGE
+    assert words in refused.err
