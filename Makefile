@@ -87,12 +87,12 @@ cluster: .venv/.test ## the tests that inject faults into a cluster of three nod
 	$(call bootstrap,java)
 	@$(BIN)/python -m pytest tests/cluster
 
-# All fault injection, comparisons with oracles and hostile input, for docs/proof.md.
+# All fault injection, comparisons with oracles and hostile input, for docs/proof.md and docs/proof-results.md.
 PROOF := tests/faults tests/cluster $(patsubst %,tests/broker/test_%.py,ring_under_fire kernel_fuzz hostile_names \
   adoption handover least_privilege* parity_* scaling* stream_reader_exact topology_apply_stops topology_drift topology_slots) \
   tests/property/test_hostile_input.py $(patsubst %,tests/spark/test_%.py,batch_write hostile_entries order read_exact secrets)
 
-proof: .venv/.test ## all faults and comparisons, long; writes the tables of docs/proof.md (RABBIT_CHX_SEED repeats a run)
+proof: .venv/.test ## all faults and comparisons, long; writes docs/proof-results.md (RABBIT_CHX_SEED repeats a run)
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
 	@RABBIT_CHX_PROOF=long $(BIN)/python -m pytest $(LANES) --proof docs/proof.md $(PROOF)

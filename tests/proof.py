@@ -1,7 +1,7 @@
 """The results of `make proof`: what each fault cost, what each comparison found, and the seed that repeats a run.
 
     pytest tests/faults                        prints the tables at its end
-    pytest tests/faults --proof FILE           also writes them into FILE, between its two marks
+    pytest tests/faults --proof FILE           also writes a summary into FILE, between its two marks, and the tables into FILE-results
     RABBIT_CHX_SEED=17 pytest tests/faults     makes the random choices of the run whose table names 17
     RABBIT_CHX_PROOF=long                      every round and every release, as `make proof` sets it
 

@@ -1,4 +1,4 @@
-"""A plugin of pytest's for the results of `tests.proof`: prints their tables, and writes them into a page.
+"""A plugin of pytest's for the results of `tests.proof`: prints their tables, and writes them and a summary into two pages.
 
 The marker ``proves(area, what, control)`` makes a line of tests that record nothing themselves, with the numbers of cases
 and of wrong cases. Skipped tests are listed below the tables with their reasons. The report of each test takes its
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from pages import table
 
 from tests.proof import LONG, RESULTS, SEED, Check, Fault
 
@@ -52,7 +53,10 @@ class Tally(Check):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--proof", metavar="FILE", type=Path, help="write the tables of tests.proof into this page"
+        "--proof",
+        metavar="FILE",
+        type=Path,
+        help="write a summary of the tables of tests.proof into this page, and the tables into FILE-results",
     )
 
 
@@ -112,11 +116,13 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         names = ("passed", "failed", "error", "skipped")
         stats = {name: len(terminalreporter.stats.get(name, ())) for name in names}
         minutes = (time.monotonic() - STARTED) / 60
-        lines = [*written(FAULTS, checks, stats, minutes, list(not_run(terminalreporter)))]
+        results = page.with_stem(f"{page.stem}-results")
+        summary = [*summarised(FAULTS, checks, stats, minutes, results.name)]
         if exitstatus == pytest.ExitCode.INTERRUPTED:
-            lines.insert(0, "The run was interrupted.\n")
-        into(page, "\n".join(lines))
-        terminalreporter.line(f"\nwritten into {page}")
+            summary.insert(0, "The run was interrupted.\n")
+        into(page, "\n".join(summary))
+        into(results, "\n".join(written(FAULTS, checks, list(not_run(terminalreporter)))))
+        terminalreporter.line(f"\nwritten into {page} and {results}")
 
 
 def counted() -> Iterator[Check]:
@@ -139,12 +145,18 @@ def tables(
 ) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
     """For each area its title, the names of the columns, and the rows, those of a release together."""
     for areas, lines, head in ((FAULT_AREAS, faults, FAULT_HEAD), (CHECK_AREAS, checks, CHECK_HEAD)):
-        places = list(dict.fromkeys([*areas, *(line.area for line in lines)]))
-        releases = list(dict.fromkeys(line.release for line in lines))
-        ordered = sorted(lines, key=lambda line: (places.index(line.area), releases.index(line.release)))
-        for area, group in groupby(ordered, key=lambda line: line.area):
+        for area, group in by_area(lines, areas):
             title = f"{area}: faults" if head is FAULT_HEAD else f"{area}: checks"
             yield title, head, [cells(line) for line in group]
+
+
+def by_area(lines: Sequence[Any], areas: Sequence[str]) -> Iterator[tuple[str, list[Any]]]:
+    """The lines of each area, those of a release together; areas that are not in `areas` are last."""
+    places = list(dict.fromkeys([*areas, *(line.area for line in lines)]))
+    releases = list(dict.fromkeys(line.release for line in lines))
+    ordered = sorted(lines, key=lambda line: (places.index(line.area), releases.index(line.release)))
+    for area, group in groupby(ordered, key=lambda line: line.area):
+        yield area, list(group)
 
 
 def cells(line: Fault | Check) -> tuple[str, ...]:
@@ -163,14 +175,10 @@ def aligned(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]
         yield "  ".join(map(str.ljust, row, widths)).rstrip()
 
 
-def written(
-    faults: Sequence[Fault],
-    checks: Sequence[Check],
-    stats: dict[str, int],
-    minutes: float,
-    skipped: list[str],
+def summarised(
+    faults: Sequence[Fault], checks: Sequence[Check], stats: dict[str, int], minutes: float, results: str
 ) -> Iterator[str]:
-    """The lines of the page between its two marks."""
+    """The lines of the summary: the run, and for each area its totals with a link to its table on the page `results`."""
     yield (
         f"{len(faults)} scenarios, {sum(line.faults for line in faults):,} faults, "
         f"{sum(line.messages for line in faults):,} messages: "
@@ -179,17 +187,32 @@ def written(
         f"Tests: {', '.join(f'{count:,} {name}' for name, count in stats.items() if count)}. "
         f"Seed {SEED}, {minutes:.0f} minutes, Python {platform.python_version()}."
     )
+    for kind, lines, areas, columns in (
+        ("faults", faults, FAULT_AREAS, ("messages", "faults", "lost", "unexpected", "duplicated")),
+        ("checks", checks, CHECK_AREAS, ("cases", "wrong")),
+    ):
+        rows = []
+        for area, group in by_area(lines, areas):
+            totals = [f"{sum(getattr(line, column) for line in group):,}" for column in columns]
+            rows.append((f"[{area}]({results}#{area.lower()}-{kind})", f"{len(group)}", *totals))
+        if rows:
+            yield f"\n{table((kind, 'rows', *columns), rows)}"
+
+
+def written(faults: Sequence[Fault], checks: Sequence[Check], skipped: list[str]) -> Iterator[str]:
+    """The lines of the page of results: every table, the other measurements, and what was not run."""
+    yield ""
     for title, head, rows in tables(faults, checks):
-        yield f"\n## {title}\n"
-        yield f"| {' | '.join(head)} |"
-        yield f"|{'---|' * len(head)}"
-        yield from (f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in rows)
+        yield f"## {title}\n"
+        yield f"{table(head, rows)}\n"
     if MEASURES:
-        yield "\n## What else was measured\n"
+        yield "## What else was measured\n"
         yield from (f"* {line}" for line in MEASURES)
+        yield ""
     if skipped:
-        yield "\n## Not run\n"
+        yield "## Not run\n"
         yield from (f"* {line}" for line in skipped)
+        yield ""
 
 
 def into(page: Path, text: str) -> None:

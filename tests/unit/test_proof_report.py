@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.proof import Check, Fault
-from tests.proof_report import BEGIN, CHECK_AREAS, END, FAULT_AREAS, aligned, into, tables, written
+from tests.proof_report import (
+    BEGIN,
+    CHECK_AREAS,
+    END,
+    FAULT_AREAS,
+    aligned,
+    into,
+    summarised,
+    tables,
+    written,
+)
 
 TESTS = Path(__file__).parents[1]
 FAULT = Fault("Publisher", "kill | -9", "4.3.6", 1_000, 3, 2, 0, 7, 1.25, control="5 of 9", note="1 unknown")
@@ -42,15 +52,23 @@ def test_an_unknown_area_is_the_last_table() -> None:
     assert titles == ["Publisher: faults", "Kernel: checks", "Weather: checks"]
 
 
-def test_losses_and_wrong_cases_are_in_the_first_line_and_in_their_row() -> None:
-    text = "\n".join(
-        written([FAULT], [CHECK], {"passed": 3, "failed": 1, "skipped": 0}, 2.0, ["test_x: no Docker"])
-    )
+def test_losses_and_wrong_cases_are_in_the_first_line_of_the_summary_and_in_the_row_of_their_area() -> None:
+    other = Fault("Spark", "driver killed", "4.3.6", 500, 1, 0, 0, 0, 1.0, control="all")
+    stats = {"passed": 3, "failed": 1, "skipped": 0}
+    text = "\n".join(summarised([FAULT, other, FAULT], [CHECK], stats, 2.0, "all.md"))
     assert (
-        "1 scenarios, 3 faults, 1,000 messages: **2 lost**, 0 unexpected. 10,000 cases checked: **1 wrong**"
+        "3 scenarios, 7 faults, 2,500 messages: **4 lost**, 0 unexpected. 10,000 cases checked: **1 wrong**"
         in text
     )
     assert "3 passed, 1 failed." in text
+    assert "| [Publisher](all.md#publisher-faults) | 2 | 2,000 | 6 | 4 | 0 | 14 |" in text
+    assert "| [Spark](all.md#spark-faults) | 1 | 500 | 1 | 0 | 0 | 0 |" in text
+    assert "| [Kernel](all.md#kernel-checks) | 1 | 10,000 | 1 |" in text
+
+
+def test_the_page_of_results_has_every_row_and_what_was_not_run() -> None:
+    text = "\n".join(written([FAULT], [CHECK], ["test_x: no Docker"]))
+    assert "## Publisher: faults\n" in text
     assert "| kill &#124; -9 | 4.3.6 | 1,000 | 3 | 2 | 0 | 7 | 1.2 | 5 of 9 | 1 unknown |" in text
     assert "* test_x: no Docker" in text
 
