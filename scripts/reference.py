@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,9 +28,13 @@ HEAD: Final = """\
 # The command line
 
 `rabbit-chx VERB`, and each verb with its arguments, options, exit codes and examples. `rabbit-chx VERB --help` says the same.
+Options that mean the same in several verbs are explained once, in [shared options](#shared-options).
 
 <!-- Generated from the commands by scripts/reference.py: run `make reference` to update it. -->
 """
+SHARED_BY: Final = 3
+"""The number of verbs from which on an option is explained with the shared options."""
+OTHERS: Final = "Other shared options"
 GENERAL: Final = """
 `--debug` before the verb shows the traceback of an error, `--version` the version, and `-h` or `--help` the help; errors, notes and
 progress go to standard error. `NO_COLOR` turns colours off, and a pipe gets none. With `--output json` a verb prints lines for programs:
@@ -54,20 +59,60 @@ def page() -> str:
         for title, each in GROUPS.items()
     )
     codes = "".join(f"| {int(code)} | {meaning} |\n" for code, meaning in EXIT_CODES.items())
-    sections = [section(name, each, context) for name, each in verbs.items() if isinstance(each, Verb)]
-    return f"{HEAD}\n| verb | does |\n|---|---|\n{index}{GENERAL}{codes}\n" + "\n".join(sections)
+    known = {name: each for name, each in verbs.items() if isinstance(each, Verb)}
+    shared = shared_options(known.values())
+    sections = [section(name, each, context, shared) for name, each in known.items()]
+    head = f"{HEAD}\n| verb | does |\n|---|---|\n{index}{GENERAL}{codes}\n"
+    return head + "\n".join([*sections, about_shared(shared)])
 
 
-def section(name: str, verb: Verb, above: click.Context) -> str:
+def shared_options(verbs: Iterable[Verb]) -> dict[str, tuple[str, str]]:
+    """Return the options that several verbs have: for the names of each the title of its table, and its row.
+
+    An option with two meanings, such as ``--vhost``, is explained in each verb.
+    """
+    titles: dict[tuple[str, str], str] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    for verb in verbs:
+        for title, options in own_groups(verb).items():
+            keys = [(names(each), row(each)) for each in options]
+            counts.update(keys)
+            titles = dict.fromkeys(keys, OTHERS if title in {"Options", "Changes"} else title) | titles
+    often = [key for key, count in counts.items() if count >= SHARED_BY]
+    meanings = Counter(name for name, _ in often)
+    return {name: (titles[name, text], text) for name, text in often if meanings[name] == 1}
+
+
+def about_shared(shared: Mapping[str, tuple[str, str]]) -> str:
+    """Return the section about shared options."""
+    tables: dict[str, str] = {title: "" for title, _ in shared.values() if title != OTHERS} | {OTHERS: ""}
+    for title, text in shared.values():
+        tables[title] += text
+    parts = [f"### {title}\n\n| option | |\n|---|---|\n{rows}" for title, rows in tables.items()]
+    return "\n".join(["## Shared options\n", *parts])
+
+
+def own_groups(verb: Verb) -> dict[str, list[click.Option]]:
+    """Return the options of a verb by group, without --help."""
+    groups = verb.groups(click.Context(verb))
+    return {title: [each for each in options if each in verb.params] for title, options in groups.items()}
+
+
+def section(name: str, verb: Verb, above: click.Context, shared: Mapping[str, tuple[str, str]]) -> str:
     """Return the section about one verb."""
     context = click.Context(verb, info_name=name, parent=above)
     usage = " ".join([context.command_path, *verb.collect_usage_pieces(context)])
     parts = [f"## {name}\n\n{prose(verb.help)}", f"```text\n{usage}\n```\n"]
     if (PAGE.parent / "pictures" / f"{name}.svg").exists():
         parts += [f"![{name} at a terminal](pictures/{name}.svg)\n"]
-    for title, options in verb.groups(context).items():
-        own = [each for each in options if each in verb.params]  # without --help
+    elsewhere: dict[str, list[click.Option]] = {}
+    for title, options in own_groups(verb).items():
+        own = [each for each in options if shared.get(names(each), ("", ""))[1] != row(each)]
         parts += [table(title, own)] if own else []
+        for each in options:
+            if each not in own:
+                elsewhere.setdefault(shared[names(each)][0], []).append(each)
+    parts += [also(elsewhere)] if elsewhere else []
     parts += [prose(verb.epilog)] if verb.epilog else []
     parts += [exit_codes(verb.exit_codes)] if verb.exit_codes else []
     parts += ["```sh\n{}\n```\n".format("\n".join(verb.examples))]
@@ -81,8 +126,21 @@ def prose(text: str | None) -> str:
 
 def table(title: str, options: Iterable[click.Option]) -> str:
     """Return the table of one group of options."""
-    rows = "".join(f"| {names(each)} | {' '.join(facts(each))} |\n" for each in options)
-    return f"| {title.lower()} | |\n|---|---|\n{rows}"
+    return f"| {title.lower()} | |\n|---|---|\n{''.join(map(row, options))}"
+
+
+def row(option: click.Option) -> str:
+    """Return the row of an option."""
+    return f"| {names(option)} | {' '.join(facts(option))} |\n"
+
+
+def also(shared: Mapping[str, Iterable[click.Option]]) -> str:
+    """Name the shared options of a verb, with links to their tables."""
+    lines = (
+        f"* [{title}](#{title.lower().replace(' ', '-')}): {', '.join(f'`{name}`' for each in options for name in each.opts)}\n"
+        for title, options in sorted(shared.items(), key=lambda item: item[0] == OTHERS)
+    )
+    return "".join(["Shared options:\n\n", *lines])
 
 
 def names(option: click.Option) -> str:

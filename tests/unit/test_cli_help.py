@@ -80,16 +80,34 @@ def test_the_reference_is_what_its_script_makes() -> None:
     assert page == reference.page(), "docs/cli.md is out of date: run `make reference`"
 
 
+ALSO = re.compile(r"^\* \[.*?\]\(#.*?\): (.*)", re.MULTILINE)
+SHARED = (ROOT / "docs" / "cli.md").read_text().partition("\n## Shared options\n")[2]
+
+
 @pytest.mark.parametrize("name", VERBS)
 def test_every_option_and_example_is_in_the_section_of_its_verb(name) -> None:
     page = (ROOT / "docs" / "cli.md").read_text()
     (section,) = re.findall(rf"^## {name}\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
-    first_cells = "".join(re.findall(r"^\| (.*?) \|", section, re.MULTILINE))
-    listed = set(re.findall(r"`(--?[a-z][\w-]*)", first_cells, re.IGNORECASE))
+    listed = options_in(section) | set(re.findall(r"`(--?\w[\w-]*)`", "".join(ALSO.findall(section))))
     known = {each for one in VERBS[name].params if isinstance(one, click.Option) for each in one.opts}
     assert listed == known
     for example in VERBS[name].examples:
         assert example in section
     for one in VERBS[name].params:
         if isinstance(one, click.Option) and isinstance(one.type, click.Choice):
-            assert f"One of {', '.join(f'`{each}`' for each in one.type.choices)}" in section
+            place = section if one.opts[-1] in options_in(section) else SHARED
+            assert f"One of {', '.join(f'`{each}`' for each in one.type.choices)}" in place
+
+
+def options_in(section: str) -> set[str]:
+    """The options that the tables of a section explain."""
+    first_cells = "".join(re.findall(r"^\| (`-.*?) \|", section, re.MULTILINE))
+    return set(re.findall(r"`(--?[a-z][\w-]*)", first_cells, re.IGNORECASE))
+
+
+def test_a_shared_option_is_explained_once() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+    rows = re.findall(r"^\| (`-.*?) \|$", page, re.MULTILINE)
+    assert [row for row in set(rows) if rows.count(row) >= 3 and "--vhost" not in row] == []
+    named = set(re.findall(r"`(--?\w[\w-]*)`", "".join(ALSO.findall(page))))
+    assert named == options_in(SHARED)
