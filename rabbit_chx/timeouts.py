@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Final, Self
+from typing import Final
 
 from rabbit_chx.errors import InvalidValue
 
@@ -38,18 +38,13 @@ class Timeouts:
             if type(value) not in {int, float} or not 0 < value < math.inf:
                 raise InvalidValue(f"{field.name} timeout", value, "a number of seconds greater than 0")
 
-    def honoured_by(self, client: str, *names: str) -> Self:
-        """Return the timeouts.
-
-        Raises:
-            InvalidValue: a field differs from its default, and the client knows only the named fields.
-        """
+    def honoured_by(self, client: str, *names: str) -> None:
+        """Raise InvalidValue if a field differs from its default, and the client knows only the named fields."""
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name not in names and value != field.default:
                 expected = f"none, because {client} only has {', '.join(names)}"
                 raise InvalidValue(f"{field.name} timeout", value, expected)
-        return self
 
 
 DEFAULTS = Timeouts()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx.limits import check_seconds
 
 if TYPE_CHECKING:
     from rabbit_chx.message import Message
@@ -35,10 +34,8 @@ class RetryAfter(Exception):
     """
 
     def __init__(self, seconds: float) -> None:
-        if type(seconds) not in {int, float} or not 0 <= seconds < math.inf:
-            raise InvalidValue("seconds", seconds, "seconds, at least 0")
         super().__init__(seconds)
-        self.seconds: float = seconds
+        self.seconds: float = check_seconds("seconds", seconds)
 
     def __str__(self) -> str:
         return f"the handler asked for another attempt after {self.seconds:g} s"

@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from rabbit_chx.broker.amqp import connect
-from rabbit_chx.broker.credentials import Credentials, check_credentials
+from rabbit_chx.broker.client import checked_urls
+from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.management import Management
 from rabbit_chx.consuming.logs import warn
 from rabbit_chx.consuming.member.group_status import GroupStatus, status_of
@@ -70,9 +71,11 @@ class Options(Runs[Member]):
         )
         if key is not None and not (order == "key" and callable(key)):
             raise InvalidValue("key", key, "a function with order='key', and None otherwise")
-        brokers = BrokerUrl.several(url)
-        for broker in brokers:
-            check_credentials(credentials, broker)
+        brokers = checked_urls(
+            *("a group", url, timeouts, heartbeat, credentials, tls, connection_name),
+            # A member keeps trying to connect until it is stopped.
+            honoured=["close"],
+        )
 
         def api(broker: BrokerUrl) -> Management:
             if isinstance(management, Management):

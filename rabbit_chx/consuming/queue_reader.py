@@ -20,6 +20,7 @@ from pika.exceptions import AMQPError, ChannelClosedByBroker
 from rabbit_chx.broker.amqp import connect, expecting_refusals, server_version
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.applying.protocol import Lost, Refused
+from rabbit_chx.broker.client import checked_urls
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.broker.guards import Guard
@@ -32,9 +33,9 @@ from rabbit_chx.consuming.member.channels import close_in_one_step, is_stream
 from rabbit_chx.consuming.member.reporter import Reporter
 from rabbit_chx.consuming.messages import Delivery, from_raw
 from rabbit_chx.consuming.queues.queues import check_readable, is_a_stream, is_missing, no_such_queue
-from rabbit_chx.consuming.retries import check_integer
 from rabbit_chx.consuming.settings import MOST_PREFETCH
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
+from rabbit_chx.limits import check_integer
 from rabbit_chx.message import Message
 from rabbit_chx.names import check_name
 from rabbit_chx.releases import Release
@@ -95,9 +96,12 @@ class QueueReader:
         tls: ssl.SSLContext | None = None,
         connection_name: str = "rabbit-chx queue reader",
     ) -> None:
-        check_integer("prefetch", prefetch, MOST_PREFETCH)
-        self._timeouts = timeouts.honoured_by("QueueReader", "connect", "reconnect")
-        urls = BrokerUrl.several(url)
+        check_integer("prefetch", prefetch, 1, MOST_PREFETCH)
+        urls = checked_urls(
+            *("QueueReader", url, timeouts, heartbeat, credentials, tls, connection_name),
+            honoured=["connect", "reconnect"],
+        )
+        self._timeouts = timeouts
         opening = partial(
             connect, urls, timeout=timeouts.connect, heartbeat=heartbeat, credentials=credentials, tls=tls
         )

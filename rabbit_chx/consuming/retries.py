@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from inspect import iscoroutinefunction, isgeneratorfunction
 from typing import Any, ClassVar, Final
 
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.limits import check_integer, check_seconds
 from rabbit_chx.names import check_name
 from rabbit_chx.timeouts import Timeouts
 
@@ -30,11 +30,9 @@ class Retries:
     heartbeat: int
 
     def __post_init__(self) -> None:
-        for name, most in (("concurrency", 10_000), ("attempts", 1_000_000), ("heartbeat", 65_535)):
-            check_integer(name, getattr(self, name), most)
+        check_integer("concurrency", self.concurrency, 1, 10_000)
+        check_integer("attempts", self.attempts, 1, 1_000_000)
         check_seconds("backoff", self.backoff)
-        # A member keeps trying to connect until it is stopped.
-        self.timeouts.honoured_by("a group", "close")
         if self.on_failure not in self.ON_FAILURE:
             raise InvalidValue("on_failure", self.on_failure, " or ".join(map(repr, self.ON_FAILURE)))
         if (self.on_failure == "park") != (self.parking_queue is not None):
@@ -67,15 +65,3 @@ def check_handler(handler: object, *, coroutine: bool, group: str = "Group") -> 
     if isgeneratorfunction(handler):
         raise InvalidValue("handler", "a generator function", "a function", "A generator would never run")
     return handler
-
-
-def check_integer(name: str, got: object, most: int) -> None:
-    """Raise if a setting is not an integer from 1 to ``most``."""
-    if not isinstance(got, int) or isinstance(got, bool) or not 1 <= got <= most:
-        raise InvalidValue(name, got, f"an integer from 1 to {most}")
-
-
-def check_seconds(name: str, got: object) -> None:
-    """Raise if a setting is not a number of seconds."""
-    if not isinstance(got, (int, float)) or isinstance(got, bool) or not 0 <= got < math.inf:
-        raise InvalidValue(name, got, "seconds, at least 0")

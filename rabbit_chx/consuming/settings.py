@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
-from rabbit_chx.consuming.retries import Retries, check_integer, check_seconds
+from rabbit_chx.consuming.retries import Retries
 from rabbit_chx.consuming.seats import check_group_name
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.limits import check_integer, check_seconds
 from rabbit_chx.names import check_name
 from rabbit_chx.releases import Release
 
@@ -33,7 +34,7 @@ class Settings(Retries):
     def __post_init__(self) -> None:
         check_name("exchange", self.exchange)
         check_group_name(self.name)
-        check_integer("prefetch", self.prefetch, MOST_PREFETCH)
+        check_integer("prefetch", self.prefetch, 1, MOST_PREFETCH)
         Retries.__post_init__(self)
         if self.consumer_timeout is not None:
             check_seconds("consumer_timeout", self.consumer_timeout)

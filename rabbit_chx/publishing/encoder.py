@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from rabbit_chx.hashing import shortstr
+from rabbit_chx.limits import check_integer
 from rabbit_chx.message_fields import Headers
 from rabbit_chx.publishing.batch_columns import (
     body_column,
@@ -40,6 +41,8 @@ class Encoder:
         self._properties = dict(properties or {})
         self._plain, self._plain_fits = self._encode({}, None), True
         self._max_message = max_message_bytes
+        if max_message_bytes is not None:
+            check_integer("max_message_bytes", max_message_bytes, 1, 2**63 - 1)
         self._context: Callable[[], dict[str, str]] | None = context_headers()
 
     @property

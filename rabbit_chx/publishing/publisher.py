@@ -20,10 +20,12 @@ from functools import partial
 from typing import Any, Final, Self, Unpack
 
 from rabbit_chx.broker.amqp import parameters_of
-from rabbit_chx.broker.credentials import Credentials, check_credentials
+from rabbit_chx.broker.client import checked_urls
+from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.tls import warn_if_unchecked
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
+from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
+from rabbit_chx.limits import check_integer
 from rabbit_chx.message_fields import Headers, Properties, PropertyColumns
 from rabbit_chx.publishing.attempts import Address
 from rabbit_chx.publishing.bulk import Bulk
@@ -73,12 +75,15 @@ class Publisher:
         tls: ssl.SSLContext | None = None,
         connection_name: str = "rabbit-chx publisher",
     ) -> None:
-        urls = _urls(url, credentials, tls)
+        urls = checked_urls("Publisher", url, timeouts, heartbeat, credentials, tls, connection_name)
+        for one in (each for each in urls if each.tls):
+            warn_if_unchecked(tls, str(one))
+        check_integer("max_in_flight", max_in_flight, 1, 2**32 - 1)
         self._where = ", ".join(map(str, urls))
         parameters = partial(
             parameters_of,
             name=connection_name,
-            heartbeat=_positive("heartbeat", heartbeat, most=65_535),
+            heartbeat=heartbeat,
             blocked_timeout=timeouts.blocked,
             credentials=credentials,
             tls=tls,
@@ -88,10 +93,8 @@ class Publisher:
             Pipeline,
             [Address(str(one), partial(parameters, one)) for one in urls],
             timeouts,
-            Encoder(
-                exchange, properties, max_message_bytes and _positive("max_message_bytes", max_message_bytes)
-            ),
-            max_in_flight=_positive("max_in_flight", max_in_flight),
+            Encoder(exchange, properties, max_message_bytes),
+            max_in_flight=max_in_flight,
             # As far as they are known before the first message.
             needs=Needs(write={("exchange", exchange)} if exchange else set()),
         )
@@ -265,21 +268,3 @@ class Publisher:
     def max_property_bytes(self) -> int:
         """How long the properties of a message may be, headers included."""
         return self.pipeline.encoder.max_property_bytes
-
-
-def _urls(url: Any, credentials: Credentials | None, tls: ssl.SSLContext | None) -> tuple[BrokerUrl, ...]:
-    """Return the parsed URLs, after a check of the credentials and the TLS context for each."""
-    parsed = BrokerUrl.several(url)
-    for one in parsed:
-        check_credentials(credentials, one)
-        if one.tls:
-            warn_if_unchecked(tls, str(one))
-    return parsed
-
-
-def _positive(what: str, value: int, *, most: int | None = None) -> int:
-    if type(value) is not int or value < 1 or (most is not None and value > most):
-        raise InvalidValue(
-            what, value, f"an integer from 1 to {most}" if most else "an integer greater than 0"
-        )
-    return value

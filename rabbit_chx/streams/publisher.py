@@ -20,9 +20,11 @@ from functools import partial
 from itertools import count, islice, pairwise
 from typing import Final, Self, Unpack
 
+from rabbit_chx.broker.client import checked_urls
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.message_fields import Headers, Properties, PropertyColumns
+from rabbit_chx.names import check_name
 from rabbit_chx.publishing.batch_columns import column
 from rabbit_chx.publishing.messages import Totals
 from rabbit_chx.streams.link import Link
@@ -77,13 +79,18 @@ class StreamPublisher:
             timeouts: ``connect`` for opening a connection, and for an answer; ``reconnect`` until a lost connection is replaced;
                 ``confirm`` while the broker receives or confirms nothing; ``close`` for the confirms that are missing at the end.
         """
-        _check_one(stream, super_stream, exchange)
+        _check_one(stream=stream, super_stream=super_stream, exchange=exchange)
+        urls = checked_urls(
+            *("StreamPublisher", url, timeouts, heartbeat, credentials, tls, connection_name),
+            honoured=["connect", "reconnect", "confirm", "close"],
+            streams=True,
+        )
         self.stream = stream
         self.name = name
-        self._timeouts = timeouts.honoured_by("StreamPublisher", "connect", "reconnect", "confirm", "close")
+        self._timeouts = timeouts
         self._connect = partial(
             connect,
-            url,
+            urls,
             credentials=credentials,
             tls=tls,
             connection_name=connection_name,
@@ -326,8 +333,10 @@ class StreamPublisher:
             outlet.settle()
 
 
-def _check_one(*given: str | None) -> None:
-    named = [each for each in given if each is not None]
+def _check_one(**given: str | None) -> None:
+    named = {what: name for what, name in given.items() if name is not None}
+    for what, name in named.items():
+        check_name(what.replace("_", " "), name)
     if len(named) != 1:
         raise InvalidValue(
             "target of StreamPublisher",

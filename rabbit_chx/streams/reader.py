@@ -19,9 +19,12 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
+from rabbit_chx.broker.client import checked_urls
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.errors import InvalidValue, MissingDependency, RabbitChxError, StreamUnavailable
+from rabbit_chx.limits import check_integer
 from rabbit_chx.message import StreamMessage
+from rabbit_chx.names import check_name
 from rabbit_chx.streams.ends import Bounds, bounds, first_chunk, offset_at
 from rabbit_chx.streams.link import Link
 from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
@@ -30,7 +33,7 @@ from rabbit_chx.streams.messages.moments import milliseconds
 from rabbit_chx.streams.messages.stored import messages_of
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.opening import connect
-from rabbit_chx.streams.protocol.requests import OffsetSpec
+from rabbit_chx.streams.protocol.requests import MAX_CREDIT, OffsetSpec
 from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT_OF_CALLER, Timeouts
 from rabbit_chx.urls import BrokerUrl
 
@@ -89,19 +92,24 @@ class StreamReader:
             timeouts: ``connect`` for opening a connection, for an answer, and for the next chunk of a range; ``reconnect`` until
                 a lost connection is replaced by one that delivers a chunk.
         """
-        if not 2 <= credit <= 0xFFFF:
-            raise InvalidValue("credit", credit, "an integer from 2 to 65535")
-        if max_batch_bytes is not None and not 1 <= max_batch_bytes < 1 << 32:
-            raise InvalidValue("max_batch_bytes", max_batch_bytes, "an integer from 1 to 4294967295")
-        self.stream = stream
+        check_integer("credit", credit, 2, MAX_CREDIT)
+        check_integer("max_items", max_items, 1, 2**32 - 1)
+        if max_batch_bytes is not None:
+            check_integer("max_batch_bytes", max_batch_bytes, 1, 2**32 - 1)
+        urls = checked_urls(
+            *("StreamReader", url, timeouts, heartbeat, credentials, tls, connection_name),
+            honoured=["connect", "reconnect"],
+            streams=True,
+        )
+        self.stream = check_name("stream", stream)
         self.columns = columns
         self._credit = credit
         self._max_items = max_items
         self._max_batch_bytes = max_batch_bytes
-        self._timeouts = timeouts.honoured_by("StreamReader", "connect", "reconnect")
+        self._timeouts = timeouts
         opening = partial(
             connect,
-            url,
+            urls,
             stream=stream,
             leader=leader,
             follow_advertised=follow_advertised,

@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 from rabbit_chx.broker import amqp
-from rabbit_chx.broker.credentials import Credentials, check_credentials
+from rabbit_chx.broker.client import checked_urls
+from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.consuming.member.runs import Runs
 from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.errors import InvalidValue
@@ -74,9 +75,12 @@ class StreamOptions(Runs[StreamMember]):
             timeouts=timeouts,
             heartbeat=heartbeat,
         )
-        brokers = BrokerUrl.several(url, streams=True)
-        for broker in brokers:
-            check_credentials(credentials, broker)
+        brokers = checked_urls(
+            *("a group", url, timeouts, heartbeat, credentials, tls, connection_name),
+            # A member keeps trying to connect until it is stopped.
+            honoured=["close"],
+            streams=True,
+        )
         opening = partial(
             connect,
             brokers,

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, TypeAlias
 
-from rabbit_chx.consuming.retries import Retries, check_integer, check_seconds
+from rabbit_chx.consuming.retries import Retries
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.limits import check_integer, check_seconds
 from rabbit_chx.names import check_name
 from rabbit_chx.releases import Release
-from rabbit_chx.streams.protocol.requests import MAX_NAME
+from rabbit_chx.streams.protocol.requests import MAX_CREDIT, MAX_NAME
 
 Position: TypeAlias = Literal["first", "last", "next"] | datetime | int
 """Where a group starts: at the first or the last chunk, after the last one, at a time, or at an offset."""
@@ -44,10 +45,9 @@ class StreamSettings(Retries):
             check_name("stream", self.stream)
         if self.exchange is not None:
             check_name("exchange", self.exchange)
-        check_integer("store_every", self.store_every, 1_000_000_000)
+        check_integer("store_every", self.store_every, 1, 1_000_000_000)
         check_seconds("store_seconds", self.store_seconds)
-        if not isinstance(self.credit, int) or not 2 <= self.credit <= 0xFFFF:
-            raise InvalidValue("credit", self.credit, "an integer from 2 to 65535")
+        check_integer("credit", self.credit, 2, MAX_CREDIT)
         for name in ("on_assigned", "on_revoked"):
             if (got := getattr(self, name)) is not None and not callable(got):
                 raise InvalidValue(name, got, "a function that takes the name of a stream, or None")
