@@ -139,13 +139,15 @@ matrix: $(patsubst %,.venv/pyspark-%/.ready,4.0-pandas 4.1 4.2) ## the Spark con
 bench: .venv/.test ## run the benchmarks, which print ratios
 	@for program in benchmarks/*.py; do $(BIN)/python "$$program" || exit; done
 
-site: .venv/docs/.ready ## build the documentation in build/site; a broken link is an error
+site: .venv/docs/.ready .venv/.test ## build the documentation in build/site; a broken link is an error
 	@rm -rf build/site build/doctrees
-	@.venv/docs/bin/python -m sphinx --quiet --fail-on-warning --doctree-dir build/doctrees --conf-dir docs . build/site
+	@PYTHONPATH=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+	  .venv/docs/bin/python -m sphinx --quiet --fail-on-warning --doctree-dir build/doctrees --conf-dir docs . build/site
 
 reference: .venv/.test ## write the pages and tables of docs/ that come from code
 	@$(BIN)/python scripts/reference.py
 	@$(BIN)/python scripts/tables.py
+	@$(BIN)/python scripts/python_pages.py
 
 constraints: ## pin the newest versions and the hashes of their files
 	$(call bootstrap,constraints)

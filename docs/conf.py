@@ -6,15 +6,25 @@ The sidebar has the order of docs/README.md.
 
 from __future__ import annotations
 
+import builtins
 import re
 import shutil
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.errors import ExtensionError
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+
+import python_pages  # noqa: E402 # of scripts
+
 PROJECT_PAGES = [
     "examples/README",
     "examples/ci/README",
@@ -28,12 +38,19 @@ PROJECT_PAGES = [
 
 project = "rabbit-chx"
 root_doc = "README"
-include_patterns = ["README.md", "docs/*.md", *(f"{page}.md" for page in PROJECT_PAGES)]
+include_patterns = ["README.md", "docs/*.md", "docs/python/*.md", *(f"{page}.md" for page in PROJECT_PAGES)]
 exclude_patterns = [".*", "build", "dist"]  # not even looked into
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 6  # as a repository names them
 smartquotes = False
+default_role = "py:obj"
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_typehints_format = "short"
+maximum_signature_line_length = 100
+add_module_names = False
+suppress_warnings = ["ref.python"]  # a name that several classes have gets no link
 
 html_theme = "furo"
 html_title = project
@@ -57,20 +74,49 @@ def sidebar(index: str) -> str:
 
 
 def add_sidebar(_: Sphinx, page: str, source: list[str]) -> None:
-    """Add it to the first page, as it is read."""
+    """Add it to the first page, as it is read; a page about a package is made of its docstrings."""
     if page == root_doc:
         source[0] += sidebar((ROOT / "docs/README.md").read_text())
+    if page == "docs/python":
+        packages = "\n".join(f"python/{package}" for package in python_pages.PACKAGES)
+        source[0] += f"\n\n```{{toctree}}\n:hidden:\n\n{packages}\n```"
+    if page.startswith("docs/python/"):
+        source[0] = python_pages.directives(page.removeprefix("docs/python/"))
+
+
+def mark_code(_: Sphinx, _kind: str, _name: str, _value: Any, _options: Any, lines: list[str]) -> None:
+    """Mark the indented blocks of a docstring as code."""
+    for index in range(len(lines) - 1, 0, -1):
+        starts = not lines[index - 1] and lines[index].startswith("    ")
+        before = next((line for line in reversed(lines[:index]) if line), "")
+        if starts and before and not before.startswith((" ", ">>>")):
+            lines[index:index] = ["::", ""]
+
+
+def unlink_builtins(_: Sphinx, tree: nodes.document) -> None:
+    """Types such as ``bytes`` lead nowhere, although classes have attributes of that name."""
+    for link in list(tree.findall(addnodes.pending_xref)):
+        if link.get("refdomain") == "py" and hasattr(builtins, link["reftarget"]):
+            link.replace_self(link.children)
 
 
 def finish(app: Sphinx, error: Exception | None) -> None:
     """Bring along what the HTML in the pages names, and let a visitor begin with the first page."""
     if error:
         return
+    found = app.env.get_domain("py").objects
+    names = [
+        f"{package}.{name}" for package in python_pages.PACKAGES for name in python_pages.own_names(package)
+    ]
+    if missing := [name for name in names if name not in found]:
+        raise ExtensionError(f"no page describes {', '.join(missing)}")
     shutil.copytree(ROOT / "docs/pictures", app.outdir / "docs/pictures", dirs_exist_ok=True)
     shutil.copyfile(app.outdir / f"{root_doc}.html", app.outdir / "index.html")
 
 
 def setup(app: Sphinx) -> None:
-    """Connect both."""
+    """Connect them."""
     app.connect("source-read", add_sidebar)
+    app.connect("autodoc-process-docstring", mark_code, priority=400)  # before napoleon
+    app.connect("doctree-read", unlink_builtins)
     app.connect("build-finished", finish)

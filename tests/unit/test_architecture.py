@@ -1,4 +1,4 @@
-"""Which package imports which, what may be loaded at start, and how long files and functions are.
+"""Which package imports which, what may be loaded at start, how long files and functions are, and where public names are described.
 
 Imports count wherever they are written: at the top of a file, in a function, or for type checkers only. Only the rules
 about start-up time look at where.
@@ -7,12 +7,14 @@ about start-up time look at where.
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import python_pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -313,3 +315,21 @@ def test_functions_are_short_or_listed_with_a_reason() -> None:
 def test_straight_code_may_be_longer_than_code_with_blocks(first: str, lines: int, long: bool) -> None:
     (function,) = functions(ast.parse("\n    ".join(["def f(x):", first, *["x = 1"] * (lines - 1)])))
     assert is_long(function) == long
+
+
+def test_every_public_name_is_on_its_page_with_its_signature() -> None:
+    assert set(python_pages.PACKAGES) == PUBLIC | {"rabbit_chx.errors", "spark_connector"}
+    for package in python_pages.PACKAGES:
+        page = (ROOT / "docs" / "python" / f"{package}.md").read_text()
+        assert page == python_pages.page(package), f"{package}: the page is out of date: run `make reference`"
+        elsewhere = [name for name, _ in re.findall(r"\[(\w+)\]\(([\w.]+)\.md#", page)]
+        headings = re.findall(r"^## (\w+)$", page, re.MULTILINE)
+        for name, where in re.findall(r"\[(\w+)\]\(([\w.]+)\.md#", page):
+            assert name in python_pages.own_names(where)
+        assert sorted([*elsewhere, *headings]) == sorted(python_pages.exported(package))
+
+
+def test_the_page_of_a_group_has_its_defaults() -> None:
+    page = (ROOT / "docs" / "python" / "rabbit_chx.consuming.md").read_text()
+    for text in ("prefetch: int = 50,", "on_failure: OnFailure = 'stop',", "* `backoff`: seconds before"):
+        assert text in page
