@@ -36,7 +36,7 @@ GROUPS: Final = {
     },
     "Change under load": {
         "scale": "Change the number of queues under load, without breaking the order of any key.",
-        "rebalance": "Find the fewest slots to move for an even load.",
+        "rebalance": "Move the fewest slots for an even load, without breaking the order of any key.",
     },
     "Run": {
         "publish": "Publish the rows of a file, with confirms.",

@@ -1,4 +1,4 @@
-"""Carry out plans while members of a group consume, for ``scale`` and ``rebalance --apply``."""
+"""Carry out plans while members of a group consume, for ``scale`` and ``rebalance``."""
 
 from __future__ import annotations
 

@@ -47,6 +47,14 @@ def agreed(*plans: Plan) -> bool:
     return click.confirm(f"Apply {counted(steps, 'step')}?{warning}", err=True)
 
 
+def confirmed(question: str, *, yes: bool) -> bool:
+    """Ask, unless --yes has answered; after a no, say that nothing was changed."""
+    agreed = yes or click.confirm(question, err=True)
+    if not agreed:
+        echo("Nothing was changed.", err=True)
+    return agreed
+
+
 def print_findings(findings: Iterable[Finding]) -> None:
     """Print the findings of lint on standard error."""
     for severity, found in groupby(findings, key=lambda finding: finding.severity):

@@ -41,20 +41,21 @@ from rabbit_chx.topology.planning.what_if import assume_applied, what_if
 _of_changes = partial(option, group="Changes")
 _of_what_if = partial(option, group="What if")
 
+max_moved_option = partial(
+    option,
+    "--max-moved",
+    type=click.FloatRange(0, 100),
+    show_default=True,
+    metavar="PERCENT",
+    help="Refuse to unbind queues if that moves a larger share of an exchange's keys at any moment.",
+)
 plan_options = bundle(
     _of_changes(
         "--strategy",
         metavar="STRATEGY",
         help="How to change rings: append, in place, remove-last, swap, blue/green or slots. Default: the cheapest that ends in the order of the file.",
     ),
-    _of_changes(
-        "--max-moved",
-        type=click.FloatRange(0, 100),
-        default=50.0,
-        show_default=True,
-        metavar="PERCENT",
-        help="Refuse to unbind queues if that moves a larger share of an exchange's keys at any moment.",
-    ),
+    max_moved_option(group="Changes", default=50.0),
     _of_changes("--prune", is_flag=True, help="Also remove what the file does not name."),
     _of_changes(
         "--force", is_flag=True, help="Ignore --max-moved, and delete streams and queues that hold messages."

@@ -1,4 +1,4 @@
-"""``rabbit-chx rebalance``: measure the load of each slot, and find the fewest slots to move."""
+"""``rabbit-chx rebalance``: measure the load of each slot, and move the fewest slots for an even load."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from rabbit_chx.cli.broker_access import BrokerAccess, topology_options
 from rabbit_chx.cli.carry_out import carry_out_plans, print_unfinished
-from rabbit_chx.cli.changes import agreed, check_can_ask, print_plan, warn_of_cluster
+from rabbit_chx.cli.changes import agreed, check_can_ask, confirmed, print_plan, warn_of_cluster
 from rabbit_chx.cli.options import check_names, exchange_option, keys_option, output_option, raw_option
 from rabbit_chx.cli.output import echo, notice
 from rabbit_chx.cli.plan import parse_new_weight
@@ -33,14 +33,14 @@ from rabbit_chx.topology.slot_counts import SlotCounts
 @verb(
     examples=[
         "rabbit-chx rebalance topology.yaml -x tenants \\\n    --node 'docker exec NAME rabbitmqctl eval'",
-        "rabbit-chx rebalance topology.yaml -x tenants --sample 60 --target 1.1",
-        "cut -f1 orders.tsv | rabbit-chx rebalance topology.yaml -x tenants --keys -",
+        "rabbit-chx rebalance topology.yaml -x tenants --sample 60 --target 1.1 --yes",
+        "cut -f1 orders.tsv | rabbit-chx rebalance topology.yaml -x tenants \\\n    --keys - --dry-run",
     ],
     exit_codes={
-        Exit.FINE: "no moves needed, or with --apply: moved",
-        Exit.FAILED: "refused, declined or failed",
-        Exit.DIFFERENT: "moves proposed",
-        Exit.PARTLY: "with --apply: stopped after some steps; run the same command again to continue",
+        Exit.FINE: "no moves needed, or all are done",
+        Exit.FAILED: "refused, declined or failed; nothing was changed",
+        Exit.DIFFERENT: "with --dry-run: moves proposed, or a change is unfinished",
+        Exit.PARTLY: "a change is unfinished, this one or an earlier one: the same command continues it",
     },
 )
 @topology_options
@@ -73,13 +73,8 @@ from rabbit_chx.topology.slot_counts import SlotCounts
 )
 @keys_option(help="Count these keys instead, one per line; - is stdin.")
 @raw_option
-@option(
-    "--apply",
-    "apply_it",
-    is_flag=True,
-    help="Move the slots while members of a group consume; every key keeps its order: hold, switch, drain, release.",
-)
-@option("-y", "--yes", is_flag=True, help="With --apply: do not ask for confirmation.")
+@option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@option("--dry-run", is_flag=True, help="Show the moves and change nothing.")
 @output_option
 def rebalance(
     *,
@@ -91,30 +86,38 @@ def rebalance(
     sample: float,
     keys_file: str | None,
     raw: bool,
-    apply_it: bool,
     yes: bool,
+    dry_run: bool,
     output: str,
 ) -> int:
-    """Measure the load of each slot, and show the fewest slots to move for an even load. Only --apply moves them.
+    """Measure the load of each slot, and move the fewest slots for an even load, while members of a Group consume.
 
-    The broker does not count the messages of slots, so `rebalance` traces messages for a while: the broker publishes a
+    Every key keeps its order, as with `scale`: queues that gain keys are held until those that lose keys are drained.
+    After an interruption, run the same command again to continue. The broker does not count the messages of slots, so `rebalance` traces messages for a while: the broker publishes a
     copy of each message, and the mirror computes its slot.
     """
     if live.amqp_only:
         raise click.UsageError("rebalance needs the bindings of slots, which --amqp-only cannot list")
+    hint = "--dry-run shows what would be done"
+    check_can_ask("rebalance", "--yes or --dry-run", hint, yes=yes or dry_run)
     wanted, name = _choose(topologies, exchange)
     slots = slots_behind(wanted, name)
     capacity = _capacity(slots, capacities)
-    unfinished = False
-    if apply_it:
-        check_can_ask("rebalance --apply", "--yes", "Without --apply, nothing is changed", yes=yes)
-        unfinished = print_unfinished(live, wanted)
-        if unfinished and (code := carry_out_plans(live, [Plan(wanted.vhost)], output, more=True)):
-            return code
+    unfinished = print_unfinished(live, wanted)
     observed = live.read(wanted)
     warn_of_cluster(observed)
-    if apply_it and (left := unfinished_moves(slots, observed)):
-        if code := _finish(live, wanted, name, left, observed, output):
+    if left := unfinished_moves(slots, observed):
+        notice(
+            "Note",
+            f"slots with two queues are moved first, as an interrupted change began: {', '.join(left)}",
+        )
+    if dry_run and left:
+        print_plan(plan_moves(wanted, name, left, observed), output)
+        return Exit.DIFFERENT
+    if (unfinished or left) and not dry_run:
+        if not confirmed("Finish the interrupted change?", yes=yes):
+            return Exit.PARTLY
+        if code := _finish(live, wanted, name, slots, output):
             return code
         observed = live.read(wanted)
     queue_of = queue_of_slots(slots, observed)
@@ -129,21 +132,23 @@ def rebalance(
     plans = _print_plans(found, wanted, name, observed, output)
     if any(plan.refusals for plan in plans):
         return Exit.FAILED
-    if apply_it and plans:
-        return carry_out_plans(live, plans, output) if yes or agreed(*plans) else Exit.FAILED
-    if unfinished:
-        return carry_out_plans(live, [Plan(wanted.vhost)], output)  # which also deletes its record
-    return Exit.DIFFERENT if plans else Exit.FINE
+    if dry_run:
+        return Exit.DIFFERENT if unfinished or plans else Exit.FINE
+    if plans and not (yes or agreed(*plans)):
+        echo("Nothing was changed.", err=True)
+        return Exit.PARTLY if unfinished else Exit.FAILED
+    if unfinished and not plans:
+        plans = [Plan(wanted.vhost)]  # deletes the record of the change
+    return carry_out_plans(live, plans, output)
 
 
-def _finish(
-    live: BrokerAccess, wanted: Topology, exchange: str, left: dict[str, str], observed: Observed, output: str
-) -> Exit:
-    """Finish the moves of an interrupted command, which left slots with both an old and a new queue."""
-    notice(
-        "Note", f"an interrupted change left slots with two queues, and is finished first: {', '.join(left)}"
-    )
-    return carry_out_plans(live, [plan_moves(wanted, exchange, left, observed)], output)
+def _finish(live: BrokerAccess, wanted: Topology, exchange: str, slots: Slots, output: str) -> Exit:
+    """Finish an interrupted change, which left queues held, or slots with both an old and a new queue."""
+    if code := carry_out_plans(live, [Plan(wanted.vhost)], output, more=True):
+        return code
+    observed = live.read(wanted)
+    left = unfinished_moves(slots, observed)
+    return carry_out_plans(live, [plan_moves(wanted, exchange, left, observed)] if left else [], output)
 
 
 def _choose(topologies: tuple[Topology, ...], exchange: str | None) -> tuple[Topology, str]:

@@ -136,5 +136,5 @@ def _print_file(proposal: Proposal) -> None:
     )
     echo(yaml_text({"exchanges": {proposal.slots.exchange: {"queues": queues}}}).rstrip())
     if len(set(proposal.capacity.values())) > 1:
-        given = " ".join(f"--weight {queue}={weight}" for queue, weight in proposal.capacity.items())
+        given = " ".join(f"--capacity {queue}={weight}" for queue, weight in proposal.capacity.items())
         echo(f"From then on, pass the capacities to rebalance: {given}")

@@ -10,12 +10,12 @@ import click
 
 from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, topology_options
 from rabbit_chx.cli.carry_out import carry_out_plans, print_unfinished
-from rabbit_chx.cli.changes import agreed, check_can_ask, print_plan, read_and_print
+from rabbit_chx.cli.changes import agreed, check_can_ask, confirmed, print_plan, read_and_print
 from rabbit_chx.cli.completion import queues
 from rabbit_chx.cli.file_writer import with_queues_of_broker, write_file
 from rabbit_chx.cli.options import check_names, exchange_option, output_option, the_exchange
 from rabbit_chx.cli.output import echo, notice, print_json
-from rabbit_chx.cli.plan import parse_new, planned
+from rabbit_chx.cli.plan import max_moved_option, parse_new, planned
 from rabbit_chx.cli.unfinished import print_status
 from rabbit_chx.cli.verb import Exit, bundle, option, verb
 from rabbit_chx.consuming.changes.held_queues import held_queues
@@ -102,6 +102,7 @@ _queue_options = bundle(
     metavar="SECONDS",
     help="How long members may take to drain the queues that lose keys.",
 )
+@max_moved_option(default=100.0)
 @option(
     "--status",
     is_flag=True,
@@ -129,6 +130,7 @@ def scale(
     changed: str | None,
     group: str | None,
     timeout: float,
+    max_moved: float,
     status: bool,
     abort: bool,
     write: bool,
@@ -157,7 +159,7 @@ def scale(
     if write and changed is None:
         write_file(file, with_queues_of_broker(topologies[0], live.read(topologies[0])))
         return Exit.FINE
-    run = _Run(live, output, group, timeout, yes=yes, dry_run=dry_run, verbose=verbose)
+    run = _Run(live, output, group, timeout, max_moved / 100, yes=yes, dry_run=dry_run, verbose=verbose)
     code = for_each_vhost(topologies, run.abort if abort else run.scale)
     if write and code == Exit.FINE and not dry_run:
         write_file(file, topologies[0])
@@ -174,6 +176,7 @@ class _Run:
     output: str
     group: str | None
     timeout: float
+    max_moved: float
     yes: bool
     dry_run: bool
     verbose: bool
@@ -206,7 +209,7 @@ class _Run:
             self.output,
             verbose=self.verbose,
             held=unfinished and self.dry_run,
-            max_moved=1.0,
+            max_moved=self.max_moved,
         )
         if _is_refused(wanted, made):
             return failed
@@ -247,10 +250,7 @@ class _Run:
         return self._carry_out(made, restores=record, removed=record.created)
 
     def _may(self, question: str) -> bool:
-        agreed = self.yes or click.confirm(question, err=True)
-        if not agreed:
-            echo("Nothing was changed.", err=True)
-        return agreed
+        return confirmed(question, yes=self.yes)
 
     def _carry_out(self, made: Plan, **options: Any) -> Exit:
         return carry_out_plans(

@@ -52,7 +52,7 @@ def runs(site: Site) -> list[str]:
 
 def test_sigterm_turns_the_tracer_off(site, tmp_path) -> None:
     shop = Shop(site, tmp_path)
-    options = ("--sample", 600, "--node", node_command(site.broker))
+    options = ("--dry-run", "--sample", 600, "--node", node_command(site.broker))
     with started(site, "rebalance", shop.file, *options) as running:
         wait_until(lambda: is_traced(site), "the tracer is on", 60)
         running.send_signal(signal.SIGTERM)
@@ -64,7 +64,7 @@ def test_sigterm_turns_the_tracer_off(site, tmp_path) -> None:
 
 def test_the_tracer_is_off_soon_after_rebalance_was_killed(site, tmp_path) -> None:
     shop = Shop(site, tmp_path)
-    options = ("--sample", 1, "--node", node_command(site.broker))
+    options = ("--dry-run", "--sample", 1, "--node", node_command(site.broker))
     with started(site, "rebalance", shop.file, *options) as running:
         wait_until(lambda: is_traced(site), "the tracer is on", 60)
         running.kill()
@@ -168,7 +168,7 @@ def test_sigterm_during_rebalance_reports_what_is_unfinished_which_the_same_comm
     keys = tmp_path / "keys.txt"
     hot = {key for _, key, _, queue in scene.ledger().lines if queue == "orders.0"}
     keys.write_text("\n".join(key for key in KEYS for _ in range(8 if key in hot else 1)))
-    options = ("--keys", str(keys), "--apply")
+    options = ("--keys", str(keys))
     (member,) = scene.members
     with started(scene.site, "rebalance", scene.file, *options, "--yes", "--output", "json") as running:
         check_sigterm_while_held(running, member)

@@ -1,4 +1,4 @@
-"""`scale` and `rebalance --apply` with the permissions of docs/permissions.md, and with each of them taken away.
+"""`scale` and `rebalance` with the permissions of docs/permissions.md, and with each of them taken away.
 
 A command that fails for lack of a permission may have changed something already. With the permission, it finishes the
 change when it is run again.
@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.broker,
     pytest.mark.proves(
         "Permissions",
-        "`scale` and `rebalance --apply` with exactly what docs/permissions.md names",
+        "`scale` and `rebalance` with exactly what docs/permissions.md names",
         "each fails with any one of them taken away",
     ),
 ]

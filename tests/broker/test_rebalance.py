@@ -148,7 +148,7 @@ def test_the_proposed_moves_even_out_the_load_that_was_traced(shop, site, run) -
     assert max(before.values()) * 4 > 1.5
     node = node_command(site.broker)
     with Traffic(site, keys):
-        found = run("rebalance", shop.file, "--sample", 5, "--node", node, "--output", "json")
+        found = run("rebalance", shop.file, "--sample", 5, "--node", node, "--dry-run", "--output", "json")
     assert found.code == 2, found.err
     assert "did not reach" not in found.err
     assert not is_traced(site)
@@ -176,7 +176,7 @@ def test_the_proposed_moves_even_out_the_load_that_was_traced(shop, site, run) -
 def test_a_sample_of_keys_needs_no_traffic_and_names_the_hot_key(shop, site, run, tmp_path) -> None:
     keys = [f"tenant-{number}" for number in range(400)] + ["tenant-7"] * 300
     (tmp_path / "keys.txt").write_text("\n".join(keys))
-    found = run("rebalance", shop.file, "--keys", tmp_path / "keys.txt", "--output", "json")
+    found = run("rebalance", shop.file, "--keys", tmp_path / "keys.txt", "--dry-run", "--output", "json")
     assert found.code == 2, found.err
     rows = by_type(found)
     (hot,) = rows["hot_slot"]
@@ -184,7 +184,7 @@ def test_a_sample_of_keys_needs_no_traffic_and_names_the_hot_key(shop, site, run
     assert hot["key_load"] == pytest.approx(301 / 700)
     assert not rows["rebalancing"][0]["met"]
     assert {row["queue"]: row["load"] for row in rows["queue"]} == pytest.approx(shop.share_of_queues(keys))
-    table = run("rebalance", shop.file, "--keys", tmp_path / "keys.txt")
+    table = run("rebalance", shop.file, "--keys", tmp_path / "keys.txt", "--dry-run")
     assert "no move helps" in table.out
     assert "'tenant-7'" in table.out
 
@@ -222,7 +222,7 @@ def test_applied_moves_keep_every_message_and_the_order_of_every_key(shop, site,
         found: list[Result] = []
 
         def rebalance() -> None:
-            options = ("--keys", tmp_path / "keys.txt", "--apply", "--yes", "--output", "json")
+            options = ("--keys", tmp_path / "keys.txt", "--yes", "--output", "json")
             found.append(run("rebalance", shop.file, *options))
             done.set()
 
@@ -246,20 +246,31 @@ def test_applied_moves_keep_every_message_and_the_order_of_every_key(shop, site,
 
 
 def test_an_administrator_sees_at_once_that_the_tracer_is_off(shop, run) -> None:
-    found = run("rebalance", shop.file)
+    found = run("rebalance", shop.file, "--dry-run")
     assert found.code == 1
     assert "rabbitmqctl trace_on -p" in found.err
 
 
-def test_an_unfinished_change_is_refused(shop, site, run) -> None:
+def test_the_moves_of_an_interrupted_change_come_first_and_only_after_a_yes(
+    shop, site, run, monkeypatch
+) -> None:
     slot, queue = next(iter(shop.queue_of().items()))
     other = next(each for each in EVEN if each != queue)
     with site.connection() as connection:
         connection.channel().queue_bind(other, slot, "1")
-    found = run("rebalance", shop.file)
-    assert found.code == 64
-    assert f"slot {slot!r} with" in found.err
-    assert "apply FILE" in found.err
+    before = site.management.bindings(site.vhost)
+    found = run("rebalance", shop.file, "--dry-run", "--output", "json")
+    assert found.code == 2, found.err
+    assert f"an interrupted change began: {slot}\n" in found.err
+    (step,) = by_type(found)["step"]
+    unbinds = {f"unbind queue {each!r} from exchange {slot!r} with key '1'" for each in (queue, other)}
+    assert step["do"] in unbinds  # either queue keeps the slot
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("click.confirm", lambda *_, **__: False)
+    declined = run("rebalance", shop.file)
+    assert declined.code == 3
+    assert declined.err.endswith("Nothing was changed.\n")
+    assert site.management.bindings(site.vhost) == before
 
 
 @pytest.fixture
@@ -274,18 +285,18 @@ def member(site):
 @pytest.mark.long
 def test_a_user_without_tags_measures_what_others_trace(shop, site, run, member) -> None:
     with Traffic(site, ["a", "b", "c"]):
-        found = run("rebalance", shop.file, "--sample", 1, url=member)
+        found = run("rebalance", shop.file, "--sample", 1, "--dry-run", url=member)
         assert found.code == 1
         assert "are not traced" in found.err
         site.broker.ctl("trace_on", "-p", site.vhost)
-        found = run("rebalance", shop.file, "--sample", 2, "--output", "json", url=member)
+        found = run("rebalance", shop.file, "--sample", 2, "--dry-run", "--output", "json", url=member)
         assert found.code in {0, 2}, found.err
         assert is_traced(site)  # rebalance did not turn it on, so it must not turn it off
         assert by_type(found)["rebalancing"][0]["messages"]
     # Messages published a moment ago must not count as published during the sample.
     site.broker.ctl("trace_off", "-p", site.vhost)
-    found = run("rebalance", shop.file, "--sample", 1, url=member)
+    found = run("rebalance", shop.file, "--sample", 1, "--dry-run", url=member)
     assert found.code == 1
     assert "no message was published" in found.err
     site.grant("reader", "^$", "^$", "^$")
-    assert "set_permissions" in run("rebalance", shop.file, "--sample", 1, url=member).err
+    assert "set_permissions" in run("rebalance", shop.file, "--sample", 1, "--dry-run", url=member).err

@@ -1,4 +1,4 @@
-"""`rabbit-chx scale` and `rebalance --apply` are killed (SIGKILL) under load and run again.
+"""`rabbit-chx scale` and `rebalance` are killed (SIGKILL) under load and run again.
 
 Every key keeps its order, and nothing is left behind.
 """
@@ -111,7 +111,7 @@ def test_rebalance_killed_after_each_action_finishes_when_run_again(scene, tmp_p
     killed = 0
     for number in range(1, 13):
         keys.write_text("\n".join(key for key in KEYS for _ in range(random.choice((1, 1, 8)))))
-        options = ("--keys", str(keys), "--apply")
+        options = ("--keys", str(keys))
         code, _, errors = scale(scene, *options, verb="rebalance", kill_after=number)
         if code == KILLED:
             killed += 1

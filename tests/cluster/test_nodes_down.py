@@ -96,7 +96,7 @@ def _check_refusals(cluster, run, file) -> None:
         (("apply", file, "--yes"), 1),
         (("plan", file), 1),
         (("scale", file, "-x", "orders", "--to", "4", "--yes"), 1),
-        (("rebalance", file, "-x", "tenants", "--capacity", "a=3", "--keys", keys, "--apply", "--yes"), 1),
+        (("rebalance", file, "-x", "tenants", "--capacity", "a=3", "--keys", keys, "--yes"), 1),
         (("check", file), 2),
         (("doctor",), 1),
     ):

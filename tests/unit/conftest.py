@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from io import BytesIO, TextIOWrapper
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -42,6 +42,18 @@ def run(capsys, monkeypatch) -> Runner:
     for name in ("AMQP_URL", "RABBITMQ_URL", "RABBITMQ_MANAGEMENT_URL", "RABBIT_CHX_NODE"):
         monkeypatch.delenv(name, raising=False)
     return Runner(capsys, monkeypatch)
+
+
+@pytest.fixture
+def answer(monkeypatch):
+    """Somebody at a terminal who says this."""
+
+    def answer(text: str) -> None:
+        stdin = StringIO(text)
+        stdin.isatty = lambda: True
+        monkeypatch.setattr(sys, "stdin", stdin)
+
+    return answer
 
 
 @pytest.fixture

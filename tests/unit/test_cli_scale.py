@@ -83,6 +83,14 @@ def test_a_change_of_streams_is_refused(run, write, monkeypatch) -> None:
     assert "as `rabbit-chx scale` does" not in found.out
 
 
+def test_scale_unbinds_no_queue_whose_keys_exceed_max_moved(file, run) -> None:
+    change = ("-x", "ring", "--to", "3", "--dry-run")
+    found = run("scale", file, *change, "--max-moved", "20")
+    assert found.code == 1
+    assert "which exceeds the limit of 20%" in found.err
+    assert run("scale", file, *change).code == 2
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
@@ -100,18 +108,37 @@ def test_wrong_usage_is_explained(file, run, options, complaint) -> None:
     assert complaint in found.err
 
 
-@pytest.mark.parametrize("options", [(), ("--apply", "--yes")])
-def test_rebalance_needs_the_management_api(file, run, options) -> None:
-    found = run("rebalance", file, "--amqp-only", *options)
+@pytest.mark.parametrize("option", ["--dry-run", "--yes"])
+def test_rebalance_needs_the_management_api(file, run, option) -> None:
+    found = run("rebalance", file, "--amqp-only", option)
     assert found.code == 64
     assert "--amqp-only cannot list" in found.err
 
 
-def test_rebalance_prints_the_name_of_an_exchange_as_a_file_has_it(run, write, monkeypatch, tmp_path) -> None:
+@pytest.fixture
+def keys(tmp_path):
+    """A sample in which one slot has much more load than the others."""
+    path = tmp_path / "keys"
+    path.write_text("\n".join(["hot"] * 100 + [f"key-{number}" for number in range(200)]))
+    return path
+
+
+def test_rebalance_asks_before_it_moves_anything(file, run, keys, answer, monkeypatch) -> None:
+    monkeypatch.setattr("rabbit_chx.cli.rebalance.carry_out_plans", lambda *_, **__: pytest.fail("moved"))
+    assert "--yes or --dry-run" in run.refused("rebalance", file, "-x", "slots", "--keys", keys)
+    answer("n\n")
+    found = run("rebalance", file, "-x", "slots", "--keys", keys)
+    assert found.code == 1
+    assert "steps? Steps that unbind or delete something:" in found.err
+    assert found.err.endswith("Nothing was changed.\n")
+    assert run("rebalance", file, "-x", "slots", "--keys", keys, "--dry-run").out == found.out
+
+
+def test_rebalance_prints_the_name_of_an_exchange_as_a_file_has_it(run, write, monkeypatch, keys) -> None:
     path = write(SCALED.replace("  slots: {", '  "slots{a}": {', 1))
     monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(load(path)))
-    (tmp_path / "keys").write_text("\n".join(["hot"] * 100 + [f"key-{number}" for number in range(200)]))
-    found = run("rebalance", path, "--keys", tmp_path / "keys")
+    monkeypatch.setattr(BrokerAccess, "management", lambda _self: NoQueues())
+    found = run("rebalance", path, "--keys", keys, "--dry-run")
     assert found.code == 2
     assert '"slots{a}": {queues: {' in found.out
 
@@ -145,7 +172,7 @@ def test_a_file_with_queues_that_scale_removed_is_older_than_the_broker(
     for verb in (("plan", file), ("apply", file, "--dry-run")):
         assert f"only the file has {gone}" in run(*verb).err
     (tmp_path / "keys").write_text("a\nb\n")
-    found = run("rebalance", file, "-x", "slots", "--keys", tmp_path / "keys")
+    found = run("rebalance", file, "-x", "slots", "--keys", tmp_path / "keys", "--dry-run")
     assert (found.code, found.out) == (64, "")
     assert "no slot with queue 's.2'" in found.err
     assert "The file may be older than the broker: `rabbit-chx scale FILE --write`" in found.err

@@ -24,7 +24,7 @@ BROKER = {
     "apply": ["FILE", "--yes"],
     "scale": ["FILE", "--yes"],
     "check": ["FILE"],
-    "rebalance": ["SLOTS"],
+    "rebalance": ["SLOTS", "--dry-run"],
     "export": [],
     "watch": ["-x", "orders"],
     "group": ["workers"],

@@ -20,18 +20,6 @@ from tests.verbs import ORDERS, SLOTS, Result
 APPLY = "rabbit_chx.cli.apply.apply_steps"
 
 
-@pytest.fixture
-def answer(monkeypatch):
-    """Somebody at a terminal who says this."""
-
-    def answer(text: str) -> None:
-        stdin = io.StringIO(text)
-        stdin.isatty = lambda: True
-        monkeypatch.setattr(sys, "stdin", stdin)
-
-    return answer
-
-
 # ---- files
 
 

@@ -114,7 +114,7 @@ def _unfinished(slots: Slots, got: str, *, older: bool = False) -> InvalidValue:
         "The file may be older than the broker: `rabbit-chx scale FILE --write` writes the broker's queues into it, and "
         "`rabbit-chx apply FILE` would restore the queues of the file"
         if older
-        else "While members of a group consume, `rabbit-chx rebalance FILE --apply` finishes an interrupted move; without "
+        else "While members of a group consume, `rabbit-chx rebalance FILE` finishes an interrupted move; without "
         "members, `rabbit-chx apply FILE` finishes any change",
     )
 
