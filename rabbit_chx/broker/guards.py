@@ -32,6 +32,10 @@ class Guard:
         """Let the calling process and thread use the client from now on."""
         self._process, self._thread = os.getpid(), threading.get_ident()
 
+    def closed(self) -> None:
+        """Note that the client is closed: any process and thread may open it."""
+        self._process = self._thread = None
+
     @property
     def inherited(self) -> bool:
         """Whether another process opened the client: its sockets, threads and locks must not be touched, not even to close them."""
@@ -56,4 +60,16 @@ class Guard:
                 "a call in a second thread",
                 "calls in the thread that opened it",
                 f"Open a {self._client} in each thread",
+            )
+
+    def check_open(self) -> None:
+        """Check that the caller may use the client, and that it is open.
+
+        Raises:
+            InvalidValue: as for `check`, or it is not open.
+        """
+        self.check()
+        if self._process is None:
+            raise InvalidValue(
+                f"use of {self._client}", "a call while it is not open", f"{self._again}, or a `with` block"
             )

@@ -139,18 +139,22 @@ class QueueReader:
 
     # ---- in the caller's thread
 
-    def open(self) -> Self:
-        """Begin to receive, also again after `close` or in a forked child; the next `take` raises any error."""
+    def open(self) -> None:
+        """Begin to receive, also again after `close` or in a forked child; the next `take` raises any error.
+
+        An open reader stays as it is.
+        """
         if self._thread.ident is not None:
             if self._thread.is_alive() and not self._guard.inherited:
-                raise RabbitChxError("the reader is open")
+                self._guard.check()
+                return
             self._begin()
         self._guard.opened()
         self._thread.start()
-        return self
 
     def __enter__(self) -> Self:
-        return self.open()
+        self.open()
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -171,7 +175,7 @@ class QueueReader:
             InvalidValue: the queue is missing, is exclusive, or is a stream.
             BrokerUnavailable: the user lacks a permission, or the connection was lost and reconnecting failed.
         """
-        self._guard.check()
+        self._guard.check_open()
         began = monotonic()
         end = began + wait
         with self._changed:
@@ -204,7 +208,7 @@ class QueueReader:
 
     def acknowledge(self, batch: Batch) -> None:
         """Acknowledge a batch and all earlier ones; does nothing if the connection was lost since `take`."""
-        self._guard.check()
+        self._guard.check_open()
         if batch.messages:
             last = batch.messages[-1]
             assert isinstance(last, Delivery)
@@ -215,7 +219,7 @@ class QueueReader:
 
     def waiting(self) -> int | None:
         """How many messages in the queue are not delivered yet; None while there is no connection."""
-        self._guard.check()
+        self._guard.check_open()
         answer: Future[int | None] = Future()
         with self._changed:
             if self._channel is None:
@@ -236,6 +240,7 @@ class QueueReader:
         if self._thread.is_alive():
             self._thread.join()
         self._reporter.close()
+        self._guard.closed()
 
     def _ask(self, call: Callable[[], None]) -> None:
         """Have the thread of the connection call a function."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Final, Self, Unpack
 
 from rabbit_chx.broker.credentials import Credentials
-from rabbit_chx.errors import RabbitChxError
+from rabbit_chx.errors import InvalidValue, RabbitChxError
 from rabbit_chx.message_fields import Headers, Properties, PropertyColumns
 from rabbit_chx.publishing.encoder import HeaderColumn
 from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
@@ -65,6 +65,7 @@ class AsyncPublisher:
 
     async def open(self) -> None:
         """Connect; an error that waiting cannot fix is raised after one attempt."""
+        self._check_loop()
         self._news.loop = asyncio.get_running_loop()
         await asyncio.to_thread(self._publisher.open)
 
@@ -92,6 +93,7 @@ class AsyncPublisher:
         """Publish one message, and return when the broker has confirmed it: see `Publisher.publish`."""
         pipeline = self._publisher.pipeline
         pipeline.check()
+        self._check_loop()
         receipt = _Receipt(self._news)
         encoded = pipeline.encoder.one(body, routing_key, exchange, headers, properties)
         message = OutgoingMessage(0, *encoded, receipt)
@@ -113,6 +115,15 @@ class AsyncPublisher:
                 raise publish_failed(unconfirmed(message, timeout))
         if receipt.failure is not None:
             raise publish_failed(receipt.failure)
+
+    def _check_loop(self) -> None:
+        if self._publisher.pipeline.state == "open" and self._news.loop is not asyncio.get_running_loop():
+            raise InvalidValue(
+                "use of AsyncPublisher",
+                "a call in a second event loop",
+                "calls in the loop that opened it",
+                "Open an AsyncPublisher in each loop",
+            )
 
     async def _accepted(self, message: OutgoingMessage, deadline: float | None) -> bool:
         """Put a message into the outbox; return False if the deadline passes before there is room."""
@@ -136,6 +147,7 @@ class AsyncPublisher:
         """Publish a batch given by columns, and return when the broker has confirmed each message: see `Publisher.publish_many`."""
         publisher = self._publisher
         publisher.pipeline.check()
+        self._check_loop()
         columns = publisher.pipeline.encoder.many(bodies, routing_keys, exchange, headers, properties)
         bulk = publisher.bulk()
         try:

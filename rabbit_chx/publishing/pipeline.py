@@ -84,6 +84,7 @@ class Pipeline:
         try:
             self.outbox.wait_until_settled(self._timeouts.close if timeout is None else timeout)
         finally:
+            self._guard.closed()
             self.state = "closed"
             atexit.unregister(self._at_exit)
             self._sender.stop(timeout=_STOP_SECONDS)
@@ -113,7 +114,7 @@ class Pipeline:
     ) -> bool:
         """Put messages into the outbox: see `Outbox.add`."""
         if self.state != "open":
-            raise BrokerUnavailable(f"the publisher is {self.state}: use it inside `with Publisher(...)`")
+            self._guard.check_open()
         return self.outbox.add(messages, self._sender.wake, deadline, given_up)
 
     def totals(self) -> Totals:

@@ -107,12 +107,14 @@ class Publisher:
     # -- opening and closing -----------------------------------------------------------------------
 
     def open(self) -> None:
-        """Connect, also again after `close` or in a forked process; an error that waiting cannot fix is raised after one attempt."""
+        """Connect, also again after `close` or in a forked process; an error that waiting cannot fix is raised after one attempt.
+
+        An open publisher stays as it is.
+        """
         if not self.pipeline.usable:
             self.pipeline = self._begin()
-        elif self.pipeline.state == "open":
-            raise RabbitChxError("the publisher is open")
-        self.pipeline.open()
+        if self.pipeline.state != "open":
+            self.pipeline.open()
 
     def close(self, timeout: float | None = None) -> None:
         """Wait until every message has its outcome, then close the connection.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rabbit_chx.broker.guards import Guard
-from rabbit_chx.errors import InvalidValue
 from rabbit_chx.streams.protocol.connection import StreamConnection
 
 
@@ -18,7 +17,6 @@ class Link:
     """
 
     def __init__(self, client: str, connect: Callable[[], StreamConnection]) -> None:
-        self._client = client
         self._connect = connect
         self._guard = Guard(client, one_thread=True)
         self._connection: StreamConnection | None = None
@@ -33,9 +31,10 @@ class Link:
         if self.is_open:
             self._guard.check()
             return False
-        self._guard.opened()
         self._connection = None
+        self._guard.closed()
         self._connection = self._connect()
+        self._guard.opened()
         return True
 
     @property
@@ -45,13 +44,8 @@ class Link:
         Raises:
             InvalidValue: the client is not open, or belongs to another thread or process.
         """
-        self._guard.check()
-        if self._connection is None:
-            raise InvalidValue(
-                f"use of {self._client}",
-                "a call while it is not open",
-                f"open(), or `with {self._client}(...)`",
-            )
+        self._guard.check_open()
+        assert self._connection is not None
         return self._connection
 
     def replace(self) -> StreamConnection:
@@ -65,3 +59,4 @@ class Link:
         if self.is_open:
             self.connection.close()
             self._connection = None
+            self._guard.closed()

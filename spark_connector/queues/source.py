@@ -137,7 +137,8 @@ class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[m
                 connection_name=f"{options.connection_name} driver",
                 credentials=credentials_of(options),
                 tls=tls_of(options),
-            ).open()
+            )
+            self._reader.open()
         return self._reader
 
     # -- in a task -----------------------------------------------------------------------------------

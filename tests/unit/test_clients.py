@@ -5,10 +5,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
@@ -16,7 +21,8 @@ import pytest
 
 from rabbit_chx import consuming, publishing, streams
 from rabbit_chx.broker.credentials import Credentials
-from rabbit_chx.consuming import AsyncGroup, Group, QueueReader
+from rabbit_chx.consuming import AsyncGroup, Batch, Group, QueueReader
+from rabbit_chx.errors import InvalidValue
 from rabbit_chx.message_fields import Headers
 from rabbit_chx.publishing import AsyncPublisher, Publisher
 from rabbit_chx.streams import AsyncStreamGroup, StreamGroup, StreamPublisher, StreamReader
@@ -131,6 +137,90 @@ def test_a_client_connects_when_it_is_opened_and_not_before(client: type, monkey
     made = client(URL, **TARGET.get(client, {}))
     if isinstance(made, (Publisher, QueueReader, StreamReader, StreamPublisher)):
         made.close()
+
+
+INVALID = {
+    "text that is no URL": (
+        {"url": "nonsense"},
+        "invalid broker URL: got '(not shown: it may contain a password)'",
+    ),
+    "no address": ({"url": []}, "invalid broker URL: got 'an empty list', expected one or more URLs"),
+    "no text": ({"url": 7}, "invalid broker URL: got 'int', expected a str or a list of str"),
+    "no heartbeats": ({"heartbeat": 0}, "invalid heartbeat: got 0, expected an integer from 1 to 65535"),
+    "rare heartbeats": ({"heartbeat": 65_536}, "invalid heartbeat: got 65536, expected an integer from 1"),
+    "half a second": ({"heartbeat": 0.5}, "invalid heartbeat: got 0.5, expected an integer from 1 to 65535"),
+    "a password": ({"credentials": "secret"}, "invalid credentials: got 'str', expected a callable"),
+    "a missing file": ({"credentials": Path("/missing")}, "invalid password file: got '/missing'"),
+    "a flag for TLS": ({"tls": True}, "invalid tls: got True, expected an ssl.SSLContext"),
+    "one timeout": (
+        {"timeouts": 5},
+        "invalid timeouts: got 5, expected Timeouts, such as Timeouts(connect=5)",
+    ),
+    "a number as name": ({"connection_name": 7}, "invalid connection_name: got 7, expected text"),
+}
+"""What no client accepts, and the beginning of the error."""
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize(("wrong", "error"), INVALID.values(), ids=INVALID)
+def test_every_client_refuses_the_same_values_when_it_is_made(client: type, wrong: dict, error: str) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        client(**{"url": URL, **TARGET.get(client, {}), **wrong})
+    assert str(caught.value).startswith(error)
+
+
+_OF_READERS = {"connect", "reconnect"}
+_OF_GROUPS = {"close"}
+HONOURED = {
+    Publisher: {field.name for field in fields(Timeouts)},
+    AsyncPublisher: {field.name for field in fields(Timeouts)},
+    Group: _OF_GROUPS,
+    AsyncGroup: _OF_GROUPS,
+    StreamGroup: _OF_GROUPS,
+    AsyncStreamGroup: _OF_GROUPS,
+    QueueReader: _OF_READERS,
+    StreamReader: _OF_READERS,
+    StreamPublisher: {"connect", "reconnect", "confirm", "close"},
+}
+"""The timeouts that each client has a use for."""
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_timeout_that_a_client_cannot_honour_is_refused(client: type) -> None:
+    for field in fields(Timeouts):
+        allowed = field.name in HONOURED[client]
+        refused = pytest.raises(InvalidValue, match=f"^invalid {field.name} timeout: got 7.5, expected none")
+        with nullcontext() if allowed else refused:
+            client(URL, timeouts=Timeouts(**{field.name: 7.5}), **TARGET.get(client, {}))
+
+
+def calls(client: Any) -> list[Callable[[], object]]:
+    """A call of each kind that needs an open client."""
+    match client:
+        case AsyncPublisher():
+            return [
+                lambda: asyncio.run(client.publish(b"a")),
+                lambda: asyncio.run(client.publish_many([b"a"])),
+            ]
+        case Publisher():
+            bulk = client.bulk()
+            sending = (client.publish, client.submit, bulk.add)
+            return [partial(each, b"a") for each in sending] + [partial(client.publish_many, [b"a"])]
+        case QueueReader():
+            return [partial(client.take, 1), client.waiting, partial(client.acknowledge, Batch((), 1))]
+        case StreamReader():
+            return [client.bounds, lambda: list(client.messages(0, 1)), partial(client.offset_at, 0)]
+        case _:
+            return [partial(client.publish, b"a"), client.flush, client.sequence]
+
+
+@pytest.mark.parametrize("client", [Publisher, AsyncPublisher, QueueReader, StreamReader, StreamPublisher])
+def test_a_call_of_a_client_that_is_not_open_says_so(client: type) -> None:
+    for call in calls(client(URL, **TARGET.get(client, {}))):
+        with pytest.raises(InvalidValue) as caught:
+            call()
+        assert caught.value.got == "a call while it is not open"
+        assert caught.value.expected == "open(), or a `with` block"
 
 
 @pytest.mark.parametrize("client", CLIENTS)

@@ -118,7 +118,7 @@ def test_without_a_connection_the_number_of_waiting_messages_is_unknown_at_once(
 def test_a_lost_connection_answers_the_question_for_the_number_of_waiting_messages() -> None:
     reader = QueueReader(DEAD, "a")
     reader._channel = types.SimpleNamespace()  # as if it were consuming
-    with ThreadPoolExecutor() as threads:
+    with ThreadPoolExecutor(initializer=reader._guard.opened) as threads:
         answer = threads.submit(reader.waiting)
         wait_until(lambda: reader._counts, "the question is asked")
         reader._forget()
@@ -127,6 +127,7 @@ def test_a_lost_connection_answers_the_question_for_the_number_of_waiting_messag
 
 def test_a_reader_of_an_idle_queue_waits_for_messages() -> None:
     reader = QueueReader(DEAD, "a")
+    reader._guard.opened()
     reader._channel = types.SimpleNamespace()
     began = monotonic()
     assert reader.take(10, wait=1.0, quiet=0.2).messages == ()

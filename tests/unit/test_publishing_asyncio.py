@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pika import spec
 
-from rabbit_chx.errors import PublishFailed
-from rabbit_chx.publishing import AsyncPublisher, Publisher
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
+from rabbit_chx.publishing import AsyncPublisher, Publisher, Timeouts
 from tests.amqp_server import AmqpServer
 from tests.unit.test_publishing_calls import PATIENCE, TIMEOUTS, Script
 
@@ -102,3 +102,27 @@ def test_a_written_message_may_have_arrived_when_its_time_is_over() -> None:
         assert caught.value.may_have_arrived
 
     play(work)
+
+
+def test_an_open_publisher_is_refused_in_a_second_event_loop() -> None:
+    refused = pytest.raises(InvalidValue, match="use of AsyncPublisher: got 'a call in a second event loop'")
+
+    async def work(publisher: AsyncPublisher, _: Script) -> None:
+        def elsewhere() -> None:
+            for call in (
+                publisher.publish,
+                lambda body: publisher.publish_many([body]),
+                lambda _: publisher.open(),
+            ):
+                with refused:
+                    asyncio.run(call(b"yes"))
+
+        await asyncio.to_thread(elsewhere)
+        await publisher.open()  # which is open, and stays so
+        await publisher.publish(b"yes")
+
+    assert play(work).totals.confirmed == 2
+    publisher = AsyncPublisher("amqp://127.0.0.1:1", timeouts=Timeouts(connect=0.1))
+    for _ in range(2):  # it is not open afterwards, so another loop may open it
+        with pytest.raises(BrokerUnavailable):
+            asyncio.run(publisher.open())

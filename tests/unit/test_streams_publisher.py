@@ -222,9 +222,7 @@ def test_a_write_of_spark_passes_its_addresses_and_timeouts(monkeypatch: pytest.
 def test_nothing_connects_before_open_and_nothing_works_before_or_after_it(servers: Servers) -> None:
     publisher = StreamPublisher(FIRST, "events")
     assert not servers.opened
-    with pytest.raises(
-        InvalidValue, match="got 'a call while it is not open', expected open\\(\\), or `with Stream"
-    ):
+    with pytest.raises(InvalidValue, match="a call while it is not open"):
         publisher.publish(b"a")
     with publisher:
         publisher.open()
