@@ -43,13 +43,14 @@ class Outlet:
         """The last publishing id that the stream had for this name before the unconfirmed messages, and the last id sent since `open`."""
         self._waiting: dict[int, bytes] = {}
         self._totals = Totals()
-        self._give_up_at = math.inf
+        self.give_up_at: float = math.inf
+        """When it gives up what is not confirmed, on the monotonic clock."""
 
     def open(self) -> None:
         """Connect to the leader of the stream."""
         if not self.link.open():
             return
-        self._waiting, self._totals, self._give_up_at = {}, Totals(connections=1), math.inf
+        self._waiting, self._totals, self.give_up_at = {}, Totals(connections=1), math.inf
         self._sent = 0
         try:
             self._number = self.link.connection.declare_publisher(self.stream, self.name)
@@ -62,7 +63,7 @@ class Outlet:
         """Wait for missing confirms until a time of the monotonic clock, and close the connection."""
         if not self.link.is_open:
             return
-        self._give_up_at = deadline
+        self.give_up_at = deadline
         try:
             self.settle()
         finally:
@@ -89,13 +90,18 @@ class Outlet:
         """The number of messages since `open`, by outcome."""
         return replace(self._totals, pending=len(self._waiting))
 
+    @property
+    def _patience(self) -> float:
+        """For how many seconds the broker may receive or confirm nothing."""
+        return min(self._timeouts.confirm, max(self.give_up_at - time.monotonic(), 0))
+
     def send(self, entries: dict[int, bytes]) -> None:
         """Send messages by their publishing ids, which increase."""
         self._begin(next(iter(entries)), next(reversed(entries)))
         self._waiting |= entries
         self._count(published=len(entries), bytes=sum(map(len, entries.values())))
         try:
-            self.link.connection.publish(self._number, entries.items(), timeout=self._timeouts.confirm)
+            self.link.connection.publish(self._number, entries.items(), timeout=self._patience)
         except StreamUnavailable as error:
             self._resume(error)
         self.settle(_WINDOW)
@@ -117,7 +123,7 @@ class Outlet:
                 self._resume(error)
 
     def _take_outcomes(self, most: int) -> None:
-        patience = min(self._timeouts.confirm, max(self._give_up_at - time.monotonic(), 0))
+        patience = self._patience
         for outcome in self.link.connection.confirms(patience):
             if isinstance(outcome, Refusals):
                 error = self._refused(outcome)
@@ -133,7 +139,7 @@ class Outlet:
             self._count(confirmed=len(done), duplicates=dropped)
             if len(self._waiting) <= most:
                 return
-            if time.monotonic() > self._give_up_at:
+            if time.monotonic() > self.give_up_at:
                 break
         raise StreamUnavailable(
             f"no confirm from the broker for {patience:g} seconds: a memory or disk alarm, or no majority of replicas",
@@ -152,7 +158,7 @@ class Outlet:
 
     def _resume(self, error: StreamUnavailable) -> None:
         """Send the unconfirmed messages over a new connection."""
-        deadline = min(time.monotonic() + self._timeouts.reconnect, self._give_up_at)
+        deadline = min(time.monotonic() + self._timeouts.reconnect, self.give_up_at)
         while True:
             self.link.connection.close()
             if error.permanent or time.monotonic() > deadline:
@@ -163,7 +169,7 @@ class Outlet:
                 connection = self.link.replace()
                 self._number = connection.declare_publisher(self.stream, self.name)
                 self._count(connections=1, resent=len(self._waiting))
-                connection.publish(self._number, self._waiting.items(), timeout=self._timeouts.confirm)
+                connection.publish(self._number, self._waiting.items(), timeout=self._patience)
             except StreamUnavailable as another:
                 error = another
             else:

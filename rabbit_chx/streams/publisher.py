@@ -10,11 +10,13 @@ each message selects its stream.
 
 from __future__ import annotations
 
+import atexit
+import logging
 import math
 import ssl
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
 from functools import partial
 from itertools import count, islice, pairwise
@@ -23,6 +25,7 @@ from typing import Final, Self, Unpack
 from rabbit_chx.broker.client import checked_urls
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
+from rabbit_chx.limits import check_seconds
 from rabbit_chx.message_fields import Headers, Properties, PropertyColumns
 from rabbit_chx.names import check_name
 from rabbit_chx.publishing.batch_columns import column
@@ -36,6 +39,8 @@ from rabbit_chx.streams.protocol.requests import max_message
 from rabbit_chx.text import counted
 from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT_OF_CALLER, Timeouts
 from rabbit_chx.urls import BrokerUrl
+
+log = logging.getLogger("rabbit_chx.streams")
 
 _LOT: Final = 1_000
 """Number of messages that are encoded and sent together."""
@@ -118,15 +123,20 @@ class StreamPublisher:
         Raises:
             StreamUnavailable: the connection did not open, the stream does not exist, or the user has no write permission.
         """
+        if self._link.is_open:
+            self._link.connection  # noqa: B018 - raises if the caller must not use it
+            return
         if self.stream is not None:
             self._outlets[self.stream].open()
-        elif self._link.open():
+        else:
+            self._link.open()
             self._outlets, self._former = {}, []
             try:
                 self._use(self._find(self._link.connection, self._source))
             except BaseException:
                 self._close_all(time.monotonic())
                 raise
+        atexit.register(self._at_exit)
 
     def close(self, timeout: float | None = None) -> None:
         """Wait for missing confirms, and close the connection.
@@ -142,8 +152,19 @@ class StreamPublisher:
         self._link.connection  # noqa: B018 - raises if the caller must not use it
         self._close_all(time.monotonic() + (self._timeouts.close if timeout is None else timeout))
 
+    def _at_exit(self) -> None:
+        """Give an open publisher of a program that ends its time, and say what had none."""
+        if not self._link.is_open:
+            return
+        before = self.totals.unknown
+        with suppress(StreamUnavailable, InvalidValue):  # without confirms, or open in another thread
+            self.close()
+        if lost := self.totals.unknown - before + self.totals.pending:
+            log.error("the program ends while %s messages of an open publisher have no outcome", lost)
+
     def _close_all(self, deadline: float) -> None:
         """Close each connection, even if another one raises an error."""
+        atexit.unregister(self._at_exit)
         with ExitStack() as stack:
             stack.callback(self._link.close)
             for outlet in self._outlets.values():
@@ -187,23 +208,27 @@ class StreamPublisher:
 
     def publish(
         self,
-        body: bytes,
+        body: bytes | str,
         routing_key: str | bytes | None = None,
         *,
         headers: Headers | None = None,
         publishing_id: int | None = None,
+        timeout: float | None = None,
         **properties: Unpack[Properties],
     ) -> int:
         """Publish a message, wait until the broker has confirmed it, and return its publishing id. See `publish_many`."""
-        return self.publish_many([body], routing_key, headers=headers, first_id=publishing_id, **properties)
+        return self.publish_many(
+            [body], routing_key, headers=headers, first_id=publishing_id, timeout=timeout, **properties
+        )
 
     def publish_many(
         self,
-        bodies: Iterable[bytes],
+        bodies: Iterable[bytes | str],
         routing_keys: str | bytes | Iterable[str | bytes | None] | None = None,
         *,
         headers: Headers | Iterable[Headers | None] | None = None,
         first_id: int | None = None,
+        timeout: float | None = None,
         **properties: Unpack[PropertyColumns],
     ) -> int:
         """Publish messages in order, wait until the broker has confirmed all, and return the last publishing id.
@@ -211,17 +236,17 @@ class StreamPublisher:
         If the connection is lost, the publisher sends the unconfirmed messages again over a new connection. With a name, the stream
         stores each message once; without a name, it may store some twice.
 
-        The messages of a super stream or an exchange go to several streams, each with the next publishing id of all. If streams are
-        added or removed while the publisher is open, it notices within ten seconds, waits for the confirms of earlier messages, and
-        routes by the new streams. Then most of their keys belong to another stream than before.
+        The messages of a super stream or an exchange go to several streams, each with the next publishing id of all. The publisher
+        notices added and removed streams within ten seconds, waits for the confirms of earlier messages, and routes by the new
+        streams. Then most of their keys belong to another stream than before.
 
         Args:
             bodies: the bodies of the messages.
-            routing_keys: one value for all messages, or a value for each message. With a super stream or an exchange, no key may be
-                missing.
+            routing_keys: one value for all messages, or one for each, which several streams require.
             headers: likewise.
             first_id: the publishing id of the first message; the ids of the others follow. By default, ids continue after the
                 last id; with a name, also after the last id of earlier publishers.
+            timeout: after how many seconds to give up. The stream may have the messages that are not confirmed by then.
             properties: as for `encode_messages`.
 
         Raises:
@@ -229,13 +254,30 @@ class StreamPublisher:
         """
         encoded = encode_messages(bodies, routing_keys=routing_keys, headers=headers, **properties)
         if self.stream is not None:
-            return self.publish_encoded(encoded, first_id=first_id)
+            return self.publish_encoded(encoded, first_id=first_id, timeout=timeout)
         messages = list(encoded)
         keys = column(routing_keys, len(messages), "routing_keys")
-        first = self._first(first_id)
-        self._add_by_key(first, messages, keys if isinstance(keys, list) else [keys] * len(messages))
-        self.flush()
+        with self._within(timeout):
+            first = self._first(first_id)
+            self._add_by_key(first, messages, keys if isinstance(keys, list) else [keys] * len(messages))
+            self.flush()
         return first - 1 + len(messages)
+
+    @contextmanager
+    def _within(self, timeout: float | None) -> Iterator[None]:
+        """Give up what is not confirmed after some seconds."""
+        self._link.connection  # noqa: B018 - raises if the caller must not use it
+        if timeout is None:
+            yield
+            return
+        deadline = time.monotonic() + check_seconds("timeout", timeout)
+        for outlet in self._outlets.values():
+            outlet.give_up_at = deadline
+        try:
+            yield
+        finally:
+            for outlet in self._outlets.values():
+                outlet.give_up_at = math.inf
 
     def _first(self, first_id: int | None) -> int:
         self._link.connection  # noqa: B018 - raises if the caller must not use it
@@ -243,12 +285,15 @@ class StreamPublisher:
             raise InvalidValue("first publishing id", first_id, "an integer from 1 on")
         return max(outlet.last for outlet in self._outlets.values()) + 1 if first_id is None else first_id
 
-    def publish_encoded(self, messages: Iterable[bytes], *, first_id: int | None = None) -> int:
+    def publish_encoded(
+        self, messages: Iterable[bytes], *, first_id: int | None = None, timeout: float | None = None
+    ) -> int:
         """Publish encoded AMQP 1.0 messages as `publish_many` does. The broker stores the bytes unchanged: see `encode_messages`."""
-        first = self._first(first_id)
-        sent = self.totals.published
-        self.add_encoded(enumerate(messages, first))
-        self.flush()
+        with self._within(timeout):
+            first = self._first(first_id)
+            sent = self.totals.published
+            self.add_encoded(enumerate(messages, first))
+            self.flush()
         return first - 1 + self.totals.published - sent
 
     def add_encoded(self, messages: Iterable[tuple[int, bytes]]) -> None:
@@ -322,15 +367,11 @@ class StreamPublisher:
             outlet.open()
         self._partitions, self._look_at = partitions, time.monotonic() + _LOOK
 
-    def flush(self) -> None:
-        """Wait until all messages are confirmed.
-
-        Raises:
-            StreamUnavailable: as for `publish_many`.
-        """
-        self._link.connection  # noqa: B018 - raises if the caller must not use it
-        for outlet in self._outlets.values():
-            outlet.settle()
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until all messages are confirmed; ``timeout`` and errors are those of `publish_many`."""
+        with self._within(timeout):
+            for outlet in self._outlets.values():
+                outlet.settle()
 
 
 def _check_one(**given: str | None) -> None:

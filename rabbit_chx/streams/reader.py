@@ -101,7 +101,7 @@ class StreamReader:
             honoured=["connect", "reconnect"],
             streams=True,
         )
-        self.stream = check_name("stream", stream)
+        self.stream: str = check_name("stream", stream)
         self.columns = columns
         self._credit = credit
         self._max_items = max_items

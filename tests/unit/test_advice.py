@@ -30,6 +30,7 @@ NOT_FOR_THE_COMMAND_LINE = (
     *(
         "rabbit_chx/consuming/settings.py",
         "rabbit_chx/consuming/member/runs.py",
+        "rabbit_chx/broker/client.py",
         "rabbit_chx/broker/guards.py",
     ),
     *("rabbit_chx/broker/applying/aio_driver.py", "rabbit_chx/broker/applying/pika_driver.py"),

@@ -49,6 +49,8 @@ LONG_FUNCTIONS = {
     "rabbit_chx.report.contents.report": "one argument for each part of the page",
     "rabbit_chx.streams.protocol.opening.connect": "one argument for each setting of a connection",
     "rabbit_chx.streams.group.options.__init__": "one argument for each option of a group",
+    "rabbit_chx.streams.publisher.__init__": DOCUMENTED,
+    "rabbit_chx.streams.publisher.publish_many": DOCUMENTED,
     "rabbit_chx.streams.reader.__init__": DOCUMENTED,
     "rabbit_chx.watch.loop.watch": DOCUMENTED,
 }

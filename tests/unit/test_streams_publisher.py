@@ -22,7 +22,7 @@ from rabbit_chx.streams import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from rabbit_chx.urls import BrokerUrl
 
@@ -244,6 +244,44 @@ def test_closing_waits_for_missing_confirms_but_not_longer_than_its_timeout(serv
     ):
         publisher.add_encoded([(1, b"a")])
     assert (publisher.totals.unknown, publisher.totals.pending) == (1, 0)
+
+
+def test_a_call_gives_up_after_its_timeout_and_the_next_one_connects_again(servers: Servers) -> None:
+    with StreamPublisher(FIRST, "events") as publisher:
+        publisher.publish("a", timeout=60)
+        servers.silent = True
+        for number, call in enumerate(
+            (publisher.publish, lambda body, **more: publisher.publish_many([body], **more)), 1
+        ):
+            with pytest.raises(StreamUnavailable, match=r"no confirm from the broker for 0\.\d+ seconds"):
+                call(b"b", timeout=0.05)
+            assert (publisher.totals.confirmed, publisher.totals.unknown) == (1, number)
+        publisher.add_encoded([(10, b"c")])
+        with pytest.raises(StreamUnavailable, match="no confirm"):
+            publisher.flush(timeout=0.05)
+        servers.silent = False
+        assert publisher.publish(b"d") == 11
+        with pytest.raises(InvalidValue, match="invalid timeout: got -1, expected seconds, at least 0"):
+            publisher.flush(timeout=-1)
+    assert publisher.totals.confirmed == 2
+
+
+def test_a_program_that_ends_says_how_many_messages_have_no_outcome(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    at_exit: list[Callable[[], object]] = []
+    monkeypatch.setattr("atexit.register", at_exit.append)
+    for silent, said in (
+        (False, []),
+        (True, ["the program ends while 2 messages of an open publisher have no outcome"]),
+    ):
+        servers.silent = silent
+        publisher = StreamPublisher(FIRST, "events", timeouts=Timeouts(close=0.05))
+        publisher.open()
+        publisher.add_encoded([(1, b"a"), (2, b"b")])
+        at_exit.pop()()
+        assert publisher.totals.pending == 0
+        assert [record.message for record in caplog.records] == said
 
 
 def test_the_error_of_the_block_is_raised_and_names_what_is_not_confirmed(servers: Servers) -> None:
