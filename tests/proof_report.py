@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from pages import table
 
+from scripts.pages import table
 from tests.proof import LONG, RESULTS, SEED, Check, Fault
 
 if TYPE_CHECKING:
