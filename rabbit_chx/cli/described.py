@@ -26,6 +26,7 @@ from rabbit_chx.cli.options import (
     with_login,
     with_management,
 )
+from rabbit_chx.cli.output import notice
 from rabbit_chx.cli.verb import bundle, option, with_options
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.releases import Release
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from rabbit_chx.topology.model import Topology
 
 _of_exchange = partial(option, group=EXCHANGE)
+_BY_DEFAULT = ParameterSource.DEFAULT
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ class Described:
         """The mirror of the exchange, which must be an x-consistent-hash exchange."""
         if (found := self.located()) is not None:
             return found.mirror()
+        self._note_assumed_release(self.hash_header)
         return ConsistentHashExchange(
             [parse_queue(queue) for queue in self.queues],
             release=self.release,
@@ -132,8 +135,20 @@ class Described:
 
             topology = load(self.file)
             release = Release.parse(self.release, store=self.store)
-            return Located(topology, the_exchange(topology, self.exchange), release, NO_RINGS)
+            name = the_exchange(topology, self.exchange)
+            if (found := topology.exchange(name)) is not None:
+                self._note_assumed_release(found.hash_header)
+            return Located(topology, name, release, NO_RINGS)
         return read_exchange(self.live, self.exchange or "") if self.is_on_broker else None
+
+    def _note_assumed_release(self, hash_header: str | None) -> None:
+        """Name the release that is assumed where another one may route otherwise."""
+        if hash_header and click.get_current_context().get_parameter_source("release") is _BY_DEFAULT:
+            notice(
+                "Note",
+                f"RabbitMQ {self.release} is assumed; up to 3.12, the hash of a header is another one: --release names the "
+                "broker's release",
+            )
 
 
 def read_exchange(live: BrokerAccess, exchange: str) -> Located:

@@ -10,6 +10,7 @@ import pytest
 from tests.verbs import commands
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.unit.conftest import Runner
@@ -59,6 +60,23 @@ def test_a_virtual_host_is_chosen_without_a_file(command: str, run: Runner) -> N
     url = "amqp://127.0.0.1:1/other"
     assert "virtual host 'other'" in run(*command.split(), "-U", url).err
     assert "virtual host 'shop'" in run(*command.split(), "-U", url, "--vhost", "shop").err
+
+
+def test_the_release_that_is_assumed_is_named_where_it_matters(
+    run: Runner, write: Callable[[str], Path]
+) -> None:
+    acme = ("--hash-header", "tenant", "--header", "tenant=acme")
+    queues = tuple(word for number in range(100) for word in ("-q", f"q{number}"))
+    found = run("route", *acme, *queues)
+    assert found.err.startswith("Note: RabbitMQ 4.3 is assumed; up to 3.12,")
+    older, newer = (run("route", *acme, *queues, "--release", each) for each in ("3.12", "4.3"))
+    assert (older.err, newer.err) == ("", "")
+    assert found.out == newer.out != older.out
+    file = write(
+        "schema: 1\nexchanges: {x: {type: x-consistent-hash, hash-header: tenant, queues: {a: 1}}}\nqueues: {a: {}}\n"
+    )
+    assert "RabbitMQ 4.3 is assumed" in run("ring", "-f", file).err
+    assert run("route", "key", *queues).err == ""
 
 
 def test_a_topology_file_among_the_keys_is_pointed_out(run: Runner, tmp_path: Path) -> None:
