@@ -126,13 +126,6 @@ def test_no_file_names_a_registry_or_a_machine():
     assert [(name, word) for name, text in texts.items() for word in FOREIGN if word.encode() in text] == []
 
 
-def test_the_workflow_names_each_action_by_a_commit():
-    text = (ROOT / ".github/workflows/test.yml").read_text()
-    actions = re.findall(r"uses: (.*)$", text, re.MULTILINE)
-    assert actions
-    assert [one for one in actions if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[0-9.]+", one)] == []
-
-
 def test_the_compose_file_opens_ports_on_this_machine_only_and_checks_health_without_a_rabbitmq_command():
     text = (ROOT / "docker-compose.yml").read_text()
     ports = re.findall(r'^ +- "(.*:[0-9]+)"$', text, re.MULTILINE)
