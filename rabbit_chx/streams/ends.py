@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
 from rabbit_chx.streams.protocol.answers import StreamStats
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PAUSE: Final = 0.05
 """Seconds between two requests."""
 
@@ -67,9 +69,17 @@ def first_chunk(connection: StreamConnection, stream: str, start: OffsetSpec) ->
     return parse_chunk(found[0], stream) if found else None
 
 
-def offset_at(connection: StreamConnection, stream: str, time_ms: int) -> int:
-    """Return the first offset of the first chunk stored at or after a time; the end of the stream without such a chunk."""
-    found = first_chunk(connection, stream, OffsetSpec.timestamp(time_ms))
+def offset_at(connection: StreamConnection, stream: str, when: datetime | int) -> int:
+    """Return the first offset of the first chunk stored at or after a time, an aware datetime or milliseconds since 1970.
+
+    Without such a chunk, return the end of the stream.
+    """
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            hint = "Add a time zone, such as tzinfo=datetime.UTC"
+            raise InvalidValue("time", when, "an aware datetime", hint)
+        when = -((_EPOCH - when) // timedelta(milliseconds=1))  # rounded up: chunks have whole milliseconds
+    found = first_chunk(connection, stream, OffsetSpec.timestamp(when))
     return found.first_offset if found else bounds(connection, stream).end
 
 

@@ -29,7 +29,6 @@ from rabbit_chx.streams.ends import Bounds, bounds, first_chunk, offset_at
 from rabbit_chx.streams.link import Link
 from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
 from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
-from rabbit_chx.streams.messages.moments import milliseconds
 from rabbit_chx.streams.messages.stored import messages_of
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.opening import connect
@@ -154,7 +153,7 @@ class StreamReader:
         Args:
             time: an aware datetime, or milliseconds since 1970.
         """
-        return offset_at(self._connected(), self.stream, milliseconds(time))
+        return offset_at(self._connected(), self.stream, time)
 
     def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield the messages with ``start <= offset < end`` as Arrow batches, each once and in order.

@@ -148,8 +148,3 @@ def _time(what: str, text: str) -> datetime | None:
             f"For UTC: {text if 'T' in text else f'{text}T00:00'}Z",
         )
     return time
-
-
-def milliseconds(time: datetime) -> int:
-    """Milliseconds since 1970, rounded up: the unit of the timestamps of chunks."""
-    return -((_EPOCH - time) // _MILLISECOND)

@@ -19,7 +19,7 @@ from rabbit_chx.topology import Management, Observed, Topology, read
 from spark_connector.connections import connected, management_of, stream_reader
 from spark_connector.logs import Outage
 from spark_connector.reading.options import ReadOptions
-from spark_connector.reading.positions import EARLIEST, LATEST, Position, Positions, milliseconds
+from spark_connector.reading.positions import EARLIEST, LATEST, Position, Positions
 from spark_connector.reading.stream_keys import bound_queues, streams_of_keys
 
 _PAUSE_SECONDS: Final = 0.5
@@ -99,7 +99,7 @@ class StreamAccess:
         if isinstance(position, str):
             return {EARLIEST: found.first, LATEST: found.end}[position]
         with stream_reader(self._options, stream) as reader:
-            return min(reader.offset_at(milliseconds(position)), found.end)
+            return min(reader.offset_at(position), found.end)
 
     def offsets(self, positions: Positions, option: str, found: Mapping[str, Bounds]) -> dict[str, int]:
         """Convert the positions in all streams to offsets."""

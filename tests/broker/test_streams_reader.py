@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -105,6 +105,8 @@ def test_offset_at_returns_the_first_chunk_at_or_after_a_time(reader, stream_con
     assert reader.offset_at(last.timestamp_ms + 1) == 30
     moments = [datetime.fromtimestamp(each / 1000, UTC) for each in times]
     assert [reader.offset_at(each) for each in moments] == [0, 10, 20]
+    stored = datetime.fromtimestamp(last.timestamp_ms / 1000, UTC)
+    assert [reader.offset_at(stored + timedelta(microseconds=more)) for more in (0, 1)] == [20, 30]
     with pytest.raises(InvalidValue, match="expected an aware datetime"):
         reader.offset_at(datetime(2026, 1, 1))  # noqa: DTZ001 - which is refused
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
+from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.streams import StreamReader, Timeouts, reader as module
+from rabbit_chx.streams import OffsetSpec, StreamReader, Timeouts, reader as module
+from rabbit_chx.streams.ends import offset_at
 from tests.stream_chunks import a_chunk, sized
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from rabbit_chx.streams.protocol.requests import OffsetSpec
 
 END = 200
 URL = "rabbitmq-stream://host"
@@ -100,3 +100,21 @@ def test_an_abandoned_range_does_not_keep_others_from_beginning(reader, connecti
     next(reader.messages(0, END))
     assert offsets(reader, 5, END) == list(range(5, END))
     assert not connection.next
+
+
+def test_times_become_milliseconds_rounded_up(monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr(
+        "rabbit_chx.streams.ends.first_chunk",
+        lambda *given: asked.append(given[-1]) or SimpleNamespace(first_offset=7),
+    )
+    noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    for when in (
+        noon,
+        noon.astimezone(timezone(timedelta(hours=5))),
+        noon + timedelta(microseconds=1),
+        1_769_860_800_000,
+    ):
+        assert offset_at(None, "s", when) == 7
+    whole = OffsetSpec.timestamp(1_769_860_800_000)
+    assert asked == [whole, whole, OffsetSpec.timestamp(1_769_860_800_001), whole]

@@ -13,7 +13,6 @@ from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.streams.ends import bounds, first_chunk, offset_at
 from rabbit_chx.streams.group.places import in_order
 from rabbit_chx.streams.group.settings import Position
-from rabbit_chx.streams.messages.moments import milliseconds
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 
@@ -25,7 +24,7 @@ _PAUSE: Final = 0.005
 def first_of(connection: StreamConnection, stream: str, position: Position) -> int:
     """Return the offset with which a group begins at a position of a stream as it is now."""
     if isinstance(position, datetime):
-        return offset_at(connection, stream, milliseconds(position))
+        return offset_at(connection, stream, position)
     if isinstance(position, int):
         return position
     if position == "next":
