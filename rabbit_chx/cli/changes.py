@@ -20,8 +20,15 @@ from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.checks.lint_rules import Finding
 from rabbit_chx.topology.model import Observed, RingSource, Topology
 from rabbit_chx.topology.planning.drain_order import drain_first_in, drain_stages
-from rabbit_chx.topology.planning.left_behind import left_behind
-from rabbit_chx.topology.planning.steps import Bind, DeclareQueue, Plan, RingChange, Strategy, Unbind
+from rabbit_chx.topology.planning.steps import (
+    Bind,
+    DeclareQueue,
+    Plan,
+    RingChange,
+    Strategy,
+    Unbind,
+    left_behind,
+)
 
 _MOST_ORDERS: Final = 5
 _SOURCES: Final[dict[RingSource, str]] = {

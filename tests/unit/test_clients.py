@@ -139,6 +139,26 @@ def test_a_client_connects_when_it_is_opened_and_not_before(client: type, monkey
         made.close()
 
 
+PAIRS = {Publisher: AsyncPublisher, Group: AsyncGroup, StreamGroup: AsyncStreamGroup}
+
+
+@pytest.mark.parametrize(("ours", "theirs"), PAIRS.items())
+def test_the_client_for_an_event_loop_has_the_same_parameters(ours: type, theirs: type) -> None:
+    common = methods(ours).keys() & methods(theirs).keys()
+    assert {"__init__"} < common
+    for name in common:
+        signatures = [inspect.signature(methods(client)[name]).parameters for client in (ours, theirs)]
+        first, second = (
+            # Handlers differ: one of the two takes coroutine functions.
+            [
+                (each.name, each.default, each.kind, each.name != "handler" and each.annotation)
+                for each in taken.values()
+            ]
+            for taken in signatures
+        )
+        assert first == second, name
+
+
 INVALID = {
     "text that is no URL": (
         {"url": "nonsense"},

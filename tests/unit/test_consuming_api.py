@@ -38,19 +38,6 @@ def parameters(function) -> dict[str, inspect.Parameter]:
 # ---- signatures
 
 
-@pytest.mark.parametrize("name", ["__init__", "stop"])
-def test_both_groups_take_the_same(name) -> None:
-    assert parameters(getattr(Group, name)) == parameters(getattr(AsyncGroup, name))
-
-
-def test_both_groups_run_the_same_apart_from_the_handler() -> None:
-    ours, theirs = parameters(Group.run), parameters(AsyncGroup.run)
-    assert list(ours) == list(theirs)
-    assert {name: each.default for name, each in ours.items()} == {
-        name: each.default for name, each in theirs.items()
-    }
-
-
 @pytest.mark.parametrize("client", [Group.__init__, QueueReader.__init__, members])
 def test_the_words_for_a_connection_are_the_same(client) -> None:
     taken = parameters(client)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from pika import spec
 
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
-from rabbit_chx.publishing import AsyncPublisher, Publisher, Timeouts
+from rabbit_chx.publishing import AsyncPublisher, Timeouts
 from tests.amqp_server import AmqpServer
 from tests.unit.test_publishing_calls import PATIENCE, TIMEOUTS, Script
 
@@ -37,11 +36,6 @@ def play(work: Callable[[AsyncPublisher, Script], Awaitable[object]], **options:
     script = Script()
     with AmqpServer(script) as server:
         return asyncio.run(asyncio.wait_for(run(server.url), PATIENCE))
-
-
-def test_both_publishers_have_the_same_parameters() -> None:
-    for name in ("__init__", "open", "close", "publish", "publish_many"):
-        assert inspect.signature(getattr(Publisher, name)) == inspect.signature(getattr(AsyncPublisher, name))
 
 
 def test_each_task_learns_the_outcome_of_its_own_message() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import struct
 import zlib
 from datetime import datetime
@@ -71,16 +70,6 @@ def lane(*, batches: bool = False, store_every: int = 100) -> StreamLane:
 def test_an_invalid_parameter_is_refused_before_anything_connects(kind, changed, text):
     with pytest.raises(InvalidValue, match=text):
         kind(**{**GIVEN, **changed})
-
-
-def test_both_classes_take_the_same_parameters():
-    for name in ("__init__", "run", "run_batches"):
-        ours, theirs = (
-            inspect.signature(getattr(kind, name)).parameters for kind in (StreamGroup, AsyncStreamGroup)
-        )
-        assert [(each.name, each.default) for each in ours.values()] == [
-            (each.name, each.default) for each in theirs.values()
-        ]
 
 
 def test_a_handler_must_fit_the_class():

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
 from rabbit_chx.ring import Destination, Ring, named
-from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, wire_text
+from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, wire_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +198,20 @@ class Plan:
     def destructive(self) -> tuple[Step, ...]:
         """The steps that unbind or delete something."""
         return tuple(step for step in self.steps if step.destructive)
+
+
+def left_behind(plan: Plan, observed: Observed) -> set[str]:
+    """The queues that a plan unbinds from everything and keeps."""
+    bound = {each.identity for each in observed.topology.bindings}
+    unbound: set[str] = set()
+    for step in plan.steps:
+        if isinstance(step, Bind):
+            bound.add(step.binding.identity)
+        elif isinstance(step, Unbind):
+            bound.discard(step.binding.identity)
+            unbound |= {step.binding.destination} if isinstance(step.binding.destination, str) else set()
+    deleted = {step.name for step in plan.steps if isinstance(step, DeleteQueue)}
+    return unbound - {destination for _, destination, *_ in bound} - deleted
 
 
 def _shown(binding: Binding, preposition: str) -> str:
