@@ -30,6 +30,7 @@ WINDOW = 5_000
 THREADS = 8
 TASKS = 1_000
 FRAME_MAX = 131_072
+FILES = tempfile.TemporaryDirectory()
 CONFIRM = 21
 """Bytes of a confirm."""
 
@@ -163,17 +164,21 @@ def shared_socket(load: Load) -> None:
 
 def rabbit_chx_command(load: Load) -> None:
     """The command line, in this process, with a CSV file; reading and checking the file counts."""
-    with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:
-        path = Path(folder, "rows.csv")
+    columns = ["--key-column", "key", "--body-column", "body"]
+    command = ["publish", str(csv_file(load)), "--url", load.url, "-x", EXCHANGE, *columns]
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        cli.main(command, standalone_mode=False)
+
+
+def csv_file(load: Load) -> Path:
+    """Return the file with these messages; the round that warms up writes it."""
+    path = Path(FILES.name, f"{len(load.keys)}.csv")
+    if not path.exists():
         with path.open("w", newline="") as file:
             rows = csv.writer(file)
             rows.writerow(["key", "body"])
             rows.writerows((key, load.body.decode()) for key in load.keys)
-        with redirect_stdout(nowhere), redirect_stderr(nowhere):
-            columns = ["--key-column", "key", "--body-column", "body"]
-            cli.main(
-                ["publish", str(path), "--url", load.url, "-x", EXCHANGE, *columns], standalone_mode=False
-            )
+    return path
 
 
 class Confirms:
@@ -264,21 +269,27 @@ def content(body: bytes) -> bytes:
     return frames
 
 
-def bare_socket(load: Load) -> None:
+def bare_socket(load: Load, window: int = WINDOW, refill: int = WINDOW // 2) -> None:
     """The limit: frames made beforehand, one blocking socket, nothing kept and nothing checked."""
     with opened(load.url) as sock:
         tail = content(load.body)
         sent, confirms, buffer = 0, Confirms(), b""
         while confirms.floor < len(load.keys):
-            end = min(confirms.floor + WINDOW, len(load.keys))
-            if sent < end and sent - confirms.floor < WINDOW // 2:
-                sock.sendall(b"".join(publish_method(key) + tail for key in load.keys[sent:end]))
-                sent = end
+            free = window - (sent - confirms.floor - len(confirms.ahead))
+            if free >= refill and sent < len(load.keys):
+                keys = load.keys[sent : sent + free]
+                sock.sendall(b"".join(publish_method(key) + tail for key in keys))
+                sent += len(keys)
             buffer += sock.recv(1 << 16)
             whole = len(buffer) // CONFIRM * CONFIRM
             for at in range(0, whole, CONFIRM):
                 confirms.take(*struct.unpack_from(">QB", buffer, at + 11))
             buffer = buffer[whole:]
+
+
+def eight_in_flight(load: Load) -> None:
+    """The limit of the broker for eight callers that each wait for a confirm: the same messages in flight, without threads."""
+    bare_socket(load, window=THREADS, refill=1)
 
 
 def frame(kind: int, payload: bytes, channel: int = 1) -> bytes:
@@ -320,6 +331,7 @@ COMMAND = "rabbit-chx publish, a CSV file"
 TASKS_OURS, GATHER = "rabbit-chx, 1,000 tasks", "aio-pika, gather of 1,000"
 THREADS_OURS, THREADS_PIKA = "rabbit-chx, 8 threads", "pika, 8 threads and connections"
 THREADS_BARE, THREADS_SHARED = "bare sockets, 8 threads", "bare socket shared by 8 threads"
+EIGHT = "bare socket, 8 in flight"
 
 # Each way, and the part of the messages that it publishes: a slow one needs fewer for a steady rate.
 WAYS: dict[str, tuple[Callable[[Load], object], float]] = {
@@ -328,6 +340,7 @@ WAYS: dict[str, tuple[Callable[[Load], object], float]] = {
     THREADS_OURS: (rabbit_chx_threads, 0.1),
     THREADS_BARE: (socket_threads, 0.1),
     THREADS_SHARED: (shared_socket, 0.1),
+    EIGHT: (eight_in_flight, 0.1),
     GATHER: (aio_pika_gather, 0.2),
     TASKS_OURS: (rabbit_chx_tasks, 0.5),
     "pika SelectConnection, window": (PikaWindow, 0.5),
@@ -344,6 +357,7 @@ RATIOS: list[tuple[str, str, str, float]] = [
     (THREADS_OURS, THREADS_PIKA, "rate", 4),
     (THREADS_BARE, THREADS_PIKA, "rate", 4),
     (THREADS_SHARED, THREADS_PIKA, "rate", 4),
+    (EIGHT, THREADS_PIKA, "rate", 4),
     (TASKS_OURS, GATHER, "rate", 3),
     (TASKS_OURS, GATHER, "CPU", 0.33),
 ]

@@ -18,6 +18,7 @@ from rabbit_chx.errors import PublishFailed
 from rabbit_chx.publishing import Outcome, Publisher, Timeouts, Totals
 from tests.faults.ledger import Ledger, body, drain
 from tests.faults.load import PATIENCE, wait_until
+from tests.proof import LONG
 
 pytestmark = pytest.mark.broker
 
@@ -147,7 +148,7 @@ def test_calls_tell_the_truth_about_a_broker_that_is_away(broker, topology, judg
                 wait_until(lambda: service.retries > THREADS, "calls fail, and are retried")
             else:
                 wait_until(lambda: publisher.totals.pending == THREADS, "every call waits")
-                time.sleep(3)
+                time.sleep(15 if LONG else 3)
         finally:
             broker.restart()
         service.until_confirmed()
