@@ -1,4 +1,8 @@
-"""Send the canaries of a watch, and receive the reports of the consumers."""
+"""Send the canaries of a watch, and receive the reports of the consumers.
+
+It does not use `Publisher`: direct reply-to delivers answers only on the channel that published, and needs no permission. A canary is also transient, and one that
+comes back is a finding and is not sent again.
+"""
 
 from __future__ import annotations
 

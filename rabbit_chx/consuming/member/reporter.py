@@ -39,6 +39,7 @@ class Reporter:
 
     Under a memory or disk alarm, the broker stops reading from each connection that publishes. A report on the connection
     of the consumer would therefore stop its acknowledgements, and the backlog that caused the alarm could not shrink.
+    It does not use `Publisher`, whose messages are mandatory: the broker returns even one that direct reply-to has delivered.
 
     Args:
         connect: opens the connection.
