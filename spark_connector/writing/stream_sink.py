@@ -28,6 +28,12 @@ from spark_connector.writing.sinks import TOTALS, PermanentFailure, PublishingSi
 MAX_PARTITIONS: Final = 255
 """The number of producer names that a stream remembers."""
 _KEYS_KEPT: Final = 100_000
+_TOO_MANY_PARTITIONS: Final = (
+    f"exactlyOnce=true supports at most {MAX_PARTITIONS} partitions, because a stream remembers {MAX_PARTITIONS} producer names. Spark "
+    "does not tell a sink written in Python how many partitions a write has, so the rows of earlier partitions may be stored. "
+    "Reduce the partitions with df.coalesce(200), which needs an empty stream because it divides the rows differently, or set "
+    "exactlyOnce=false"
+)
 _ADVICE: Final = (
     "Sort the rows of each partition before the write, so that each attempt sends the same rows in the same order: "
     'df.sortWithinPartitions("id"). exactlyOnce=false writes them at least once'
@@ -49,10 +55,7 @@ class StreamSink(PublishingSink):
     def limits(self) -> Limits:
         """Connect, and return the limits of the broker."""
         if self._producer is not None and self._task.partition >= MAX_PARTITIONS:
-            raise PermanentFailure(
-                f"exactlyOnce=true supports at most {MAX_PARTITIONS} partitions, because a stream remembers {MAX_PARTITIONS} producer "
-                "names. Reduce the partitions with df.coalesce(200), or set exactlyOnce=false"
-            )
+            raise PermanentFailure(_TOO_MANY_PARTITIONS)
         with _stream_errors():
             largest = self._output(self._streams[0]).publisher.max_message_bytes
         limits = Limits.default(largest)
