@@ -22,7 +22,7 @@ from spark_connector.queues.source import QueueStreamReader
 from spark_connector.reading.options import ReadOptions
 from spark_connector.reading.readers import BatchReader, StreamingReader
 from spark_connector.reading.rows import ReadJob
-from spark_connector.reading.schema import checked_columns, spark_schema, value_is_text
+from spark_connector.reading.schema import checked_columns, forms_of, spark_schema
 from spark_connector.session import SessionSettings, set_python_of_tasks
 from spark_connector.writing.bindings import bindings_of
 from spark_connector.writing.options import WriteOptions
@@ -70,13 +70,13 @@ class RabbitMQDataSource(DataSource):
         if self.session.reads_queue(self.options):
             options = self.session.complete(QueueOptions, self.options)
             columns = checked_columns(schema, options.columns, QUEUE_COLUMNS)
-            return QueueStreamReader(options, columns, text=value_is_text(schema))
+            return QueueStreamReader(options, columns, forms_of(schema))
         ReadOptions.check_stream(self.options)
         return StreamingReader(self._read_job(schema))
 
     def _read_job(self, schema: StructType) -> ReadJob:
         options = self.session.complete(ReadOptions, self.options)
-        return ReadJob(options, checked_columns(schema, options.columns), text=value_is_text(schema))
+        return ReadJob(options, checked_columns(schema, options.columns), forms_of(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:  # noqa: FBT001 - Spark's signature
         """Check a batch write."""

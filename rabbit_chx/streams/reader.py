@@ -155,11 +155,17 @@ class StreamReader:
         """
         return offset_at(self._connected(), self.stream, time)
 
-    def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    def read(self, start: int, end: int, *, binary_headers: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield the messages with ``start <= offset < end`` as Arrow batches, each once and in order.
 
         The iterator ends with the range and does not wait for new messages. It replaces a lost connection. A reader reads
         one range at a time: another range may begin before this one ends, but then this one cannot continue.
+
+        Args:
+            start: the first offset.
+            end: the offset after the last one.
+            binary_headers: return headers as ``list<struct<key: string, value: binary>>``, with binary values as they are, instead
+                of as ``map<string, string>``, where they are base64.
 
         Raises:
             InvalidValue: another range of this reader has begun.
@@ -176,6 +182,7 @@ class StreamReader:
             columns,
             start=start,
             end=end,
+            binary_headers=binary_headers,
             max_items=self._max_items,
             max_batch_bytes=self._max_batch_bytes,
         )

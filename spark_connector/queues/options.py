@@ -10,7 +10,7 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.errors import Unquoted
 from spark_connector.connection_options import AmqpOptions, ConnectionOptions, check_one_target
 from spark_connector.option_table import check_short_text, integer, options_of, text
-from spark_connector.reading.options import READ_OPTIONS, listed, row_limit
+from spark_connector.reading.options import INCLUDE_HEADERS, READ_OPTIONS, listed, row_limit
 from spark_connector.writing.options import OPTIONS
 
 _SOURCE, _ROWS = "Source", "Rows"
@@ -30,7 +30,7 @@ class QueueOptions(AmqpOptions):
         "path": "Call load() without a path; the option queue names the queue",
         "prefetch": "Use maxRowsPerTrigger",
         "maxoffsetspertrigger": "Use maxRowsPerTrigger",
-        "includeheaders": "Leave it out: a read returns the column headers",
+        "includeheaders": INCLUDE_HEADERS,
     }
 
     queue: str = text(_SOURCE, "The classic or quorum queue to read, in a streaming read.", "")

@@ -20,7 +20,7 @@ from rabbit_chx.consuming import Message
 from rabbit_chx.message_fields import HEADERS, MILLISECONDS, TEXT, MessageField
 from rabbit_chx.streams import Milliseconds, as_text
 from spark_connector.columns import FIELD_OF
-from spark_connector.reading.schema import arrow_schema, batch_of
+from spark_connector.reading.schema import AS_DOCUMENTED, Forms, arrow_schema, batch_of
 from spark_connector.worker import freeze_worker
 
 _MOST_BYTES: Final = 1 << 20
@@ -35,12 +35,12 @@ class RowsPartition(InputPartition):
 
 
 def partitions(
-    messages: Sequence[Message], columns: tuple[str, ...], count: int, *, text: bool = False
+    messages: Sequence[Message], columns: tuple[str, ...], count: int, forms: Forms = AS_DOCUMENTED
 ) -> list[RowsPartition]:
     """Divide messages among at most ``count`` partitions, each with consecutive messages."""
     cuts = [len(messages) * number // count for number in range(count + 1)]
     return [
-        RowsPartition(_packed(record_batches(messages[start:end], columns, text=text)))
+        RowsPartition(_packed(record_batches(messages[start:end], columns, forms)))
         for start, end in pairwise(cuts)
         if end > start
     ]
@@ -67,7 +67,7 @@ def rows(partition: InputPartition) -> Iterator[pa.RecordBatch]:
 
 
 def record_batches(
-    messages: Sequence[Message], columns: tuple[str, ...], *, text: bool = False
+    messages: Sequence[Message], columns: tuple[str, ...], forms: Forms = AS_DOCUMENTED
 ) -> Iterator[pa.RecordBatch]:
     """One row for each message, in order; a batch ends when the messages in it have 1 MiB."""
     piece: list[Message] = []
@@ -76,25 +76,29 @@ def record_batches(
         piece.append(copy(message))  # whose decoded headers are not kept
         size += getsizeof(message)
         if size >= _MOST_BYTES:
-            yield record_batch(piece, columns, text=text)
+            yield record_batch(piece, columns, forms)
             piece, size = [], 0
     if piece:
-        yield record_batch(piece, columns, text=text)
+        yield record_batch(piece, columns, forms)
 
 
 def record_batch(
-    messages: Sequence[Message], columns: tuple[str, ...], *, text: bool = False
+    messages: Sequence[Message], columns: tuple[str, ...], forms: Forms = AS_DOCUMENTED
 ) -> pa.RecordBatch:
     """One row for each message, in order."""
-    arrays = [pa.array(_values(messages, FIELD_OF[one.name]), one.type) for one in arrow_schema(columns)]
-    return batch_of(arrays, columns, text=text)
+    arrays = [
+        pa.array(_values(messages, FIELD_OF[one.name], forms), one.type)
+        for one in arrow_schema(columns, forms)
+    ]
+    return batch_of(arrays, columns, forms)
 
 
-def _values(messages: Sequence[Message], field: MessageField) -> list[Any]:
+def _values(messages: Sequence[Message], field: MessageField, forms: Forms) -> list[Any]:
     """What fills a column. Most properties are text or missing, which is what the column holds."""
     values = map(attrgetter(field.name), messages)
     if field.kind is HEADERS:
-        return [[(_text(name), _text(value)) for name, value in headers.items()] for headers in values]
+        converted = _bytes if forms.binary_headers else _text
+        return [[(_text(name), converted(value)) for name, value in headers.items()] for headers in values]
     if field.kind in {TEXT, MILLISECONDS}:
         return [None if value is None else _text(value) for value in values]
     return list(values)
@@ -102,6 +106,13 @@ def _values(messages: Sequence[Message], field: MessageField) -> list[Any]:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else as_text(plain(value))
+
+
+def _bytes(value: Any) -> bytes | None:
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    text = _text(value)
+    return None if text is None else text.encode()
 
 
 def plain(value: Any) -> Any:

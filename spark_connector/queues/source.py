@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from functools import partial
 from time import monotonic
 from typing import Any, Final
 from uuid import uuid4
@@ -28,6 +27,7 @@ from spark_connector.queues.handed_out import HandedOut
 from spark_connector.queues.options import QueueOptions
 from spark_connector.queues.rows import RowsPartition, partitions, rows
 from spark_connector.reading.admission import AvailableNow, limits
+from spark_connector.reading.schema import AS_DOCUMENTED, Forms
 
 _MOST_BYTES: Final = 32 << 20
 """Limit for a micro-batch: Spark sends each task in one message, of at most 128 MiB by default."""
@@ -39,17 +39,17 @@ _PATIENCE: Final = 10.0
 class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[misc]
     """The reader of ``spark.readStream`` with the option queue. Spark pickles a copy for the tasks."""
 
-    def __init__(self, options: QueueOptions, columns: tuple[str, ...], *, text: bool = False) -> None:
+    def __init__(self, options: QueueOptions, columns: tuple[str, ...], forms: Forms = AS_DOCUMENTED) -> None:
         self._options = options
         self._columns = columns
-        self._text = text
+        self._forms = forms
         self._handed_out = HandedOut(options.queue, uuid4().hex)
         self._reader: QueueReader | None = None
         self._planned: Mapping[str, Any] | None = None
         self._until_empty = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), text=self._text), (self._options, self._columns)
+        return type(self), (self._options, self._columns, self._forms)
 
     # -- on the driver -------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[m
             check_of_queue(offset, self._options.queue)
         self._planned = end
         messages = self._handed_out.between(start, end)
-        return partitions(messages, self._columns, self._options.min_partitions, text=self._text)
+        return partitions(messages, self._columns, self._options.min_partitions, self._forms)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Acknowledge the messages of a finished micro-batch."""

@@ -35,6 +35,10 @@ _SUMMARY: Final = (
 )
 
 _KAFKAS_TOPICS: Final = "Use stream or superStream"
+INCLUDE_HEADERS: Final = (
+    "Leave it out: a read returns the column headers, also as an array of structs: "
+    '.schema("value binary, headers array<struct<key: string, value: binary>>")'
+)
 _NO_LEAST: Final = "Use trigger(processingTime=...): a micro-batch cannot wait for a number of rows"
 
 
@@ -90,7 +94,7 @@ class ReadOptions(StreamOptions):
         "topic": _KAFKAS_TOPICS,
         "assign": _KAFKAS_TOPICS,
         "subscribepattern": "Use superStream or exchange, which also find new streams",
-        "includeheaders": "Leave it out: a read returns the column headers",
+        "includeheaders": INCLUDE_HEADERS,
         "streams": "Use stream, with names separated by commas",
         "maxoffsetspertrigger": "Use maxRowsPerTrigger",
         "startingoffsetsbytimestamp": "Use startingTimestamp, which also takes JSON by stream",

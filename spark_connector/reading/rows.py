@@ -19,7 +19,7 @@ from rabbit_chx.errors import CorruptChunk, InvalidMessage, StreamUnavailable
 from spark_connector.logs import Outage, log_line
 from spark_connector.reading.offsets import OffsetRange, check_not_truncated
 from spark_connector.reading.options import ReadOptions
-from spark_connector.reading.schema import batch_of, of_streams
+from spark_connector.reading.schema import AS_DOCUMENTED, Forms, batch_of, of_streams
 from spark_connector.reading.stream_access import open_reader
 from spark_connector.worker import Task
 
@@ -32,8 +32,7 @@ class ReadJob:
 
     options: ReadOptions
     columns: tuple[str, ...]
-    text: bool = False
-    """Whether the column ``value`` is a string."""
+    forms: Forms = AS_DOCUMENTED
 
     def read(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range.
@@ -98,7 +97,7 @@ class ReadJob:
         """Yield batches over one connection, each with the offset after it."""
         name = Task.current().connection_name(self.options.connection_name)
         with open_reader(self.options, wanted.stream, self._decoded, name, leader=leader) as reader:
-            for batch in reader.read(start, wanted.end):
+            for batch in reader.read(start, wanted.end, binary_headers=self.forms.binary_headers):
                 if batch.num_rows:
                     yield batch.column("offset")[-1].as_py() + 1, self._returned(batch)
 
@@ -125,7 +124,7 @@ class ReadJob:
             chosen = pc.is_in(batch.column("routing_key"), pa.array(self.options.keys, pa.string()))
             batch = batch.filter(chosen)
         arrays = [batch.column(name) for name in of_streams(self.columns)]
-        return batch_of(arrays, self.columns, text=self.text)
+        return batch_of(arrays, self.columns, self.forms)
 
 
 def log_recreated(stream: str, offset: int, first: int) -> None:

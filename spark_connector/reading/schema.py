@@ -6,8 +6,7 @@ Most of its columns are also columns of a write, so that rows which were read ca
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
@@ -18,12 +17,11 @@ from rabbit_chx.streams import COLUMNS
 from spark_connector.columns import FIELD_OF, READ_COLUMNS
 from spark_connector.option_table import unknown_name
 
-_TYPES: Final[Mapping[str, pa.DataType]] = MappingProxyType(
-    {
-        name: COLUMNS[field.name] if field.name in COLUMNS else pa.type_for_alias(field.kind.arrow)
-        for name, field in FIELD_OF.items()
-    }
-)
+_HEADERS_AS_STRUCTS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_TYPES: Final[dict[str, pa.DataType]] = {
+    name: COLUMNS[field.name] if field.name in COLUMNS else pa.type_for_alias(field.kind.arrow)
+    for name, field in FIELD_OF.items()
+}
 
 
 def of_streams(columns: tuple[str, ...]) -> tuple[str, ...]:
@@ -59,7 +57,7 @@ def checked_columns(
         if field.name not in known:
             error = unknown_name("column in the schema of a read", field.name, known)
             raise InvalidValue(error.what, error.got, error.expected, error.hint or "Remove .schema(...)")
-        if field.dataType != _type(field.name) and not _is_text_value(field):
+        if field.dataType != _type(field.name) and not (_is_text_value(field) or _has_binary_headers(field)):
             expected = _type(field.name).simpleString()
             what = f"type of column {field.name} in the schema of a read"
             raise InvalidValue(what, field.dataType.simpleString(), expected, hint)
@@ -77,24 +75,43 @@ def checked_columns(
     return names
 
 
+class Forms(NamedTuple):
+    """The columns that a user's schema declares with another type than the table of the columns has."""
+
+    text_value: bool = False
+    """The column ``value`` is a string."""
+    binary_headers: bool = False
+    """The column ``headers`` is an array of structs with binary values, as Spark's source of Kafka returns it."""
+
+
+AS_DOCUMENTED: Final = Forms()
+
+
+def forms_of(schema: StructType) -> Forms:
+    """The forms of the schema that Spark passes."""
+    return Forms(any(map(_is_text_value, schema.fields)), any(map(_has_binary_headers, schema.fields)))
+
+
 def _is_text_value(field: StructField) -> bool:
     return field.name == "value" and isinstance(field.dataType, StringType)
 
 
-def value_is_text(schema: StructType) -> bool:
-    """Whether the schema that Spark passes declares the body as a string."""
-    return any(map(_is_text_value, schema.fields))
+def _has_binary_headers(field: StructField) -> bool:
+    return (
+        field.name == "headers" and field.dataType.simpleString() == "array<struct<key:string,value:binary>>"
+    )
 
 
-def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
+def arrow_schema(columns: tuple[str, ...], forms: Forms = AS_DOCUMENTED) -> pa.Schema:
     """The schema of a read of these columns, with a binary body."""
-    return pa.schema([(name, _TYPES[name]) for name in columns])
+    types = _TYPES | {"headers": _HEADERS_AS_STRUCTS} if forms.binary_headers else _TYPES
+    return pa.schema([(name, types[name]) for name in columns])
 
 
-def batch_of(arrays: list[pa.Array], columns: tuple[str, ...], *, text: bool) -> pa.RecordBatch:
-    """A batch for Spark; with ``text``, its column ``value`` is the string that Spark's own cast returns."""
-    schema = arrow_schema(columns)
-    if text:
+def batch_of(arrays: list[pa.Array], columns: tuple[str, ...], forms: Forms) -> pa.RecordBatch:
+    """A batch for Spark; as text, its column ``value`` is the string that Spark's own cast returns."""
+    schema = arrow_schema(columns, forms)
+    if forms.text_value:
         at = columns.index("value")
         arrays[at] = arrays[at].cast(pa.string(), safe=False)  # like Spark, without a check of the UTF-8
         schema = schema.set(at, pa.field("value", pa.string()))

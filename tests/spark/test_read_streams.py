@@ -60,6 +60,20 @@ def values(frame):
 # ---- batches
 
 
+def test_headers_are_structs_with_binary_values_if_the_schema_says_so(spark, broker, streams):
+    kinds = ["'text' as s", "x'ff00' as b", "-5 as i", "1.5d as d", "true as t", "cast(null as string) as n"]
+    written = spark.sql(f"select 'x' as value, struct({', '.join(kinds)}) as headers")
+    names, form = [streams.stream(), streams.stream()], "headers array<struct<key:string,value:binary>>"
+    written.write.format("rabbitmq").options(**given(broker, stream=names[0])).mode("append").save()
+    reading = spark.read.format("rabbitmq").schema(f"value binary, {form}")
+    for _ in range(2):  # as written by Spark, and as read and written again
+        rows = reading.options(**given(broker, stream=names[0])).load()
+        found = {one.key: bytes(one.value) for row in rows.collect() for one in row.headers}
+        assert found == {"s": b"text", "b": b"\xff\x00", "i": b"-5", "d": b"1.5", "t": b"true"}
+        rows.write.format("rabbitmq").options(**given(broker, stream=names[1])).mode("append").save()
+        names.reverse()
+
+
 @pytest.mark.long
 def test_written_rows_can_be_read_and_written_again(spark, broker, streams, inbox):
     names = [streams.stream() for _ in range(3)]

@@ -272,6 +272,13 @@ def as_text(value: Any) -> str | None:
     return plain if isinstance(plain, str) or plain is None else json.dumps(plain, **_JSON)
 
 
+def as_bytes(value: Any) -> bytes | None:
+    """Return binary values as they are, and the text of others in UTF-8."""
+    if isinstance(value, bytes) or value is None:
+        return value
+    return (as_text(value) or "").encode()
+
+
 _JSON: Final[dict[str, Any]] = {"ensure_ascii": False, "separators": (",", ":")}
 
 

@@ -32,6 +32,7 @@ A message that does not begin like a section of AMQP 1.0, such as the bytes that
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any, Final
@@ -100,10 +101,16 @@ def decode(
     )
 
 
-def row_of(data: bytes, stream: str, offset: int, max_items: int = MAX_ITEMS) -> dict[str, Any]:
-    """Decode a stored message to the values of its columns, where headers are text, and what it lacks is None."""
+def row_of(
+    data: bytes,
+    stream: str,
+    offset: int,
+    max_items: int = MAX_ITEMS,
+    header: Callable[[Any], str | bytes | None] = as_text,
+) -> dict[str, Any]:
+    """Decode a stored message to the values of its columns. What it lacks is None; ``header`` converts a header's value."""
     fields = _fields_of(data, stream, offset, max_items)
-    fields["headers"] = {as_text(name) or "": as_text(value) for name, value in fields["headers"].items()}
+    fields["headers"] = {as_text(name) or "": header(value) for name, value in fields["headers"].items()}
     return fields
 
 

@@ -23,11 +23,12 @@ from rabbit_chx.streams import COLUMNS
 from spark_connector import COLUMNS as WRITTEN, RabbitMQDataSource
 from spark_connector.columns import READ_COLUMNS, sql_type
 from spark_connector.reading.schema import (
+    Forms,
     arrow_schema,
     batch_of,
     checked_columns,
+    forms_of,
     spark_schema,
-    value_is_text,
 )
 from spark_connector.writing.rules import layout_of
 from tests.unit.complaints import complaint
@@ -78,9 +79,9 @@ def test_a_schema_of_the_user_names_columns() -> None:
 def test_a_body_can_be_text_as_spark_casts_it() -> None:
     text = schema(offset=LongType(), value=StringType())
     assert checked_columns(text, None) == ("offset", "value")
-    assert (value_is_text(text), value_is_text(spark_schema())) == (True, False)
+    assert (forms_of(text), forms_of(spark_schema())) == (Forms(text_value=True), Forms())
     arrays = [pa.array([1, 2, 3]), pa.array([b"\xc3\xa4", b"\xff", None])]
-    batch = batch_of(arrays, ("offset", "value"), text=True)
+    batch = batch_of(arrays, ("offset", "value"), Forms(text_value=True))
     assert batch.schema.field("value").type == pa.string()
     assert batch.column("value").cast(pa.binary()).to_pylist() == [b"\xc3\xa4", b"\xff", None]
 

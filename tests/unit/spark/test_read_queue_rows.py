@@ -19,6 +19,7 @@ from spark_connector.columns import QUEUE_COLUMNS
 from spark_connector.connection_options import ConnectionOptions
 from spark_connector.queues.options import QUEUE_OPTIONS, QueueOptions, no_batch_of_a_queue
 from spark_connector.queues.rows import partitions, record_batch, record_batches, rows
+from spark_connector.reading.schema import Forms
 from tests.stream_messages import PROPERTIES
 from tests.unit.complaints import complaint
 
@@ -70,6 +71,24 @@ def test_a_row_has_the_properties_that_the_publisher_set_and_null_for_others() -
 def test_header_values_become_text(value: object, text: str | None) -> None:
     (row,) = record_batch([message(headers={"h": value})], ("headers",)).to_pylist()
     assert row == {"headers": [("h", text)]}
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        ("ü", b"\xc3\xbc"),
+        (b"\xff", b"\xff"),
+        (-5, b"-5"),
+        (True, b"true"),
+        (None, None),
+        ([b"\xff"], b'["/w=="]'),
+    ],
+)
+def test_header_values_are_binary_in_an_array_of_structs(value: object, stored: bytes | None) -> None:
+    (row,) = record_batch(
+        [message(headers={"h": value})], ("headers",), Forms(binary_headers=True)
+    ).to_pylist()
+    assert row == {"headers": [{"key": "h", "value": stored}]}
 
 
 def test_a_timestamp_after_the_year_9999_is_null() -> None:
@@ -141,6 +160,8 @@ def test_a_batch_read_of_a_queue_is_refused_with_a_hint() -> None:
 
 
 def test_a_body_is_text_if_the_schema_says_so() -> None:
-    found = record_batch([message(b"\xc3\xa4"), message(b"\xff")], ("value", "routing_key"), text=True)
+    found = record_batch(
+        [message(b"\xc3\xa4"), message(b"\xff")], ("value", "routing_key"), Forms(text_value=True)
+    )
     assert found.column("value").type == pa.string()
     assert found.column("value").cast(pa.binary()).to_pylist() == [b"\xc3\xa4", b"\xff"]

@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.message_fields import FIELDS
-from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
+from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS, as_bytes, as_text
 from rabbit_chx.streams.messages.arrow.fields import Found, find
 from rabbit_chx.streams.messages.arrow.parser import Flags
 from rabbit_chx.streams.messages.arrow.rows import Rows, rows_of
-from rabbit_chx.streams.messages.arrow.texts import Leave, header_maps, slices, utf8
+from rabbit_chx.streams.messages.arrow.texts import Leave, header_lists, slices, utf8
 from rabbit_chx.streams.messages.chunks import Chunk, Whole, pieces_of
 from rabbit_chx.streams.messages.message import COLUMNS_OF_MESSAGES, QUEUE_ADDRESS, reply_to, row_of
 
@@ -42,6 +42,9 @@ Columns of the message have the names of the sink's columns, where the body is `
 that the publisher set, ``stream_timestamp`` the time at which the broker stored the message's chunk.
 """
 
+HEADERS_AS_STRUCTS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+"""The other type of the column ``headers``: binary values as they are, and the text of all others in UTF-8."""
+
 _MOST_ROWS: Final = 16_384
 """Larger batches exceed the processor's cache: with 65,536 rows, each row took twice the time."""
 _MOST_BYTES: Final = 8 << 20
@@ -54,7 +57,7 @@ _LAST_MOMENT: Final = 253_402_300_799_999
 """The years 1 to 9999 in milliseconds since 1970. Python and Spark support no other times, so those become null."""
 
 
-def schema(columns: Sequence[str] = tuple(COLUMNS)) -> pa.Schema:
+def schema(columns: Sequence[str] = tuple(COLUMNS), *, binary_headers: bool = False) -> pa.Schema:
     """The schema of batches with these columns.
 
     Raises:
@@ -65,7 +68,8 @@ def schema(columns: Sequence[str] = tuple(COLUMNS)) -> pa.Schema:
             raise InvalidValue("column", name, f"one of {', '.join(COLUMNS)}")
     if len(set(columns)) < len(columns):
         raise InvalidValue("columns", list(columns), "names without duplicates")
-    return pa.schema([(name, COLUMNS[name]) for name in columns])
+    types = COLUMNS | {"headers": HEADERS_AS_STRUCTS} if binary_headers else COLUMNS
+    return pa.schema([(name, types[name]) for name in columns])
 
 
 def record_batches(
@@ -74,6 +78,7 @@ def record_batches(
     *,
     start: int = 0,
     end: int | None = None,
+    binary_headers: bool = False,
     most_rows: int = _MOST_ROWS,
     most_bytes: int = _MOST_BYTES,
     max_items: int = MAX_ITEMS,
@@ -88,12 +93,13 @@ def record_batches(
         columns: Names from `COLUMNS`. Only these are decoded.
         start: The first offset.
         end: The offset after the last one; None for no limit.
+        binary_headers: Return headers as `HEADERS_AS_STRUCTS`.
         most_rows: The maximum number of rows of a batch.
         most_bytes: A batch ends after the chunk that reaches this size, before or after decompression.
         max_items: The maximum number of items of a message.
         max_batch_bytes: The maximum size of a decompressed sub-entry batch; by default in proportion to its stored size.
     """
-    built = partial(_built, checked=schema(columns), max_items=max_items)
+    built = partial(_built, checked=schema(columns, binary_headers=binary_headers), max_items=max_items)
     wanted = (
         piece
         for chunk in chunks
@@ -184,12 +190,13 @@ class _Batch:
     def _decode(self, row: int) -> dict[str, Any]:
         start, stop = int(self.rows.starts[row]), int(self.rows.stops[row])
         offset = int(self.rows.offsets[row])
-        return row_of(self.rows.data[start:stop], self.rows.stream, offset, self.max_items)
+        convert = as_text if COLUMNS["headers"] in self.schema.types else as_bytes
+        return row_of(self.rows.data[start:stop], self.rows.stream, offset, self.max_items, convert)
 
     def _column(self, name: str, found: Found, single: Whole, decoded: list[dict[str, Any]]) -> pa.Array:
         if not len(single):
             return self._together(name, found)
-        others = _one_by_one(name, decoded)
+        others = _one_by_one(name, decoded, self.schema.field(name).type)
         if len(single) == self.count:
             return others
         order = np.arange(self.count)
@@ -198,7 +205,8 @@ class _Batch:
 
     def _together(self, name: str, found: Found) -> pa.Array:
         if name == "headers":
-            return header_maps(self.data, self.buffer, self.count, found)
+            kind = self.schema.field(name).type
+            return header_lists(self.data, self.buffer, self.count, found, kind)
         if name == "timestamp":
             number = found.number(name)
             return _moments(number.value, number.valid)
@@ -233,8 +241,8 @@ def _without_addresses(texts: pa.Array) -> pa.Array:
     return pa.array([reply_to(text) for text in texts.to_pylist()], pa.string())
 
 
-def _one_by_one(name: str, decoded: list[dict[str, Any]]) -> pa.Array:
+def _one_by_one(name: str, decoded: list[dict[str, Any]], kind: pa.DataType) -> pa.Array:
     values = [row[name] for row in decoded]
     if name == "headers":
         values = [list(headers.items()) for headers in values]
-    return pa.array(values, COLUMNS[name])
+    return pa.array(values, kind)

@@ -71,8 +71,8 @@ def _is_text(raw: bytes | None) -> bool:
 # -- headers ------------------------------------------------------------------------------------------
 
 
-def header_maps(data: Bytes, buffer: pa.Buffer, count: int, found: Found) -> pa.Array:
-    """Build the headers of ``count`` messages.
+def header_lists(data: Bytes, buffer: pa.Buffer, count: int, found: Found, kind: pa.DataType) -> pa.Array:
+    """Build the headers of ``count`` messages, as a map of strings or as a list of structs with binary values.
 
     Raises:
         Leave: Some messages have a duplicate header, text that is not UTF-8, or an integer of 2^63 or more.
@@ -87,7 +87,14 @@ def header_maps(data: Bytes, buffer: pa.Buffer, count: int, found: Found) -> pa.
         raise Leave(twins)
     ends = np.zeros(count + 1, np.int32)
     np.cumsum(np.bincount(rows, minlength=count), out=ends[1:])
-    return pa.MapArray.from_arrays(pa.array(ends), keys, _values(data, buffer, values))
+    texts = _values(data, buffer, values)
+    if pa.types.is_map(kind):
+        return pa.MapArray.from_arrays(pa.array(ends), keys, texts)
+    binary = is_code(values.code, BINARIES)
+    stored = slices(buffer, values.start, values.stop, binary)
+    both = [keys, pc.if_else(pa.array(binary), stored, texts.cast(pa.binary()))]
+    pairs = pa.StructArray.from_arrays(both, fields=list(kind.value_type))
+    return pa.ListArray.from_arrays(pa.array(ends), pairs).cast(kind)
 
 
 def _values(data: Bytes, buffer: pa.Buffer, values: Values) -> pa.Array:
