@@ -41,7 +41,7 @@ def write_wheel(one: metadata.Distribution, folder: Path) -> Path:
     (info,) = {name.partition("/")[0] for name in files if name.partition("/")[0].endswith(".dist-info")}
     kept = {name: path for name, path in files.items() if not LEFT_OUT & set(path.parts)}
     del kept[f"{info}/RECORD"]
-    (tag, *_) = [
+    (*_, tag) = [
         line.split()[1] for line in (one.read_text("WHEEL") or "").splitlines() if line[:4] == "Tag:"
     ]
     wheel = folder / f"{info.removesuffix('.dist-info')}-{tag}.whl"

@@ -1,4 +1,4 @@
-"""Runs the commands of docs/spark-cluster.md on two executors whose Python has no packages."""
+"""Installs what docs/spark.md and docs/spark-cluster.md say where Python has no packages, and writes and reads."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ SECTION = re.search(
     (Path(__file__).parents[2] / "docs" / "spark-cluster.md").read_text(),
     re.DOTALL | re.MULTILINE,
 )[1]
+WRITING = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 PACK, SUBMIT, DOCTOR = re.findall(r"^```sh\n(.*?)^```", SECTION, re.DOTALL | re.MULTILINE)
 
 ROWS = 1_000
@@ -161,3 +162,29 @@ def test_the_doctor_runs_the_pyspark_of_spark_home(place):
         "executor": "ok",
         "pyspark": "missing",  # from pip
     }
+
+
+def test_the_documented_install_is_enough_to_write_and_read_a_super_stream(place, rabbitmq_broker, tmp_path):
+    command = re.search(r"^```sh\n(pip install 'rabbit-chx\[spark\]')", WRITING, re.MULTILINE)[1]
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "empty"], check=True)
+    python = tmp_path / "empty" / "bin" / "python"
+    for one in installed("rabbit-chx[spark]"):
+        write_wheel(one, tmp_path)
+    pip = f"python -m pip --python {python} install --no-index --no-compile --find-links {tmp_path}"
+    done = place.run(command.replace("pip install", pip))
+    assert done.returncode == 0, done.stderr
+    with Streams(rabbitmq_broker.url) as streams, Inbox(rabbitmq_broker.url) as inbox:
+        port = str(urlsplit(rabbitmq_broker.stream_url).port)
+        targets = [
+            {"exchange": inbox.exchange},
+            {"stream": streams.stream(), "streamPort": port},
+            {"superStream": streams.super_stream(3)[0], "streamPort": port},
+        ]
+        more = {"AMQP_URL": inbox.url, "TARGETS": json.dumps(targets), "SPARK_HOME": "", "SPARK_CONF_DIR": ""}
+        lines = f"unset SPARK_HOME SPARK_CONF_DIR; PATH={python.parent}:$PATH python app.py"
+        done = place.run(lines, **more, PYSPARK_PYTHON=str(python), SPARK_LOCAL_IP="127.0.0.1")
+        assert done.returncode == 0, (done.stdout + done.stderr)[-2_000:]
+        assert inbox.bodies() == {b"%d" % number: 1 for number in range(ROWS)}
+    read, executors = json.loads(done.stdout.splitlines()[-1])
+    assert read == [True, True]
+    assert [faults for _, *faults in executors] == [[]]
