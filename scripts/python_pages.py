@@ -14,6 +14,7 @@ import inspect
 import re
 import sys
 from dataclasses import is_dataclass
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, is_typeddict
@@ -154,6 +155,8 @@ def signature(name: str, value: Any) -> str:
     if is_typeddict(value):
         fields = [f"{key}: {written(kind)}" for key, kind in value.__annotations__.items()]
         return "\n    ".join([f"class {name}(TypedDict):", *fields])
+    if inspect.isclass(value) and issubclass(value, Enum):
+        return "\n    ".join([f"class {name}(Enum):", *(f"{each.name} = {each.value!r}" for each in value)])
     try:
         found = inspect.signature(value)
     except ValueError:  # what C defines
