@@ -234,6 +234,32 @@ def test_the_index_names_every_page_and_no_other() -> None:
     assert named == set(PAGES) - {"README.md"}
 
 
+def test_no_page_but_references_and_results_is_long() -> None:
+    generated = {"cli.md", "output.md", "proof-results.md", "spark-options.md"}
+    assert {
+        name: len(page.split()) for name, page in PAGES.items() if len(page.split()) > 2_000
+    }.keys() == generated
+
+
+def test_the_glossary_is_in_order_and_its_words_are_linked() -> None:
+    words = re.findall(r"^\| \*\*(.+?)\*\*", PAGES["glossary.md"], re.MULTILINE)
+    assert words == sorted(words)
+    assert {
+        "mirror",
+        "ring",
+        "bucket",
+        "slot",
+        "hold",
+        "seat",
+        "marker",
+        "metadata store",
+        "chunk",
+        "ledger",
+    } <= {*words}
+    linking = [name for name, page in PAGES.items() if "](glossary.md)" in page]
+    assert len(linking) >= 12
+
+
 def test_the_pages_of_performance_have_each_benchmark_with_options_that_it_has() -> None:
     evidence = "".join(page for name, page in PAGES.items() if name.startswith("performance"))
     commands = re.findall(r"^    \S*python benchmarks/(\w+\.py)(.*)$", evidence, re.MULTILINE)
