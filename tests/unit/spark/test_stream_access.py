@@ -127,7 +127,8 @@ class Node:
     def stored_at(self, offset: int) -> int | None:
         return self.made + offset if offset < self.end else None
 
-    def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    def read(self, start: int, end: int, *, binary_headers: bool) -> Iterator[pa.RecordBatch]:
+        assert not binary_headers
         if end > self.end:
             raise StreamUnavailable("beyond", "beyond the end", "s", 0, self.end)
         yield pa.RecordBatch.from_pydict({"offset": range(start, end)})
