@@ -3,8 +3,8 @@
     python benchmarks/streams.py [--release 4.3] [--messages 1000000] [--size 100] [--rounds 3] [--json]
 
 Two streams contain the same messages: one was published over AMQP 0-9-1, which makes small chunks, and one over the stream
-protocol, which makes large ones. The ways take turns, in another order in each round. pika, rstream and a group that handles
-single messages are slow and read a tenth of the messages. The ways to write wait for all confirms. Rates and CPU time are medians over the rounds, ratios are medians of
+protocol, which makes large ones. The ways take turns, in another order in each round. pika and rstream are slow and read a tenth of the
+messages. The ways to write wait for all confirms. Rates and CPU time are medians over the rounds, ratios are medians of
 the ratios within a round. CPU time is that of this process; broker and client share the cores.
 """
 
@@ -141,7 +141,7 @@ def run_writing(broker: Broker, options: argparse.Namespace) -> dict[str, list[T
     """Measure all ways to write in turn, each to a new stream."""
     bodies = [b"x" * options.size] * options.messages
     messages = list(
-        encode_messages(bodies, routing_keys=(f"key-{row:07}" for row in range(options.messages)))
+        encode_messages(bodies, routing_keys=[f"key-{row:07}" for row in range(options.messages)])
     )
     found: dict[str, list[Turn]] = {name: [] for name in WRITERS}
     for number in range(options.rounds + 1):  # the first one warms up

@@ -40,9 +40,11 @@ def in_spans(handler: Callable[[_M], object], group: str) -> Callable[[_M], obje
     """Return a function that calls the handler in a consumer span; without the extra, the handler itself."""
     if not _installed():
         return handler
-    span = _spans(group)
+    span, recorded = _spans(group), _recorded()
 
     def call(message: _M) -> object:
+        if not recorded():
+            return handler(message)
         with span(message):
             return handler(message)
 
@@ -55,13 +57,22 @@ def in_async_spans(
     """Return a coroutine function that awaits the handler in a consumer span; without the extra, the handler itself."""
     if not _installed():
         return handler
-    span = _spans(group)
+    span, recorded = _spans(group), _recorded()
 
     async def call(message: _M) -> object:
+        if not recorded():
+            return await handler(message)
         with span(message):
             return await handler(message)
 
     return call
+
+
+def _recorded() -> Callable[[], bool]:
+    """Return a function that returns whether the program has set a provider of tracers; without one, spans lead nowhere."""
+    from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
+
+    return lambda: not isinstance(get_tracer_provider(), ProxyTracerProvider)
 
 
 def _spans(group: str) -> Callable[[Message], AbstractContextManager[None]]:

@@ -181,7 +181,7 @@ def _subscribe(sock: socket.socket, stream: str) -> None:
 
 OURS, LIMIT, PIKA, RSTREAM = "this reader", "chunks, not decoded", "pika", "rstream"
 BATCHES, MESSAGES = "group of one, run_batches", "group of one, run"
-SLOW = {PIKA, RSTREAM, MESSAGES}
+SLOW = {PIKA, RSTREAM}
 WAYS: dict[str, Callable[[Source], int]] = {
     OURS: ours,
     BATCHES: group_of_batches,

@@ -1,15 +1,21 @@
-"""Streams in a cluster: finding a node that has the stream, and publishing while the leader stops."""
+"""Streams in a cluster: finding a node that has the stream, and publishing and reading while leaders stop."""
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
+from itertools import count, islice
+
 import pytest
 
-from rabbit_chx.streams import StreamPublisher, Timeouts, connect
+from rabbit_chx.streams import StreamGroup, StreamPublisher, Timeouts, connect
 from tests.broker.stream_scene import refused, stored
+from tests.faults.load import wait_until
 
 pytestmark = pytest.mark.long
 
 SHORT = {"test_a_stream_on_one_node_is_reached_through_another"}
+PARTITIONS, PART, KEYS = 6, 500, 50
 ON_ONE_NODE = {"initial-cluster-size": "1", "queue-leader-locator": "client-local"}
 
 
@@ -17,6 +23,10 @@ def values(url, stream):
     return [
         message.body for message in stored(url, stream, follow_advertised=True, timeouts=Timeouts(connect=60))
     ]
+
+
+def is_at(node, url) -> bool:
+    return (node.host, node.port) == (url.host, url.port)
 
 
 def test_a_stream_on_one_node_is_reached_through_another(urls):
@@ -41,26 +51,99 @@ def test_no_message_is_lost_or_repeated_when_the_leader_stops(cluster, urls):
     with connect(last) as connection:
         connection.create("replicated")
         leader = connection.metadata(["replicated"])["replicated"].leader
-    (stopped,) = [
-        member
-        for member in cluster.members
-        if (urls[member.name].host, urls[member.name].port) == (leader.host, leader.port)
-    ]
+    (stopped,) = [member for member in cluster.members if is_at(leader, urls[member.name])]
     survivor = next(url for name, url in urls.items() if name != stopped.name)
 
-    def bodies():
-        for number in range(60_000):
-            if number == 30_000:
-                stopped.node.halt()
-            yield b"%d" % number
+    bodies = [b"%d" % number for number in range(60_000)]
+    halting = threading.Thread(target=stopped.node.halt)
 
     try:
         with StreamPublisher(
             survivor, "replicated", name="job", follow_advertised=True, timeouts=Timeouts(reconnect=90)
         ) as publisher:
-            publisher.publish_many(bodies(), first_id=1)
-        assert values(survivor, "replicated") == [b"%d" % number for number in range(60_000)]
+            for first in range(0, len(bodies), 1_000):
+                if first == 10_000:
+                    halting.start()
+                publisher.publish_many(bodies[first : first + 1_000], first_id=first + 1)
+            halting.join()
+            publisher.publish_many([b"after"], first_id=len(bodies) + 1)
+        assert values(survivor, "replicated") == [*bodies, b"after"]
     finally:
+        halting.join()
         cluster.boot(stopped)
     with connect(survivor) as connection:
         connection.delete("replicated")
+
+
+def publish_until(ended, publisher, numbers) -> int:
+    """Publish messages by key at least once; return how many are published."""
+    while True:
+        part = [*islice(numbers, PART)]
+        publisher.publish_many(
+            [b"%d" % number for number in part], [f"key-{number % KEYS}" for number in part]
+        )
+        if ended():
+            return part[-1] + 1
+
+
+@contextmanager
+def members(urls, handled, **options):
+    """Two members of a group that append to a list what they handle."""
+
+    def handle(message):
+        handled.append((message.queue, message.offset, int(message.body)))
+
+    groups = [StreamGroup(urls, name="readers", follow_advertised=True, **options) for _ in range(2)]
+    threads = [
+        threading.Thread(target=each.run, args=(handle,), kwargs={"signals": False}, daemon=True)
+        for each in groups
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: all(each.status.connected for each in groups), "members", 60)
+        yield
+    finally:
+        for each in groups:
+            each.stop()
+        for thread in threads:
+            thread.join(60)
+
+
+def test_a_group_misses_nothing_while_the_leaders_of_its_streams_stop(cluster, urls):
+    """Each node stops in turn, so that every leader moves, under a publisher by key and two members."""
+    nodes = [*urls.values()]
+    streams = [f"shared-{number}" for number in range(PARTITIONS)]
+    with connect(nodes[0]) as connection:
+        connection.create_super_stream("shared", {name: str(at) for at, name in enumerate(streams)})
+    handled: list[tuple[str, int, int]] = []
+    moved: set[str] = set()
+    numbers = count()
+    publishing = {"super_stream": "shared", "name": "job", "follow_advertised": True}
+    with (
+        members(nodes, handled, super_stream="shared"),
+        StreamPublisher(nodes, **publishing, timeouts=Timeouts(reconnect=120)) as publisher,
+    ):
+        for member in cluster.members:
+            with connect(nodes[0]) as connection:
+                found = connection.metadata(streams)
+            moved |= {name for name in streams if is_at(found[name].leader, urls[member.name])}
+            halting = threading.Thread(target=member.node.halt)
+            halting.start()
+            try:
+                publish_until(lambda halting=halting: not halting.is_alive(), publisher, numbers)
+                published = publish_until(lambda: True, publisher, numbers)
+                wait_until(
+                    lambda all_of=published: len({each[2] for each in handled}) == all_of, "messages", 120
+                )
+            finally:
+                halting.join()
+                cluster.boot(member)
+    assert moved == {*streams}
+    firsts: dict[int, list[int]] = {}
+    for number in dict.fromkeys(number for *_, number in handled):  # by the first time each was handled
+        firsts.setdefault(number % KEYS, []).append(number)
+    assert all(each == sorted(each) for each in firsts.values())
+    assert len({(stream, offset) for stream, offset, _ in handled}) == published  # each is stored once
+    with connect(nodes[0]) as connection:
+        connection.delete_super_stream("shared")

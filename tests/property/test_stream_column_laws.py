@@ -1,4 +1,4 @@
-"""The fast path for columns returns the same rows as `messages.decode`, for all messages."""
+"""The fast paths, for columns and for messages, return the same as `messages.decode`, for all messages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, MissingDependency
+from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
 from rabbit_chx.streams.messages.arrow.batch import COLUMNS, record_batches
 from rabbit_chx.streams.messages.chunks import parse_chunk, records_of
+from rabbit_chx.streams.messages.message import decode
+from rabbit_chx.streams.messages.stored import StoredMessage, Undecodable, stored_in
 from tests.stream_chunks import RECORDED, a_chunk, expected_rows, sized
 
 STORED = st.sampled_from([record for one in RECORDED for record in records_of(parse_chunk(one.chunk, "s"))])
@@ -178,6 +181,81 @@ def test_damaged_messages_have_the_same_rows_or_are_refused(
     except InvalidMessage:
         return
     assert found == [{name: row[name] for name in columns} for row in expected]
+
+
+def contents(message):
+    if type(message) is Undecodable:
+        return str(message.error), message.body, message.offset, message.last
+    found = (message.body, message.routing_key, message.exchange, message.headers, message.properties)
+    return repr((*found, message.queue, message.offset, message.stream_timestamp))  # NaN differs from itself
+
+
+def decoded_alone(data: bytes, offset: int, max_items: int):
+    try:
+        return contents(decode(data, "s", offset, 1_700_000_000_000, max_items=max_items))
+    except InvalidMessage as error:
+        return str(error), data, offset, offset
+
+
+@given(
+    st.lists(damaged() | whole, min_size=1, max_size=6),
+    st.lists(st.integers(0, 30), max_size=3),
+    st.sampled_from([0, 3, 10, 40, MAX_ITEMS]),
+)
+def test_messages_of_chunks_are_those_decoded_alone(
+    messages: list[bytes], sizes: list[int], max_items: int
+) -> None:
+    """Many are searched together; an invalid one is found before a handler could ask for its properties."""
+    many = messages * 12
+    chunks = in_chunks(many, sizes)
+    chunks = [chunk._replace(timestamp_ms=1_700_000_000_000) for chunk in chunks]
+    found = list(stored_in(chunks, max_items=max_items))
+    expected = [decoded_alone(data, offset, max_items) for offset, data in enumerate(many)]
+    assert [contents(each) for each in found] == expected
+
+
+BODY = b"\x00\x53\x75\xa0\x01x"
+
+
+@pytest.mark.parametrize(
+    "invalid",
+    [
+        pytest.param(b"\x00\x53\x70\xc0\x03\x01\x41\x41" + BODY, id="more items than the list says"),
+        pytest.param(b"\x00\x53\x73\xc0\x03\x03\x40\x40" + BODY, id="fewer items than the list says"),
+        pytest.param(b"\x00\x53\x73\xc0\x04\x01\xa1\x02a" + BODY, id="an item beyond its list"),
+        pytest.param(b"\x00\x53\x73\xc0\x02\x01\x57" + BODY, id="an unknown constructor in a list"),
+        pytest.param(b"\x00\x53\x74\xc1\x06\x02\xa1\x01a\x41\x41" + BODY, id="more items than the map says"),
+        pytest.param(b"\x00\x53\x74\xc1\x04\x01\xa1\x01a" + BODY, id="a key without a value"),
+        pytest.param(
+            b"\x00\x53\x72\xc1\x06\x02\xa1\x01a\x57\x00" + BODY, id="an unknown constructor in a map"
+        ),
+        pytest.param(
+            b"\x00\x53\x74\xc1\x09\x02\xa1\x01a\x73\0\0\xd8\0" + BODY, id="a character that does not exist"
+        ),
+        pytest.param(b"\x00\x53\x71\xc1\x04\x01\xa1\x01a" + BODY, id="damaged delivery annotations"),
+        pytest.param(BODY + b"x", id="bytes after the body"),
+        pytest.param(BODY[:-1], id="an incomplete body"),
+    ],
+)
+def test_an_invalid_message_among_valid_ones_is_found(invalid: bytes) -> None:
+    valid = b"\x00\x53\x70\xc0\x02\x01\x41" + BODY
+    (chunk,) = in_chunks([valid] * 20 + [invalid] + [valid] * 20, [41])[:1]
+    found = list(stored_in([chunk]))
+    assert [each.offset for each in found if type(each) is Undecodable] == [20]
+    assert [type(each) for each in found].count(StoredMessage) == 40
+
+
+def test_most_messages_are_not_decoded_one_by_one() -> None:
+    """Those of all recorded publishers but such with unusual contents; otherwise the comparisons above would show little."""
+    found = [
+        message
+        for one in RECORDED
+        for message in stored_in(
+            [parse_chunk(a_chunk(map(sized, [*records_of(parse_chunk(one.chunk, "s"))] * 12)), "s")]
+        )
+    ]
+    quick = sum(type(each) is StoredMessage for each in found)
+    assert quick > 0.7 * len(found), (quick, len(found))
 
 
 @given(st.data())

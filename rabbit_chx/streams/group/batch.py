@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rabbit_chx.errors import InvalidValue, MissingDependency
 from rabbit_chx.message import StreamMessage
 from rabbit_chx.streams.messages.chunks import Chunk
-from rabbit_chx.streams.messages.stored import Undecodable, messages_of, stored_in
+from rabbit_chx.streams.messages.stored import Undecodable, stored_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,12 +43,14 @@ class StreamBatch:
 
     def messages(self) -> Iterator[StreamMessage]:
         """Yield the messages, in order."""
-        return messages_of(self._chunks, self.first, self.last + 1)
+        for message in self.stored():
+            if type(message) is Undecodable:
+                raise message.error
+            yield message
 
     def stored(self) -> Iterator[StreamMessage]:
         """Yield the messages, with `Undecodable` in place of an error."""
-        for chunk in self._chunks:
-            yield from stored_in(chunk, self.first, self.last + 1)
+        return stored_in(self._chunks, self.first, self.last + 1)
 
     def around_undecodable(self) -> list[StreamBatch]:
         """Divide the batch around its first undecodable message: before it, that message alone, and after it."""

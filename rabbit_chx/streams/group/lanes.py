@@ -18,8 +18,9 @@ from rabbit_chx.streams.messages.stored import Undecodable, stored_in
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate
 
 _MOST_ROWS: Final = 16_384
+_MOST_MESSAGES: Final = 2_048
 _MOST_BYTES: Final = 8 << 20
-"""A batch ends after the chunk that reaches one of these."""
+"""A batch, and what is searched for messages at once, ends after the chunk that reaches one of these."""
 
 
 class Attention:
@@ -167,24 +168,23 @@ class StreamLane:
         if self._again:
             return self._again.popleft()
         if self._batches:
-            return self._batch() if self.waiting else None
+            return StreamBatch(self._chunks(_MOST_ROWS), self._start) if self.waiting else None
         while True:
             for message in self._messages:
                 return message
             if not self.waiting:
                 return None
-            self._messages = stored_in(self.waiting.popleft(), self._start)
-            self._attention.wanted = True
+            self._messages = stored_in(self._chunks(_MOST_MESSAGES), self._start)
 
-    def _batch(self) -> StreamBatch:
+    def _chunks(self, most_rows: int) -> list[Chunk]:
         chunks: list[Chunk] = []
         rows = size = 0
-        while self.waiting and rows < _MOST_ROWS and size < _MOST_BYTES:
+        while self.waiting and rows < most_rows and size < _MOST_BYTES:
             chunk = self.waiting.popleft()
             chunks.append(chunk)
             rows, size = rows + chunk.records, size + len(chunk.data)
         self._attention.wanted = True
-        return StreamBatch(chunks, self._start)
+        return chunks
 
     def leave(self) -> None:
         """Mark that the worker has left the lane."""

@@ -133,7 +133,7 @@ def pieces_of(chunk: Chunk, max_batch_bytes: int | None = None) -> Iterator[Chun
     Raises:
         CorruptChunk: The number of messages in its entries differs from its header.
     """
-    if chunk.type != _MESSAGES or not _has_batches(chunk):
+    if chunk.type != _MESSAGES or not may_have_batches(chunk):
         yield chunk
         return
     most = min(_MOST_BYTES, max_batch_bytes or _MOST_BYTES)
@@ -155,7 +155,7 @@ def pieces_of(chunk: Chunk, max_batch_bytes: int | None = None) -> Iterator[Chun
     yield _piece(chunk, start, len(chunk.data), entries, before, found)
 
 
-def _has_batches(chunk: Chunk) -> bool:
+def may_have_batches(chunk: Chunk) -> bool:
     """Whether a chunk has sub-entry batches; in one that begins with a message, each may contain one message."""
     return chunk.records != chunk.entries or (len(chunk.data) > 0 and chunk.data[0] >= _FIRST_BYTE_OF_BATCH)
 

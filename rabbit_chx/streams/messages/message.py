@@ -96,7 +96,7 @@ def decode(
         queue=stream,
         headers=headers,
         offset=offset,
-        stream_timestamp=_moment(time_ms),
+        stream_timestamp=moment(time_ms),
         **fields,
     )
 
@@ -224,10 +224,10 @@ def _mode(durable: Any) -> int | None:
 
 
 def _plain_moment(value: Any) -> datetime | None:
-    return _moment(value) if isinstance(value, Milliseconds) else None
+    return moment(value) if isinstance(value, Milliseconds) else None
 
 
-def _moment(milliseconds: int | None) -> datetime | None:
+def moment(milliseconds: int | None) -> datetime | None:
     """Return a time; None outside the years 1 to 9999, which Python does not have."""
     try:
         return None if milliseconds is None else _EPOCH + timedelta(milliseconds=milliseconds)
@@ -239,7 +239,7 @@ def _plain(value: Any) -> Any:
     """Return the value of a header with times as Python has them; others remain milliseconds."""
     match value:
         case Milliseconds():
-            return _moment(value) or int(value)
+            return moment(value) or int(value)
         case list():
             return [_plain(item) for item in value]
         case dict():

@@ -3,13 +3,58 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from itertools import islice, repeat
+from typing import Any, Final
 
 from rabbit_chx.errors import CorruptChunk, CorruptStream, InvalidMessage
 from rabbit_chx.message import StreamMessage
 from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
-from rabbit_chx.streams.messages.chunks import Chunk, pieces_of, records_of
-from rabbit_chx.streams.messages.message import decode
+from rabbit_chx.streams.messages.chunks import Chunk, Records, may_have_batches, pieces_of, records_of
+from rabbit_chx.streams.messages.message import decode, moment
+from rabbit_chx.streams.messages.quick import Quick
+
+_FEW: Final = 12
+"""With fewer messages, decoding one by one is faster."""
+_MOST_ROWS: Final = 4_096
+_MOST_BYTES: Final = 4 << 20
+"""Further chunks are searched together with the first one up to these."""
+
+
+class StoredMessage(StreamMessage):
+    """A message of which it is known that it can be decoded. Its properties are decoded when somebody asks for them."""
+
+    __slots__ = ("_stored",)
+
+    def __init__(
+        self,
+        stored: bytes,
+        body: bytes,
+        routing_key: str,
+        exchange: str,
+        stream: str,
+        offset: int,
+        stream_timestamp: datetime | None,
+    ) -> None:
+        # Without the checks of a `Message`, which every message would pay for.
+        self._stored = stored
+        self.body = body
+        self.routing_key = routing_key
+        self.exchange = exchange
+        self.queue = stream
+        self.offset = offset
+        self.stream_timestamp = stream_timestamp
+        self.redelivered = False
+        self.attempt = 1
+
+    def __getattr__(self, name: str) -> Any:
+        """Decode the properties, which have no value until somebody asks for them."""
+        if name != "_properties":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self._properties = decode(self._stored, self.queue, self.offset)._properties  # noqa: SLF001
+        return self._properties
 
 
 class Undecodable(StreamMessage):
@@ -32,7 +77,7 @@ def messages_of(
     max_items: int = MAX_ITEMS,
     max_batch_bytes: int | None = None,
 ) -> Iterator[StreamMessage]:
-    """Yield each message with ``start <= offset < end``, in order.
+    """Yield each message with ``start <= offset < end``, in order, as soon as its chunk is there.
 
     Args:
         chunks: of one stream, in order.
@@ -42,37 +87,101 @@ def messages_of(
         max_batch_bytes: how many bytes a compressed sub-entry batch may decompress to.
     """
     for chunk in chunks:
-        for message in stored_in(chunk, start, end, max_items=max_items, max_batch_bytes=max_batch_bytes):
+        for message in stored_in([chunk], start, end, max_items=max_items, max_batch_bytes=max_batch_bytes):
             if type(message) is Undecodable:
                 raise message.error
             yield message
 
 
 def stored_in(
-    chunk: Chunk,
+    chunks: Sequence[Chunk],
     start: int = 0,
     end: float = math.inf,
     *,
     max_items: int = MAX_ITEMS,
     max_batch_bytes: int | None = None,
 ) -> Iterator[StreamMessage]:
-    """Yield the messages of a chunk as `messages_of` does, with `Undecodable` in place of an error."""
+    """Yield the messages of chunks as `messages_of` does, with `Undecodable` in place of an error."""
+    left = chunks
+    while left:
+        group = _beginning(left)
+        records = None
+        if not may_have_batches(group[0]):
+            with suppress(CorruptChunk):
+                records = records_of(*group, most_bytes=_MOST_BYTES, max_batch_bytes=max_batch_bytes)
+        if records is None:
+            group = group[:1]
+            yield from _of_one(group[0], start, end, max_items, max_batch_bytes)
+        else:
+            group = group[: len(records.counts)]
+            yield from _found(group, records, start, end, max_items)
+        left = left[len(group) :]
+
+
+def _beginning(chunks: Sequence[Chunk]) -> Sequence[Chunk]:
+    """The first chunks, so many that the processor's cache holds them; one with sub-entry batches is alone."""
+    rows = size = count = 0
+    for chunk in chunks:
+        rows, size = rows + chunk.records, size + len(chunk.data)
+        if count and (may_have_batches(chunk) or rows > _MOST_ROWS or size > _MOST_BYTES):
+            break
+        count += 1
+        if may_have_batches(chunk):
+            break
+    return chunks[:count]
+
+
+def _of_one(
+    chunk: Chunk, start: int, end: float, max_items: int, max_batch_bytes: int | None
+) -> Iterator[StreamMessage]:
     following = max(start, chunk.first_offset)
     try:
         for piece in pieces_of(chunk, max_batch_bytes):
             if piece.end <= start or piece.first_offset >= end:
                 continue
             records = records_of(piece, max_batch_bytes=max_batch_bytes)
-            for offset, stored in enumerate(records, piece.first_offset):
-                if start <= offset < end:
-                    following = offset + 1
-                    try:
-                        message = decode(
-                            stored, chunk.stream, offset, chunk.timestamp_ms, max_items=max_items
-                        )
-                    except InvalidMessage as error:
-                        message = Undecodable(stored, error, offset, offset)
-                    yield message
+            for message in _found([piece], records, start, end, max_items):
+                following = message.offset + 1
+                yield message
     except CorruptChunk as error:
         if following < end:
             yield Undecodable(bytes(chunk.data), error, following, max(following, chunk.end - 1))
+
+
+def _found(
+    chunks: Sequence[Chunk], records: Records, start: int, end: float, max_items: int
+) -> Iterator[StreamMessage]:
+    """Yield the messages of records whose offset is in the range."""
+    data, spans = records.data, _spans(records, max_items)
+    for chunk, count in zip(chunks, records.counts, strict=True):
+        stream, time = chunk.stream, moment(chunk.timestamp_ms)
+        for offset, each in enumerate(islice(spans, count), chunk.first_offset):
+            if not start <= offset < end:
+                continue
+            at, stop, body, body_stop, key, key_stop, exchange, exchange_stop = each
+            if body_stop < 0:
+                yield _decoded(data[at:stop], chunk, offset, max_items)
+                continue
+            try:
+                routing_key, of = data[key:key_stop].decode(), data[exchange:exchange_stop].decode()
+            except UnicodeDecodeError:
+                yield _decoded(data[at:stop], chunk, offset, max_items)
+                continue
+            yield StoredMessage(data[at:stop], data[body:body_stop], routing_key, of, stream, offset, time)
+
+
+def _spans(records: Records, max_items: int) -> Iterator[tuple[int, ...]]:
+    """Where each message is, its body, routing key and exchange. The body ends at -1 if the message must be decoded."""
+    if len(records.starts) < _FEW:
+        nowhere = repeat(0), repeat(-1), *(repeat(0) for _ in range(4))
+        return zip(records.starts.tolist(), records.stops.tolist(), *nowhere, strict=False)
+    quick = Quick(records, min(max_items, MAX_ITEMS))
+    columns = (each for span in (quick.body, quick.key, quick.exchange) for each in (span.start, span.stop))
+    return zip(*(each.tolist() for each in (records.starts, records.stops, *columns)), strict=True)
+
+
+def _decoded(stored: bytes, chunk: Chunk, offset: int, max_items: int) -> StreamMessage:
+    try:
+        return decode(stored, chunk.stream, offset, chunk.timestamp_ms, max_items=max_items)
+    except InvalidMessage as error:
+        return Undecodable(stored, error, offset, offset)

@@ -17,11 +17,11 @@ from rabbit_chx.errors import InvalidValue
 from rabbit_chx.message_fields import FIELDS
 from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS, as_bytes, as_text
 from rabbit_chx.streams.messages.arrow.fields import Found, find
-from rabbit_chx.streams.messages.arrow.parser import Flags
 from rabbit_chx.streams.messages.arrow.rows import Rows, rows_of
 from rabbit_chx.streams.messages.arrow.texts import Leave, header_lists, slices, utf8
 from rabbit_chx.streams.messages.chunks import Chunk, Whole, pieces_of
 from rabbit_chx.streams.messages.message import COLUMNS_OF_MESSAGES, QUEUE_ADDRESS, reply_to, row_of
+from rabbit_chx.streams.messages.parser import Flags
 
 _MOMENT: Final = pa.timestamp("us", "UTC")
 _TYPES: Final = {

@@ -15,7 +15,8 @@ import numpy as np
 from rabbit_chx.message_fields import FIELDS
 from rabbit_chx.streams.messages import message
 from rabbit_chx.streams.messages.amqp10 import INTEGERS
-from rabbit_chx.streams.messages.arrow.parser import (
+from rabbit_chx.streams.messages.chunks import Whole
+from rabbit_chx.streams.messages.parser import (
     BINARIES,
     BOOLEAN,
     FALSE,
@@ -33,11 +34,11 @@ from rabbit_chx.streams.messages.arrow.parser import (
     Bytes,
     Encoded,
     Flags,
+    Sections,
+    Span,
     Values,
 )
-from rabbit_chx.streams.messages.chunks import Whole
 
-_FIRST_SECTION, _LAST_SECTION = 0x70, 0x78
 _VALUE_OF: Final = {
     message.HEADER: LISTS,
     0x71: MAPS,
@@ -66,25 +67,6 @@ _PLACES: Final = {
 _PROPERTY_OF: Final = {
     field.name: place for field in FIELDS for place in field.places if not place.startswith("x-")
 }
-
-
-@dataclass(slots=True)
-class Span:
-    """A text or binary field of all messages; a stop of -1 means null."""
-
-    start: Whole
-    stop: Whole
-
-    def put(self, found: Values) -> None:
-        """Set the field in the messages of these values."""
-        self.start[found.rows] = found.start
-        self.stop[found.rows] = found.stop
-
-    def fill(self, other: Span) -> None:
-        """Replace nulls by another field."""
-        null = self.stop < 0
-        self.start[null] = other.start[null]
-        self.stop[null] = other.stop[null]
 
 
 @dataclass(slots=True)
@@ -138,7 +120,7 @@ def find(data: Bytes, starts: Whole, stops: Whole, columns: Collection[str]) -> 
         columns: Names from `message.COLUMNS_OF_MESSAGES`.
     """
     encoded = Encoded(data, len(starts))
-    sections = _Sections(encoded, starts, stops)
+    sections = Sections(encoded, starts, stops)
     fields = _Fields(encoded, frozenset(columns))
     fields.found.text("body").put(sections.bodies())
     for section, codes in _VALUE_OF.items():
@@ -148,50 +130,6 @@ def find(data: Bytes, starts: Whole, stops: Whole, columns: Collection[str]) -> 
     encoded.simple &= sections.ended() & (fields.found.text("body").stop >= 0)
     fields.settle()
     return fields.found
-
-
-class _Sections:
-    """A cursor in every message, from section to section."""
-
-    def __init__(self, encoded: Encoded, starts: Whole, stops: Whole) -> None:
-        self.encoded = encoded
-        self.at = starts.copy()
-        self.stops = stops
-        self.section = np.zeros(len(starts), np.uint8)
-        """The section at each cursor; 0 without one."""
-
-    def bodies(self) -> Values:
-        """Return the messages that are not AMQP 1.0, as values. The cursors of the others stay at their first section."""
-        data, at = self.encoded.data, self.at
-        first, second, third = data[at], data[at + 1], data[at + 2]
-        known = (third >= _FIRST_SECTION) & (third <= _LAST_SECTION)
-        sections = (self.stops - at > 2) & (first == 0) & (second == 0x53) & known
-        other_forms = ~sections & (first == 0) & ((second == 0x80) | (second == 0xA3))
-        self.encoded.simple &= ~other_forms
-        self.section[sections] = third[sections]
-        rows = np.flatnonzero(~sections & ~other_forms)
-        bodies = Values(rows, third[rows], at[rows], self.stops[rows])
-        self.at[rows] = bodies.stop
-        return bodies
-
-    def read(self, section: int, codes: Collection[int]) -> Values:
-        """Parse this section in the messages that have it at their cursor and return its values."""
-        rows = np.flatnonzero(self.section == section)
-        values = self.encoded.values(rows, self.at[rows] + 3, self.stops[rows])
-        values = self.encoded.only(values, codes)
-        self.at[values.rows] = values.stop
-        self._enter(values.rows)
-        return values
-
-    def _enter(self, rows: Whole) -> None:
-        data, at = self.encoded.data, self.at[rows]
-        begins = (at + 3 < self.stops[rows]) & (data[at] == 0) & (data[at + 1] == 0x53)
-        self.section[rows] = np.where(begins, data[at + 2], 0)
-
-    def ended(self) -> Flags:
-        """Return a mask of the messages whose cursor is at their end."""
-        ended: Flags = self.at == self.stops
-        return ended
 
 
 class _Fields:

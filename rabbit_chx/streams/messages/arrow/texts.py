@@ -8,7 +8,8 @@ import pyarrow.compute as pc
 
 from rabbit_chx.streams.messages.amqp10 import INTEGERS, Budget, Malformed, as_text, read_as
 from rabbit_chx.streams.messages.arrow.fields import Found
-from rabbit_chx.streams.messages.arrow.parser import (
+from rabbit_chx.streams.messages.chunks import Whole
+from rabbit_chx.streams.messages.parser import (
     BINARIES,
     BOOLEAN,
     FALSE,
@@ -22,7 +23,6 @@ from rabbit_chx.streams.messages.arrow.parser import (
     is_code,
     joined,
 )
-from rabbit_chx.streams.messages.chunks import Whole
 
 
 class Leave(Exception):

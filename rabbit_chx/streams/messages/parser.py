@@ -22,6 +22,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 _MOST_ITEMS: Final = 128
 """Messages with longer maps or lists are not simple: each item is a step."""
 
+_FIRST_SECTION, _LAST_SECTION = 0x70, 0x78
 NULL, TRUE, FALSE, EMPTY_LIST = 0x40, 0x41, 0x42, 0x45
 UINT_0, UBYTE, SMALL_UINT, UINT, TIMESTAMP = 0x43, 0x50, 0x52, 0x70, 0x83
 TEXTS: Final = (0xA1, 0xA3, 0xB1, 0xB3)
@@ -74,6 +75,25 @@ class Values:
     def in_rows(self, rows: Whole) -> Values:
         """Return the values of these messages, a subset of `rows`."""
         return self if len(rows) == len(self.rows) else self.of(np.isin(self.rows, rows))
+
+
+@dataclass(slots=True)
+class Span:
+    """A text or binary field of all messages; a stop of -1 means null."""
+
+    start: Whole
+    stop: Whole
+
+    def put(self, found: Values) -> None:
+        """Set the field in the messages of these values."""
+        self.start[found.rows] = found.start
+        self.stop[found.rows] = found.stop
+
+    def fill(self, other: Span) -> None:
+        """Replace nulls by another field."""
+        null = self.stop < 0
+        self.start[null] = other.start[null]
+        self.stop[null] = other.stop[null]
 
 
 def is_code(codes: Bytes, among: Collection[int]) -> Flags:
@@ -198,6 +218,20 @@ class Encoded:
             rows, limit, count = _remaining(items.rows, rows, limit, count)
             at = items.stop
 
+    def whole_lists(self, values: Values) -> Iterator[Values]:
+        """Yield all items as `lists` does; lists that do not end with their last item are not simple."""
+        lists, count, at = self._items(values)
+        rows, limit = lists.rows, lists.stop
+        while len(rows):
+            items = self.values(rows, at, limit)
+            yield items
+            rows, limit, count = _remaining(items.rows, rows, limit, count)
+            at, count = items.stop, count - 1
+            if not count.all():
+                self.give_up(rows[(count == 0) & (at != limit)])
+                going = count > 0
+                rows, at, limit, count = rows[going], at[going], limit[going], count[going]
+
     def maps(self, values: Values) -> Iterator[tuple[Values, Values]]:
         """Yield the first names and values of all maps, then the second ones, and so on."""
         maps, count, at = self._items(values)
@@ -228,6 +262,50 @@ class Encoded:
         self.give_up(values.rows[odd])
         chosen = ~odd & (count > 0)
         return values.of(chosen), count[chosen], at[chosen]
+
+
+class Sections:
+    """A cursor in every message, from section to section."""
+
+    def __init__(self, encoded: Encoded, starts: Whole, stops: Whole) -> None:
+        self.encoded = encoded
+        self.at = starts.copy()
+        self.stops = stops
+        self.section = np.zeros(len(starts), np.uint8)
+        """The section at each cursor; 0 without one."""
+
+    def bodies(self) -> Values:
+        """Return the messages that are not AMQP 1.0, as values. The cursors of the others stay at their first section."""
+        data, at = self.encoded.data, self.at
+        first, second, third = data[at], data[at + 1], data[at + 2]
+        known = (third >= _FIRST_SECTION) & (third <= _LAST_SECTION)
+        sections = (self.stops - at > 2) & (first == 0) & (second == 0x53) & known
+        other_forms = ~sections & (first == 0) & ((second == 0x80) | (second == 0xA3))
+        self.encoded.simple &= ~other_forms
+        self.section[sections] = third[sections]
+        rows = np.flatnonzero(~sections & ~other_forms)
+        bodies = Values(rows, third[rows], at[rows], self.stops[rows])
+        self.at[rows] = bodies.stop
+        return bodies
+
+    def read(self, section: int, codes: Collection[int]) -> Values:
+        """Parse this section in the messages that have it at their cursor and return its values."""
+        rows = np.flatnonzero(self.section == section)
+        values = self.encoded.values(rows, self.at[rows] + 3, self.stops[rows])
+        values = self.encoded.only(values, codes)
+        self.at[values.rows] = values.stop
+        self._enter(values.rows)
+        return values
+
+    def _enter(self, rows: Whole) -> None:
+        data, at = self.encoded.data, self.at[rows]
+        begins = (at + 3 < self.stops[rows]) & (data[at] == 0) & (data[at + 1] == 0x53)
+        self.section[rows] = np.where(begins, data[at + 2], 0)
+
+    def ended(self) -> Flags:
+        """Return a mask of the messages whose cursor is at their end."""
+        ended: Flags = self.at == self.stops
+        return ended
 
 
 def _remaining(found: Whole, rows: Whole, limit: Whole, count: Whole) -> tuple[Whole, Whole, Whole]:

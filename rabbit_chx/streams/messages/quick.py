@@ -1,0 +1,86 @@
+"""Check many stored messages at once, and find their bodies and routing keys.
+
+Only the structure is checked, with NumPy: that every value ends where it must, and has a known constructor. Messages with anything
+unusual, such as a list as a header, are left to `message.decode`, which is the readable definition of what is valid.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from rabbit_chx.streams.messages import message
+from rabbit_chx.streams.messages.amqp10 import INTEGERS
+from rabbit_chx.streams.messages.chunks import Records
+from rabbit_chx.streams.messages.parser import (
+    BINARIES,
+    BOOLEAN,
+    FALSE,
+    LISTS,
+    MAPS,
+    NULL,
+    TEXTS,
+    TIMESTAMP,
+    TRUE,
+    Encoded,
+    Flags,
+    Sections,
+    Span,
+    Values,
+)
+
+_ITEMS: Final = (*TEXTS, *BINARIES, NULL, TRUE, FALSE, BOOLEAN, *INTEGERS, TIMESTAMP, 0x72, 0x82, 0x98)
+"""Constructors of items that can always be decoded, if they end within their list or map."""
+_IS_ITEM: Final[Flags] = np.isin(np.arange(256), _ITEMS)
+_KEY, _EXCHANGE = b"x-routing-key", b"x-exchange"
+
+
+class Quick:
+    """What was found in the messages of some chunks. ``body.stop`` is -1 for those that `decode` must decode."""
+
+    def __init__(self, records: Records, max_items: int) -> None:
+        starts, stops = records.starts, records.stops
+        data = np.frombuffer(records.data, np.uint8)
+        self.encoded = Encoded(data, len(starts))
+        self.body = Span(np.zeros(len(starts), np.int64), np.full(len(starts), -1, np.int64))
+        self.key, self.exchange = (Span(*np.zeros((2, len(starts)), np.int64)) for _ in range(2))
+        sections = Sections(self.encoded, starts, stops)
+        self._put_body(sections.bodies())
+        self._lists(sections.read(message.HEADER, LISTS))
+        self._annotations(sections.read(message.ANNOTATIONS, MAPS))
+        self._lists(sections.read(message.PROPERTIES, LISTS))
+        self._map(sections.read(message.APPLICATION_PROPERTIES, MAPS))
+        self._put_body(sections.read(message.DATA, BINARIES))
+        self._put_body(sections.read(message.VALUE, (*BINARIES, *TEXTS)))
+        # A byte besides the body counts as less than two items.
+        besides = (stops - starts) - (self.body.stop - self.body.start)
+        simple = self.encoded.simple & sections.ended() & (2 * besides <= max_items)
+        self.body.stop[~simple] = -1
+
+    def _put_body(self, values: Values) -> None:
+        self.encoded.give_up(values.rows[self.body.stop[values.rows] >= 0])  # a second body
+        self.body.put(values)
+
+    def _lists(self, values: Values) -> None:
+        for items in self.encoded.whole_lists(values):
+            self._check(items)
+
+    def _map(self, values: Values) -> None:
+        for names, items in self.encoded.maps(values):
+            self.encoded.only(names, TEXTS)
+            self._check(items)
+
+    def _annotations(self, values: Values) -> None:
+        for names, items in self.encoded.maps(values):
+            self.encoded.only(names, TEXTS)
+            self._check(items)
+            for name, span in ((_KEY, self.key), (_EXCHANGE, self.exchange)):
+                same = self.encoded.are(names, name)
+                if same.any():
+                    span.put(self.encoded.only(items.of(same), TEXTS))
+
+    def _check(self, items: Values) -> None:
+        known = _IS_ITEM[items.code]
+        if not known.all():
+            self.encoded.give_up(items.rows[~known])
