@@ -269,9 +269,9 @@ class Sections:
 
     def __init__(self, encoded: Encoded, starts: Whole, stops: Whole) -> None:
         self.encoded = encoded
-        self.at = starts.copy()
+        self.at: Whole = starts.copy()
         self.stops = stops
-        self.section = np.zeros(len(starts), np.uint8)
+        self.section: Bytes = np.zeros(len(starts), np.uint8)
         """The section at each cursor; 0 without one."""
 
     def bodies(self) -> Values:

@@ -42,9 +42,10 @@ class Quick:
     def __init__(self, records: Records, max_items: int) -> None:
         starts, stops = records.starts, records.stops
         data = np.frombuffer(records.data, np.uint8)
-        self.encoded = Encoded(data, len(starts))
-        self.body = Span(np.zeros(len(starts), np.int64), np.full(len(starts), -1, np.int64))
-        self.key, self.exchange = (Span(*np.zeros((2, len(starts)), np.int64)) for _ in range(2))
+        self.encoded: Encoded = Encoded(data, len(starts))
+        self.body: Span = Span(np.zeros(len(starts), np.int64), np.full(len(starts), -1, np.int64))
+        self.key: Span = Span(*np.zeros((2, len(starts)), np.int64))
+        self.exchange: Span = Span(*np.zeros((2, len(starts)), np.int64))
         sections = Sections(self.encoded, starts, stops)
         self._put_body(sections.bodies())
         self._lists(sections.read(message.HEADER, LISTS))
