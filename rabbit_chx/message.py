@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar, Unpack, cast
 from rabbit_chx.message_fields import PROPERTIES, Headers, Properties, check_name, moment
 
 T = TypeVar("T")
+_COUNT: Final = "x-delivery-count"
 _NAMES: Final = tuple(name for name in PROPERTIES if name != "headers")
 
 
@@ -76,6 +77,17 @@ class Message:
         """The time that the publisher set, aware; None if it is after the year 9999."""
         value = self._properties.get("timestamp")
         return moment(value) if isinstance(value, int) else value
+
+    @property
+    def deliveries(self) -> int | None:
+        """How many earlier deliveries the broker has taken back, as a quorum queue counts them; None if the queue does not count.
+
+        Each end of a member adds one, whether it was stopped or killed, also for messages that no handler has seen.
+        """
+        if not self.redelivered:
+            return 0
+        count = self.headers.get(_COUNT)
+        return int(count) if isinstance(count, int) else None
 
     @property
     def headers(self) -> dict[str, Any]:

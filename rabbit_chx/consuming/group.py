@@ -46,6 +46,8 @@ class Group(Options):
         on_failure: ``"stop"`` the member, which raises the handler's error; ``"dead-letter"`` the failed message; or
             ``"park"`` it in ``parking_queue``.
         parking_queue: the queue for failed messages with ``on_failure="park"``.
+        crashes: how many processes a message may end while they handle it before it is dead-lettered or parked; None for any number.
+            The count begins when the broker has taken the message back that often. With ``on_failure="stop"``, it has no effect.
         timeouts: ``close`` is how long a stopping member waits for its handlers. The other fields must keep their defaults: a
             member tries to connect until it is stopped.
         heartbeat: the heartbeat interval in seconds; the broker gives the queues to other members after two silent intervals.

@@ -25,7 +25,7 @@ _OF_STREAM: Final = b"x-stream-offset"
 class Delivery(Message):
     """A message on a channel, which acknowledges it by its tag. Its properties are decoded when somebody asks for them."""
 
-    __slots__ = ("encoded", "key", "key_error", "tag")
+    __slots__ = ("encoded", "key", "key_error", "suspect", "tag")
 
     def __init__(
         self,
@@ -56,6 +56,8 @@ class Delivery(Message):
         """With ``order="key"``, what keeps it in order: messages of one key are handled one at a time."""
         self.key_error: Exception | None = None
         """Why the message has no key."""
+        self.suspect = False
+        """Whether the message may have ended processes, so that the handler gets it alone (`member.trials`)."""
 
     def __getattr__(self, name: str) -> Any:
         """Decode the properties, which have no value until somebody asks for them."""

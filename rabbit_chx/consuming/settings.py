@@ -29,6 +29,7 @@ class Settings(Retries):
     prefetch: int
     failover_only: bool
     order: Order = "queue"
+    crashes: int | None = None
     consumer_timeout: float | None = None
 
     def __post_init__(self) -> None:
@@ -36,6 +37,8 @@ class Settings(Retries):
         check_group_name(self.name)
         check_integer("prefetch", self.prefetch, 1, MOST_PREFETCH)
         Retries.__post_init__(self)
+        if self.crashes is not None:
+            check_integer("crashes", self.crashes, 1, 1_000_000)
         if self.consumer_timeout is not None:
             check_seconds("consumer_timeout", self.consumer_timeout)
             self._check_attempts(self.consumer_timeout)

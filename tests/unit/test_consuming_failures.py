@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from datetime import datetime
 from time import monotonic
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,10 +14,12 @@ from rabbit_chx.consuming import Reject, RetryAfter
 from rabbit_chx.consuming.failures import origin_of
 from rabbit_chx.consuming.member.interruptions import Interruptions
 from rabbit_chx.consuming.member.lanes import QueueLane
+from rabbit_chx.consuming.member.trials import is_suspect, notes_of
 from rabbit_chx.consuming.member.workers import Workers
 from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.message import Message
 from tests.unit.test_consuming_lanes import SETTINGS
 
 
@@ -83,6 +86,124 @@ def test_a_handler_may_say_when_the_next_attempt_follows_up_to_a_limit(error, se
     left = scene.delay
     assert seconds - (monotonic() - began) - 0.001 <= left <= seconds
     assert scene.message.attempt == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "redelivered", "count", "suspect"),
+    [
+        ({}, True, 5, True),
+        ({}, True, 4, False),
+        ({}, True, "5", False),
+        ({}, True, None, False),
+        ({}, False, 5, False),  # the publisher's header
+        ({"crashes": None}, True, 500, False),
+        ({"on_failure": "stop", "parking_queue": None}, True, 500, False),
+    ],
+)
+def test_a_message_is_suspect_once_the_broker_has_taken_it_back_too_often(
+    settings, redelivered, count, suspect
+) -> None:
+    properties = {"headers": {"x-delivery-count": count}}
+    message = Delivery(b"", "k", queue="q", redelivered=redelivered, decoded=properties)
+    assert is_suspect(message, Scene(**{"crashes": 5} | settings).settings) is suspect
+
+
+class Trial(Scene):
+    """A suspect message that has been taken, and what the member sends while other processes have left notes about it."""
+
+    def __init__(self, notes: int = 0) -> None:
+        super().__init__(crashes=5)
+        self.notes = notes
+        self.workers = self.interruptions._workers
+        self.workers._owner = SimpleNamespace(on_interruption=lambda *_: None)
+        self.interruptions._owner = SimpleNamespace(acknowledge=lambda: None)
+        self.message.suspect = True
+
+    def go_on(self, error: Exception | None = None) -> list[str]:
+        """The names of the commands that follow, and where messages are published to."""
+        commands = self.interruptions.deal_with(self.lane, self.channel, self.message, error)
+        sent, answer = [], None
+        try:
+            while True:
+                command = commands.send(answer)
+                sent.append(command.arguments.get("routing_key", command.method))
+                answer = SimpleNamespace(message_count=self.notes)
+        except StopIteration:
+            return sent
+
+    def begin(self) -> None:
+        self.go_on()
+        assert self.workers.noted is self.message
+        assert self.lane.take() is self.message
+
+
+NOTES = notes_of("billing", "q")
+
+
+def test_a_suspect_message_is_acknowledged_after_its_note_is_taken_back() -> None:
+    trial = Trial(notes=4)
+    assert trial.go_on() == ["queue_declare", NOTES]
+    assert trial.lane.take() is trial.message
+    assert not trial.workers.handled(trial.lane, trial.channel, trial.message)
+    assert trial.lane.to_acknowledge() == []
+    assert trial.go_on() == ["queue_purge"]
+    assert trial.lane.to_acknowledge() == [(1, True)]
+
+
+def test_a_suspect_message_that_fails_is_tried_again_with_another_note() -> None:
+    trial = Trial()
+    trial.begin()
+    assert trial.go_on(ValueError("out of stock")) == ["queue_purge"]
+    assert trial.workers.noted is None
+    assert trial.lane.resume(trial.message, trial.channel)
+    assert trial.lane.take() is trial.message
+    assert trial.go_on() == ["queue_declare", NOTES]
+
+
+def test_a_suspect_message_is_given_up_once_it_has_ended_too_many_processes() -> None:
+    trial = Trial(notes=5)
+    assert trial.go_on() == ["queue_declare", "queue_purge", "parked"]
+    assert trial.lane.to_acknowledge() == [(1, True)]
+
+
+def test_a_suspect_message_counts_as_handled_only_when_its_handler_has_returned() -> None:
+    """Not when the broker was silent before the handler got it: the member asks the broker, and the message waits."""
+    trial = Trial()
+    trial.begin()
+    assert trial.go_on() == ["queue_declare"]
+    assert trial.lane.to_acknowledge() == []
+    assert trial.lane.take() is trial.message
+
+
+def test_one_suspect_message_is_tried_at_a_time() -> None:
+    trial = Trial()
+    trial.begin()
+    other = QueueLane("other")
+    other.attach(trial.channel, 1)
+    waiting = Delivery(b"", "k", queue="other", tag=1)
+    waiting.suspect = True
+    other.add(waiting)
+    other.take()
+    assert list(trial.interruptions.deal_with(other, trial.channel, waiting, None)) == []
+    assert other.paused
+    trial.workers.handled(trial.lane, trial.channel, trial.message)
+    trial.go_on()
+    assert not other.paused
+
+
+@pytest.mark.parametrize(
+    ("redelivered", "headers", "count"),
+    [
+        (False, {"x-delivery-count": 7}, 0),
+        (True, {"x-delivery-count": 7}, 7),
+        (True, {"x-delivery-count": "7"}, None),
+        (True, None, None),
+    ],
+)
+def test_deliveries_are_what_the_broker_has_counted_and_not_what_a_publisher_says(
+    redelivered, headers, count
+) -> None:
+    assert Message(b"", redelivered=redelivered, headers=headers).deliveries == count
 
 
 def test_an_attempt_that_asks_for_another_one_counts() -> None:

@@ -48,6 +48,7 @@ queues: {a: {preset: ordered}, b: {preset: ordered}, c: {preset: ordered}}
         ),
         ({"on_failure": "park"}, "invalid parking_queue: got None, expected the name of a queue"),
         ({"parking_queue": "lot"}, "invalid parking_queue: got 'lot', expected"),
+        ({"crashes": 0}, "invalid crashes: got 0, expected an integer from 1 to 1000000"),
         ({"queues": "a"}, "invalid queues: got 'a', expected a list of names"),
         ({"queues": []}, "invalid queues: got [], expected a list of names"),
         ({"queues": ["a", "q" * 256]}, "invalid queue"),

@@ -32,6 +32,7 @@ SETTINGS = {
     "backoff": 1.0,
     "on_failure": "stop",
     "parking_queue": None,
+    "crashes": 5,
     "timeouts": Timeouts(),
     "heartbeat": 10,
     "failover_only": False,

@@ -8,18 +8,21 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Generator, Iterable
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from rabbit_chx.broker.applying.protocol import Command
 from rabbit_chx.consuming.failures import origin_of
 from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.markers import Kind, hold_of, kind_of
+from rabbit_chx.consuming.member import trials
 from rabbit_chx.consuming.member.attempts import Attempts
 from rabbit_chx.consuming.member.lanes import Lane
 from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.consuming.queues.queues import exists, park
 from rabbit_chx.consuming.settings import Settings
+
+_T = TypeVar("_T")
 
 
 class Sender(Protocol):
@@ -47,16 +50,27 @@ class Interruptions(Attempts):
 
     def __init__(self, settings: Settings, workers: Progress, owner: Sender) -> None:
         super().__init__(settings, workers, _described)
+        self._most_crashes = settings.crashes
         self._owner = owner
+        self._suspects: list[tuple[Lane, Any, Delivery]] = []
+        """Messages that wait until another one has been tried."""
 
     def deal_with(
         self, lane: Lane, channel: Any, message: Delivery, error: Exception | None
     ) -> Generator[Command, Any, None]:
         """Decide what to do with a message that was not handled."""
-        if error is not None:
+        survived = message is self._workers.noted and self._workers.survived
+        if survived or (error is not None and message is self._workers.noted):
+            yield from self._or_pause(lane, channel, message, self.end_trial())
+        if survived:
+            self._workers.finished(lane, channel, message)
+            self._workers.submit(lane)
+        elif error is not None:
             yield from self._on_failure(lane, channel, message, error)
         elif kind_of(message) is not Kind.MESSAGE:
             yield from self._on_marker(lane, channel, message)
+        elif message.suspect and message is not self._workers.noted:
+            yield from self._try(lane, channel, message)
         elif self.pause(lane, channel, message):
             # The broker was silent so long that another member may have the message by now.
             yield from self.listen(lane.queue)
@@ -82,17 +96,22 @@ class Interruptions(Attempts):
             )
             self._owner.fail(error)
             self.put_back(lane, channel, message)
+        elif lane.channel is channel:
+            given_up = self._give_up(lane, channel, message, error)
+            yield from self._or_pause(lane, channel, message, given_up)
         else:
-            try:
-                if lane.channel is channel:
-                    yield from self._give_up(lane, channel, message, error)
-                else:
-                    self.put_back(lane, channel, message)
-            except BaseException:
-                # Usually the connection is lost: no later message may be handled before this one.
-                self.pause(lane, channel, message)
-                raise
+            self.put_back(lane, channel, message)
         self._workers.submit(lane)
+
+    def _or_pause(
+        self, lane: Lane, channel: Any, message: Delivery, commands: Generator[Command, Any, _T]
+    ) -> Generator[Command, Any, _T]:
+        """Do commands; after an error, usually a lost connection, no later message may be handled before this one."""
+        try:
+            return (yield from commands)
+        except BaseException:
+            self.pause(lane, channel, message)
+            raise
 
     def _give_up(
         self, lane: Lane, channel: Any, message: Delivery, error: Exception
@@ -107,6 +126,50 @@ class Interruptions(Attempts):
                 self._settings.parking_queue, message, origin_of(message, self._settings.name, error)
             )
             self._workers.finished(lane, channel, message)
+
+    # ---- suspect messages
+
+    def _try(self, lane: Lane, channel: Any, message: Delivery) -> Generator[Command, Any, None]:
+        """Let the handler have a suspect message, or give it up because it has ended too many processes."""
+        if self._workers.is_trying:
+            if self.pause(lane, channel, message):
+                self._suspects.append((lane, channel, message))
+            return
+        if lane.channel is channel:
+            yield from self._or_pause(lane, channel, message, self._begin_trial(lane, channel, message))
+        else:
+            self.put_back(lane, channel, message)
+        self._workers.submit(lane)
+
+    def _begin_trial(self, lane: Lane, channel: Any, message: Delivery) -> Generator[Command, Any, None]:
+        group, most = self._settings.name, self._most_crashes
+        crashes = yield from trials.begun(group, message.queue)
+        if most is not None and crashes >= most:
+            error = RuntimeError(f"{crashes} processes have ended while they handled the message")
+            lane.failed += 1
+            log.warning(
+                "group %r: %s: %s; on_failure=%r",
+                *(group, _described(message), error, self._settings.on_failure),
+            )
+            yield from trials.end(group, message.queue)
+            yield from self._give_up(lane, channel, message, error)
+        else:
+            # A message before this one that came again would take back the note.
+            self._owner.acknowledge()
+            yield from trials.begin(group, message.queue)
+            with self._workers.lock:
+                lane.put_back(message, channel)
+                self._workers.noted, self._workers.noted_in = message, lane
+                self._workers.survived = False
+
+    def end_trial(self) -> Generator[Command, Any, None]:
+        """Note that the process has survived the suspect message that is being tried, if any."""
+        noted, self._workers.noted = self._workers.noted, None
+        if noted is not None:
+            yield from trials.end(self._settings.name, noted.queue)
+        suspects, self._suspects = self._suspects, []
+        for each in suspects:
+            self.resume(*each)
 
     # ---- markers
 

@@ -1,7 +1,7 @@
 """Lanes with ``order="key"``: messages of different keys are handled at the same time, and each key in order.
 
 The messages of a key that are not handled form a *strand*; at most one of them is being handled. A marker of a drain or a
-hold, and a message without a key, is alone: it waits for all earlier messages, and all later ones wait for it. This module
+hold, a message without a key and a suspect one are alone: it waits for all earlier messages, and all later ones wait for it. This module
 does no IO; its caller holds the lock.
 """
 
@@ -107,6 +107,8 @@ class KeyLane(Lane):
         # A copy decodes headers for itself: those of waiting messages could take 25 times their size.
         read = copy(message) if len(message.encoded) > _LONG else message
         kind = kind_of(read)
+        if message.suspect:
+            return _ALONE
         if kind is Kind.CANARY:
             return object()  # a key that no other message has
         if kind is not Kind.MESSAGE:

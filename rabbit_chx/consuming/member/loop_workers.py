@@ -107,8 +107,8 @@ class LoopWorkers(Progress):
             except BaseException as error:  # noqa: BLE001 - the member raises it from `run`
                 self.failed(lane, error)
                 return
-            self.finished(lane, channel, message)
-            self._owner.on_progress()
+            if not self.handled(lane, channel, message):
+                return
             if monotonic() > self._turn_ends:
                 await asyncio.sleep(0)
                 self._turn_ends = monotonic() + _OTHERS

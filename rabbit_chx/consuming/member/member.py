@@ -132,6 +132,7 @@ class Member(Running, Membership):
         while not all(lane.is_idle for lane in self._lanes.values()) and monotonic() < began + self._patience:
             self._turn(0.05)
         self._do_due()
+        self._driver.run(self._interruptions.end_trial())
         self._warn_if_late()
         self.workers.end()  # before the channels are closed, so that no handler runs on when its message is redelivered
 

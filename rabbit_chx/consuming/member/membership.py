@@ -31,6 +31,7 @@ from rabbit_chx.consuming.member.interruptions import Interruptions, Sender
 from rabbit_chx.consuming.member.lanes import Lane, assign
 from rabbit_chx.consuming.member.reporter import Reporter, reply
 from rabbit_chx.consuming.member.roll_call import holds_in, status
+from rabbit_chx.consuming.member.trials import is_suspect
 from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.consuming.messages import Delivery, from_raw
 from rabbit_chx.consuming.queues.permissions import why_ended
@@ -287,6 +288,8 @@ class Membership(Sender, ABC):
     def _on_deliveries(self, lane: Lane, channel: BlockingChannel, deliveries: list[RawDelivery]) -> None:
         """Add messages to their lane, unless the lane has another channel by now."""
         messages = [from_raw(lane.queue, each) for each in deliveries]
+        for message in messages:
+            message.suspect = message.redelivered and is_suspect(message, self._settings)
         with self.workers.lock:
             begin = sum(map(lane.add, messages)) if lane.channel is channel else 0
         for _ in range(begin):

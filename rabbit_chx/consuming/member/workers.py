@@ -78,6 +78,12 @@ class Progress(ABC):
         """The time of the last sign that the broker still knows the connection."""
         self._heartbeat = heartbeat
         self._report = report
+        self.noted: Any = None
+        """The suspect message that is being tried, with a note on the broker (`trials`)."""
+        self.noted_in: Any = None
+        """Its lane."""
+        self.survived = False
+        """Whether its handler has returned."""
         self._progress: set[Work] = set()
         self._owner: Owner
         self._warn_again = 0.0
@@ -124,11 +130,33 @@ class Progress(ABC):
             if kind is Kind.CANARY:
                 self._report(message)
                 self.finished(lane, channel, message, counted=False)
-            elif kind is not Kind.MESSAGE or message.key_error is not None or self.broker_is_silent:
+            elif kind is not Kind.MESSAGE or self._must_ask(message):
                 self._owner.on_interruption(lane, channel, message, message.key_error)
                 return None
             else:
                 return channel, message
+
+    @property
+    def is_trying(self) -> bool:
+        """Whether a suspect message is being tried, and was not dropped with its connection before a worker took it."""
+        with self.lock:
+            return self.noted is not None and any(each is self.noted for each in self.noted_in.unfinished)
+
+    def _must_ask(self, message: Delivery) -> bool:
+        """Whether the handler must not get a message before the member has decided about it."""
+        if message.key_error is not None or (message.suspect and message is not self.noted):
+            return True
+        return self.broker_is_silent
+
+    def handled(self, lane: Work, channel: Any, message: Any) -> bool:
+        """Mark a message as handled; return whether the worker goes on with the lane."""
+        if message is self.noted:
+            self.survived = True
+            self._owner.on_interruption(lane, channel, message, None)
+            return False
+        self.finished(lane, channel, message)
+        self._owner.on_progress()
+        return True
 
     def _warn_of(self, message: Delivery) -> None:
         """Log that a message looks like a marker, at most once a minute: any publisher can send many."""
@@ -207,8 +235,8 @@ class Workers(Progress):
             except Exception as error:  # noqa: BLE001 - a handler may raise anything
                 self._owner.on_interruption(lane, channel, message, error)
                 return
-            self.finished(lane, channel, message)
-            self._owner.on_progress()
+            if not self.handled(lane, channel, message):
+                return
             if monotonic() > turn_ends and not self._ready.empty():
                 self._ready.put(lane)
                 return
