@@ -22,6 +22,15 @@ def _installed() -> bool:
         return False
 
 
+def _traced() -> bool:
+    """Whether spans are recorded: without a provider, those of the API would cost more than a message and record nothing."""
+    if not _installed():
+        return False
+    from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
+
+    return not isinstance(get_tracer_provider(), ProxyTracerProvider)
+
+
 def context_headers() -> Callable[[], dict[str, str]] | None:
     """Return a function that returns the headers of the current context, none without one; or None without the extra."""
     if not _installed():
@@ -37,8 +46,8 @@ def context_headers() -> Callable[[], dict[str, str]] | None:
 
 
 def in_spans(handler: Callable[[_M], object], group: str) -> Callable[[_M], object]:
-    """Return a function that calls the handler in a consumer span; without the extra, the handler itself."""
-    if not _installed():
+    """Return a function that calls the handler in a consumer span; without anything that records spans, the handler itself."""
+    if not _traced():
         return handler
     span = _spans(group)
 
@@ -52,8 +61,8 @@ def in_spans(handler: Callable[[_M], object], group: str) -> Callable[[_M], obje
 def in_async_spans(
     handler: Callable[[_M], Awaitable[object]], group: str
 ) -> Callable[[_M], Awaitable[object]]:
-    """Return a coroutine function that awaits the handler in a consumer span; without the extra, the handler itself."""
-    if not _installed():
+    """Return a coroutine function that awaits the handler in a consumer span; without anything that records spans, the handler itself."""
+    if not _traced():
         return handler
     span = _spans(group)
 

@@ -126,6 +126,13 @@ def test_without_the_extra_handlers_stay_what_they_are(monkeypatch: pytest.Monke
     assert in_async_spans(handler, "billing") is handler
 
 
+def test_without_a_tracer_provider_handlers_stay_what_they_are() -> None:
+    """In a process of its own, because a provider cannot be taken back."""
+    program = "from rabbit_chx.traces import in_spans; print(in_spans(print, 'billing') is print)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "True\n"
+
+
 def test_nothing_is_imported_without_the_extra_or_before_a_publisher_is_made() -> None:
     made = "publisher = Publisher('amqp://localhost')"
     assert not any(name.startswith("opentelemetry.") for name in loaded_after(WITHOUT, PUBLISHER, made))
