@@ -2,24 +2,27 @@
 
     python -m tests.faults.group_worker '{"url": ..., "exchange": ..., "queues": [...], "file": ..., "kind": "group"}'
 
-Each line goes to the file in one write before the message is acknowledged, so even a killed process has recorded exactly
+The kind is "group", or "async" for an `AsyncGroup`. Each line goes to the file in one write before the message is acknowledged, so even a killed process has recorded exactly
 the messages that it handled. `tests.faults.group_history.Diary` reads the lines. The kind "plain" is the control: it consumes
 with plain pika, each queue with a given priority.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import pika
 
-from rabbit_chx.consuming import Group, Message
+from rabbit_chx.consuming import AsyncGroup, Group, Message
 from tests.faults.ledger import row_of
 
 
@@ -60,11 +63,12 @@ class Connections(logging.Handler):
 
 def main(options: dict[str, Any]) -> None:
     notes = Notes(options.pop("file"), options.pop("pause"))
-    {"group": run_group, "plain": run_plain}[options.pop("kind")](notes, **options)
+    kinds = {"group": run_group, "async": partial(run_group, kind=AsyncGroup), "plain": run_plain}
+    kinds[options.pop("kind")](notes, **options)
     notes.write("stopped")
 
 
-def run_group(notes: Notes, *, url: str, **options: Any) -> None:
+def run_group(notes: Notes, *, url: str, kind: type[Group | AsyncGroup] = Group, **options: Any) -> None:
     log = logging.getLogger("rabbit_chx.consuming")
     log.setLevel(logging.INFO)
     log.addHandler(Connections(notes))
@@ -72,7 +76,16 @@ def run_group(notes: Notes, *, url: str, **options: Any) -> None:
     def handle(message: Message) -> None:
         notes.handled(message.queue, message.routing_key, message.body, message.redelivered)
 
-    Group(url, **options).run(handle)
+    async def handle_in_loop(message: Message) -> None:
+        handle(message)
+
+    if options.get("order") == "key":
+        options["key"] = attrgetter("routing_key")
+    group = kind(url, **options)
+    if isinstance(group, AsyncGroup):
+        asyncio.run(group.run(handle_in_loop))
+    else:
+        group.run(handle)
 
 
 def run_plain(notes: Notes, *, url: str, queues: dict[str, int], prefetch: int) -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,6 +27,11 @@ from tests.faults.load import PATIENCE, Load
 REPOSITORY = Path(__file__).parents[2]
 STUCK = 150.0
 """Seconds after which a queue with unhandled messages counts as stuck: longer than any fault of these tests."""
+
+AT_ONCE = 4
+"""The concurrency of members."""
+KINDS = [{"kind": kind, "order": order} for order in ("queue", "key") for kind in ("group", "async")]
+"""The members of a group, in turn: a group may have members of both classes and with both orders."""
 
 _CONSUMERS = "list_consumers queue_name channel_pid consumer_tag active activity_status arguments"
 _OVERVIEW = "ra:local_query({{'%2F_{queue}', node()}}, fun rabbit_fifo:overview/1)"
@@ -111,6 +117,8 @@ class Workers:
         self._moved = dict.fromkeys(topology.queues, time.monotonic())
         self._next = time.monotonic()
         self._paused = False
+        self.at_once = 1
+        """How many messages of a queue a member handles at the same time."""
         self.events: list[str] = []
         """The faults so far, with their times."""
         self.load = Load(broker.url, topology.exchange, key=self._key)
@@ -252,7 +260,7 @@ class Workers:
         diaries = [worker.diary for worker in self.workers]
         sights = [sight for diary in diaries for sight in diary.sights]
         badly = set().union(*(diary.ended_badly for diary in diaries))
-        return judge(sights, badly, dict(enumerate(self._published)))
+        return judge(sights, badly, dict(enumerate(self._published)), at_once=self.at_once)
 
 
 class Faults:
@@ -266,6 +274,7 @@ class Faults:
         self.revived = 0
         """How many queues the killed broker left with a dead consumer."""
         self._broker, self._dice, self.options = broker, dice, options
+        self._kinds = cycle({**options, **kind} for kind in KINDS)
         self._group = options["name"]
 
     def _one(self) -> Worker:
@@ -285,7 +294,8 @@ class Faults:
 
     def joins(self, most: int) -> None:
         """Start processes at the same time, until ``most`` are running."""
-        new = self.workers.start(self.options, most - len(self.workers.living))
+        missing = most - len(self.workers.living)
+        new = [each for _ in range(missing) for each in self.workers.start(next(self._kinds))]
         self.workers.until_consuming(new)
         self._note("join", len(new))
 

@@ -1,4 +1,4 @@
-"""Members of a group join, end, hang and lose their connections under load: no message is lost, and each key stays in order.
+"""Members of a group, of both classes and with both orders, join, end, hang and lose their connections under load: no message is lost, and each key stays in order.
 
 RABBIT_CHX_GROUP_MESSAGES=300000 pytest tests/faults/test_groups.py -k every_fault     (as in the proof)
 """
@@ -44,8 +44,10 @@ def group(broker, workers):
 
     def make(**options) -> Faults:
         made = workers(**options)
+        made.at_once = groups.AT_ONCE
         settings = {
             "kind": "group",
+            "concurrency": groups.AT_ONCE,
             "exchange": made.topology.exchange,
             "queues": made.topology.queues,
             "name": f"proof.{secrets.token_hex(3)}",

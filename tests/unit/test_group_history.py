@@ -109,3 +109,10 @@ def test_a_diary_distinguishes_lives() -> None:
     assert diary.ended_badly == {("ada", 1), ("ada", 2)}
     diary.read("stopped")
     assert diary.ended_badly == {("ada", 1)}
+
+
+def test_with_several_messages_at_once_an_earlier_one_may_be_the_unacknowledged_one() -> None:
+    rows = history((ADA, "x", 0), (ADA, "y", 1), (BOB, "x", 0))
+    assert judge(rows, {ADA}, {0: 0, 1: 0}).unexplained == [0]
+    assert judge(rows, {ADA}, {0: 0, 1: 0}, at_once=2).unexplained == []
+    assert judge(rows, set(), {0: 0, 1: 0}, at_once=2).unexplained == [0]
