@@ -2,13 +2,13 @@
 
 pika collects frames and bodies of any announced size, loses some values of headers, and decodes each frame into objects. Here
 complete deliveries at the front of received data are read in one pass; everything else is pika's, also a delivery that has
-not arrived as a whole. This uses names of pika that are not public: ``PRIVATE_NAMES`` lists them, a test checks the
-installed pika for them, and if one is missing pika delivers every message, which is slower.
+not arrived as a whole. This uses names of pika that are not public (`fast_paths`);
+if one is missing, pika delivers every message, which is slower.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,13 +19,8 @@ from pika.exceptions import InvalidFrameError
 from pika.frame import Header, Method
 
 from rabbit_chx.broker.deliveries import BEFORE_PROPERTIES, RawDelivery, consumer, read_deliveries
+from rabbit_chx.broker.fast_paths import can_be_fast
 from rabbit_chx.broker.properties import content_header
-
-PRIVATE_NAMES: Final = (
-    *("_on_data_available", "_read_frame", "_trim_frame_buffer", "_process_frame", "_frame_buffer"),
-    *("_transport", "frames_received"),
-)
-"""What fast deliveries use of pika's connection beyond its documentation."""
 
 _SIZE: Final = slice(3, 7)
 """Where the size of a frame is."""
@@ -38,11 +33,6 @@ _AT_ONCE: Final = 1 << 17
 Deliver = Callable[[list[RawDelivery]], object]
 
 
-def has_private_names(names: Container[str]) -> bool:
-    """Whether these names of pika's connection include all that fast deliveries need."""
-    return all(name in names for name in PRIVATE_NAMES)
-
-
 class ReceivingConnection(SelectConnection):  # type: ignore[misc] # pika has no types
     """Decodes content headers with `Properties`, refuses what no broker sends, and reads the deliveries of `receive`."""
 
@@ -51,8 +41,7 @@ class ReceivingConnection(SelectConnection):  # type: ignore[misc] # pika has no
     def __init__(self, *args: Any, **options: Any) -> None:
         self._receivers: dict[bytes, Deliver] = {}
         super().__init__(*args, **options)
-        # Of its methods only pika's own count, which this class overrides.
-        self._fast = has_private_names({*vars(self), *dir(SelectConnection)})
+        self._fast = can_be_fast(self)
 
     def receive(self, channel: Channel, consumer_tag: str, deliver: Deliver) -> None:
         """Have ``deliver`` called with the deliveries to a consumer, except for those that pika has to put together."""

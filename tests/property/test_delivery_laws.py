@@ -5,14 +5,13 @@ from __future__ import annotations
 from contextlib import closing
 
 import pika
-import pytest
 from hypothesis import given, settings, strategies as st
 from pika import frame, spec
 from pika.adapters.select_connection import SelectConnection
 
 from rabbit_chx.broker.deliveries import RawDelivery, consumer, read_deliveries
 from rabbit_chx.broker.properties import Properties
-from rabbit_chx.broker.receiving import PRIVATE_NAMES, ReceivingConnection, has_private_names
+from rabbit_chx.broker.receiving import ReceivingConnection
 
 CHANNELS = (1, 2)
 FRAME = 40
@@ -174,8 +173,3 @@ def test_a_delivery_is_read_when_its_last_byte_is_there(sent, data):
     assert sum(len(run) for _, run in runs) == len(sent) - 1
     assert all(isinstance(each, RawDelivery) for _, run in runs for each in run)
     assert frames == sum(2 + -(-len(each[-1]) // FRAME) for each in sent[:-1])
-
-
-@pytest.mark.parametrize("name", PRIVATE_NAMES)
-def test_any_missing_private_name_is_noticed(name):
-    assert not has_private_names(set(PRIVATE_NAMES) - {name})
