@@ -28,12 +28,12 @@ def counted(count: int, singular: str, plural: str = "") -> str:
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
-def listed(queues: Sequence[str]) -> str:
-    """The first names of queues, and the number of others.
+def listed(names: Sequence[str], noun: str = "queue") -> str:
+    """The first names of queues, or of other things, and the number of the rest.
 
     >>> listed(["a"]), listed("abcdefg")
     ("queue 'a'", "queues 'a', 'b', 'c', 'd', 'e' and 2 more")
     """
-    more = len(queues) - 5
-    first = ", ".join(map(repr, queues[:5]))
-    return f"queue{'s' * (len(queues) > 1)} {first}" + (f" and {more} more" if more > 0 else "")
+    more = len(names) - 5
+    first = ", ".join(map(repr, names[:5]))
+    return f"{noun}{'s' * (len(names) > 1)} {first}" + (f" and {more} more" if more > 0 else "")

@@ -135,10 +135,12 @@ def warn_of_older_file(wanted: Topology, plan: Plan, observed: Observed) -> None
             )
 
 
-def print_plan(plan: Plan, output: str, *, verbose: bool = False, held: bool = False) -> None:
+def print_plan(
+    plan: Plan, output: str, *, verbose: bool = False, held: bool = False, keeps_order: bool = False
+) -> None:
     """Print the steps of a plan, the keys that they move, the other strategies, and notes.
 
-    ``held`` says that an interrupted change is unfinished.
+    ``held`` says that an interrupted change is unfinished, ``keeps_order`` that the command itself holds and drains queues.
     """
     if output == "json":
         _print_plan_as_json(plan)
@@ -153,7 +155,7 @@ def print_plan(plan: Plan, output: str, *, verbose: bool = False, held: bool = F
         _print_change(change)
     for exchange, share in plan.slot_moves.items():
         echo(f"Exchange {exchange!r}: the slots that change move {percent(share)} of its keys.")
-    _print_order(plan)
+    _print_order(plan, keeps_order=keeps_order)
     for note in condense((*plan.left_alone, *plan.notes, *_unrecorded(plan))):
         notice("Note", note, err=False)
     for refusal in condense(plan.refusals):
@@ -187,8 +189,8 @@ def _print_steps(plan: Plan, *, verbose: bool) -> None:
     show(shown, title=f"Virtual host {plan.vhost!r}: {counted(len(plan.steps), 'step')}")
 
 
-def _print_order(plan: Plan) -> None:
-    """Print the consumers to hold so that moving keys keep their order."""
+def _print_order(plan: Plan, *, keeps_order: bool) -> None:
+    """Print the consumers that are held, or are to be held, so that moving keys keep their order."""
     drain_first = drain_first_in(plan)
     if not drain_first:
         return
@@ -212,6 +214,13 @@ def _print_order(plan: Plan) -> None:
         )
         return
     losing = set().union(*(drain_first[one] for one in stages[0]))
+    in_stages = f", queue by queue in {len(stages)} stages" if len(stages) > 1 else ""
+    if keeps_order:
+        show(
+            f"Order: every key keeps it. The messages that reach {named(drain_first)} after the change wait until those in "
+            f"{named(losing)} are handled{in_stages}."
+        )
+        return
     text = (
         f"Order: keys keep it if the consumers of {named(drain_first)} are held from before the change until the messages in "
         f"{named(losing)} are consumed, as `rabbit-chx scale` does for groups"

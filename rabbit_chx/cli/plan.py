@@ -178,11 +178,12 @@ def planned(
     *,
     verbose: bool,
     held: bool = False,
+    keeps_order: bool = False,
     **options: Any,
 ) -> Plan:
     """Print and return the plan, with the messages that wait now in the queues of a live broker.
 
-    ``held`` says that an interrupted change is unfinished.
+    ``held`` and ``keeps_order`` are those of `print_plan`.
     """
     with waiting("Computing the plan"):
         made = plan_steps(wanted, observed, **options)
@@ -190,7 +191,7 @@ def planned(
         recounted = live.recounted(observed, _losing(made, observed.topology))
         if recounted.backlog != observed.backlog:
             made = plan_steps(wanted, recounted, **options)
-    print_plan(made, output, verbose=verbose, held=held)
+    print_plan(made, output, verbose=verbose, held=held, keeps_order=keeps_order)
     return made
 
 

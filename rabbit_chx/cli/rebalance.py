@@ -210,5 +210,5 @@ def _print_plans(
         plans.append(plan)
         if len(rounds) > 1 and output == "table":
             echo(f"Round {number} of {len(rounds)} (in a single round, queues would wait for each other):")
-        print_plan(plan, output)
+        print_plan(plan, output, keeps_order=True)
     return plans

@@ -209,6 +209,7 @@ class _Run:
             self.output,
             verbose=self.verbose,
             held=unfinished and self.dry_run,
+            keeps_order=True,
             max_moved=self.max_moved,
         )
         if _is_refused(wanted, made):
@@ -240,7 +241,7 @@ class _Run:
             notice("Refused", str(reason))
             return Exit.PARTLY
         if made.steps or made.refusals:
-            print_plan(made, self.output, verbose=self.verbose)
+            print_plan(made, self.output, verbose=self.verbose, keeps_order=True)
         if made.refusals:
             return Exit.PARTLY
         if self.dry_run:

@@ -189,6 +189,18 @@ def test_a_sample_of_keys_needs_no_traffic_and_names_the_hot_key(shop, site, run
     assert "'tenant-7'" in table.out
 
 
+def test_the_capacities_to_pass_from_then_on_are_printed_as_options(shop, run, tmp_path) -> None:
+    (tmp_path / "keys.txt").write_text("\n".join(f"tenant-{number}" for number in range(400)))
+    command = ("rebalance", shop.file, "--keys", tmp_path / "keys.txt")
+    found = run(*command, "--capacity", "t.0=3")
+    (options,) = (
+        line.partition("rebalance: ")[2] for line in found.out.splitlines() if "From then on" in line
+    )
+    repeated = run(*command, *options.split())
+    assert found.code == 2
+    assert (repeated.code, repeated.out) == (found.code, found.out)
+
+
 @pytest.mark.since_4_0
 def test_applied_moves_keep_every_message_and_the_order_of_every_key(shop, site, run, tmp_path) -> None:
     shop.write(EVEN, queues=ORDERED)

@@ -95,7 +95,7 @@ def read(
         nodes=nodes,
         without_majority=_without_majority(management, vhost, nodes),
         recorded=record.queues,
-        unseen=(*unreadable, *_unseen(parsed, store, node)),
+        unseen=(*unreadable, *_unseen(parsed, store)),
     )
     return observed if pairs is None else learn(observed, pairs)
 
@@ -185,17 +185,13 @@ def _without_majority(
     return tuple(sorted(name for name, of in members.items() if 2 * len(down & set(of)) >= len(of)))
 
 
-def _unseen(release: Release, store: Store | None, node: NodeAccess | None) -> list[str]:
+def _unseen(release: Release, store: Store | None) -> list[str]:
     """What could not be seen, and why."""
     unseen = []
     if store is None:
         unseen.append(
             f"whether RabbitMQ {release} keeps its bindings in Mnesia or in Khepri: the user may not list the feature "
             f"flags; {release.store}, the default of the release, is assumed"
-        )
-    if node is None and release.store is Store.MNESIA:
-        unseen.append(
-            "default_worker_pool_size, which decides what a restart does to rings: it needs node access"
         )
     return unseen
 

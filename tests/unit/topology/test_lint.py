@@ -270,12 +270,8 @@ MNESIA = {"release": Release.parse("4.0")}
 @pytest.mark.parametrize(
     ("queues", "observed", "parts"),
     [
-        ("ba", Observed(**MNESIA), ("100.0% of the keys", "default_worker_pool_size")),
-        (
-            "ab",
-            Observed(**MNESIA),
-            ("unpredictable order. Set default_worker_pool_size = 1 in rabbitmq.conf or",),
-        ),
+        ("ba", Observed(**MNESIA), ("unpredictable order, unless its default_worker_pool_size is 1,",)),
+        ("ab", Observed(**MNESIA, worker_pool_size=2), ("in an unpredictable order. Set",)),
         ("ba", Observed(**MNESIA, worker_pool_size=1), ("moves 100.0% of the keys",)),
         ("ab", Observed(**MNESIA, worker_pool_size=1), None),
         ("ba", Observed(**MNESIA, rings={"orders": UNKNOWN}), None),
@@ -287,6 +283,17 @@ def test_a_restart_that_will_move_keys_is_announced(queues, observed, parts):
     found = lint(hashing(*queues), observed)
     assert [finding.code for finding in found] == ["restart-moves-keys"] * (parts is not None)
     assert all(part in found[0].message for part in parts or ())
+
+
+def test_a_restart_is_announced_once_for_all_exchanges():
+    first, second, alone = hashing("b", "a"), hashing("a", "b", name="payments"), hashing("a", name="alone")
+    topology = replace(
+        first,
+        exchanges=(*first.exchanges, *second.exchanges, *alone.exchanges),
+        bindings=(*first.bindings, *second.bindings, *alone.bindings),
+    )
+    finding = only(topology, Observed(**MNESIA))
+    assert finding.where == "exchanges 'orders', 'payments'"
 
 
 def test_the_modulus_hash_on_khepri_before_4_3():
