@@ -223,7 +223,9 @@ def test_a_user_with_few_rights_sees_the_topology_and_is_told_the_rest(
             restricted.nodes()
         with pytest.raises(BrokerUnavailable, match=r"may not change policies .* needs the tag policymaker"):
             restricted.put_policy(vhost, Policy("p", "x", definition={"max-length": 1}))
-    assert all(node.running and node.uptime and not node.alarms for node in management.nodes().values())
+    # The first statistics of a node are five seconds old.
+    wait_until(lambda: all(node.uptime for node in management.nodes().values()), "the node is measured", 30)
+    assert all(node.running and not node.alarms for node in management.nodes().values())
     assert "administrator" in management.whoami().tags
 
 
