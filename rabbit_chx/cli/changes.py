@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import groupby
 from typing import Any, Final
 
@@ -13,7 +15,7 @@ from rabbit_chx.cli.broker_access import BrokerAccess
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.plan_rows import condense, percent, rows_of
 from rabbit_chx.cli.tables import Table, show
-from rabbit_chx.errors import InvalidValue, Unquoted
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, Unquoted
 from rabbit_chx.text import counted, listed
 from rabbit_chx.topology.checks.cluster import cluster_problems
 from rabbit_chx.topology.checks.lint import lint
@@ -73,6 +75,7 @@ def read_and_print(live: BrokerAccess, wanted: Topology, *, verbose: bool) -> Ob
     """Read the broker; print the findings of lint and the sources of the rings."""
     observed = live.read(wanted)
     warn_of_cluster(observed)
+    _warn_of_tracer(live, wanted.vhost)
     print_findings(lint(wanted, observed))
     _print_rings(observed, verbose=verbose)
     return observed
@@ -82,6 +85,20 @@ def warn_of_cluster(observed: Observed) -> None:
     """Print what is wrong with the nodes of the cluster."""
     for problem in cluster_problems(observed):
         notice("Warning", problem)
+
+
+def _warn_of_tracer(live: BrokerAccess, vhost: str) -> None:
+    """Say that the message tracer is on: a `rebalance` that was killed cannot turn it off."""
+    traced = False
+    if not live.amqp_only:
+        with suppress(BrokerUnavailable):
+            traced = live.management().tracing(vhost)
+    if traced:
+        notice(
+            "Warning",
+            f"the message tracer of virtual host {vhost!r} is on, so the broker copies every message. After a `rebalance` that was "
+            f"killed, the node turns it off by itself; `rabbitmqctl trace_off -p {shlex.quote(vhost)}` on each node does at once",
+        )
 
 
 def _print_rings(observed: Observed, *, verbose: bool) -> None:

@@ -113,7 +113,7 @@ class _Watch:
         )
 
     def check_tracing(self) -> None:
-        """Raise if the tracer is off; only administrators may ask."""
+        """Raise if the tracer is off."""
         on = True
         with suppress(BrokerUnavailable):
             on = self.management.tracing(self.vhost)

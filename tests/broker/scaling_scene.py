@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Self
 
 from rabbit_chx.broker.reading.reader import read
@@ -248,24 +250,32 @@ def scale(
     kill_before: int = 0,
     verb: str = "scale",
 ) -> tuple[int, list[str], str]:
-    """Run the command; return its exit code, its actions and its errors.
+    """Run the command as on a new machine; return its exit code, its actions and its errors.
 
-    It is killed after ``kill_after`` actions, after ``kill_in`` seconds or before change number ``kill_before`` of the broker.
+    Its working directory, which is also its home, is new and holds only a copy of the topology file. It is killed after
+    ``kill_after`` actions, after ``kill_in`` seconds or before change number ``kill_before`` of the broker.
     """
-    module = ["tests.broker.killed_command", str(kill_before)] if kill_before else ["rabbit_chx"]
-    program = [sys.executable, "-m", *module, verb, str(scene.file), "-U", scene.site.url()]
-    env = os.environ | {
-        "RABBITMQ_MANAGEMENT_URL": scene.site.broker.management_url,
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-    }
+    with TemporaryDirectory() as machine:
+        module = ["tests.broker.killed_command", str(kill_before)] if kill_before else ["rabbit_chx"]
+        file = shutil.copy(scene.file, machine)
+        program = [sys.executable, "-m", *module, verb, file, "-U", scene.site.url(), "--yes"]
+        env = os.environ | dict.fromkeys(("HOME", "TMPDIR"), machine)
+        env |= {
+            "RABBITMQ_MANAGEMENT_URL": scene.site.broker.management_url,
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        }
+        command = [*program, "--output", "json", *options]
+        running = subprocess.Popen(
+            command, env=env, cwd=machine, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        return _followed(running, verb, kill_after, kill_in)
+
+
+def _followed(
+    running: subprocess.Popen[str], verb: str, kill_after: int, kill_in: float
+) -> tuple[int, list[str], str]:
     done: list[str] = []
-    with subprocess.Popen(
-        [*program, "--yes", "--output", "json", *options],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as running:
+    with running:
         assert running.stdout is not None
         assert running.stderr is not None
         timer = threading.Timer(kill_in, running.kill)

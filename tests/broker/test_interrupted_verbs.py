@@ -43,6 +43,11 @@ def started(site: Site, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
 
+def errors_of(site: Site, *arguments: object) -> str:
+    with started(site, *arguments) as running:
+        return running.communicate(timeout=60)[1]
+
+
 def runs(site: Site) -> list[str]:
     """The programs that trace, as the node knows them."""
     return site.broker.eval(
@@ -70,7 +75,11 @@ def test_the_tracer_is_off_soon_after_rebalance_was_killed(site, tmp_path) -> No
         running.kill()
         running.communicate(timeout=60)
     assert running.returncode == -signal.SIGKILL
+    warning = f"Warning: the message tracer of virtual host '{site.vhost}' is on"
+    for verb in (["check"], ["plan"], ["apply", "--yes"], ["scale", "--yes"]):
+        assert warning in errors_of(site, *verb, shop.file)
     wait_until(lambda: not is_traced(site), "the node turns the tracer off", 120)
+    assert warning not in errors_of(site, "check", shop.file)
 
 
 def test_the_node_turns_the_tracer_off_if_the_program_was_killed(site) -> None:

@@ -28,6 +28,9 @@ class NoQueues:
     def queues(self, _vhost: str) -> list[object]:
         return []
 
+    def tracing(self, _vhost: str) -> bool:
+        return False
+
     def nodes(self) -> dict[str, NodeState]:
         return {"a": NodeState()}
 
