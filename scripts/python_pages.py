@@ -14,6 +14,7 @@ import inspect
 import re
 import sys
 from dataclasses import is_dataclass
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, is_typeddict
@@ -151,6 +152,8 @@ def signature(name: str, value: Any) -> str:
     """Return a call with all parameters, their types and defaults."""
     if inspect.isclass(value) and issubclass(value, (BaseException,)) and "__init__" not in vars(value):
         return f"{name}({value.__bases__[0].__name__})"
+    if inspect.isclass(value) and issubclass(value, Enum):
+        return f"{name}(value)"  # Python 3.12 gives another signature than 3.11
     if is_typeddict(value):
         fields = [f"{key}: {written(kind)}" for key, kind in value.__annotations__.items()]
         return "\n    ".join([f"class {name}(TypedDict):", *fields])
