@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from rabbit_chx.testing import Broker
+from rabbit_chx.testing.node import CannotSupply
 from tests.inbox import Inbox
 from tests.spark import BRIEF_JAVA
 from tests.spark.streams import Streams
@@ -43,8 +44,13 @@ def spark(tmp_path_factory):
 def rabbitmq_broker(request):
     """The broker of all these tests, with the stream protocol, which the fixture of the plugin lacks."""
     release = request.config.getoption("--rabbitmq-release") or request.config.getini("rabbitmq_release")
-    with Broker(release or None, plugins=["rabbitmq_stream"]) as broker:
-        yield broker
+    broker = Broker(release or None, plugins=["rabbitmq_stream"])
+    try:
+        broker.start()
+    except CannotSupply as reason:
+        pytest.skip(str(reason))
+    yield broker
+    broker.stop()
 
 
 @pytest.fixture
