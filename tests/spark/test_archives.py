@@ -170,7 +170,7 @@ def test_the_documented_install_is_enough_to_write_and_read_a_super_stream(place
     python = tmp_path / "empty" / "bin" / "python"
     for one in installed("rabbit-chx[spark]"):
         write_wheel(one, tmp_path)
-    pip = f"python -m pip --python {python} install --no-index --no-compile --find-links {tmp_path}"
+    pip = f"python -m pip --python {python} install --no-index --no-compile -f {tmp_path}"
     done = place.run(command.replace("pip install", pip))
     assert done.returncode == 0, done.stderr
     with Streams(rabbitmq_broker.url) as streams, Inbox(rabbitmq_broker.url) as inbox:
