@@ -146,8 +146,8 @@ class Described:
         if hash_header and click.get_current_context().get_parameter_source("release") is _BY_DEFAULT:
             notice(
                 "Note",
-                f"RabbitMQ {self.release} is assumed; up to 3.12, the hash of a header is another one: --release names the "
-                "broker's release",
+                f"RabbitMQ {self.release} is assumed. Releases up to 3.12 hash headers differently: pass --release if the "
+                "broker runs another release",
             )
 
 

@@ -68,7 +68,7 @@ def test_the_release_that_is_assumed_is_named_where_it_matters(
     acme = ("--hash-header", "tenant", "--header", "tenant=acme")
     queues = tuple(word for number in range(100) for word in ("-q", f"q{number}"))
     found = run("route", *acme, *queues)
-    assert found.err.startswith("Note: RabbitMQ 4.3 is assumed; up to 3.12,")
+    assert found.err.startswith("Note: RabbitMQ 4.3 is assumed. Releases up to 3.12 ")
     older, newer = (run("route", *acme, *queues, "--release", each) for each in ("3.12", "4.3"))
     assert (older.err, newer.err) == ("", "")
     assert found.out == newer.out != older.out

@@ -24,7 +24,7 @@ _MOST_BYTES: Final = 4 << 20
 
 
 class StoredMessage(StreamMessage):
-    """A message of which it is known that it can be decoded. Its properties are decoded when somebody asks for them."""
+    """A message that is known to be decodable. Its properties are decoded on first access."""
 
     __slots__ = ("_stored",)
 

@@ -14,8 +14,9 @@ from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.streams.protocol.answers import ANSWER, OK, SIZE, VERSION, Command
 
 MAX_NAME: Final = 255
-MAX_CREDIT: Final = 65_535
 """The maximum size in bytes of the name of a stream or publisher."""
+MAX_CREDIT: Final = 65_535
+"""The maximum number of chunks that a subscription may request ahead."""
 
 _COMMAND: Final = struct.Struct(">HH")
 _REQUEST: Final = struct.Struct(">HHI")
