@@ -1,12 +1,13 @@
-"""Compare a group of one member with plain pika on the same queues, and measure the pause of a queue that changes members.
+"""Compare a group of one member, and a reader of one queue, with pika on the same queues, and measure the pause of a queue that changes members.
 
-    python benchmarks/consuming.py [--release 4.3] [--messages 20000] [--size 100] [--rounds 5] [--json]
+    python benchmarks/consuming.py [--release 4.3] [--messages 60000] [--size 100] [--rounds 5] [--only SCENE] [--json]
 
-Every client consumes the same backlog of eight quorum queues with a single active consumer, each queue on its own channel
-with the same prefetch, and calls the same handler. The order of the clients changes in each round. Pika acknowledges each
-message, as in its documentation, or, as a second client, once for all messages handled in one batch of events. Times are
-measured from the first message to the last. CPU time is the client's; broker and client share the cores. Ratios are
-medians of the ratios within a round.
+In each scene, every client consumes the same backlog and calls the same handler, which does nothing. The order of the clients changes
+in each round. In three scenes, the backlog is in eight quorum queues with a single active consumer, each consumed on a channel
+with the same prefetch; in the fourth, it is in one of these queues. Pika acknowledges each message, as in its documentation (a tenth
+of the messages, because it is slow), or, as a second client, up to 500 messages of a queue at once, and all that came in one batch of
+events. The bare socket is the limit: it counts deliveries and decodes nothing. Times are measured from the first message, or the first batch, to
+the last. CPU time is the client's; broker and client share the cores. Ratios are medians of the ratios within a round.
 
 Then members in separate processes handle a message every few milliseconds on each queue, while one of them joins, stops
 and is killed. The pause of a queue is the time from the last message of the old member to the first one of the new member.
@@ -14,112 +15,95 @@ and is killed. The pause of a queue is the time from the last message of the old
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
-import resource
 import statistics
-import time
-from collections.abc import Callable
-from functools import partial
-from itertools import count
-from operator import attrgetter
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
-import pika
+from ways import consumers
+from ways.consumers import Stopwatch
 from ways.consuming import EXCHANGE, QUEUES, declare, handovers
 from ways.turns import conditions, headline, medians, options_parser
 
-from rabbit_chx.consuming import Group
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.testing import Broker
 
-LEAST_RATE, MOST_CPU = 0.9, 1.3
-PREFETCHES = (50, 200)
-
-
-class Stopwatch:
-    """A handler that measures the time from the first to the last of ``messages`` messages, and then calls `done`."""
-
-    def __init__(self, messages: int) -> None:
-        self.done: Callable[[], None] = lambda: None
-        self.finished = False
-        self._messages = messages
-        self._numbers = count(1)
-
-    def __call__(self, _: object) -> None:
-        number = next(self._numbers)
-        if number == 1:
-            self._started = time.perf_counter(), cpu()
-        if number == self._messages:
-            (since, used), self._started = self._started, (time.perf_counter(), cpu())
-            self.rate = (number - 1) / (self._started[0] - since)
-            self.microseconds = (self._started[1] - used) / (number - 1) * 1e6
-            self.finished = True
-            self.done()
-
-
-def cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def plain(url: str, prefetch: int, handler: Stopwatch, *, at_once: bool = False) -> None:
-    """Consume with pika as in its documentation, or with one acknowledgement for each batch of events."""
-    handled: dict[Any, int] = {}
-    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
-
-        def on_message(channel: Any, method: Any, _: Any, body: bytes) -> None:
-            handler(body)
-            if at_once:
-                handled[channel] = method.delivery_tag
-            else:
-                channel.basic_ack(method.delivery_tag)
-
-        for queue in QUEUES:
-            channel = connection.channel()
-            channel.basic_qos(prefetch_count=prefetch)
-            channel.basic_consume(queue, on_message)
-        while not handler.finished:
-            connection.process_data_events(time_limit=1)
-            for channel, tag in handled.items():
-                channel.basic_ack(tag, multiple=True)
-            handled.clear()
-
-
-def group(url: str, prefetch: int, handler: Stopwatch, **settings: Any) -> None:
-    """Consume as the only member of a group."""
-    member = Group(url, exchange=EXCHANGE, name="benchmark", queues=QUEUES, prefetch=prefetch, **settings)
-    handler.done = member.stop
-    member.run(handler)
-
-
-PLAIN, BATCHED, GROUP = "pika", "pika, acks in batches", "group"
-WAYS = {
-    PLAIN: plain,
-    BATCHED: partial(plain, at_once=True),
-    GROUP: group,
-    "group, order=key": partial(group, order="key", key=attrgetter("routing_key")),
+PLAIN, BATCHED, BARE, GROUP = "pika", "pika, acks in batches", "bare socket", "group"
+KEYS, ASYNC, READER, TUNED = "group, order=key", "async group", "reader", "reader, prefetch=20000"
+Way = Callable[[str, Sequence[str], int, Stopwatch], None]
+OF_QUEUES: Final[dict[str, Way]] = {
+    BATCHED: consumers.batched,
+    GROUP: consumers.group,
+    KEYS: consumers.by_key,
+    ASYNC: consumers.async_group,
 }
 
 
-def run(broker: Broker, messages: int, size: int, rounds: int) -> dict[int, dict[str, list[Stopwatch]]]:
+class Scene(NamedTuple):
+    """What is consumed, how, and by whom."""
+
+    queues: Sequence[str]
+    prefetch: int
+    ways: dict[str, Way]
+
+
+WITH_PLAIN: Final = {PLAIN: consumers.plain, **OF_QUEUES}
+OF_ONE: Final[dict[str, Way]] = {
+    BATCHED: consumers.batched,
+    BARE: consumers.bare_socket,
+    READER: consumers.reader,
+    TUNED: consumers.tuned_reader,
+}
+SCENES: Final = {
+    "50": Scene(QUEUES, 50, WITH_PLAIN),
+    "200": Scene(QUEUES, 200, WITH_PLAIN),
+    "2000": Scene(QUEUES, 2_000, OF_QUEUES),
+    "one": Scene(QUEUES[:1], 2_000, OF_ONE),
+}
+BARS: Final = (
+    ("50", GROUP, PLAIN, "rate", 0.9),
+    ("50", GROUP, PLAIN, "cpu", 1.3),
+    ("2000", GROUP, BATCHED, "rate", 1.2),
+    ("2000", GROUP, BATCHED, "cpu", 0.7),
+    ("2000", KEYS, GROUP, "rate", 0.8),
+    ("2000", KEYS, GROUP, "cpu", 1.3),
+    ("2000", ASYNC, GROUP, "rate", 0.8),
+    ("one", READER, BATCHED, "rate", 1.5),
+    ("one", READER, BARE, "rate", 0.5),
+    ("one", READER, TUNED, "rate", 0.9),
+)
+"""Scene, client, other client, what, and the least ratio of rates or the largest one of CPU times."""
+
+Turns = dict[str, dict[str, list[Stopwatch]]]
+
+
+def run(broker: Broker, options: argparse.Namespace) -> Turns:
     """Let each client consume the same backlog in each round."""
-    found: dict[int, dict[str, list[Stopwatch]]] = {each: {way: [] for way in WAYS} for each in PREFETCHES}
-    for number in range(rounds + 1):  # the first round warms up the broker
-        for prefetch, ways in found.items():
-            order = list(WAYS)
-            random.Random(number * prefetch).shuffle(order)
+    chosen = {name: scene for name, scene in SCENES.items() if options.only in (None, name)}
+    found: Turns = {name: {way: [] for way in scene.ways} for name, scene in chosen.items()}
+    for number in range(options.rounds + 1):  # the first round warms up the broker
+        for name, scene in chosen.items():
+            order = list(scene.ways)
+            random.Random(f"{number} {name}").shuffle(order)
             for way in order:
-                with Publisher(broker.url, EXCHANGE) as publisher:
-                    publisher.publish_many(
-                        [b"x" * size] * messages, [f"key-{row}" for row in range(messages)]
-                    )
+                messages = options.messages // 10 if way == PLAIN else options.messages
+                publish(broker, scene, messages, options.size)
                 handler = Stopwatch(messages)
-                WAYS[way](broker.url, prefetch, handler)
+                scene.ways[way](broker.url, scene.queues, scene.prefetch, handler)
                 assert not waiting(broker), f"{way} left messages behind"
                 if number:
-                    ways[way].append(handler)
+                    found[name][way].append(handler)
     return found
+
+
+def publish(broker: Broker, scene: Scene, messages: int, size: int) -> None:
+    """Fill the queues of a scene: through the exchange, or the only one directly."""
+    exchange = EXCHANGE if len(scene.queues) > 1 else ""
+    keys = [f"key-{row}" for row in range(messages)] if exchange else [*scene.queues] * messages
+    with Publisher(broker.url, exchange) as publisher:
+        publisher.publish_many([b"x" * size] * messages, keys)
 
 
 def waiting(broker: Broker) -> int:
@@ -128,46 +112,70 @@ def waiting(broker: Broker) -> int:
         return sum(channel.queue_declare(queue, passive=True).method.message_count for queue in QUEUES)
 
 
-def report_of(found: dict[int, dict[str, list[Stopwatch]]]) -> list[dict[str, Any]]:
+def report_of(found: Turns) -> list[dict[str, Any]]:
     rows = []
-    for prefetch, ways in found.items():
+    for name, ways in found.items():
         for way, turns in ways.items():
-            row = {
-                "prefetch": prefetch,
-                "way": way,
-                **medians(turns),
-            }
-            for name, other in (("pika", ways[PLAIN]), ("batches", ways[BATCHED]), ("group", ways[GROUP])):
-                pairs = list(zip(turns, other, strict=True))
-                row[f"rate_to_{name}"] = statistics.median(ours.rate / its.rate for ours, its in pairs)
-                row[f"cpu_to_{name}"] = statistics.median(
-                    ours.microseconds / its.microseconds for ours, its in pairs
-                )
-            rows.append(row)
+            batches = [ratios_of(name, found, way, BATCHED, what) for what in ("rate", "cpu")]
+            rows.append(
+                {
+                    "scene": name,
+                    "way": way,
+                    **medians(turns),
+                    "rate_to_batches": batches[0],
+                    "cpu_to_batches": batches[1],
+                }
+            )
+    return rows
+
+
+def ratios_of(scene: str, found: Turns, way: str, other: str, what: str) -> float:
+    """The median ratio of two clients in one scene."""
+    attribute = {"rate": "rate", "cpu": "microseconds"}[what]
+    pairs = zip(found[scene][way], found[scene][other], strict=True)
+    return statistics.median(getattr(ours, attribute) / getattr(its, attribute) for ours, its in pairs)
+
+
+def bars_of(found: Turns) -> list[dict[str, Any]]:
+    """Whether each bar is met."""
+    rows = []
+    for scene, way, other, what, bar in BARS:
+        if scene in found:
+            ratio = ratios_of(scene, found, way, other, what)
+            met = ratio >= bar if what == "rate" else ratio <= bar
+            rows.append(
+                {
+                    "scene": scene,
+                    "way": way,
+                    "other": other,
+                    "what": what,
+                    "ratio": ratio,
+                    "bar": bar,
+                    "met": met,
+                }
+            )
     return rows
 
 
 def as_text(report: dict[str, Any]) -> str:
     lines = [
-        f"{headline(report)}, {len(QUEUES)} queues",
+        headline(report),
         "",
-        (
-            f"{'prefetch':<9} {'way':<22} {'msg/s':>8} {'CPU us/msg':>11} {'x pika: rate':>13} {'CPU':>5} "
-            f"{'x batches: rate':>16} {'CPU':>5} {'x group: rate':>14} {'CPU':>5}"
-        ),
+        f"{'scene':<6} {'way':<24} {'msg/s':>8} {'CPU us/msg':>11} {'x batches: rate':>16} {'CPU':>5}",
     ]
     lines += [
-        f"{row['prefetch']:<9} {row['way']:<22} {row['messages_per_second']:>8,.0f} {row['cpu_microseconds']:>11.1f} "
-        f"{row['rate_to_pika']:>13.2f} {row['cpu_to_pika']:>5.2f} "
-        f"{row['rate_to_batches']:>16.2f} {row['cpu_to_batches']:>5.2f} "
-        f"{row['rate_to_group']:>14.2f} {row['cpu_to_group']:>5.2f}"
+        f"{row['scene']:<6} {row['way']:<24} {row['messages_per_second']:>8,.0f} {row['cpu_microseconds']:>11.1f} "
+        f"{row['rate_to_batches']:>16.2f} {row['cpu_to_batches']:>5.2f}"
         for row in report["ways"]
     ]
+    lines.append("")
     lines += [
-        f"bars, x pika: rate >= {LEAST_RATE}, CPU <= {MOST_CPU}; order=key, x group: CPU <= {MOST_CPU}",
-        "",
-        "pause of a queue that changes members, ms: median (longest)",
+        f"{row['scene']:<6} {row['way']} / {row['other']}, {row['what']}: {row['ratio']:.2f}, "
+        f"{'at least' if row['what'] == 'rate' else 'at most'} {row['bar']}: {'met' if row['met'] else 'missed'}"
+        for row in report["bars"]
     ]
+    if report["handovers"]:
+        lines += ["", "pause of a queue that changes members, ms: median (longest)"]
     lines += [
         f"{what:<44} {statistics.median(gaps):>7.0f} ({max(gaps):.0f})"
         for what, gaps in report["handovers"].items()
@@ -176,13 +184,17 @@ def as_text(report: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    options = options_parser(__doc__, "--messages", 20_000, rounds=5, release="4.0 or later").parse_args()
+    parser = options_parser(__doc__, "--messages", 60_000, rounds=5, release="4.0 or later")
+    parser.add_argument("--only", choices=SCENES, help="only one scene, and no handovers")
+    options = parser.parse_args()
     with Broker(release=options.release) as broker:
         declare(broker)
+        found = run(broker, options)
         report = {
             **conditions(broker, options),
-            "ways": report_of(run(broker, options.messages, options.size, options.rounds)),
-            "handovers": handovers(broker, options.rounds),
+            "ways": report_of(found),
+            "bars": bars_of(found),
+            "handovers": {} if options.only else handovers(broker, options.rounds),
         }
     print(json.dumps(report) if options.json else as_text(report))
 

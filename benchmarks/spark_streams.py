@@ -8,7 +8,8 @@ published over AMQP 0-9-1, and large chunks, published over the stream protocol.
 of the ratios within a round. A wrong number of rows ends the run with exit code 1.
 
 Spark starts Python processes for each read, before the first row. Rates exclude this start: the benchmark also measures and
-prints the time of a read without rows, and subtracts it. Spark, its workers and the broker share the cores.
+prints the time of a read without rows, and subtracts it. Spark, its workers and the broker share the cores. The bytes on disk are
+those of all files of a stream, on its one replica, divided by the number of messages.
 """
 
 from __future__ import annotations
@@ -76,6 +77,14 @@ class Turn:
     """Seconds of a read without rows; 0 without Spark."""
     rate: float
     """Rows per second, without the start."""
+
+
+def on_disk(broker: Broker, source: Source) -> float:
+    """Return the bytes that a message takes on the broker's disk."""
+    files = f'filelib:wildcard(filename:join([Folder, "__{source.stream}_*", "*"]))'
+    sizes = f"[filelib:file_size(File) || File <- {files}]"
+    found = broker.eval(f"{{ok, Folder}} = application:get_env(osiris, data_dir), lists:sum({sizes}).")
+    return int(found) / source.messages
 
 
 def from_stream(spark: SparkSession, source: Source, **options: str) -> DataFrame:
@@ -167,7 +176,8 @@ def as_text(report: dict[str, Any]) -> str:
             f"{one['stream']:<13} {one['way']:<26} {one['rows_per_second']:>11,.0f} {one['start_seconds']:>6.2f} s "
             f"{one['spark_to_it']:>14.2f}{bar}"
         )
-    return "\n".join(lines)
+    disk = ", ".join(f"{kind} {size:.0f}" for kind, size in report["bytes_on_disk"].items())
+    return "\n".join([*lines, "", f"bytes of a message on disk: {disk}"])
 
 
 def main() -> None:
@@ -181,6 +191,7 @@ def main() -> None:
             "pyspark": metadata.version("pyspark"),
             "pyarrow": metadata.version("pyarrow"),
             "ways": run(spark, sources, given.size, given.rounds),
+            "bytes_on_disk": {kind: on_disk(broker, source) for kind, source in sources.items()},
         }
         spark.stop()
     print(json.dumps(report) if given.json else as_text(report))

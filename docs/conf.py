@@ -7,6 +7,7 @@ The sidebar has the order of docs/README.md.
 from __future__ import annotations
 
 import builtins
+import inspect
 import re
 import shutil
 import sys
@@ -84,8 +85,23 @@ def add_sidebar(_: Sphinx, page: str, source: list[str]) -> None:
         source[0] = python_pages.directives(page.removeprefix("docs/python/"))
 
 
+def show_defaults(
+    _: Sphinx, _kind: str, _name: str, value: Any, _options: Any, signature: str | None, result: str | None
+) -> tuple[str | None, str | None]:
+    """Replace the name of a constant of the project by its value, where it is the default of a parameter."""
+    function = value.__init__ if inspect.isclass(value) else value
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+
+    def shown(found: re.Match[str]) -> str:
+        return f"= {python_pages.default(names[found[1]])}" if found[1] in names else found[0]
+
+    return signature and re.sub(r"= (_?[A-Z][A-Z_]+)\b", shown, signature), result
+
+
 def mark_code(_: Sphinx, _kind: str, _name: str, _value: Any, _options: Any, lines: list[str]) -> None:
-    """Mark the indented blocks of a docstring as code."""
+    """Mark the indented blocks of a docstring as code, and leave out what Python itself says about a named tuple."""
+    if lines and lines[0].startswith("Alias for field number"):
+        lines.clear()
     for index in range(len(lines) - 1, 0, -1):
         starts = not lines[index - 1] and lines[index].startswith("    ")
         before = next((line for line in reversed(lines[:index]) if line), "")
@@ -93,8 +109,11 @@ def mark_code(_: Sphinx, _kind: str, _name: str, _value: Any, _options: Any, lin
             lines[index:index] = ["::", ""]
 
 
-def unlink_builtins(_: Sphinx, tree: nodes.document) -> None:
-    """Types such as ``bytes`` lead nowhere, although classes have attributes of that name."""
+def tidy_signatures(_: Sphinx, tree: nodes.document) -> None:
+    """Types such as ``bytes`` lead nowhere, although classes have attributes of that name; a private default is no value."""
+    for default in list(tree.findall(nodes.inline)):
+        if "default_value" in default["classes"] and default.astext().startswith("_"):
+            default.children = [nodes.Text("...")]
     for link in list(tree.findall(addnodes.pending_xref)):
         if link.get("refdomain") == "py" and hasattr(builtins, link["reftarget"]):
             link.replace_self(link.children)
@@ -117,6 +136,7 @@ def finish(app: Sphinx, error: Exception | None) -> None:
 def setup(app: Sphinx) -> None:
     """Connect them."""
     app.connect("source-read", add_sidebar)
+    app.connect("autodoc-process-signature", show_defaults)
     app.connect("autodoc-process-docstring", mark_code, priority=400)  # before napoleon
-    app.connect("doctree-read", unlink_builtins)
+    app.connect("doctree-read", tidy_signatures)
     app.connect("build-finished", finish)

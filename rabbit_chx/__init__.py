@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from rabbit_chx.ring import Ring as Ring, RingBinding as RingBinding, ToExchange as ToExchange
     from rabbit_chx.skew import HotKey as HotKey, QueueShare as QueueShare, Spread as Spread, spread as spread
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = lazy_exports(

@@ -17,6 +17,7 @@ class Advice(StrEnum):
         "Ring.read(), or infer it from observed messages with infer()"
     )
     OBSERVE = "infer its order from keys and queues that consumers logged, or read it from the node"
+    READ_BROKER = "Read a broker with rabbit_chx.topology.read()"
     NAME_ONCE = "Use Ring.bind() to mirror a second binding"
     TRUST_CA = "pass an ssl.SSLContext that trusts it as tls= (in Spark, its file as tlsCaFile)"
     SEND_UNPROTECTED = "pass insecure=True"
@@ -25,3 +26,5 @@ class Advice(StrEnum):
     DRAIN_OTHERS = (
         "apply the plan with apply(), and keep the order of keys with rabbit_chx.broker.drain_in_order()"
     )
+    RAISE_LIMIT = "raise max_moved="
+    FORCE = "pass force=True"

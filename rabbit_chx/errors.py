@@ -56,7 +56,7 @@ class RabbitChxError(Exception):
         return printable(self._text(), keep="\n\t")
 
     def _text(self) -> str:
-        return super().__str__()
+        return str(self.args[0]) if self.args else ""
 
 
 class InvalidValue(RabbitChxError, ValueError):
@@ -101,7 +101,10 @@ def _shown(got: object) -> str:
     except Exception:  # noqa: BLE001 - Python refuses to show a huge int, for example
         return f"a value of type {type(got).__name__} that cannot be shown"
     # The short form is below the limit, so that showing it again does not change it.
-    return shown if len(shown) <= 150 else f"{shown[:100]}... ({len(shown)} characters)"
+    if len(shown) <= 150:
+        return shown
+    quote = shown[-1] if isinstance(got, (str, bytes)) and shown[-1] in "'\"" else ""
+    return f"{shown[:100]}...{quote} ({len(shown)} characters)"
 
 
 class Unpredictable(RabbitChxError):
@@ -155,12 +158,10 @@ class PublishFailed(RabbitChxError):
     @property
     def may_have_arrived(self) -> bool:
         """Whether a message may be in a queue although it was not confirmed: publishing it again may duplicate it."""
-        if self.totals.failed > len(self.failures) or self.totals.pending:
-            return bool(self.totals.pending or self.totals.unknown or self.totals.rejected)
-        return any(failure.may_have_arrived for failure in self.failures)
-
-    def _text(self) -> str:
-        return str(self.args[0])
+        if self.totals.pending or any(failure.may_have_arrived for failure in self.failures):
+            return True
+        others = self.totals.failed > len(self.failures)
+        return others and bool(self.totals.unknown or self.totals.rejected)
 
 
 class ApplyStopped(RabbitChxError):
@@ -258,7 +259,7 @@ login              the broker rejected the user, the password or the certificate
 virtual host       the virtual host does not exist, or the user has no permission in it
 lost               the connection or the TLS handshake ended, or the broker does not answer
 not available      the stream currently has no leader, or the connected node has no replica of it
-no such stream     no stream has this name; a queue of another type may have it
+no such stream     no stream has this name, but perhaps a queue of another type; or it was created again during a read
 permission         the user has no permission on the stream
 already exists     a stream or queue of this name exists
 truncated          retention removed the requested offsets
@@ -292,9 +293,6 @@ class StreamUnavailable(BrokerUnavailable):
         self.end = end
         """The end of the stream, if the start lies beyond it."""
         super().__init__(message, problem, stream, first, end, permanent=problem not in _TRANSIENT)
-
-    def _text(self) -> str:
-        return str(self.args[0])
 
 
 class MissingDependency(RabbitChxError, ImportError):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from rabbit_chx.errors import BrokerWouldFail, InvalidValue, Unroutable
 from rabbit_chx.fields import Client, check_client
-from rabbit_chx.hashing import HashOn, as_column, hash_of, hash_on
+from rabbit_chx.hashing import HashHeader, HashOn, as_column, hash_of, hash_on, python_values
 from rabbit_chx.kernel.jump import SEED_BITS, jump_consistent_hash
 from rabbit_chx.kernel.terms import Term, format_term
 from rabbit_chx.releases import NEWEST, Release, Store
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 _SEED_MASK: Final = (1 << SEED_BITS) - 1
-_NO_BUCKET: Final = "the exchange has no bucket; the broker returns mandatory messages and drops the others"
+NO_BUCKET: Final = "the exchange has no bucket; the broker returns mandatory messages and drops the others"
+"""Why a message is unroutable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +218,7 @@ class ConsistentHashExchange:
         check_client(client)
         bucket_map = self._bucket_map
         if not bucket_map:
-            raise Unroutable(_NO_BUCKET)
+            raise Unroutable(NO_BUCKET)
         what, term = self.hash_on.term(value, self.release, client)
         hash_ = None if len(bucket_map) == 1 else hash_of(term, self.release)
         bucket = 0 if hash_ is None else jump_consistent_hash(hash_, len(bucket_map))
@@ -247,17 +248,19 @@ class ConsistentHashExchange:
 
         check_client(client)
         if not self._bucket_map:
-            raise Unroutable(_NO_BUCKET)
+            raise Unroutable(NO_BUCKET)
         column = as_column(values)
         try:
             hashes = self.hash_on.hashes(column, self.release, client)
         except BrokerWouldFail:
-            if len(self._bucket_map) > 1 or not self.release.empty_list_fails:
+            if len(self._bucket_map) > 1 or not isinstance(self.hash_on, HashHeader):
                 raise
+            # Those behind the empty array or table must be valid, too.
+            for value in python_values(column, self.hash_on.name):
+                self.explain({self.hash_on.header: value}, client=client)
+        # A single bucket needs no hash; invalid values were refused above.
         if len(self._bucket_map) == 1:
-            return np.zeros(
-                len(column), np.int32
-            )  # a single bucket needs no hash; invalid values were refused above
+            return np.zeros(len(column), np.int32)
         return bucket_table(len(self._bucket_map))[hashes]
 
     @cached_property

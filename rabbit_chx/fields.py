@@ -28,6 +28,9 @@ Client: TypeAlias = Literal[
 PROTOCOLS: Final[tuple[Client, ...]] = ("amqp10", "mqtt", "stomp")
 CLIENTS: Final[tuple[Client, ...]] = tuple(each for each in get_args(Client) if each not in PROTOCOLS)
 
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND: Final = timedelta(milliseconds=1)
+
 # rabbit_binary_parser.erl, parse_table/1: the broker's name for each tag.
 _TYPES: Final = {
     "S": "longstr",
@@ -158,7 +161,9 @@ def _pika(value: object) -> Field | None:
         case bytes():
             return Field("x", value)
         case int():
-            return _integer(value, [("I", "i"), ("l", "q")])
+            # pika makes a `long` of its own of integers in messages.
+            decoded = type(value).__module__ == "pika.compat"
+            return _integer(value, [("l", "q")] if decoded else [("I", "i"), ("l", "q")])
         case Decimal():
             return _decimal(value.normalize())
         case dict():
@@ -242,10 +247,8 @@ def _pyamqp(value: object) -> Field | None:
 # mc_amqp.erl keeps integers of every width as they are, a UUID as its 16 bytes, and a time in milliseconds.
 def _amqp10(value: object) -> Field | None:
     match value:
-        case None:
-            return Field("V")
-        case bool():
-            return Field("t", value)
+        case None | bool() | str():
+            return _common(value, "amqp10")
         case int() if -(2**63) <= value < 2**64:
             return Field("l", int(value))
         case float() if value.is_integer():
@@ -255,8 +258,6 @@ def _amqp10(value: object) -> Field | None:
             )
         case float():
             return Field("d", float(value))
-        case str():
-            return Field("S", value.encode())
         case bytes() | bytearray():
             return Field("x", bytes(value))
         case datetime():
@@ -350,7 +351,7 @@ def uuid_bytes(value: Any) -> bytes:
 def milliseconds(value: datetime) -> int:
     """Milliseconds since 1970, rounded down; a datetime without a zone is taken as UTC."""
     moment = value if value.utcoffset() is not None else value.replace(tzinfo=UTC)
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    return (moment - EPOCH) // MILLISECOND
 
 
 def _utf8(value: str | bytes) -> bytes:

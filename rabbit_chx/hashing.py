@@ -11,33 +11,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx.errors import AmbiguousHeader, BrokerWouldFail, InvalidValue, Unpredictable
+from rabbit_chx.errors import AmbiguousHeader, BrokerWouldFail, InvalidValue, Unpredictable, Unquoted
 from rabbit_chx.fields import CLIENTS, NODE_CLIENTS, PROTOCOLS, Client, Field, encode, seconds
 from rabbit_chx.kernel.phash2 import last_binary_initval, phash2
 from rabbit_chx.kernel.terms import UNDEFINED, Atom, Term, format_term
 from rabbit_chx.protocols import has_header, id_as_sent, routing_key_as_sent, timestamp_as_sent
 from rabbit_chx.releases import Release
+from rabbit_chx.text import too_long
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-__all__ = [
-    "MAX_SHORTSTR",
-    "HashHeader",
-    "HashId",
-    "HashOn",
-    "HashRoutingKey",
-    "HashTimestamp",
-    "as_column",
-    "hash_of",
-    "hash_on",
-    "shortstr",
-]
 
 MAX_SHORTSTR: Final = 255
 """The maximum size of a routing key, message id or correlation id in bytes."""
 
 _MAX_FIELD_NAME: Final = 128
+_DATETIMES: Final = "times that a datetime of Python can hold"
 _MAX_STRING: Final = 65_535  # of MQTT; AMQP 1.0 sets no limit
 
 
@@ -78,7 +67,7 @@ def shortstr(value: object, what: str, *, limit: int = MAX_SHORTSTR) -> bytes:
     if len(encoded) > limit:
         raise InvalidValue(
             what,
-            f"{value!r:.60} ({len(encoded)} bytes)",
+            Unquoted(too_long(value if isinstance(value, str) else encoded, len(encoded))),
             f"at most {limit} bytes of UTF-8, the limit of the protocol",
         )
     return encoded
@@ -89,6 +78,8 @@ def as_column(values: Any) -> Any:
     single = (
         isinstance(values, (str, bytes, bytearray, memoryview, Mapping)) or getattr(values, "ndim", 1) == 0
     )
+    if type(values).__name__ == "MaskedArray":  # from NumPy: a masked value counts as missing
+        return values.tolist()
     if not single and hasattr(values, "__len__"):
         return values
     if not single and isinstance(values, Iterable):
@@ -118,7 +109,7 @@ class HashOn(ABC):
 
     def hashes(self, column: Any, release: Release, client: Client | None) -> NDArray[Any]:
         """The hashes of a column of values; in a list, None is a message without the property."""
-        return _one_by_one(self, _values(column, self.name), release, client)
+        return _one_by_one(self, python_values(column, self.name), release, client)
 
 
 def hash_on(hash_header: str | None, hash_property: str | None) -> HashOn:
@@ -190,7 +181,7 @@ class HashId(HashOn):
     def hashes(self, column: Any, release: Release, client: Client | None) -> NDArray[Any]:
         """Of a column of str or bytes; in a list, None is a message without the property."""
         if isinstance(column, (list, tuple)) or client in ("aio-pika", *PROTOCOLS):
-            values = _values(column, self.name)
+            values = python_values(column, self.name)
             if client in PROTOCOLS or not all(values):
                 return _one_by_one(self, values, release, client)
         return _shortstr_hashes(column, self.name)
@@ -207,7 +198,9 @@ class HashTimestamp(HashOn):
         try:
             number = timestamp_as_sent(value, release, client)
             number = seconds(number, client) if isinstance(number, datetime) else number
-        except (OverflowError, TypeError):
+        except InvalidValue:
+            raise
+        except (OverflowError, TypeError, ValueError):  # ValueError: NaT of pandas
             number = -1
         if number is None:
             return f"{self} is missing", UNDEFINED
@@ -320,7 +313,7 @@ class HashHeader(HashOn):
         # Clients send integers up to 2^63, those for Node only the ones that a double represents.
         if as_they_are and array.max(initial=0) < 2**63 and client not in (*NODE_CLIENTS, *PROTOCOLS):
             return array.astype(np.int64)
-        values = [{self.header: value} for value in _values(column, self.name)]
+        values = [{self.header: value} for value in python_values(column, self.name)]
         return _one_by_one(self, values, release, client)
 
 
@@ -330,17 +323,22 @@ def _shortstr_hashes(column: Any, what: str) -> NDArray[Any]:
     return phash2_column(column, what=what, limit=MAX_SHORTSTR)
 
 
-def _values(column: Any, what: str) -> Sequence[Any]:
+def python_values(column: Any, what: str) -> Sequence[Any]:
     """The Python values of a column; None is a value in a list, and an error in any other column."""
     if isinstance(column, (list, tuple)):
         return column
-    if getattr(getattr(column, "dtype", None), "kind", "") == "M" and hasattr(column, "astype"):
-        column = column.astype("datetime64[us]")  # the finest that NumPy turns into datetimes
-    for method in ("to_pylist", "to_list", "tolist"):  # Arrow; pandas and polars; NumPy
-        if hasattr(column, method):
-            column = getattr(column, method)()
-            break
-    values = list(column)
+    kind = getattr(getattr(column, "dtype", None), "kind", "")
+    if kind in ("M", "m") and not hasattr(column, "to_list"):
+        # The finest unit that NumPy converts to datetimes and timedeltas; pandas converts all units by itself.
+        column = column.astype(f"{kind}8[us]")
+    try:
+        values = _as_python(column)
+    except OverflowError:  # of Arrow
+        raise InvalidValue(what, Unquoted("a time outside the years 1 to 9999"), _DATETIMES) from None
+    if kind == "M" and (numbers := [each for each in values if type(each) is int]):
+        raise InvalidValue(
+            f"{what} in row {values.index(numbers[0])}", column[values.index(numbers[0])], _DATETIMES
+        )
     if None in values:
         raise InvalidValue(
             f"{what} in row {values.index(None)}",
@@ -349,6 +347,13 @@ def _values(column: Any, what: str) -> Sequence[Any]:
             "Fill the gaps first, or pass a list, where None is a message without it",
         )
     return values
+
+
+def _as_python(column: Any) -> list[Any]:
+    for method in ("to_pylist", "to_list", "tolist"):  # Arrow; pandas and polars; NumPy
+        if hasattr(column, method):
+            return list(getattr(column, method)())
+    return list(column)
 
 
 def _one_by_one(on: HashOn, values: Sequence[Any], release: Release, client: Client | None) -> NDArray[Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeAlias
 
 
 class Terminated(KeyboardInterrupt):
@@ -65,3 +66,61 @@ def uninterrupted() -> Iterator[None]:
             signal.signal(number, _RAISES[number])
     if came:
         _RAISES[signal.Signals(came[0])](came[0], None)
+
+
+# ---- a member of a group, which stops on them
+
+_USUAL: Final[dict[signal.Signals, Any]] = {
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGINT: signal.default_int_handler,
+}
+_Stop: TypeAlias = Callable[[], object]
+_stops: Final[list[tuple[int, _Stop]]] = []
+"""Of the members that run in the main thread, several of which may share an event loop; each with its process."""
+
+
+@contextmanager
+def stopped_by_signals(stop: _Stop) -> Iterator[None]:
+    """Call ``stop`` on the first SIGTERM or Ctrl-C; a second signal, of either kind, takes effect at once.
+
+    In `asyncio.run`, Ctrl-C remains a cancellation.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    ours = [
+        number
+        for number, usual in _USUAL.items()
+        if in_main_thread and any(signal.getsignal(number) is each for each in (usual, _on_signal))
+    ]
+    if not ours:
+        yield
+        return
+    own = (os.getpid(), stop)
+    _stops.append(own)
+    for number in ours:
+        signal.signal(number, _on_signal)
+    try:
+        yield
+    finally:
+        _stops.remove(own)
+        if not _own_stops():
+            _restore()
+
+
+def _on_signal(number: int, _: FrameType | None) -> None:
+    _restore()
+    if not (stops := _own_stops()):
+        # A child that was forked while the member ran, such as one of multiprocessing that is terminated.
+        signal.raise_signal(number)
+    for stop in stops:
+        stop()
+
+
+def _own_stops() -> list[_Stop]:
+    return [stop for process, stop in _stops if process == os.getpid()]
+
+
+def _restore() -> None:
+    """Restore the usual handlers, but not where the program has set its own while a member ran."""
+    for number, usual in _USUAL.items():
+        if signal.getsignal(number) is _on_signal:
+            signal.signal(number, usual)

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import math
+from operator import index
 from typing import Any
 
 from rabbit_chx.errors import InvalidValue
+
+
+def as_integer(value: Any) -> int | None:
+    """Return an integer of any library as one of Python; None for any other value, a bool included."""
+    try:
+        return None if isinstance(value, bool) else index(value)
+    except TypeError:
+        return None
 
 
 def check_integer(what: str, got: Any, least: int, most: int) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar, Unpack, cast
 from rabbit_chx.message_fields import PROPERTIES, Headers, Properties, check_name, moment
 
 T = TypeVar("T")
+_COUNT: Final = "x-delivery-count"
 _NAMES: Final = tuple(name for name in PROPERTIES if name != "headers")
 
 
@@ -78,6 +79,17 @@ class Message:
         return moment(value) if isinstance(value, int) else value
 
     @property
+    def deliveries(self) -> int | None:
+        """How many earlier deliveries the broker has taken back, as a quorum queue counts them; None if the queue does not count.
+
+        Each end of a member adds one, whether it was stopped or killed, also for messages that no handler has seen.
+        """
+        if not self.redelivered:
+            return 0
+        count = self.headers.get(_COUNT)
+        return int(count) if isinstance(count, int) else None
+
+    @property
     def headers(self) -> dict[str, Any]:
         """The headers; an empty dict if the message has none."""
         return self._properties.get("headers") or {}
@@ -90,6 +102,21 @@ class Message:
 
     def __repr__(self) -> str:
         return f"<Message of {len(self.body)} bytes with key {self.routing_key!r} from {self.queue!r}>"
+
+
+class DecodedLater:
+    """For messages whose properties are decoded when somebody asks for them, in front of their class."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "_properties":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self._properties = self._decoded()  # type: ignore[misc]  # the slot of `Message`
+        return self._properties
+
+    def _decoded(self) -> Mapping[str, Any]:
+        raise NotImplementedError
 
 
 class StreamMessage(Message):

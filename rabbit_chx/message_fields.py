@@ -1,7 +1,8 @@
 """The fields of a message: one table from which publishers, streams and the Spark connector derive theirs.
 
-A new property is one entry here, one line in `Properties` and one attribute of `rabbit_chx.message.Message`. A new column of
-Spark, of a write or of a read, is one entry here.
+A new column of Spark, of a write or of a read, is one entry here. A property of AMQP also needs one line in each of four places:
+`Properties`, `PropertyColumns`, `rabbit_chx.message.Message`, and the reference that decodes stored messages,
+`rabbit_chx.streams.messages.message`.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
-from operator import index
 from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypedDict, TypeVar
 
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.fields import Field, encode
-from rabbit_chx.hashing import shortstr
+from rabbit_chx.fields import EPOCH, Field, encode
+from rabbit_chx.hashing import MAX_SHORTSTR, shortstr
+from rabbit_chx.limits import as_integer
+from rabbit_chx.text import is_utf8
 
 HeaderValue: TypeAlias = (
     bool | int | float | str | bytes | Decimal | datetime | Field | list[Any] | dict[str, Any] | None
@@ -28,7 +30,6 @@ Headers: TypeAlias = Mapping[str, HeaderValue]
 ROUTING_HEADERS: Final = ("CC", "BCC")
 """Headers that hold lists of further routing keys; any other value makes the broker close the channel."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND: Final = timedelta(seconds=1)
 _DEEPEST: Final = 32
 """Reading stops at this depth, too, see `rabbit_chx.broker.properties`."""
@@ -52,6 +53,12 @@ class Properties(TypedDict, total=False):
     type: str | None
     user_id: str | None
     app_id: str | None
+
+
+class DefaultProperties(Properties, total=False):
+    """The properties and headers that a publisher gives to every message; those of a message replace them one by one."""
+
+    headers: Headers | None
 
 
 class _ToList(Protocol):
@@ -105,9 +112,8 @@ _KNOWN_TIMES: Final = "from 1970 to 9999"
 
 def _milliseconds(what: str, value: Any) -> str:
     text = str(value) if type(value) is int else value
-    digits = text.lstrip("0") if isinstance(text, str) and text.isascii() and text.isdigit() else None
-    # Count the digits first: Python refuses to convert thousands of them.
-    if digits is None or len(digits) > 10 or int(digits or "0") >= 2**32:
+    is_number = isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= MAX_SHORTSTR
+    if not is_number or int(text) >= 2**32:
         expected = f"{_WHOLE_MILLISECONDS}, as int or str"
         raise InvalidValue(what, value, expected, "Omit it for a message that does not expire")
     return str(text)
@@ -115,10 +121,7 @@ def _milliseconds(what: str, value: Any) -> str:
 
 def _integer(least: int, most: int) -> Callable[[str, Any], int]:
     def check(what: str, value: Any) -> int:
-        try:
-            number = None if isinstance(value, bool) else index(value)
-        except TypeError:
-            number = None
+        number = as_integer(value)
         if number is None or not least <= number <= most:
             raise InvalidValue(what, value, f"an integer from {least} to {most}")
         return number
@@ -127,16 +130,16 @@ def _integer(least: int, most: int) -> Callable[[str, Any], int]:
 
 
 def _seconds(what: str, value: Any) -> int:
-    if not isinstance(value, datetime) or value.utcoffset() is None or value < _EPOCH:
+    if not isinstance(value, datetime) or value.utcoffset() is None or value < EPOCH:
         hint = "Give it a time zone, such as UTC"
         raise InvalidValue(what, value, f"an aware datetime {_KNOWN_TIMES}", hint)
-    return (value - _EPOCH) // _SECOND
+    return (value - EPOCH) // _SECOND
 
 
-def moment(seconds: int) -> datetime | None:
-    """Return a timestamp of AMQP as an aware datetime; None outside the years 1 to 9999, which Python does not have."""
+def moment(since_1970: int, unit: timedelta = _SECOND) -> datetime | None:
+    """Return a time, by default a timestamp of AMQP 0-9-1, as an aware datetime; None outside the years 1 to 9999, which Python does not have."""
     try:
-        return _EPOCH + timedelta(seconds=seconds)
+        return EPOCH + since_1970 * unit
     except OverflowError:
         return None
 
@@ -169,7 +172,7 @@ def _expected(value: Any) -> str:
     """Return what a value that is not valid in a header would have to be; empty if it is valid."""
     match value:
         case str():
-            return "" if _is_utf8(value) else "text without lone surrogates"
+            return "" if is_utf8(value) else "text without lone surrogates"
         case None | bool() | bytes():
             return ""
         case int():
@@ -183,14 +186,6 @@ def _expected(value: Any) -> str:
         case list() | dict():
             return f"lists and dicts nested at most {_DEEPEST} deep"
     return "None, bool, int, float, str, bytes, Decimal, datetime, list or dict"
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _check_items(what: str, items: Any, depth: int) -> None:

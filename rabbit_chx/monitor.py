@@ -64,12 +64,9 @@ class DeliveryMonitor:
         try:
             on.term(value, self.exchange.release, None)  # an ambiguous value is not collected
             expected = self.exchange.explain(value).destination
-        except RingUnknown:  # the pairs will reveal the ring
-            if key is not None:
+        except RabbitChxError as error:
+            if isinstance(error, RingUnknown) and key is not None:  # the pairs will reveal the ring
                 self.pairs.append((key, queue))
-            self.unpredicted += 1
-            return None
-        except RabbitChxError:
             self.unpredicted += 1
             return None
         if key is not None:

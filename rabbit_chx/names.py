@@ -38,6 +38,6 @@ def check_name(what: str, name: str) -> str:
     >>> check_name("queue", "orders.0")
     'orders.0'
     """
-    if name_flaw(name):
-        raise InvalidValue(what, name, VALID_NAME)
+    if not isinstance(name, str) or name_flaw(name):
+        raise InvalidValue(what, name, f"text of {VALID_NAME}")
     return name

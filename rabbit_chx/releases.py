@@ -7,7 +7,9 @@ the release it changed in; no other file of the mirror compares version numbers.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -65,6 +67,8 @@ class Release:
     minor: int
     patch: int
     store: Store
+    _ties_bindings: bool = field(default=True, init=False, repr=False)
+    """Whether the feature flag of this name is enabled, as on a new node of 4.3; an upgrade leaves it disabled."""
 
     @classmethod
     def parse(cls, text: str | Release, *, store: str | Store | None = None) -> Release:
@@ -146,8 +150,11 @@ class Release:
 
     @property
     def unbind_spares_duplicates(self) -> bool:
-        """From 4.3.0 on, unbinding one of several bindings that differ only in their arguments keeps the buckets."""
-        return self._version >= (4, 3, 0)
+        """From 4.3.0 on, unbinding one of several bindings that differ only in their arguments keeps the buckets.
+
+        After an upgrade it removes all of them, until the feature flag ``tie_binding_to_dest_with_keep_while_cond`` is enabled.
+        """
+        return self._version >= (4, 3, 0) and self._ties_bindings
 
     @property
     def deleted_exchange_keeps_buckets(self) -> bool:
@@ -199,6 +206,11 @@ class Release:
         return self._version >= (3, 13, 0)
 
     @property
+    def forgets_consumers_of_moved_streams(self) -> bool:
+        """Seen on 4.0.5, in a cluster whose nodes stop: a single active consumer of a stream that moved stays registered."""
+        return self._version >= (4, 3, 0)
+
+    @property
     def lists_stream_commands(self) -> bool:
         """From 3.11 on, a broker lists the commands of the stream protocol that it supports."""
         return self._version >= (3, 11, 0)
@@ -217,6 +229,15 @@ class Release:
     def active_timeout_stops(self) -> bool:
         """4.3.0 to 4.3.5 stop a queue when all its single active consumers have exceeded consumer_timeout (#17317)."""
         return (4, 3, 0) <= self._version < (4, 3, 6)
+
+
+# rabbit_db_binding.erl, delete/2.
+def with_flags(release: Release, enabled: Mapping[str, bool]) -> Release:
+    """The release with what the feature flags of a broker change; one that is not listed is not enabled."""
+    changed = copy(release)
+    enables = enabled.get("tie_binding_to_dest_with_keep_while_cond", False)
+    object.__setattr__(changed, "_ties_bindings", enables)
+    return changed
 
 
 def _store(text: str, series: tuple[int, int], store: str | Store | None) -> Store:

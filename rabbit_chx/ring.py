@@ -6,7 +6,6 @@ Each change returns a new ring.
 
 from __future__ import annotations
 
-import operator
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,8 +15,9 @@ from typing import Any, Final, Self, TypeAlias
 
 from rabbit_chx.advice import Advice
 from rabbit_chx.errors import InvalidValue, RingUnknown, Unpredictable
+from rabbit_chx.limits import as_integer
 from rabbit_chx.releases import MAX_WEIGHT, NEWEST, Release, Store
-from rabbit_chx.text import counted
+from rabbit_chx.text import counted, is_utf8
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,7 +42,7 @@ def parse_weight(weight: object, *, of: Destination) -> int:
     if isinstance(weight, str):
         parsed = int(weight) if _INTEGER.fullmatch(weight) and len(weight) <= 255 else None
     else:
-        parsed = None if isinstance(weight, bool) else _index(weight)
+        parsed = as_integer(weight)
     if parsed is None or not 1 <= parsed <= MAX_WEIGHT:
         raise InvalidValue(
             f"weight for {named(of)}",
@@ -53,11 +53,9 @@ def parse_weight(weight: object, *, of: Destination) -> int:
     return parsed
 
 
-def _index(value: Any) -> int | None:
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None
+def name_of(destination: Destination) -> str:
+    """The name of the queue or of the exchange."""
+    return destination.name if isinstance(destination, ToExchange) else destination
 
 
 def named(thing: Any) -> str:
@@ -67,12 +65,9 @@ def named(thing: Any) -> str:
 
 def check_destination(destination: Destination) -> Destination:
     """Return the destination; raise InvalidValue if its name is invalid."""
-    name = destination.name if isinstance(destination, ToExchange) else destination
-    try:
-        if isinstance(name, str) and 0 < len(name.encode()) <= 255:
-            return destination
-    except UnicodeEncodeError:  # a lone surrogate
-        pass
+    name = name_of(destination)
+    if isinstance(name, str) and is_utf8(name) and 0 < len(name.encode()) <= 255:
+        return destination
     raise InvalidValue(
         "destination",
         destination,

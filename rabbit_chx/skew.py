@@ -15,11 +15,12 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rabbit_chx.exchange import ConsistentHashExchange
+from rabbit_chx.errors import Unroutable
+from rabbit_chx.exchange import NO_BUCKET, ConsistentHashExchange
 from rabbit_chx.kernel.table import SEEDS
 from rabbit_chx.markup import notebook
 from rabbit_chx.movement import shares
-from rabbit_chx.text import counted
+from rabbit_chx.text import counted, text_of
 
 _Table: TypeAlias = "list[tuple[str, ...]]"
 
@@ -34,7 +35,7 @@ class QueueShare:
     queue: str
     rows: int
     keys: int
-    """Distinct keys; an estimate for a DataFrame and for more than a million keys."""
+    """Distinct keys; an estimate for a DataFrame, and above a million keys only those still remembered."""
     share: float
     """The queue's share of the rows."""
     exact: float
@@ -151,6 +152,8 @@ def spread(exchange: ConsistentHashExchange, keys: Sequence[Any], *, hot: int = 
 
 def whole(exchange: ConsistentHashExchange) -> Spread:
     """Return the spread of all possible keys; a row is one of the 2^21 seeds that a ring distinguishes."""
+    if not len(exchange.ring):
+        raise Unroutable(NO_BUCKET)
     exact = shares(exchange.ring)
     queues = (
         QueueShare(str(queue), round(share * SEEDS), round(share * SEEDS), share, share)
@@ -198,13 +201,9 @@ class Tally:
             )
         )
         most = [(key, rows) for key, rows in self._keys.most_common(hot) if rows > 1]
-        hottest = sorted(most, key=lambda one: (-one[1], _text(one[0])))
-        named = (HotKey(_text(key), names[self._owner_of[key]], n, n / total) for key, n in hottest)
+        hottest = sorted(most, key=lambda one: (-one[1], text_of(one[0])))
+        named = (HotKey(text_of(key), names[self._owner_of[key]], n, n / total) for key, n in hottest)
         return Spread(total, queues, tuple(named), about=self._forgot)
-
-
-def _text(key: Any) -> str:
-    return key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
 
 
 def chi_squared_tail(value: float, degrees: int) -> float:

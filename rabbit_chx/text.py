@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from json import JSONDecodeError
 
 UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Control characters (C0, DEL, C1), bidirectional controls, and the separators of lines and paragraphs."""
@@ -19,6 +22,58 @@ def printable(text: str, *, keep: str = "") -> str:
     return UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else repr(found[0])[1:-1], text)
 
 
+def is_utf8(text: str) -> bool:
+    r"""Whether UTF-8 can express the text: a lone surrogate has no encoding.
+
+    >>> is_utf8("\u00fc"), is_utf8("\ud800")
+    (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def described(error: BaseException) -> str:
+    """The type and the text of an error, as far as UTF-8 can encode it; an error may fail to describe itself."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - a class of the program may raise anything
+        text = type(error).__name__
+    return text.encode(errors="replace").decode()
+
+
+def text_of(key: Any) -> str:
+    """A key as text, with an escape in place of each byte that is not UTF-8."""
+    return key.decode(errors="backslashreplace") if isinstance(key, bytes) else str(key)
+
+
+def too_long(text: str | bytes, size: int) -> str:
+    """The beginning of a text that is too long, and its size in bytes.
+
+    >>> too_long(b"x" * 300, 300)
+    "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'... (300 bytes)"
+    """
+    return f"{text_of(text[:40])!r}... ({size} bytes)"
+
+
+def syntax_error(error: JSONDecodeError) -> str:
+    """What is wrong in a JSON text, without the position.
+
+    >>> from json import JSONDecodeError
+    >>> syntax_error(JSONDecodeError("Unterminated string starting at", '{"a": "b}', 6))
+    'a syntax error (unterminated string)'
+    """
+    words = error.msg.removesuffix(" at").removesuffix(" starting")
+    return f"a syntax error ({words[0].lower()}{words[1:]})"
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage."""
+    return "unknown" if share is None else f"{share:.2%}"
+
+
 def counted(count: int, singular: str, plural: str = "") -> str:
     """A count with its noun.
 
@@ -28,12 +83,30 @@ def counted(count: int, singular: str, plural: str = "") -> str:
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
-def listed(queues: Sequence[str]) -> str:
-    """The first names of queues, and the number of others.
+def seconds(count: float) -> str:
+    """A number of seconds.
+
+    >>> seconds(1.0), seconds(0.5)
+    ('1 second', '0.5 seconds')
+    """
+    return f"{count:g} second{'s' * (count != 1)}"
+
+
+def sentences(*texts: str) -> str:
+    """Texts as sentences, without a full stop after a question; empty ones are left out.
+
+    >>> sentences("is it running?", "", "Try again", "Or name another")
+    'is it running? Try again. Or name another'
+    """
+    return ". ".join(filter(None, texts)).replace("?. ", "? ")
+
+
+def listed(names: Sequence[str], noun: str = "queue") -> str:
+    """The first names of queues, or of other things, and the number of the rest.
 
     >>> listed(["a"]), listed("abcdefg")
     ("queue 'a'", "queues 'a', 'b', 'c', 'd', 'e' and 2 more")
     """
-    more = len(queues) - 5
-    first = ", ".join(map(repr, queues[:5]))
-    return f"queue{'s' * (len(queues) > 1)} {first}" + (f" and {more} more" if more > 0 else "")
+    more = len(names) - 5
+    first = ", ".join(map(repr, names[:5]))
+    return f"{noun}{'s' * (len(names) > 1)} {first}" + (f" and {more} more" if more > 0 else "")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, fields
 from typing import Final
 
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.limits import check_seconds
 
 HEARTBEAT: Final = 10
 """Seconds between the heartbeats of a client with a thread of its own, by default: the broker and the client notice a dead
@@ -48,3 +50,8 @@ class Timeouts:
 
 
 DEFAULTS = Timeouts()
+
+
+def deadline_of(timeout: float | None) -> float | None:
+    """When a call that begins now gives up, on the monotonic clock; None: never."""
+    return None if timeout is None else time.monotonic() + check_seconds("timeout", timeout)

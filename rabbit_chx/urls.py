@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from rabbit_chx.errors import InvalidValue
 
+MAX_PORT: Final = 65_535
 _HIDDEN: Final = "(not shown: it may contain a password)"
 _EXTERNAL: Final = "auth_mechanism=external"
 _PORTS: Final = {(False, False): 5672, (False, True): 5671, (True, False): 5552, (True, True): 5551}
@@ -237,6 +238,8 @@ def _split(url: str, schemes: set[str]) -> SplitResult | None:
     try:
         parts = urlsplit(url)
         usable = parts.scheme in schemes and parts.hostname and parts.port != 0
+        # As a connection does; it fails for a host such as a..b.
+        (parts.hostname or "").encode("idna")
     except ValueError:  # its text quotes the URL, so it must not become the cause of another error
         return None
     # An unescaped password ends at its first / ? or #; the @ before the host is then in what follows.

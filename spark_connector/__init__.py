@@ -44,13 +44,16 @@ if TYPE_CHECKING:
         COLUMNS as COLUMNS,
         READ_COLUMNS as READ_COLUMNS,
     )
-    from spark_connector.data_source import RabbitMQDataSource as RabbitMQDataSource, register as register
-    from spark_connector.micro_batches import foreach_batch as foreach_batch
+    from spark_connector.data_source import (
+        RabbitMQDataSource as RabbitMQDataSource,
+        foreach_batch as foreach_batch,
+        register as register,
+    )
     from spark_connector.reading.lag import LagListener as LagListener
     from spark_connector.reading.offsets import DataLoss as DataLoss
     from spark_connector.reading.options import READ_OPTIONS as READ_OPTIONS
-    from spark_connector.routing.ordering import order_for as order_for
     from spark_connector.routing.queue_column import (
+        order_for as order_for,
         queue_of as queue_of,
         register_queue_of as register_queue_of,
     )
@@ -66,13 +69,11 @@ if not TYPE_CHECKING:
         {
             "rabbit_chx": "HotKey QueueShare Spread",
             "spark_connector.columns": "AMQP_TAGS COLUMNS READ_COLUMNS",
-            "spark_connector.data_source": "RabbitMQDataSource register",
-            "spark_connector.micro_batches": "foreach_batch",
+            "spark_connector.data_source": "RabbitMQDataSource foreach_batch register",
             "spark_connector.reading.lag": "LagListener",
             "spark_connector.reading.offsets": "DataLoss",
             "spark_connector.reading.options": "READ_OPTIONS",
-            "spark_connector.routing.ordering": "order_for",
-            "spark_connector.routing.queue_column": "queue_of register_queue_of",
+            "spark_connector.routing.queue_column": "order_for queue_of register_queue_of",
             "spark_connector.routing.split_valid": "split_valid",
             "spark_connector.routing.spread_rows": "spread",
             "spark_connector.worker": "WriteFailed",

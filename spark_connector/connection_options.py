@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import ClassVar, Final
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.publishing import BrokerUrl
+from rabbit_chx.publishing import BrokerUrl, Timeouts
 from rabbit_chx.timeouts import HEARTBEAT
 from spark_connector.option_table import (
     OptionTable,
@@ -35,8 +35,7 @@ class ConnectionOptions(OptionTable):
 
     INSTEAD: ClassVar[Mapping[str, str]] = {
         "uri": "Use url: some releases of Spark print the value of uri in plans and errors",
-        "kafkabootstrapservers": "Use url, such as amqp://user@host",
-        "bootstrapservers": "Use url, such as amqp://user@host",
+        **dict.fromkeys(("kafkabootstrapservers", "bootstrapservers"), "Use url, such as amqp://user@host"),
     }
 
     ALTERNATIVES: ClassVar[tuple[frozenset[str], ...]] = (
@@ -99,6 +98,11 @@ class ConnectionOptions(OptionTable):
         """The brokers, as shown to people."""
         return ", ".join(map(str, self.urls))
 
+    @property
+    def timeouts(self) -> Timeouts:
+        """How long to connect and to reconnect."""
+        return Timeouts(connect=self.connection_timeout_ms / 1000, reconnect=self.reconnect_timeout_ms / 1000)
+
     def _check(self, found: set[str]) -> None:
         """Check that the options name one broker, one user and one password."""
         _check_where(self, found)
@@ -148,6 +152,11 @@ def check_one_target(what: str, names: Iterable[str]) -> None:
         raise InvalidValue(what, f"options {' and '.join(map(option_name, targets))}", "one of them")
 
 
+def without_password(value: str) -> str:
+    """The value of an option, unless it may be a URL with a password."""
+    return "(not shown: it may contain a password)" if "@" in value else value
+
+
 def _check_where(options: ConnectionOptions, found: set[str]) -> None:
     if not found & {"url", "host"}:
         raise InvalidValue(
@@ -162,9 +171,8 @@ def _check_where(options: ConnectionOptions, found: set[str]) -> None:
         got = ["url", *map(option_name, others)]
         raise InvalidValue("broker address", got, "either url, or host with port and virtualHost")
     if options.url is None and (not options.host or re.search(r"[\s/?#@,]", options.host)):
-        raise invalid_option(
-            "host", options.host or "", "one host name or address", "Use url for several brokers"
-        )
+        hint = "Use url for a URL, or for several brokers"
+        raise invalid_option("host", without_password(options.host or ""), "one host name or address", hint)
 
 
 def _check_who(options: ConnectionOptions, found: set[str]) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rabbit_chx import InvalidValue, topology
-from rabbit_chx.publishing import BrokerUrl, Credentials, Timeouts, tls_context
+from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.publishing import BrokerUrl, Credentials, tls_context
 from rabbit_chx.streams import StreamConnection, StreamReader, connect
-from spark_connector.connection_options import ConnectionOptions, StreamOptions
+from rabbit_chx.text import sentences
+from spark_connector.connection_options import ConnectionOptions, StreamOptions, without_password
 
 _T = TypeVar("_T")
 
@@ -27,16 +30,27 @@ class NotOnThisMachine(InvalidValue):
 
 def connected(options: StreamOptions, *, stream: str | None = None, leader: bool = False) -> StreamConnection:
     """Connect to the stream port; with ``stream``, to a node that has it."""
-    seconds = options.connection_timeout_ms / 1000
-    return to_streams(options, connect, stream=stream, leader=leader, timeout=seconds)
+    timeout = options.timeouts.connect
+    with names_port(options):
+        return to_streams(options, connect, stream=stream, leader=leader, timeout=timeout)
+
+
+@contextmanager
+def names_port(options: StreamOptions) -> Iterator[None]:
+    """Name the option streamPort if no broker answers at the default port."""
+    try:
+        yield
+    except StreamUnavailable as error:
+        if error.problem != "unreachable" or options.stream_port is not None or options.follow_advertised:
+            raise
+        text = sentences(str(error), "The option streamPort names another port")
+        raise StreamUnavailable(text, error.problem) from None
 
 
 def stream_reader(options: StreamOptions, stream: str, **more: Any) -> StreamReader:
     """Prepare a reader of a stream, which tries each connection for ``connectionTimeoutMs``."""
-    seconds = options.connection_timeout_ms / 1000
-    return to_streams(
-        options, StreamReader, stream=stream, timeouts=Timeouts(connect=seconds, reconnect=seconds), **more
-    )
+    timeouts = replace(options.timeouts, reconnect=options.timeouts.connect)
+    return to_streams(options, StreamReader, stream=stream, timeouts=timeouts, **more)
 
 
 def to_streams(options: StreamOptions, opened: Callable[..., _T], **more: Any) -> _T:
@@ -79,9 +93,9 @@ def credentials_of(options: ConnectionOptions) -> Credentials | None:
         if name not in os.environ:
             raise NotOnThisMachine(
                 "option passwordEnv",
-                f"{name}, which is not set on {socket.gethostname()}",
+                f"{without_password(name)}, which is not set on {socket.gethostname()}",
                 "an environment variable of the Python workers",
-                f"Set it on the executors with spark.executorEnv.{name}",
+                f"Set it on the executors with spark.executorEnv.{without_password(name)}",
             )
         return lambda: (user, os.environ[name])
     return None
@@ -115,6 +129,7 @@ def _file(path: str | None, option: str) -> Path | None:
     for candidate in candidates:
         if candidate.is_file():
             return candidate
+    path = without_password(path)
     raise NotOnThisMachine(
         f"option {option}",
         f"{path}, which is not on {socket.gethostname()}",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
@@ -17,18 +19,18 @@ from rabbit_chx.errors import BrokerUnavailable, Unquoted
 from spark_connector.columns import QUEUE_COLUMNS
 from spark_connector.connections import NotOnThisMachine, credentials_of
 from spark_connector.logs import log_line
+from spark_connector.option_table import as_text
 from spark_connector.queues.options import QueueOptions, no_batch_of_a_queue
 from spark_connector.queues.source import QueueStreamReader
 from spark_connector.reading.options import ReadOptions
 from spark_connector.reading.readers import BatchReader, StreamingReader
 from spark_connector.reading.rows import ReadJob
-from spark_connector.reading.schema import checked_columns, forms_of, spark_schema
+from spark_connector.reading.schema import arrow_schema, spark_schema
 from spark_connector.session import SessionSettings, set_python_of_tasks
+from spark_connector.writing.between_tasks import WriteJob
 from spark_connector.writing.bindings import bindings_of
 from spark_connector.writing.options import WriteOptions
-from spark_connector.writing.partition import WriteJob
 from spark_connector.writing.publishers import check_target
-from spark_connector.writing.rules import layout_of
 from spark_connector.writing.writer import WriteCounts, Writer, counts_of
 
 
@@ -52,8 +54,15 @@ class RabbitMQDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of a read; Spark asks for them if the user gives no schema."""
-        if any(name.startswith("option.") for name in self.options):
-            raise _no_columns()
+        # Spark adds an owner to each table, and names the options of a table so.
+        if any(name == "owner" or name.startswith("option.") for name in self.options):
+            hint = (
+                "CREATE TABLE t (value STRING, routing_key STRING) USING rabbitmq, then INSERT INTO t WITH (url = '...', "
+                "exchange = '...') SELECT ..., or SELECT ... FROM t WITH (url = '...', stream = '...'), since Spark passes no "
+                "options of CREATE TABLE"
+            )
+            got, expected = Unquoted("CREATE TABLE without columns"), "the columns of a write or of a read"
+            raise InvalidValue("statement", got, expected, hint)
         if self.session.reads_queue(self.options):
             return spark_schema(self.session.complete(QueueOptions, self.options).columns, QUEUE_COLUMNS)
         return spark_schema(self.session.complete(ReadOptions, self.options).columns)
@@ -69,14 +78,13 @@ class RabbitMQDataSource(DataSource):
         """Check a streaming read; Spark calls this for each micro-batch, so it does not ask the broker."""
         if self.session.reads_queue(self.options):
             options = self.session.complete(QueueOptions, self.options)
-            columns = checked_columns(schema, options.columns, QUEUE_COLUMNS)
-            return QueueStreamReader(options, columns, forms_of(schema))
+            return QueueStreamReader(options, arrow_schema(schema, options.columns, QUEUE_COLUMNS))
         ReadOptions.check_stream(self.options)
         return StreamingReader(self._read_job(schema))
 
     def _read_job(self, schema: StructType) -> ReadJob:
         options = self.session.complete(ReadOptions, self.options)
-        return ReadJob(options, checked_columns(schema, options.columns), forms_of(schema))
+        return ReadJob(options, arrow_schema(schema, options.columns))
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:  # noqa: FBT001 - Spark's signature
         """Check a batch write."""
@@ -85,7 +93,9 @@ class RabbitMQDataSource(DataSource):
             raise InvalidValue("save mode", "overwrite", "append", hint)
         job = self._job(schema)
         _check_broker(job.options)
-        return Writer(replace(job, bindings=bindings_of(job.options)), self.session.counts)
+        with suppress(NotOnThisMachine):  # without the earlier bindings, changes to them go unnoticed
+            job = replace(job, bindings=bindings_of(job.options))
+        return Writer(job, self.session.counts)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Writer:  # noqa: FBT001, N802
         """Check a streaming write; Spark calls this twice for each micro-batch, so it does not ask the broker."""
@@ -96,25 +106,10 @@ class RabbitMQDataSource(DataSource):
 
     def _job(self, schema: StructType) -> WriteJob:
         options = self.session.complete(WriteOptions, self.options)
-        self.session.check_write(options)
+        options.check_speculation(on=self.session.speculation)
         if self.session.local:
             credentials_of(options)  # the tasks have the environment and the files of this machine
-        layout = layout_of(
-            schema,
-            ignore_unknown=options.ignore_unknown_columns,
-            given=options.columns_given,
-            optional=options.columns_optional,
-        )
-        return WriteJob(options, layout, in_terminal=self.session.in_terminal)
-
-
-def _no_columns() -> InvalidValue:
-    """The error for a table without columns. Spark prefixes the names of a table's options with ``option.``."""
-    hint = (
-        "CREATE TABLE t (value STRING, routing_key STRING) USING rabbitmq, then INSERT INTO t WITH (url = '...', "
-        "exchange = '...') SELECT ..., since Spark passes no options of CREATE TABLE"
-    )
-    return InvalidValue("statement", Unquoted("CREATE TABLE without columns"), "the columns of a write", hint)
+        return WriteJob(options, options.layout_of(schema), in_terminal=self.session.in_terminal)
 
 
 def _check_broker(options: WriteOptions) -> None:
@@ -186,3 +181,41 @@ def _no_settings() -> InvalidValue:
 def activate(spark: SparkSession) -> None:
     """Make a session active on this thread: Spark looks for formats written in Python in the active session."""
     spark.createDataFrame([], "value string")  # runs no job
+
+
+def foreach_batch(
+    prepare: Callable[[DataFrame], DataFrame] | None = None, **options: Any
+) -> Callable[[DataFrame, int], None]:
+    """A function for ``writeStream.foreachBatch`` that prepares each micro-batch and writes it to RabbitMQ.
+
+        counts.writeStream.outputMode("update").foreachBatch(
+            foreach_batch(lambda batch: order_for(batch, key="routing_key", seq="n", partitions=4), url=url, exchange="x")
+        )
+
+    ``prepare`` returns the columns of `spark_connector.columns.COLUMNS`. The options are those of ``format("rabbitmq")``
+    and are checked here, before the query starts. Spark repeats a failed micro-batch, so rows may arrive twice.
+
+    Spark rejects the output modes ``update`` and ``complete`` for sinks written in Python, and does not sort streaming DataFrames.
+    In ``foreachBatch`` a micro-batch is an ordinary DataFrame, so both work.
+    """
+    if prepare is not None and not callable(prepare):
+        raise InvalidValue(
+            "prepare",
+            type(prepare).__name__,
+            "a function that takes a micro-batch and returns a DataFrame",
+            "Pass options by name: url=..., exchange=...",
+        )
+    texts = {name: as_text(value) for name, value in options.items()}
+    session = SparkSession.getActiveSession()
+    defaults = {} if session is None else SessionSettings.of(dict(session.conf.getAll)).options
+    texts = {**WriteOptions.applicable_defaults(texts, defaults), **texts}
+    WriteOptions.of(texts)
+    if not any(name.lower() == "checkexchange" for name in texts):
+        texts["checkExchange"] = "false"  # it would ask the broker for each micro-batch
+
+    def write(batch: DataFrame, _batch_id: int) -> None:
+        activate(batch.sparkSession)  # Spark calls this on a thread of its own
+        frame = batch if prepare is None else prepare(batch)
+        frame.write.format("rabbitmq").options(**texts).mode("append").save()
+
+    return write

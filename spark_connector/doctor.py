@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Final
 
-from spark_connector.reading.options import ONLY_OF_WRITES, ReadOptions
-from spark_connector.reading.stream_access import StreamAccess, open_reader
+from rabbit_chx import RabbitChxError
+from spark_connector.connections import stream_reader
+from spark_connector.reading.options import ONLY_OF_READS, ONLY_OF_WRITES, ReadOptions
+from spark_connector.reading.stream_access import StreamAccess
 from spark_connector.writing.options import WriteOptions
 from spark_connector.writing.publishers import borrow, check_streams, check_target, discard
 
@@ -24,35 +27,36 @@ def parsed(options: Mapping[str, str]) -> WriteOptions | ReadOptions:
     return ReadOptions.of(options) if is_read(options) else WriteOptions.of(options)
 
 
-def from_driver(options: WriteOptions | ReadOptions) -> str:
-    """Connect as the driver does. Return a description of the target."""
-    if isinstance(options, ReadOptions):
-        return _read(options)
-    check_target(options)
-    return _target(options)
-
-
-def from_executor(options: WriteOptions | ReadOptions) -> str:
-    """Connect as a task does. Return a description of the target."""
-    if isinstance(options, ReadOptions):
-        return _read(options)
-    if options.to_streams:
-        check_streams(options)
+def reached(options: Mapping[str, str], *, in_task: bool) -> str:
+    """Connect as a task or as the driver does. Return a description of the target."""
+    found = parsed(options)
+    if isinstance(found, ReadOptions):
+        return _read(found) + _write_too(options, found)
+    if in_task and not found.to_streams:
+        discard(borrow(found, f"{found.connection_name} doctor"))
     else:
-        discard(borrow(options, f"{options.connection_name} doctor"))
-    return _target(options)
+        check_target(found)
+    return f"{found.where}, write to streams" if found.to_streams else found.where
 
 
-def _target(options: WriteOptions) -> str:
-    return f"{options.where}, write to streams" if options.to_streams else options.where
+def _write_too(options: Mapping[str, str], read: ReadOptions) -> str:
+    """Also try a write if the options of a read fit one. Its failure is no fault: the user may only read."""
+    one_target = read.super_stream is not None or (read.stream is not None and len(read.stream) == 1)
+    if not one_target or ONLY_OF_READS & {name.lower() for name in options}:
+        return ""
+    try:
+        check_streams(WriteOptions.of(options))
+    except RabbitChxError as error:
+        return f"; a write would fail: {error}"
+    return ", and write to streams"
 
 
 def _read(options: ReadOptions) -> str:
     """Find the streams. Open a reader of the first stream."""
-    with StreamAccess(options) as access:
+    with closing(StreamAccess(options)) as access:
         names = access.chosen()
         access.bounds(names)
     if names:
-        with open_reader(options, names[0], ("offset",), f"{options.connection_name} doctor"):
+        with stream_reader(options, names[0], connection_name=f"{options.connection_name} doctor"):
             pass
     return f"{options.where}, read of streams: {len(names)}"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
-from typing import Final
+from functools import partial
+
+from rabbit_chx.outages import Outage
 
 log = logging.getLogger("rabbit_chx.spark")
-_EVERY_SECONDS: Final = 60.0
-"""How often to log a connection that is still lost."""
 
 
 def log_line(level: int, text: str) -> None:
@@ -29,30 +28,6 @@ def show(name: str) -> None:
     found.setLevel(logging.INFO)
 
 
-class Outage:
-    """Logs a lost connection when it is lost, once a minute, and when it is restored; ``what`` says what uses it."""
-
-    def __init__(self, what: str, timeout_ms: int) -> None:
-        self._what = what
-        self._timeout = timeout_ms / 1000
-        self._began: float | None = None
-        self._logged = 0.0
-
-    def failed(self, error: Exception) -> None:
-        """Log a failed attempt, if it is the first one or the last line is a minute old."""
-        now = time.monotonic()
-        if self._began is None:
-            self._began = self._logged = now
-            self._warn(f"{error}; trying to reconnect for {self._timeout:g} s")
-        elif now - self._logged >= _EVERY_SECONDS:
-            self._logged = now
-            self._warn(f"no connection for {now - self._began:.0f} s: {error}")
-
-    def ended(self) -> None:
-        """Log that the connection is restored, if it was lost."""
-        if self._began is not None:
-            self._warn(f"connected again after {time.monotonic() - self._began:.0f} s")
-            self._began = None
-
-    def _warn(self, text: str) -> None:
-        log_line(logging.WARNING, f"{self._what}: {text}")
+def outage_of(what: str, timeout: float) -> Outage:
+    """An outage in this log; ``what`` says what uses the connection, which it tries to restore for so many seconds."""
+    return Outage(partial(log_line, logging.WARNING), what, f"trying to reconnect for {timeout:g} s")

@@ -21,7 +21,7 @@ from spark_connector.connection_options import targets_in
 from spark_connector.option_table import OptionTable, keys_of, nearest, option_name
 from spark_connector.queues.options import QueueOptions
 from spark_connector.reading.options import ReadOptions
-from spark_connector.writing.options import WriteOptions, no_speculation
+from spark_connector.writing.options import WriteOptions
 
 _Table = TypeVar("_Table", bound=OptionTable)
 
@@ -78,11 +78,6 @@ class SessionSettings:
         """Parse the given options of a read or write, with the session's defaults for other options."""
         return table.of({**table.applicable_defaults(given, self.options), **given})
 
-    def check_write(self, options: WriteOptions) -> None:
-        """Raise before a task starts if all tasks would fail."""
-        if self.speculation and options.refuses_speculation:
-            raise no_speculation()
-
 
 def _is_local(master: str) -> bool:
     return master.startswith("local") and not master.startswith("local-cluster")
@@ -91,23 +86,16 @@ def _is_local(master: str) -> bool:
 def set_python_of_tasks(context: Any) -> None:
     """Let the tasks of a local session run this Python instead of the first ``python3`` on the PATH.
 
-    The two differ in an IDE or a notebook that starts Python by its path without activating its environment.
+    The two differ in an IDE or a notebook that starts Python by its path without activating its environment. A program
+    that is missing or prints no version is left to Spark, whose error names the program.
 
     Raises:
-        InvalidValue: the tasks would run another minor version of Python.
+        InvalidValue: the tasks would run another minor version of Python, at least on this machine, where Spark also runs it to plan a
+            write.
     """
     if _is_local(context.master) and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
-    if context.pythonExec != sys.executable:
-        _check_version(context)
-
-
-def _check_version(context: Any) -> None:
-    """Raise if the Python of the tasks has another minor version on this machine, where Spark also runs it to plan a write.
-
-    A program that is missing or prints no version is left to Spark, whose error names the program.
-    """
-    if (program := shutil.which(context.pythonExec)) is None:
+    if context.pythonExec == sys.executable or (program := shutil.which(context.pythonExec)) is None:
         return
     try:
         version = subprocess.check_output(  # noqa: S603 - Spark runs it, too

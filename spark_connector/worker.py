@@ -69,7 +69,6 @@ class Written(WriterCommitMessage):
     partition: int
     attempt: int = 0
     query_id: str = ""
-    batch_id: str = ""
     rows: int = 0
     published: int = 0
     confirmed: int = 0

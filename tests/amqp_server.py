@@ -46,6 +46,9 @@ class AmqpServer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(
+            socket.SHUT_RDWR
+        )  # close() alone lets a waiting accept() take another connection
         self._listener.close()
 
     def _accept(self) -> None:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from rabbit_chx.errors import MissingDependency
+from rabbit_chx.testing.node import CannotSupply
 from spark_connector.java import find_java
 from tests.proof import in_ci
 from tests.spark import BRIEF_JAVA
@@ -71,12 +72,16 @@ def why_not_on_this_pyspark(item) -> str:
     return ""
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item):
     if why := why_not_on_this_pyspark(item):
         pytest.skip(why)
     if item.get_closest_marker("spark") and why_no_spark():
         pytest.skip(why_no_spark())
+    try:
+        return (yield)
+    except CannotSupply as reason:  # of a fixture that starts a broker
+        pytest.skip(str(reason))
 
 
 @pytest.hookimpl(wrapper=True)

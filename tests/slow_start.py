@@ -19,7 +19,7 @@ def pytest_runtest_protocol(item, nextitem):
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports = runtestprotocol(item, nextitem=nextitem, log=False)
-    if any(report.failed and TOO_SLOW in report.longreprtext for report in reports):
+    if any(_too_slow(report) for report in reports):
         item._initrequest()
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
         reports[-1].sections.append(("run again", f"the first run failed: {TOO_SLOW}"))
@@ -27,3 +27,8 @@ def pytest_runtest_protocol(item, nextitem):
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+def _too_slow(report: pytest.TestReport) -> bool:
+    """Whether a test failed, and this error is in its own error or in what Spark logged meanwhile."""
+    return report.failed and any(TOO_SLOW in text for text in (report.longreprtext, report.capstderr))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pika import BasicProperties
 
+from rabbit_chx.broker.properties import Properties
+
 
 class Encoded(BasicProperties):
     """Properties that are sent as these bytes."""
@@ -14,3 +16,8 @@ class Encoded(BasicProperties):
 
     def encode(self) -> list[bytes]:
         return [self.encoded]
+
+
+def encoded_properties(**properties: object) -> bytes:
+    """Properties as a message from a broker has them."""
+    return b"".join(Properties(**properties).encode())

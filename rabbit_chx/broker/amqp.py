@@ -117,56 +117,49 @@ def _opened(parameters: pika.ConnectionParameters, url: BrokerUrl) -> pika.Block
             f"{url} accepted the connection but sent nothing; is this the AMQP port?"
         ) from None
     except (AMQPError, OSError) as error:
-        reason = why_down(error, str(url))
-        raise BrokerUnavailable(str(reason), permanent=reason.permanent) from None
+        raise why_down(error, str(url)) from None
     except ValueError as error:
-        raise BrokerUnavailable(str(why_reset(error, str(url)))) from None
+        raise why_reset(error, str(url)) from None
 
 
-class _Expecting(threading.local):
-    channel: BlockingChannel | None = None
+class _Expected(threading.local):
+    """What is expected on this thread, so that pika need not log it."""
+
+    everything = False
+    refusals_on: BlockingChannel | None = None
 
 
-_expecting: Final = _Expecting()
+_expected: Final = _Expected()
 
 
 @contextmanager
 def expecting_refusals(channel: BlockingChannel) -> Iterator[None]:
     """Suppress pika's warnings that the broker closed this channel or returned a message, where these are expected answers."""
-    _expecting.channel = channel
+    _expected.refusals_on = channel
     try:
         yield
     finally:
-        _expecting.channel = None
-
-
-def _is_unexpected(record: logging.LogRecord) -> bool:
-    channel = _expecting.channel
-    if channel is None or not isinstance(record.args, tuple) or not record.args:
-        return True
-    is_closed = record.args[-1] is channel._impl  # noqa: SLF001 - the channel that pika's record names
-    return not is_closed and "message was returned" not in str(record.msg)
-
-
-for _name in ("pika.channel", "pika.adapters.blocking_connection"):
-    logging.getLogger(_name).addFilter(_is_unexpected)
-
-
-class _Quiet(threading.local):
-    active = False
-
-
-_quiet: Final = _Quiet()
+        _expected.refusals_on = None
 
 
 @contextmanager
 def without_pikas_log() -> Iterator[None]:
     """Suppress what pika logs on this thread, where its errors are raised or logged by the caller: eight lines for each attempt."""
-    before, _quiet.active = _quiet.active, True
+    before, _expected.everything = _expected.everything, True
     try:
         yield
     finally:
-        _quiet.active = before
+        _expected.everything = before
+
+
+def _is_unexpected(record: logging.LogRecord) -> bool:
+    if _expected.everything:
+        return False
+    channel = _expected.refusals_on
+    if channel is None or not isinstance(record.args, tuple) or not record.args:
+        return True
+    is_closed = record.args[-1] is channel._impl  # noqa: SLF001 - the channel that pika's record names
+    return not is_closed and "message was returned" not in str(record.msg)
 
 
 for _name in (
@@ -176,7 +169,7 @@ for _name in (
         for name in ("connection_workflow", "io_services_utils", "selector_ioloop_adapter")
     ),
 ):
-    logging.getLogger(f"pika.{_name}").addFilter(lambda _: not _quiet.active)
+    logging.getLogger(f"pika.{_name}").addFilter(_is_unexpected)
 
 
 def server_version(connection: pika.BlockingConnection) -> str:

@@ -6,7 +6,7 @@ import ssl
 from typing import Any
 
 from rabbit_chx.broker.credentials import Credentials, login
-from rabbit_chx.broker.reasons import Reason, why_external_refused, why_rejected, why_unreachable
+from rabbit_chx.broker.reasons import why_external_refused, why_rejected, why_unreachable
 from rabbit_chx.broker.tls import default_context, warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, MissingDependency
 from rabbit_chx.timeouts import HEARTBEAT_OF_CALLER
@@ -58,12 +58,11 @@ async def connect(
             **query,
         )
     except (AMQPError, OSError) as error:
-        reason = _why_not_open(error, str(broker))
-        raise BrokerUnavailable(str(reason), permanent=reason.permanent) from None
+        raise _why_not_open(error, str(broker)) from None
     return connection
 
 
-def _why_not_open(error: Exception, where: str) -> Reason:
+def _why_not_open(error: Exception, where: str) -> BrokerUnavailable:
     match error:
         case ProbableAuthenticationError():
             return why_rejected(403, str(error), where)

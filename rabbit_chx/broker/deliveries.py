@@ -25,6 +25,7 @@ _AFTER_TAG_SIZE: Final = 10
 _AFTER_TAG = struct.Struct(">QBB").unpack_from
 """Delivery tag, redelivered, and the length of the exchange."""
 BEFORE_PROPERTIES: Final = 19
+"""Bytes of a content header frame before the properties; after them, only the end byte follows."""
 _HEADER_FRAME = struct.Struct(">BHIHHQ").unpack_from
 """Type, channel and size; then class, weight and body size."""
 
@@ -73,7 +74,7 @@ def read_deliveries(data: bytes, consumers: Container[bytes]) -> tuple[list[Run]
             at += _AFTER_TAG_SIZE
             if data[at : at + exchange_size] != exchange_bytes:
                 exchange_bytes = data[at : at + exchange_size]
-                exchange = _name(exchange_bytes)
+                exchange = text_or_bytes(exchange_bytes)
             at += exchange_size
             key = data[at + 1 : end]
             if at >= end or len(key) != data[at] or data[end] != _END:
@@ -91,7 +92,7 @@ def read_deliveries(data: bytes, consumers: Container[bytes]) -> tuple[list[Run]
             if who != last:
                 last, run = who, []
                 runs.append((who, run))
-            run.append(RawDelivery(tag, redelivered != 0, exchange, _name(key), properties, body))
+            run.append(RawDelivery(tag, redelivered != 0, exchange, text_or_bytes(key), properties, body))
             start, frames = after, frames + 2 + count
     return runs, start, frames
 
@@ -118,7 +119,8 @@ def _body(data: bytes, at: int, channel: int, size: int) -> tuple[bytes, int, in
     return b"", 0, 0
 
 
-def _name(encoded: bytes) -> Any:
+def text_or_bytes(encoded: bytes) -> Any:
+    """Decode UTF-8; anything else stays as it is."""
     try:
         return encoded.decode()
     except UnicodeDecodeError:

@@ -13,13 +13,17 @@ import re
 import socket
 import ssl
 import time
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
-from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
-from typing import Any, Final
+from http.client import HTTPConnection, HTTPResponse, HTTPSConnection, IncompleteRead
+from types import SimpleNamespace
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 from rabbit_chx.broker.tls import default_context
+from rabbit_chx.errors import InvalidValue
 from rabbit_chx.urls import ManagementUrl
 
 TIMEOUT: Final = 30.0
@@ -60,9 +64,14 @@ class HttpClient:
         proxy: str | None = None,
     ) -> None:
         self._url = url
-        self._tls = (tls or default_context()) if url.tls else None
+        self._connection = (
+            partial(HTTPSConnection, context=tls or default_context()) if url.tls else HTTPConnection
+        )
         self._connect_seconds = min(connect_timeout, _CONNECT_SECONDS)
         self._proxy = ManagementUrl.parse(proxy) if proxy else None
+        if self._proxy is not None and self._proxy.tls:
+            hint = "The connection to a proxy is not encrypted; what passes through it to an https:// API is"
+            raise InvalidValue("management proxy", self._proxy.base, "an http:// URL", hint)
 
     @contextmanager
     def send(
@@ -72,37 +81,35 @@ class HttpClient:
         deadline = time.monotonic() + timeout
         proxy, url = self._proxy, self._url
         own = basic_auth("Proxy-Authorization", proxy.user, proxy.password) if proxy and proxy.user else {}
-        with closing(self._connection((proxy or url).netloc)) as connection:
-            connection.response_class = partial(_Response, deadline=deadline)  # type: ignore[assignment]
+        netloc = url.netloc if proxy is None else _with_port(proxy)
+        with closing(self._connection(netloc, timeout=self._connect_seconds)) as connection:
+            connection.response_class = partial(Answer, deadline=deadline)  # type: ignore[assignment]
             if proxy is not None and url.tls:
                 connection.set_tunnel(url.netloc, headers=own)
             target = url.base if proxy is not None and not url.tls else url.path
             sent = {**headers, "Connection": "close", **({} if url.tls else own)}
-            self._connect(connection)
+            try:
+                connection.connect()
+            except TimeoutError:
+                raise ConnectionError(f"no connection within {self._connect_seconds:g} seconds") from None
             connection.request(method, target + path, body, sent)
-            with connection.getresponse() as response:
-                yield Answer(response)
-
-    def _connection(self, place: str) -> HTTPConnection:
-        if self._tls is None:
-            return HTTPConnection(place, timeout=self._connect_seconds)
-        return HTTPSConnection(place, timeout=self._connect_seconds, context=self._tls)
-
-    def _connect(self, connection: HTTPConnection) -> None:
-        try:
-            connection.connect()
-        except TimeoutError:
-            raise ConnectionError(f"no connection within {self._connect_seconds:g} seconds") from None
+            with cast("Answer", connection.getresponse()) as answer:
+                yield answer
 
 
-class Answer:
-    """The answer to one request."""
+def _with_port(proxy: ManagementUrl) -> str:
+    """Host and port of a proxy; on the way to an https:// API, http.client would take 443 for the default."""
+    return proxy.netloc if urlsplit(proxy.base).port else f"{proxy.netloc}:80"
 
-    def __init__(self, response: HTTPResponse) -> None:
-        self.status: int = response.status
-        self.reason: str = response.reason
-        self.tag: str = response.headers.get("ETag", "")
-        self._body = response
+
+class Answer(HTTPResponse):
+    """The answer to one request. Each receive ends at the deadline of the request, and the answer at a largest size."""
+
+    def __init__(self, sock: socket.socket, *args: Any, deadline: float, **kwargs: Any) -> None:
+        limited = _Limited(sock.makefile("rb", buffering=0), sock, deadline)
+        # Not another self.fp afterwards: Python drops what a signal raises while it closes the first one.
+        only_file = SimpleNamespace(makefile=lambda _: io.BufferedReader(limited))
+        super().__init__(only_file, *args, **kwargs)  # type: ignore[arg-type]
 
     def value(self) -> Any:
         """Decode the whole body, a JSON value."""
@@ -133,11 +140,14 @@ class Answer:
 
     def _pieces(self, separators: int) -> Callable[[], str]:
         """A function that reads the next piece of the text, "" at its end."""
-        read = io.TextIOWrapper(self._body, "utf-8").read
+        decode = getincrementaldecoder("utf-8")().decode
 
         def piece() -> str:
             nonlocal separators
-            text = read(_PIECE)
+            data = self.read(_PIECE)
+            if not data and self.length:
+                raise IncompleteRead(data, self.length)
+            text = decode(data, final=not data)
             separators -= sum(map(text.count, ",[{"))
             if separators < 0:
                 raise TooLarge
@@ -149,14 +159,6 @@ class Answer:
 def basic_auth(header: str, user: str, password: str) -> dict[str, str]:
     """The header that carries user and password."""
     return {header: "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
-
-
-class _Response(HTTPResponse):
-    """A response whose every receive ends at the deadline of the request, and which ends at a largest size."""
-
-    def __init__(self, sock: socket.socket, *args: Any, deadline: float, **kwargs: Any) -> None:
-        super().__init__(sock, *args, **kwargs)
-        self.fp = io.BufferedReader(_Limited(self.fp.detach(), sock, deadline))
 
 
 class _Limited(io.RawIOBase):

@@ -27,7 +27,7 @@ from rabbit_chx.advice import Advice
 from rabbit_chx.broker import management_rows as rows
 from rabbit_chx.broker.credentials import Credentials, login
 from rabbit_chx.broker.http import TIMEOUT, Answer, HttpClient, TooLarge, basic_auth
-from rabbit_chx.broker.management_errors import no_api, why_answered, why_unanswered
+from rabbit_chx.broker.management_errors import no_api, why_answered, why_no_http, why_unanswered
 from rabbit_chx.broker.management_rows import Overview, QueueState, StreamConsumer, User
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
@@ -41,6 +41,7 @@ _PRODUCT: Final = "RabbitMQ"
 _PAGE_SIZE: Final = 500  # the API's own maximum
 _MOST_PAGES: Final = 400
 _UNCHANGED: Final = 304
+_BAD_REQUEST: Final = 400
 _HEADERS: Final = {"Accept": "application/json", "Content-Type": "application/json"}
 _SILENT_AFTER: Final = 5.0
 """Seconds for the nodes of the cluster to answer each other; they need milliseconds."""
@@ -169,8 +170,8 @@ class Management:
         Only some releases have a choice: the feature flag came with 3.13, and 4.3 removed the other store.
         """
         possible = [store for store in Store if _supports(release, store)]
-        if len(possible) == 1:
-            return possible[0]
+        if len(possible) < 2:
+            return next(iter(possible), None)
         try:
             return Store.KHEPRI if self.feature_flags().get("khepri_db") else Store.MNESIA
         except BrokerUnavailable:
@@ -178,8 +179,7 @@ class Management:
 
     def feature_flags(self) -> dict[str, bool]:
         """Every feature flag and whether it is enabled; 3.10 and earlier require the tag ``administrator``."""
-        found = self._list(["feature-flags"], rows.name_and("state", str))
-        return {name: state == "enabled" for name, state in found}
+        return dict(self._list(["feature-flags"], rows.feature_flag))
 
     def exchange(self, vhost: str, name: str) -> Exchange:
         """One exchange; the default exchange is called ``""``."""
@@ -231,8 +231,10 @@ class Management:
         return [found for found in self._list(path, of_group) if found]
 
     def tracing(self, vhost: str) -> bool:
-        """Whether messages of a virtual host are traced; this needs the tag ``administrator``."""
-        return self._get(["vhosts", vhost], lambda row: rows.field_of(row, "tracing", bool))
+        """Whether messages of a virtual host are traced."""
+        # The row of one virtual host needs the tag administrator, this list does not.
+        listed = self._list(["vhosts"], lambda row: (row.get("name"), row.get("tracing")))
+        return (vhost, True) in listed
 
     def policies(self, vhost: str) -> list[Policy]:
         """All policies of a virtual host."""
@@ -249,8 +251,8 @@ class Management:
 
         If the ETag is still ``known``, the broker sends no definitions, so the request costs very little.
         """
-        with self._answer("GET", ["definitions", vhost], tag=known) as answer:
-            return answer.tag or (known if answer.status == _UNCHANGED else "")
+        with self._answer("GET", ["definitions", vhost], tag=known, also=_UNCHANGED) as answer:
+            return answer.headers.get("ETag") or (known if answer.status == _UNCHANGED else "")
 
     def put_policy(self, vhost: str, policy: Policy) -> None:
         """Create a policy, or replace the one of that name."""
@@ -269,18 +271,19 @@ class Management:
     # -- requests ----------------------------------------------------------------------------------
 
     def _pages(self, path: list[str], make: Callable[[Any], _T], **options: str) -> list[_T]:
-        def items(answer: Any) -> tuple[list[_T], bool]:
-            listed = rows.field_of(answer, "items", list)
-            # A page may lack rows that have just been deleted, and page_count may be any number.
-            more = bool(listed) and page < rows.field_of(answer, "page_count", int)
-            return list(map(make, listed)), more
-
         found: list[_T] = []
         for page in range(1, _MOST_PAGES + 1):
-            page_rows, more = self._get(path, items, page=str(page), page_size=str(_PAGE_SIZE), **options)
-            found += page_rows
-            if not more:
-                return found
+            paged = {"page": str(page), "page_size": str(_PAGE_SIZE), **options}
+            # The last page is gone if its rows have just been deleted.
+            with self._answer("GET", path, options=paged, also=_BAD_REQUEST if found else None) as answer:
+                whole = answer.value()
+                if answer.status == _BAD_REQUEST and whole["error"] == "page_out_of_range":
+                    return found
+                listed = rows.field_of(whole, "items", list)
+                found += map(make, listed)
+                # A page may lack rows that have just been deleted, and page_count may be any number.
+                if not listed or page >= rows.field_of(whole, "page_count", int):
+                    return found
         raise BrokerUnavailable(f"the management API at {self._base} lists more than {len(found)} {path[0]}")
 
     def _get(self, path: list[str], make: Callable[[Any], _T], **options: str) -> _T:
@@ -305,10 +308,11 @@ class Management:
         *,
         body: Any = None,
         tag: str = "",
+        also: int | None = None,
         timeout: float = math.inf,
         options: Mapping[str, str] = MappingProxyType({}),
     ) -> Iterator[Answer]:
-        """The answer to one request; the path comes in its parts, since names may hold slashes."""
+        """The answer to one request, a success or with the status ``also``; the path comes in its parts, since names may hold slashes."""
         timeout = min(timeout, self._timeout)
         address = f"/api/{'/'.join(quote(part, safe='') for part in path)}?{urlencode(options)}".rstrip("?")
         user, password = self._own or (self._credentials() if self._credentials else ("guest", "guest"))
@@ -319,19 +323,17 @@ class Management:
         try:
             with self._http.send(method, address, headers, data, timeout=timeout) as answer:
                 self._answered = True
-                if not (200 <= answer.status < 300 or (tag and answer.status == _UNCHANGED)):
+                if not (200 <= answer.status < 300 or answer.status == also):
                     raise why_answered(answer, self._base, method, path, user)
                 yield answer
         except TooLarge:
             raise BrokerUnavailable(
                 f"the management API at {self._base} sent more data about {path[0]} than any broker would"
             ) from None
-        except HTTPException as error:
-            raise BrokerUnavailable(
-                f"{self._base} does not speak HTTP ({type(error).__name__}); is this the AMQP port?"
-            ) from None
-        except OSError as error:
+        except OSError as error:  # also RemoteDisconnected, as a proxy answers for a broker that is down
             raise why_unanswered(error, self._base, timeout=self._timeout, answered=self._answered) from None
+        except HTTPException as error:
+            raise why_no_http(error, self._base) from None
         except rows.WRONG_SHAPE:
             raise no_api(self._base) from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import ssl
-from http.client import HTTPException
+from http.client import HTTPException, IncompleteRead
 from typing import Final
 
 from rabbit_chx.broker import management_rows as rows
@@ -21,7 +21,9 @@ _TAGS: Final = {"monitor": "monitoring", "administrator": "administrator", "poli
 
 def why_answered(answer: Answer, base: str, method: str, path: list[str], user: str) -> BrokerUnavailable:
     """Explain an answer that is not a success."""
-    return BrokerUnavailable(_words(answer, base, method, path, user), permanent=answer.status in _FINAL)
+    is_invalid = answer.status == 400 and method != "GET"
+    is_final = is_invalid or answer.status in _FINAL
+    return BrokerUnavailable(_words(answer, base, method, path, user), permanent=is_final)
 
 
 def _words(answer: Answer, base: str, method: str, path: list[str], user: str) -> str:
@@ -71,17 +73,26 @@ def why_unanswered(error: OSError, base: str, *, timeout: float, answered: bool)
         case ssl.SSLError():
             text = str(why_tls_failed(error, f"the management API at {base}"))
         case ConnectionResetError():
-            text = f"{base} closed the connection; is this the AMQP port?"
+            hint = "" if answered else "; is this the AMQP port?"
+            text = f"{base} closed the connection without an answer{hint}"
         case _:
             hint = "" if answered else "; is the broker running there, with the plugin rabbitmq_management?"
             text = f"no management API answers at {base} ({error.strerror or error}){hint}"
     return BrokerUnavailable(text)
 
 
+def why_no_http(error: HTTPException, base: str) -> BrokerUnavailable:
+    """Explain an answer that is not HTTP, or ends too early."""
+    if isinstance(error, IncompleteRead):
+        return BrokerUnavailable(f"{base} closed the connection in the middle of an answer")
+    return BrokerUnavailable(f"{base} does not speak HTTP ({type(error).__name__}); is this the AMQP port?")
+
+
 def _reason(answer: Answer) -> str:
-    """The API's own words, if the answer is the API's."""
+    """The API's own words in one line, if the answer is the API's."""
     try:
-        return rows.field_of(answer.value(), "reason", str, "")
+        lines = rows.field_of(answer.value(), "reason", str, "").splitlines()
+        return ": ".join(filter(None, map(str.strip, lines)))
     except (*rows.WRONG_SHAPE, TooLarge, OSError, HTTPException):
         return ""
 

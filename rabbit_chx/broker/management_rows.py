@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, get_args
 
@@ -118,9 +117,9 @@ def user(row: Any) -> User:
     return User(field_of(row, "name", str), frozenset(filter(None, text.split(","))))
 
 
-def name_and(name: str, kind: type[_T]) -> Callable[[Any], tuple[str, _T]]:
-    """A decoder of a name and one more field."""
-    return lambda row: (field_of(row, "name", str), field_of(row, name, kind))
+def feature_flag(row: Any) -> tuple[str, bool]:
+    """The name of a feature flag and whether it is enabled."""
+    return field_of(row, "name", str), field_of(row, "state", str) == "enabled"
 
 
 def exchange(row: Any) -> Exchange:
@@ -136,8 +135,7 @@ def queue(row: Any) -> Queue:
     # From 4.0 on a classic queue shows its type among the arguments, even if it was declared without.
     arguments = {name: value for name, value in _table(row, "arguments").items() if name != "x-queue-type"}
     exclusive = bool(row["exclusive"])  # null where the type cannot be exclusive and statistics are off
-    policy = _table(row, "effective_policy_definition")
-    return Queue(**fields, exclusive=exclusive, arguments=arguments, effective_policy=policy)
+    return Queue(**fields, exclusive=exclusive, arguments=arguments)
 
 
 def queue_with_messages(row: Any) -> tuple[Queue, int | None] | None:
@@ -213,7 +211,7 @@ def members(row: Any) -> tuple[str, tuple[str, ...]]:
     return field_of(row, "name", str), tuple(map(str, field_of(row, "members", list, [])))
 
 
-QUEUE_COLUMNS: Final = "name,type,durable,auto_delete,exclusive,arguments,effective_policy_definition"
+QUEUE_COLUMNS: Final = "name,type,durable,auto_delete,exclusive,arguments"
 BINDING_COLUMNS: Final = "source,destination,destination_type,routing_key,arguments"
 
 

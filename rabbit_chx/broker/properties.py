@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 from pika import BasicProperties, data, frame
 from pika.compat import long
 
+from rabbit_chx.broker.deliveries import text_or_bytes
 from rabbit_chx.fields import Field
 
 _U16: Final = struct.Struct(">H")
@@ -120,18 +121,11 @@ def _value(encoded: bytes, at: int, depth: int) -> tuple[Any, int]:
     start = at + 1 + _U32.size
     stop = start + _U32.unpack_from(encoded, at + 1)[0]
     if kind == b"S":
-        return _text(encoded[start:stop]), stop
+        return text_or_bytes(encoded[start:stop]), stop
     if depth > _DEEPEST:
         return encoded[start:stop], stop
     items = _array_items if kind == b"A" else _table_items
     return items(encoded, start, stop, depth + 1), stop
-
-
-def _text(encoded: bytes) -> str | bytes:
-    try:
-        return encoded.decode()
-    except UnicodeDecodeError:
-        return encoded
 
 
 def _array_items(encoded: bytes, at: int, stop: int, depth: int) -> list[Any]:

@@ -2,14 +2,15 @@
 
 pika collects frames and bodies of any announced size, loses some values of headers, and decodes each frame into objects. Here
 complete deliveries at the front of received data are read in one pass; everything else is pika's, also a delivery that has
-not arrived as a whole. This uses names of pika that are not public: ``PRIVATE_NAMES`` lists them, a test checks the
-installed pika for them, and if one is missing pika delivers every message, which is slower.
+not arrived as a whole. This uses names of pika that are not public (`fast_paths`);
+if one is missing, pika delivers every message, which is slower.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final
 
 from pika import BasicProperties, SelectConnection, spec
@@ -19,13 +20,8 @@ from pika.exceptions import InvalidFrameError
 from pika.frame import Header, Method
 
 from rabbit_chx.broker.deliveries import BEFORE_PROPERTIES, RawDelivery, consumer, read_deliveries
+from rabbit_chx.broker.fast_paths import can_be_fast
 from rabbit_chx.broker.properties import content_header
-
-PRIVATE_NAMES: Final = (
-    *("_on_data_available", "_read_frame", "_trim_frame_buffer", "_process_frame", "_frame_buffer"),
-    *("_transport", "frames_received"),
-)
-"""What fast deliveries use of pika's connection beyond its documentation."""
 
 _SIZE: Final = slice(3, 7)
 """Where the size of a frame is."""
@@ -38,11 +34,6 @@ _AT_ONCE: Final = 1 << 17
 Deliver = Callable[[list[RawDelivery]], object]
 
 
-def has_private_names(names: Container[str]) -> bool:
-    """Whether these names of pika's connection include all that fast deliveries need."""
-    return all(name in names for name in PRIVATE_NAMES)
-
-
 class ReceivingConnection(SelectConnection):  # type: ignore[misc] # pika has no types
     """Decodes content headers with `Properties`, refuses what no broker sends, and reads the deliveries of `receive`."""
 
@@ -51,8 +42,7 @@ class ReceivingConnection(SelectConnection):  # type: ignore[misc] # pika has no
     def __init__(self, *args: Any, **options: Any) -> None:
         self._receivers: dict[bytes, Deliver] = {}
         super().__init__(*args, **options)
-        # Of its methods only pika's own count, which this class overrides.
-        self._fast = has_private_names({*vars(self), *dir(SelectConnection)})
+        self._fast = can_be_fast(self)
 
     def receive(self, channel: Channel, consumer_tag: str, deliver: Deliver) -> None:
         """Have ``deliver`` called with the deliveries to a consumer, except for those that pika has to put together."""
@@ -113,17 +103,6 @@ class ReceivingConnection(SelectConnection):  # type: ignore[misc] # pika has no
         super()._deliver_frame_to_channel(value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Deliveries among the events of a channel, which pika dispatches in their order."""
-
-    deliver: Deliver
-    deliveries: list[RawDelivery]
-
-    def dispatch(self) -> None:
-        self.deliver(self.deliveries)
-
-
 def consume(
     channel: BlockingChannel,
     queue: str,
@@ -137,7 +116,10 @@ def consume(
     add = getattr(channel, "_add_pending_event", None)
     if add is not None and isinstance(connection, ReceivingConnection):
         impl = channel._impl  # noqa: SLF001
-        connection.receive(impl, consumer_tag, lambda run: add(_Run(deliver, run)))
+        # The events of a channel, which pika dispatches in their order.
+        connection.receive(
+            impl, consumer_tag, lambda run: add(SimpleNamespace(dispatch=partial(deliver, run)))
+        )
     channel.basic_consume(
         queue, lambda _, *decoded: deliver([raw(*decoded)]), consumer_tag=consumer_tag, arguments=arguments
     )

@@ -42,11 +42,9 @@ def check_known(connection: pika.BlockingConnection) -> None:
         channel.exchange_declare(name, "x-consistent-hash", auto_delete=True)
         channel.exchange_delete(name)
         channel.close()
-    except ChannelClosedByBroker as error:
-        if error.reply_code != 403:
-            raise BrokerUnavailable(why_refused(error, _ALL, what=_WHAT)) from None
     except AMQPError as error:
-        raise BrokerUnavailable(why_refused(error, _ALL, what=_WHAT)) from None
+        if not (isinstance(error, ChannelClosedByBroker) and error.reply_code == 403):
+            raise BrokerUnavailable(why_refused(error, _ALL, what=_WHAT)) from None
 
 
 class Scratch:
@@ -146,15 +144,10 @@ class Scratch:
         try:
             yield
         except AMQPError as error:
-            self._remove()
+            # The broker deletes an auto-delete exchange only after a queue was unbound from it.
+            with suppress(AMQPError):
+                self._connection.channel().exchange_delete(self.exchange)
             raise BrokerUnavailable(why_refused(error, _ALL, at=at, what=_WHAT)) from None
-
-    def _remove(self) -> None:
-        """Delete the exchange: the broker deletes an auto-delete exchange only after a queue was unbound from it."""
-        from pika.exceptions import AMQPError
-
-        with suppress(AMQPError):
-            self._connection.channel().exchange_delete(self.exchange)
 
 
 def _new_name() -> str:

@@ -28,7 +28,7 @@ class TimedConnection(BlockingConnection):  # type: ignore[misc]
 
     def __exit__(self, *error: object) -> None:
         """Close the connection; a broker that does not answer this either does no harm."""
-        with suppress(AMQPError):
+        with suppress(AMQPError, OSError):
             super().__exit__(*error)
 
     def process_data_events(self, time_limit: float | None = 0) -> None:

@@ -20,7 +20,6 @@ class _NamedContext(ssl.SSLContext):
     name = ""
 
     def wrap_socket(self, sock: socket.socket, *args: Any, **kwargs: Any) -> ssl.SSLSocket:
-        """Wrap a socket, with the expected name."""
         return super().wrap_socket(sock, *args, **kwargs | {"server_hostname": self.name})
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from io import StringIO, TextIOWrapper
 from traceback import format_exc
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from rabbit_chx import __version__
-from rabbit_chx.cli.output import echo, notice
+from rabbit_chx.cli.output import discard_output, echo, notice
 from rabbit_chx.cli.verb import EXIT_CODES, Exit, write_exit_codes
 from rabbit_chx.errors import InvalidValue, RabbitChxError
 from rabbit_chx.interruption import Terminated, terminated_as_interrupted
@@ -47,7 +47,7 @@ GROUPS: Final = {
     "Set up": {
         "doctor": "Check the installation and the broker, and suggest fixes.",
         "demo": "Compare predictions with a throw-away broker.",
-        "parity": "Compare the mirror with your broker, or with a throw-away one.",
+        "parity": "Compare predictions with your broker, or with a throw-away one.",
         "completion": "Print the completion script for bash, zsh or fish.",
     },
 }
@@ -55,9 +55,8 @@ GROUPS: Final = {
 _VERBS: Final = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()}
 _WIDEST: Final = max(map(len, _VERBS))
 
-# Verbs whose function or file has another name.
-_NAMES: Final = {"import": "import_"}
-_MODULES: Final = {"import": "export"}
+# Verbs whose file and function have other names.
+_HOMES: Final = {"import": ("export", "import_")}
 
 
 class _Verbs(click.Group):
@@ -82,11 +81,19 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in _VERBS:
             return None
-        name = _NAMES.get(cmd_name, cmd_name)
-        command = getattr(import_module(f"{__name__}.{_MODULES.get(cmd_name, name)}"), name)
+        file, name = _HOMES.get(cmd_name, (cmd_name, cmd_name))
+        command = getattr(import_module(f"{__name__}.{file}"), name)
         assert isinstance(command, click.Command)
         command.short_help = _VERBS[cmd_name]
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # The reader has closed the pipe (`| head`). Without this, click would exit with 1.
+            discard_output()
+            return Exit.FINE
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         # click would import every verb for its short help. Equal widths align the sections.
@@ -117,9 +124,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, TextIOWrapper):  # invalid UTF-8 is shown as stderr shows it
         sys.stdout.reconfigure(errors="backslashreplace")
-    with terminated_as_interrupted():
+    with terminated_as_interrupted(), _quiet_finalizers():
         code = _exit_code(arguments)
     sys.exit(code)
+
+
+@contextmanager
+def _quiet_finalizers() -> Iterator[None]:
+    """Do not show errors of finalizers whose object is incomplete.
+
+    A signal may end a constructor of the standard library. Python 3.13 reports that what it left cannot be closed.
+    """
+    before = sys.unraisablehook
+
+    def hook(found: sys.UnraisableHookArgs) -> None:
+        if not isinstance(found.exc_value, (AttributeError, ValueError)):
+            before(found)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def _exit_code(arguments: list[str]) -> int:
@@ -138,10 +164,6 @@ def _exit_code(arguments: list[str]) -> int:
         # click raises its Abort while it handles the interrupt.
         by_sigterm = any(isinstance(each, Terminated) for each in (error, error.__context__))
         return Exit.TERMINATED if by_sigterm else Exit.INTERRUPTED
-    except BrokenPipeError:
-        # The reader has closed the pipe (`| head`); Python must not report at exit that it cannot flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:  # noqa: BLE001 - a traceback is only shown with --debug
         if "--debug" in arguments:
             echo(_without_secrets(format_exc()), err=True)
@@ -175,6 +197,11 @@ def _why_amqp(error: Exception) -> str:
     return str(why_down(error, "the given URL")) if isinstance(error, AMQPError) else ""
 
 
+# A password may hold blanks, but does not extend beyond the quote or bracket after the URL, nor to another URL. A URL
+# that was parsed as a path has one slash.
+_USER_AND_PASSWORD: Final = re.compile(r""":/+(?:(?!['")][,.;:)]?(?:\s|$)|\s\S*:/).)*@""")
+
+
 def _without_secrets(complaint: str) -> str:
     """The text without user and password of a URL that it quotes."""
-    return re.sub(r":/+\S*@", "://***@", complaint)  # a URL that was parsed as a path has one slash
+    return _USER_AND_PASSWORD.sub("://***@", complaint)

@@ -14,12 +14,15 @@ OPTIONS: Final[Mapping[Advice, str]] = {
         "writes it into a file; `rabbit-chx ring --infer PAIRS.csv` infers it without a broker"
     ),
     Advice.OBSERVE: "pass --pairs with keys and queues that consumers logged, or --node",
+    Advice.READ_BROKER: "The URL of a broker is given with -U or --url",
     Advice.NAME_ONCE: "Name each queue once",
     Advice.TRUST_CA: "pass its file with --tls-ca-cert-file",
     Advice.SEND_UNPROTECTED: "pass --insecure-management",
     Advice.SHOW_MORE: "leave out --amqp-only",
     Advice.ANSWER_MARKERS: "does a member of a group consume it?",
     Advice.DRAIN_OTHERS: "use `rabbit-chx apply`, and hold their consumers as its plan says",
+    Advice.RAISE_LIMIT: "raise --max-moved",
+    Advice.FORCE: "use `rabbit-chx apply --force`",
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rabbit_chx.cli.inputs import header_of, seconds_of
 from rabbit_chx.cli.output import echo, print_json
 from rabbit_chx.cli.tables import print_shares
 from rabbit_chx.exchange import ConsistentHashExchange, Explanation
@@ -17,9 +18,9 @@ def value_of(exchange: ConsistentHashExchange, key: str) -> Any:
     """What the exchange hashes of a key from the command line; bytes that are not UTF-8 keep their value."""
     part = exchange.hash_on.part
     if part == "headers":
-        return {exchange.hash_header: key}
+        return {exchange.hash_header: header_of(key)}
     if part == "timestamp":
-        return int(key) if key.isascii() and key.isdigit() else key
+        return seconds_of(key)
     return key.encode("utf-8", "surrogateescape")
 
 
@@ -50,47 +51,38 @@ class PredictedRoute:
     """The width of the column of keys; None separates it by a tab."""
     unsure: bool = False
     """Whether only the broker knows the destination."""
-
-    @property
-    def json(self) -> dict[str, Any]:
-        """The JSON fields with --explain."""
-        found = self.explanation
-        if found is None:
-            return self.fields
-        return self.fields | {
-            "bucket": found.bucket,
-            "what": found.what,
-            "hashed": format_term(found.term),
-            "hash": found.hash,
-            "seed": found.seed,
-            "buckets": found.buckets,
-        }
-
-    @property
-    def text(self) -> str:
-        """The key and the destinations."""
-        return f"{self._key}\t{self.end}" if self.width is None else f"{self._key:<{self.width}}  {self.end}"
-
-    @property
-    def explained(self) -> str:
-        """The lines of text with --explain."""
-        lines = f"key:         {self._key}\n{self.explanation or 'no bucket'}"
-        return lines if self.type == "route" else f"{lines}\nends in:     {self.end}"
-
-    @property
-    def _key(self) -> str:
-        return self.key.decode("utf-8", "replace") if isinstance(self.key, bytes) else self.key
+    why_none: str = "no bucket"
+    """What --explain says instead of an explanation."""
 
 
 def print_routes(routes: Iterable[PredictedRoute], output: str, *, explain: bool) -> None:
     """Print the route of each message."""
     for number, route in enumerate(routes):
+        key, found = route.key, route.explanation
         if output == "json":
-            print_json(route.type, **key_field(route.key), **(route.json if explain else route.fields))
-        elif explain:
-            echo(f"\n{route.explained}" if number else route.explained)
+            fields = route.fields | (_fields_of(found) if explain and found else {})
+            print_json(route.type, **key_field(key), **fields)
+            continue
+        shown = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
+        if explain:
+            blank = "\n" if number else ""
+            ends = f"\nends in:     {route.end}" if route.type == "file_route" else ""
+            echo(f"{blank}key:         {shown}\n{found or route.why_none}{ends}")
+        elif route.width is None:
+            echo(f"{shown}\t{route.end}")
         else:
-            echo(route.text)
+            echo(f"{shown:<{route.width}}  {route.end}")
+
+
+def _fields_of(found: Explanation) -> dict[str, Any]:
+    return {
+        "bucket": found.bucket,
+        "what": found.what,
+        "hashed": format_term(found.term),
+        "hash": found.hash,
+        "seed": found.seed,
+        "buckets": found.buckets,
+    }
 
 
 def print_counts(counts: Mapping[str, int], output: str, *, named: str) -> None:

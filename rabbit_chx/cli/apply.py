@@ -6,20 +6,13 @@ from typing import Any
 
 from rabbit_chx.broker.applying.apply import apply as apply_steps
 from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, topology_options
-from rabbit_chx.cli.changes import (
-    agreed,
-    check_can_ask,
-    read_and_print,
-    warn_of_older_file,
-    warn_of_stranding,
-)
+from rabbit_chx.cli.changes import agreed, check_can_ask, is_refused, read_and_print
 from rabbit_chx.cli.options import output_option
-from rabbit_chx.cli.output import echo, notice, print_json
+from rabbit_chx.cli.output import echo, even_unheard, notice, tell
 from rabbit_chx.cli.plan import plan_options, planned
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import ApplyStopped
 from rabbit_chx.text import counted
-from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.model import Topology
 from rabbit_chx.topology.planning.steps import Plan, Step
 
@@ -69,18 +62,14 @@ def apply(
     def apply_one(wanted: Topology) -> int:
         observed = read_and_print(live, wanted, verbose=verbose)
         made = planned(wanted, observed, live, output, verbose=verbose, **options)
-        warn_of_older_file(wanted, made, observed)
-        warn_of_stranding(live, made, observed)
-        # The plan repairs or refuses problems of the broker; the file itself must have no errors.
-        if not made.refusals and all(finding.severity != "error" for finding in lint(wanted)):
-            records = bool(made.to_record) and not (no_record or live.amqp_only)
-            if dry_run or not (made.steps or records):
-                return Exit.DIFFERENT if dry_run and made.differs else Exit.FINE
-            if yes or not made.steps or agreed(made):
-                holding = {"record": not no_record, "holder": "" if anonymous else None}
-                return _apply(live, made, output, changed, **holding)
-        echo("Nothing was changed.", err=True)
-        return Exit.FAILED
+        if is_refused(wanted, made):
+            echo("Nothing was changed.", err=True)
+            return Exit.FAILED
+        if dry_run or not (made.steps or (made.to_record and not no_record)):
+            return Exit.DIFFERENT if dry_run and made.differs else Exit.FINE
+        if made.steps and not agreed(made, yes=yes):
+            return Exit.FAILED
+        return _apply(live, made, output, changed, record=not no_record, holder="" if anonymous else None)
 
     return for_each_vhost(topologies, apply_one, changed)
 
@@ -93,10 +82,8 @@ def _apply(live: BrokerAccess, plan: Plan, output: str, changed: list[str], **op
     def done(step: Step) -> None:
         nonlocal count
         count += 1
-        if output == "json":
-            print_json("done", done=count, of=total, step=str(step))
-        else:
-            echo(f"[{count}/{total}] {step}")
+        with even_unheard():
+            tell(output, f"[{count}/{total}] {step}", "done", done=count, of=total, step=str(step))
 
     with live.amqp(plan.vhost) as connection:
         try:
@@ -104,24 +91,22 @@ def _apply(live: BrokerAccess, plan: Plan, output: str, changed: list[str], **op
             applied = apply_steps(connection, plan, management=management, on_step=done, **options)
         except ApplyStopped as stopped:
             notice("Error", str(stopped))
-            _print_done(len(stopped.done), total)
-            return Exit.PARTLY if stopped.done else Exit.FAILED
+            if not stopped.done:
+                return Exit.FAILED
+            rest = "With the cause removed, the same command applies the rest."
+            echo(f"Steps done: {len(stopped.done)} of {total}. {rest}", err=True)
+            return Exit.PARTLY
         except KeyboardInterrupt:
-            _print_done(count, total)
+            if count:  # steps are sent together, and counted once the broker has answered
+                rest = "Run the same command again to apply the rest."
+                echo(f"Steps done: at least {count} of {total}. {rest}", err=True)
             raise
     for what in applied.unverified:
         notice("Not verified", what)
     if output == "table" and total:
         echo(f"Done: {counted(total, 'step')}.")
     for exchange in applied.recorded:
-        if output == "json":
-            print_json("recorded", exchange=exchange)
-        else:
-            echo(f"Recorded the bind order of exchange {exchange!r}.")
+        text = f"Recorded the bind order of exchange {exchange!r}."
+        tell(output, text, "recorded", exchange=exchange)
     changed.append(plan.vhost)
     return Exit.FINE
-
-
-def _print_done(count: int, total: int) -> None:
-    if count:
-        echo(f"Steps done: {count} of {total}. Run the same command again to apply the rest.", err=True)

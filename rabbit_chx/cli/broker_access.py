@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +22,7 @@ from rabbit_chx.cli.options import (
     Login,
     broker_options,
     check_names,
+    connection_options,
     management_options,
     pairs,
 )
@@ -68,22 +71,18 @@ class BrokerAccess:
             )
         return BrokerUrl.parse(self.url)
 
-    def amqp(self, vhost: str) -> pika.BlockingConnection:
+    def amqp(self, vhost: str, *, name: str = "rabbit-chx topology") -> pika.BlockingConnection:
         """A connection to a virtual host."""
-        url = self.given.at_vhost(vhost)
-        return connect(url, name="rabbit-chx topology", **self.login)
+        return connect(self.given.at_vhost(vhost), name=name, **self.login)
 
     def management(self) -> Management:
         """The management API."""
         return self.management_of(self.given, **self.login)
 
-    def check_nodes(self) -> None:
-        """Fail soon if a node is silent; later requests would wait for it."""
-        try:
-            self.management().nodes()
-        except BrokerUnavailable as error:
-            if not error.permanent:  # else the user may not see the nodes, or the next request fails as well
-                raise
+    @property
+    def node_command(self) -> NodeCommand | None:
+        """The command that evaluates Erlang on a node, if one was given."""
+        return NodeCommand(self.node) if self.node else None
 
     def read(self, wanted: Topology) -> Observed:
         """The virtual host of a topology as the broker has it."""
@@ -92,16 +91,16 @@ class BrokerAccess:
             with waiting("Reading the broker"), self.amqp(wanted.vhost) as connection:
                 return read_existence(connection, wanted)
         management = self.management()
-        node = NodeCommand(self.node) if self.node else None
         try:
             with waiting("Reading the broker"):
-                observed = read(management, wanted.vhost, node=node)
+                observed = read(management, wanted.vhost, node=self.node_command)
         except BrokerUnavailable as error:
             if _PLUGIN not in str(error):
                 raise
             raise BrokerUnavailable(
-                f"{error}; --management-url names another address, and --amqp-only works without it, but sees less"
+                f"{error} (--management-url names another address, and --amqp-only works without it, but sees less)"
             ) from None
+        warn_of_tracer(management, wanted.vhost)
         return self._learnt(observed)
 
     def recounted(self, observed: Observed, queues: Collection[str]) -> Observed:
@@ -140,21 +139,47 @@ class BrokerAccess:
             if exchange is None or name not in observed.rings:
                 known = ", ".join(condense(map(repr, observed.rings))) or "it has none"
                 raise InvalidValue("--pairs", name, f"an x-consistent-hash exchange of the broker: {known}")
-            seconds = exchange.hash_property == "timestamp"
-            seen.setdefault(name, []).extend(
-                (int(key) if seconds and key.isdecimal() else key, queue)
-                for key, queue in read_pairs(path, option="--pairs")
-            )
+            found = read_pairs(path, exchange.hash_property, option="--pairs")
+            seen.setdefault(name, []).extend(found)
         return seen
 
 
+def warn_of_tracer(management: Management, vhost: str) -> None:
+    """Say, once in a command, that the message tracer is on: a `rebalance` that was killed cannot turn it off."""
+    said = click.get_current_context().meta.setdefault(__name__, set())
+    if vhost not in said and (hint := tracer_hint(management, vhost)):
+        said.add(vhost)
+        notice(
+            "Warning",
+            f"the message tracer of virtual host {vhost!r} is on, so the broker copies every message. {hint}",
+        )
+
+
+def tracer_hint(management: Management, vhost: str) -> str:
+    """How the message tracer is turned off; empty if it is off, or if the user cannot see it."""
+    with suppress(BrokerUnavailable):
+        if management.tracing(vhost):
+            return (
+                "After a `rebalance` that was killed, the node turns it off by itself; "
+                f"`rabbitmqctl trace_off -p {shlex.quote(vhost)}` on each node does at once"
+            )
+    return ""
+
+
+def with_live(given: dict[str, Any]) -> dict[str, Any]:
+    """The values with the broker as ``live``, as far as the command has the options of one."""
+    names = [each.name for each in fields(BrokerAccess) if each.name in given]
+    return {"live": BrokerAccess(**{name: given.pop(name) for name in names}), **given}
+
+
 def with_access(given: dict[str, Any]) -> dict[str, Any]:
-    """The values with the broker as ``live``."""
-    given["pairs"] = tuple(pairs("--pairs", given["pairs"], "EXCHANGE=FILE", empty=False))
-    return {
-        "live": BrokerAccess(**{each.name: given.pop(each.name) for each in fields(BrokerAccess)}),
-        **given,
-    }
+    """The values with the broker, whose rings are read, as ``live``."""
+    read_from = tuple(pairs("--pairs", given["pairs"], "EXCHANGE=FILE", empty=False))
+    return with_live(given | {"pairs": read_from})
+
+
+live_options = bundle(connection_options, management_options, gather=with_live)
+"""The options of a broker and one of its virtual hosts; the command gets ``live``, with --node if it has that option."""
 
 
 broker_access_options = bundle(broker_options, management_options, *ACCESS_OPTIONS, gather=with_access)

@@ -1,26 +1,76 @@
-"""Carry out plans while members of a group consume, for ``scale`` and ``rebalance``."""
+"""Changes while members of a group consume, for ``scale`` and ``rebalance``: carry out plans, and show what is unfinished."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from rabbit_chx.broker.management import Management
-from rabbit_chx.cli.broker_access import BrokerAccess
-from rabbit_chx.cli.output import echo, notice, print_json
+from rabbit_chx.broker.reading.reader import count_messages
+from rabbit_chx.cli.broker_access import BrokerAccess, warn_of_tracer
+from rabbit_chx.cli.output import echo, even_unheard, notice, print_json, tell
+from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.cli.verb import Exit
-from rabbit_chx.consuming.changes.outcomes import Done
-from rabbit_chx.consuming.changes.records import unfinished_on
-from rabbit_chx.consuming.changes.scaling import carry_out
+from rabbit_chx.consuming.changes.records import Unfinished, unfinished_on
+from rabbit_chx.consuming.changes.scaling import Done, carry_out
 from rabbit_chx.errors import RabbitChxError
 from rabbit_chx.topology.model import Topology
+from rabbit_chx.topology.planning.plan_back import FINISH
 from rabbit_chx.topology.planning.steps import Plan
+
+_STATES: Final = {
+    "held": "held",
+    "draining": "being drained",
+    "removing": "being drained, then deleted",
+    "new": "new",
+}
+
+
+def carry_out_plans(live: BrokerAccess, plans: Sequence[Plan], output: str, **options: Any) -> Exit:
+    """Carry out the plans in order and print each action; ``options`` are those of `carry_out`."""
+    management = live.management()
+    count = 0
+
+    def report(done: Done) -> None:
+        nonlocal count
+        count += 1
+        step = done.step and str(done.step)
+        with even_unheard():
+            tell(output, str(done), "done", what=done.what, queue=done.queue or None, step=step)
+
+    try:
+        for plan in plans:
+            with live.amqp(plan.vhost) as connection:
+                carry_out(plan, connection, management, on_done=report, **options)
+    except RabbitChxError as stopped:
+        notice("Error", str(stopped))
+        return Exit.PARTLY if _left_unfinished(count, management, plans) else Exit.FAILED
+    except KeyboardInterrupt:
+        _left_unfinished(count, management, plans)
+        raise
+    return Exit.FINE
+
+
+def _left_unfinished(count: int, management: Management, plans: Sequence[Plan]) -> bool:
+    """Print how to go on if this change or an earlier one is unfinished, as far as the broker tells; return whether."""
+    begun = count > 0
+    with suppress(RabbitChxError):
+        begun = begun or any(unfinished_on(management, plan.vhost) for plan in plans)
+    if begun:
+        echo(
+            "Not finished: run the same command again to continue; held queues stay held until then. `rabbit-chx scale FILE "
+            "--status` shows them, and `--abort` gives the change up.",
+            err=True,
+        )
+    return begun
+
+
+# -- what is unfinished ---------------------------------------------------------------------------------
 
 
 def print_unfinished(live: BrokerAccess, wanted: Topology) -> bool:
     """Print that an interrupted command left a change unfinished, with the queues that it left held; return whether."""
-    live.check_nodes()
     found = unfinished_on(live.management(), wanted.vhost)
     if found:
         names = ", ".join(repr(hold.queue) for hold in found.holds)
@@ -29,45 +79,62 @@ def print_unfinished(live: BrokerAccess, wanted: Topology) -> bool:
     return bool(found)
 
 
-def carry_out_plans(live: BrokerAccess, plans: Sequence[Plan], output: str, **options: Any) -> Exit:
-    """Carry out the plans in order and print each action; ``options`` are those of `carry_out`."""
+def note_unfinished() -> None:
+    """Print what finishes an interrupted change, after another change was refused."""
+    notice(
+        "Note", f"the interrupted change is unfinished. {FINISH}. `rabbit-chx scale FILE --abort` gives it up"
+    )
+
+
+def print_status(live: BrokerAccess, vhost: str, output: str) -> bool:
+    """Print what is held and what is being drained; return whether anything is unfinished."""
     management = live.management()
-    count = 0
+    found = unfinished_on(management, vhost)
+    warn_of_tracer(management, vhost)
+    if not found:
+        if output == "table":
+            echo(f"Virtual host {vhost!r}: no change is unfinished.")
+        return False
+    states = dict.fromkeys(found.record.created, "new") if found.record else {}
+    for hold in found.holds:
+        states |= {queue: "removing" if queue in hold.removed else "draining" for queue in hold.losing}
+    states |= {hold.queue: "held" for hold in found.holds}
+    # Statistics are seconds old, but count messages that members have not acknowledged, too.
+    earlier = {queue.name: count or 0 for queue, count in management.queues(vhost)}
+    with live.amqp(vhost) as connection:
+        now = count_messages(connection, states)
+    counts = {name: max(count, earlier.get(name, 0)) for name, count in now.items()}
+    _print_change(found, vhost, output)
+    _print_queues(found, states, counts, output)
+    return True
 
-    def show(done: Done) -> None:
-        nonlocal count
-        count += 1
+
+def _print_change(found: Unfinished, vhost: str, output: str) -> None:
+    since = min((hold.since for hold in found.holds), default="")
+    by = next((hold.by for hold in found.holds), "")
+    is_abort = False
+    if found.record is not None:
+        since, by, is_abort = found.record.since, found.record.by, found.record.is_abort
+    what = "change is being given up" if is_abort else "change is unfinished"
+    now = f"in progress: {found.running}" if found.running else "interrupted: no process is carrying it out"
+    begun = f"begun {since or 'at an unknown time'} by {by or 'an unknown user'}"
+    text = f"Virtual host {vhost!r}: a {what}, {begun} ({now})."
+    fields = {"vhost": vhost, "since": since, "by": by, "aborting": is_abort, "running": found.running}
+    tell(output, text, "unfinished", **fields)
+
+
+def _print_queues(found: Unfinished, states: dict[str, str], counts: dict[str, int], output: str) -> None:
+    losing = {hold.queue: sorted(hold.losing) for hold in found.holds}
+    shown = Table(
+        "queue", "state", "messages", "until drained", right=("messages",), wrapped=("until drained",)
+    )
+    for queue, state in sorted(states.items()):
+        drained = losing.get(queue, [])
         if output == "json":
-            print_json("done", what=done.what, queue=done.queue or None, step=done.step and str(done.step))
-        else:
-            echo(str(done))
-
-    try:
-        for plan in plans:
-            with live.amqp(plan.vhost) as connection:
-                carry_out(plan, connection, management, on_done=show, **options)
-    except RabbitChxError as stopped:
-        notice("Error", str(stopped))
-        begun = count > 0 or _is_unfinished(management, plans)
-        _print_begun(begun=begun)
-        return Exit.PARTLY if begun else Exit.FAILED
-    except KeyboardInterrupt:
-        _print_begun(begun=count > 0 or _is_unfinished(management, plans))
-        raise
-    return Exit.FINE
-
-
-def _is_unfinished(management: Management, plans: Sequence[Plan]) -> bool:
-    """Whether this change or an earlier one is unfinished; not known if the broker cannot be reached."""
-    with suppress(RabbitChxError):
-        return any(unfinished_on(management, plan.vhost) for plan in plans)
-    return False
-
-
-def _print_begun(*, begun: bool) -> None:
-    if begun:
-        echo(
-            "Not finished: run the same command again to continue; held queues stay held until then. `rabbit-chx scale FILE "
-            "--status` shows them, and `--abort` gives the change up.",
-            err=True,
-        )
+            messages = counts.get(queue)
+            print_json("change_queue", queue=queue, state=state, messages=messages, until_drained=drained)
+            continue
+        count = f"{counts[queue]:,}" if queue in counts else "deleted"
+        shown.add_row(queue, _STATES[state], count, ", ".join(drained))
+    if states and output == "table":
+        show(shown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import groupby
 from typing import Any, Final
 
@@ -11,14 +12,15 @@ import click
 
 from rabbit_chx.cli.broker_access import BrokerAccess
 from rabbit_chx.cli.output import echo, notice, print_json
-from rabbit_chx.cli.plan_rows import condense, percent, rows_of
+from rabbit_chx.cli.plan_rows import condense, rows_of
 from rabbit_chx.cli.tables import Table, show
-from rabbit_chx.errors import InvalidValue, Unquoted
-from rabbit_chx.text import counted, listed
+from rabbit_chx.consuming.markers import HOLDS
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, Unquoted
+from rabbit_chx.text import counted, listed, percent
 from rabbit_chx.topology.checks.cluster import cluster_problems
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.checks.lint_rules import Finding
-from rabbit_chx.topology.model import Observed, RingSource, Topology
+from rabbit_chx.topology.model import Observed, RingSource, Topology, bound_in
 from rabbit_chx.topology.planning.drain_order import drain_first_in, drain_stages
 from rabbit_chx.topology.planning.steps import (
     Bind,
@@ -41,17 +43,17 @@ _SOURCES: Final[dict[RingSource, str]] = {
 
 def check_can_ask(verb: str, instead: str, hint: str, *, yes: bool) -> None:
     """Raise if the command needs confirmation but cannot ask for it."""
-    if not (yes or sys.stdin.isatty()):
+    if not (yes or (sys.stdin is not None and sys.stdin.isatty())):
         got = Unquoted(f"stdin, which is not a terminal, so `{verb}` cannot ask")
         raise InvalidValue("input", got, instead, hint)
 
 
-def agreed(*plans: Plan) -> bool:
-    """Ask whether to apply the plans."""
+def agreed(*plans: Plan, yes: bool) -> bool:
+    """Ask whether to apply the plans, as `confirmed` does."""
     steps = sum(len(plan.steps) for plan in plans)
     destructive = sum(len(plan.destructive) for plan in plans)
     warning = f" Steps that unbind or delete something: {destructive}." if destructive else ""
-    return click.confirm(f"Apply {counted(steps, 'step')}?{warning}", err=True)
+    return confirmed(f"Apply {counted(steps, 'step')}?{warning}", yes=yes)
 
 
 def confirmed(question: str, *, yes: bool) -> bool:
@@ -60,6 +62,11 @@ def confirmed(question: str, *, yes: bool) -> bool:
     if not agreed:
         echo("Nothing was changed.", err=True)
     return agreed
+
+
+def is_refused(wanted: Topology, plan: Plan) -> bool:
+    """Whether a plan must not be carried out: it repairs or refuses problems of the broker, but the file must have no errors."""
+    return bool(plan.refusals) or any(finding.severity == "error" for finding in lint(wanted))
 
 
 def print_findings(findings: Iterable[Finding]) -> None:
@@ -102,6 +109,20 @@ def _print_rings(observed: Observed, *, verbose: bool) -> None:
         echo(line, err=True)
 
 
+def warn_of_unfinished(live: BrokerAccess, vhost: str) -> None:
+    """Warn of an unfinished change under load: with other bindings, it can no longer keep the order of keys."""
+    found = False
+    if not live.amqp_only:
+        with suppress(BrokerUnavailable):
+            found = any(queue.name.startswith(HOLDS) for queue, _ in live.management().queues(vhost))
+    if found:
+        notice(
+            "Warning",
+            "a change by `scale` or `rebalance` is unfinished: finish it or give it up before other bindings change, or keys lose "
+            "their order. `rabbit-chx scale FILE --status` shows it",
+        )
+
+
 def warn_of_stranding(live: BrokerAccess, plan: Plan, observed: Observed) -> None:
     """Warn of messages in queues that a plan unbinds: members of a group that restart no longer consume them."""
     if plan.refusals:
@@ -119,10 +140,8 @@ def warn_of_stranding(live: BrokerAccess, plan: Plan, observed: Observed) -> Non
 
 def warn_of_older_file(wanted: Topology, plan: Plan, observed: Observed) -> None:
     """Say that a plan may undo what `scale` did: the queues of the file and the broker differ, and the file may be older."""
-    named = {each.destination for each in wanted.expanded().bindings}
-    named |= {queue for slots in wanted.slots for queue in slots.queues}
     unbound = {step.binding.destination for step in plan.steps if isinstance(step, Unbind)}
-    gone = sorted(each for each in unbound - named if isinstance(each, str))
+    gone = sorted(each for each in unbound - bound_in(wanted) if isinstance(each, str))
     declared = {step.queue.name for step in plan.steps if isinstance(step, DeclareQueue)}
     binds = [step.binding for step in plan.steps if isinstance(step, Bind)]
     new = {each.destination for each in binds if observed.topology.bindings_from(each.source)} & declared
@@ -130,15 +149,17 @@ def warn_of_older_file(wanted: Topology, plan: Plan, observed: Observed) -> None
         if queues:
             notice(
                 "Note",
-                f"only the {where} has {listed(queues)}: if `scale` {what} them, the file is older than the broker, and "
+                f"only the {where} has {listed(queues)}: if `scale` {what} {'it' if len(queues) == 1 else 'them'}, the file is older than the broker, and "
                 "`rabbit-chx scale FILE --write` writes the broker's queues into it",
             )
 
 
-def print_plan(plan: Plan, output: str, *, verbose: bool = False, held: bool = False) -> None:
+def print_plan(
+    plan: Plan, output: str, *, verbose: bool = False, held: bool = False, keeps_order: bool = False
+) -> None:
     """Print the steps of a plan, the keys that they move, the other strategies, and notes.
 
-    ``held`` says that an interrupted change is unfinished.
+    ``held`` says that an interrupted change is unfinished, ``keeps_order`` that the command itself holds and drains queues.
     """
     if output == "json":
         _print_plan_as_json(plan)
@@ -148,12 +169,15 @@ def print_plan(plan: Plan, output: str, *, verbose: bool = False, held: bool = F
     elif held:
         echo(f"Virtual host {plan.vhost!r}: no other changes needed.")
     elif not plan.refusals and not plan.left_alone:
-        echo(f"Virtual host {plan.vhost!r} matches the file: no changes needed.")
+        # `scale --to`, `--add` and `--remove` compare the broker with other queues than those of the file.
+        state = "has these queues already" if keeps_order else "matches the file"
+        echo(f"Virtual host {plan.vhost!r} {state}: no changes needed.")
     for change in plan.changes:
         _print_change(change)
     for exchange, share in plan.slot_moves.items():
         echo(f"Exchange {exchange!r}: the slots that change move {percent(share)} of its keys.")
-    _print_order(plan)
+    if order := _order(plan, keeps_order=keeps_order):
+        show(order)
     for note in condense((*plan.left_alone, *plan.notes, *_unrecorded(plan))):
         notice("Note", note, err=False)
     for refusal in condense(plan.refusals):
@@ -187,43 +211,47 @@ def _print_steps(plan: Plan, *, verbose: bool) -> None:
     show(shown, title=f"Virtual host {plan.vhost!r}: {counted(len(plan.steps), 'step')}")
 
 
-def _print_order(plan: Plan) -> None:
-    """Print the consumers to hold so that moving keys keep their order."""
+def _order(plan: Plan, *, keeps_order: bool) -> str:
+    """The consumers that are held, or are to be held, so that moving keys keep their order; empty if no keys move."""
     drain_first = drain_first_in(plan)
     if not drain_first:
-        return
+        return ""
 
     def named(queues: Iterable[Any]) -> str:
         return ", ".join(condense(sorted(repr(str(each)) for each in queues)))
 
     named_ones = {one for gainer, losers in drain_first.items() for one in (gainer, *losers)}
     if moving := named_ones & plan.streams:
-        show(
+        return (
             f"Order: streams keep their messages, so later messages of a key that moves between {named(moving)} are in another "
             "stream than the earlier ones. Consumers that need their order read the old stream up to the change first."
         )
-        return
     stages = drain_stages(drain_first)
     if stages is None:
         mutual = set(drain_first) & set().union(*drain_first.values())
-        show(
+        return (
             f"Order: {named(mutual)} gain keys from each other, so draining cannot preserve the order of keys: stop all "
             "consumers until every queue is empty."
         )
-        return
     losing = set().union(*(drain_first[one] for one in stages[0]))
+    in_stages = f", queue by queue in {len(stages)} stages" if len(stages) > 1 else ""
+    if keeps_order:
+        return (
+            f"Order: every key keeps it. The messages that reach {named(drain_first)} after the change wait until those in "
+            f"{named(losing)} are handled{in_stages}."
+        )
     text = (
         f"Order: keys keep it if the consumers of {named(drain_first)} are held from before the change until the messages in "
         f"{named(losing)} are consumed, as `rabbit-chx scale` does for groups"
     )
     if len(stages) > 1:
         text += f". Release them in {len(stages)} stages, each when the queues before it are drained as well"
-    show(f"{text}.")
+    return f"{text}."
 
 
 def _print_change(change: RingChange) -> None:
     if change.moved is None:
-        echo(f"Exchange {change.exchange!r}: how many keys move is unknown. {change.before.why_unknown}")
+        echo(f"Exchange {change.exchange!r}: how many keys move is unknown: {change.before.why_unknown}")
     elif change.before.bindings:
         differs = change.moved_between != change.moved
         between = f", {percent(change.moved_between)} at some moment" if differs else ""

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, topology_options
-from rabbit_chx.cli.changes import read_and_print
+from rabbit_chx.cli.changes import read_and_print, warn_of_unfinished
 from rabbit_chx.cli.options import FILE, output_option
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.plan_rows import condense
+from rabbit_chx.cli.replaced_file import replace_file
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.text import counted
-from rabbit_chx.topology.checks.drift import Drift, drift
-from rabbit_chx.topology.checks.prometheus import prometheus_metrics
+from rabbit_chx.topology.checks.drift import Drift, drift, prometheus_metrics
 from rabbit_chx.topology.model import Topology
 
 
@@ -57,9 +54,11 @@ def check(
 
     def check_one(wanted: Topology) -> int:
         observed = read_and_print(live, wanted, verbose=verbose)
+        warn_of_unfinished(live, wanted.vhost)
         drifts = drift(wanted, observed, strict=strict)
         if metrics_file is not None:
-            _write_metrics(Path(metrics_file), drifts, wanted.vhost)
+            text = prometheus_metrics(drifts, vhost=wanted.vhost, checked_at=time.time())
+            replace_file(metrics_file, text, option="--metrics")
         _print(drifts, wanted.vhost, output, verbose=verbose)
         for what in observed.unseen:
             notice("Not seen", what)
@@ -80,12 +79,3 @@ def _print(drifts: Sequence[Drift], vhost: str, output: str, *, verbose: bool) -
         notice("Drift", line, err=False)
     count = counted(len(drifts), "difference") if drifts else "0 drift"
     echo(f"Virtual host {vhost!r}: {count}.")
-
-
-def _write_metrics(path: Path, drifts: Sequence[Drift], vhost: str) -> None:
-    """Replace the file atomically, because the exporter may read it at any time."""
-    text = prometheus_metrics(drifts, vhost=vhost, checked_at=time.time())
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        file.write(text)
-    os.chmod(file.name, 0o644)  # noqa: PTH101 - the exporter runs as another user
-    Path(file.name).replace(path)

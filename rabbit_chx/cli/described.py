@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +15,11 @@ from rabbit_chx.cli.options import (
     BROKER_OPTIONS,
     EXCHANGE,
     MANAGEMENT_OPTIONS,
-    NO_RINGS,
+    READ_FROM_BROKER,
     exchange_option,
     file_option,
-    mirror_of,
     parse_queue,
+    refuse,
     release_option,
     store_option,
     the_exchange,
@@ -27,17 +27,18 @@ from rabbit_chx.cli.options import (
     with_management,
 )
 from rabbit_chx.cli.output import notice
-from rabbit_chx.cli.verb import bundle, option, with_options
+from rabbit_chx.cli.verb import bundle, option
+from rabbit_chx.errors import InvalidValue
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.releases import Release
 from rabbit_chx.ring import Ring
+from rabbit_chx.text import listed
 
 if TYPE_CHECKING:
     from rabbit_chx.cli.broker_access import BrokerAccess
     from rabbit_chx.topology.model import Topology
 
 _of_exchange = partial(option, group=EXCHANGE)
-_BY_DEFAULT = ParameterSource.DEFAULT
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,16 @@ class Located:
     topology: Topology
     exchange: str
     release: Release
-    rings: Mapping[str, Ring]
+    rings: Mapping[str, Ring] = field(default_factory=dict)
     """The rings on the broker; empty for a file."""
 
     def mirror(self) -> ConsistentHashExchange:
         """The mirror of the exchange, which must be an x-consistent-hash exchange."""
-        return mirror_of(self.topology, self.exchange, self.release, self.rings)
+        name = self.exchange
+        ring = self.rings[name] if name in self.rings else self.topology.ring(name, self.release)
+        found = self.topology.exchange(name)
+        on = {"hash_header": found.hash_header, "hash_property": found.hash_property} if found else {}
+        return ConsistentHashExchange(ring, **on)
 
 
 @dataclass(frozen=True)
@@ -77,27 +82,17 @@ class Described:
             )
         if self.file is None and self.queues and self.exchange:
             raise click.UsageError("--exchange needs --file or --url, without --queue")
-        if self.file is None and not self.queues and self.exchange and not self.broker["url"]:
-            raise click.UsageError("--exchange needs --file or --url")
-        if self.file is None and not self.queues and not (self.exchange and self.broker["url"]):
+        if not self.is_on_broker:
+            refuse("url", "node", "probe", "pairs", "amqp_only", on="--queue and --file")
+            return
+        if self.exchange is None:
             raise click.UsageError(
                 "missing --queue NAME[=WEIGHT]: repeat it for each queue in bind order, or pass --file, or --exchange and --url"
             )
-        self._check_options_of_broker()
-
-    def _check_options_of_broker(self) -> None:
-        """Refuse options without effect."""
-        source = click.get_current_context().get_parameter_source
-        no_effect = (
-            ("release", "store") if self.is_on_broker else ("url", "node", "probe", "pairs", "amqp_only")
-        )
-        for name in no_effect:
-            if source(name) is ParameterSource.COMMANDLINE:
-                where = (
-                    "an exchange that is read from a broker" if self.is_on_broker else "--queue and --file"
-                )
-                raise click.UsageError(f"--{name.replace('_', '-')} has no effect on {where}: leave it out")
-        if self.is_on_broker and (self.hash_header or self.hash_property or self.broker["amqp_only"]):
+        if not self.broker["url"]:
+            raise click.UsageError("--exchange needs --file or --url")
+        refuse("release", "store", on=READ_FROM_BROKER)
+        if self.hash_header or self.hash_property or self.broker["amqp_only"]:
             raise click.UsageError(
                 "an exchange of a broker is read from the management API: leave out --amqp-only, --hash-header and --hash-property"
             )
@@ -138,12 +133,13 @@ class Described:
             name = the_exchange(topology, self.exchange)
             if (found := topology.exchange(name)) is not None:
                 self._note_assumed_release(found.hash_header)
-            return Located(topology, name, release, NO_RINGS)
+            return Located(topology, name, release)
         return read_exchange(self.live, self.exchange or "") if self.is_on_broker else None
 
     def _note_assumed_release(self, hash_header: str | None) -> None:
         """Name the release that is assumed where another one may route otherwise."""
-        if hash_header and click.get_current_context().get_parameter_source("release") is _BY_DEFAULT:
+        source = click.get_current_context().get_parameter_source("release")
+        if hash_header and source is ParameterSource.DEFAULT:
             notice(
                 "Note",
                 f"RabbitMQ {self.release} is assumed. Releases up to 3.12 hash headers differently: pass --release if the "
@@ -153,17 +149,22 @@ class Described:
 
 def read_exchange(live: BrokerAccess, exchange: str) -> Located:
     """An exchange of a broker, which must hash or lead to one that does."""
-    from rabbit_chx.topology.model import Topology
+    from rabbit_chx.topology.file.problems import did_you_mean
+    from rabbit_chx.topology.model import RESERVED, Topology
 
     observed = live.read(Topology(vhost=live.given.vhost))
+    known = sorted(each.name for each in observed.topology.exchanges)
+    if exchange and exchange not in known and not exchange.startswith(RESERVED):
+        expected = f"an exchange of virtual host {live.given.vhost!r}"
+        hint = did_you_mean(exchange, known) or (
+            f"It has {listed(known, 'exchange')}" if known else "It has none"
+        )
+        raise InvalidValue("exchange", exchange, expected, hint)
     return Located(observed.topology, exchange, observed.release, observed.rings)
 
 
 _LIVE = (*BROKER_OPTIONS, *MANAGEMENT_OPTIONS, *ACCESS_OPTIONS)
-_NAMES = tuple(
-    str(each.name)
-    for each in reversed(with_options(lambda: None, _LIVE).__click_params__)  # type: ignore[attr-defined]
-)
+_NAMES = tuple(str(each.name) for each in bundle(*_LIVE)(lambda: None).__click_params__)  # type: ignore[attr-defined]
 
 exchange_options = bundle(
     _of_exchange(

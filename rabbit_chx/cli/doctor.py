@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import socket
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from itertools import chain
@@ -16,6 +17,7 @@ from rabbit_chx import __version__
 from rabbit_chx.broker.amqp import connect, server_version
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.scratch import check_known
+from rabbit_chx.cli.broker_access import tracer_hint
 from rabbit_chx.cli.options import Login, broker_options, management_options, output_option, pairs
 from rabbit_chx.cli.output import Check, print_json
 from rabbit_chx.cli.progress import waiting
@@ -75,7 +77,7 @@ _EXTRAS: Final = {
     group=_SPARK,
     multiple=True,
     metavar="NAME=VALUE",
-    help="An option of the data source rabbitmq, such as passwordEnv, tlsCaFile, or stream to check a read.",
+    help="An option of the data source rabbitmq, such as passwordEnv, tlsCaFile, or stream to check reads and writes of it.",
 )
 @output_option
 def doctor(
@@ -118,17 +120,22 @@ def _installed() -> Iterator[Check]:
     yield Check("Python", "ok", platform.python_version())
     yield Check("rabbit-chx", "ok", __version__)
     for package in ("numpy", "pika", "mmh3"):
-        yield Check(package, "ok", metadata.version(package))
+        yield _package(package, "failed", "not installed", f"pip install {package}")
     for package, (extra, purpose) in _EXTRAS.items():
-        try:
-            yield Check(package, "ok", metadata.version(package))
-        except metadata.PackageNotFoundError:
-            yield Check(package, "missing", f"for {purpose}", f"pip install 'rabbit-chx[{extra}]'")
+        yield _package(package, "missing", f"for {purpose}", f"pip install 'rabbit-chx[{extra}]'")
     try:
         yield Check("throw-away broker", "ok", str(available()))
     except RabbitChxError as error:
         reason, _, hint = str(error).partition(" To get one: ")
         yield Check("throw-away broker", "missing", reason, hint)
+
+
+def _package(name: str, absent: str, found: str, hint: str) -> Check:
+    """The version of a package. Without the package, a check in the state ``absent``."""
+    try:
+        return Check(name, "ok", metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return Check(name, absent, found, hint)
 
 
 def _broker(url: str, login: Login, management_of: partial[Management]) -> Iterator[Check]:
@@ -200,16 +207,23 @@ def _management(url: str, login: Login, management_of: partial[Management]) -> l
                 hint = "find the node that hangs or is cut off"
                 return [Check(api, "ok", found), Check("cluster", "failed", str(error), hint)]
         release = management.overview().release
-        cluster = cluster or _cluster(Release.parse(release, store=management.store(release)), nodes)
+        parsed = Release.of_broker(release)  # of any series: another check says whether it is mirrored
+        store = management.store(release) or parsed.store
+        cluster = cluster or _cluster(replace(parsed, store=store), nodes)
     except RabbitChxError as error:
-        hint = "pass --management-url; plan, check and export need it"
-        state = "failed" if management_of.keywords["url"] else "missing"
+        state, hint = "missing", "pass --management-url; plan, check and export need it"
+        if management_of.keywords["url"]:
+            state, hint = "failed", "plan, check and export need it"
         return [Check(api, state, str(error), hint)]
-    return [Check(api, "ok", f"RabbitMQ {release}, {found}"), cluster]
+    checks = [Check(api, "ok", f"RabbitMQ {release}, {found}"), cluster]
+    vhost = BrokerUrl.parse(url).vhost
+    if hint := tracer_hint(management, vhost):
+        found = f"on in virtual host {vhost!r}, so the broker copies every message"
+        checks.append(Check("message tracer", "missing", found, hint))
+    return checks
 
 
 def _cluster(release: Release, nodes: dict[str, NodeState]) -> Check:
-    """The nodes of the cluster."""
     observed = Observed(release=release, nodes=nodes)
     if problems := "; ".join(cluster_problems(observed)):
         return Check("cluster", "failed", problems, why_unchangeable(observed))

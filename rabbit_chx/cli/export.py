@@ -13,7 +13,8 @@ from click.core import ParameterSource
 
 from rabbit_chx.broker.reading.ring_order import in_ring_order
 from rabbit_chx.cli.broker_access import BrokerAccess, broker_access_options, vhosts_option
-from rabbit_chx.cli.options import FILE, check_names
+from rabbit_chx.cli.file_writer import warn_of_unknown_orders
+from rabbit_chx.cli.options import FILE, vhost_option
 from rabbit_chx.cli.output import echo, notice
 from rabbit_chx.cli.verb import bundle, option, verb
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
@@ -32,10 +33,6 @@ from rabbit_chx.topology.model import Topology
 _WithRings: TypeAlias = tuple[Topology, Mapping[str, Ring]]
 
 _NOT_IN_FILES: Final = "users, permissions, topic permissions, operator policies, parameters, limits and tags"
-
-_MARKED: Final = (
-    "Predictions from the file are refused until the order is known: --node, --pairs or --probe learn it"
-)
 
 _format_options = bundle(
     option(
@@ -62,21 +59,16 @@ _format_options = bundle(
         "rabbit-chx export --vhost orders --format definitions",
     ],
 )
-@option(
-    "-V", "--vhost", metavar="VHOST", callback=check_names, help="The virtual host; the default is the URL's."
-)
+@vhost_option
 @broker_access_options
 @_format_options
-def export(*, live: BrokerAccess, vhost: str | None, kind: str, out: str | None) -> None:
+def export(*, live: BrokerAccess, kind: str, out: str | None) -> None:
     """Write a virtual host as a topology file, with the queues of each ring in bucket order."""
     if live.amqp_only:
         raise InvalidValue("export", "--amqp-only", "the management API, because AMQP cannot list objects")
-    wanted = Topology(vhost=live.given.vhost if vhost is None else vhost)
-    observed = replace(live, url=live.given.with_vhost(wanted.vhost)).read(wanted)  # --vhost wins
-    for name in sorted(observed.topology.unordered):
-        ring = observed.rings.get(name)
-        why = "its weights are invalid" if ring is None else ring.why_unknown
-        notice("Warning", f"exchange {name!r} is written with `order: unknown`: {why}. {_MARKED}")
+    wanted = Topology(vhost=live.given.vhost)
+    observed = live.read(wanted)
+    warn_of_unknown_orders(observed.topology.unordered, observed)
     management = live.management()
     try:
         _note_left_out(management.definitions(), [wanted.vhost])
@@ -168,9 +160,11 @@ def _create(path: Path, text: str, *, in_folder: bool = False) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
+    except FileExistsError:
+        hint = "`export` and `import` overwrite no file: write a new one, and compare"
+        raise InvalidValue("--out", str(path), "a file that does not exist yet", hint) from None
     except OSError as error:
-        expected = "a file that does not exist yet"
-        raise InvalidValue("--out", str(path), expected, str(error.strerror)) from None
+        raise InvalidValue("--out", str(path), "a file that can be written", str(error.strerror)) from None
     echo(f"Wrote {path}.", err=True)
 
 

@@ -6,58 +6,80 @@ from collections.abc import Mapping
 from typing import Any
 
 from rabbit_chx.cli.answers import PredictedRoute, value_of
-from rabbit_chx.cli.options import NO_RINGS, mirror_of
+from rabbit_chx.cli.described import Located
 from rabbit_chx.exchange import ConsistentHashExchange
+from rabbit_chx.hashing import hash_on
 from rabbit_chx.partitioning import AnyOf, ModulusHashExchange
-from rabbit_chx.releases import Release
-from rabbit_chx.ring import Ring
-from rabbit_chx.topology.model import CONSISTENT_HASH, Topology
+from rabbit_chx.ring import ToExchange
+from rabbit_chx.topology.graph import reachable
+from rabbit_chx.topology.model import CONSISTENT_HASH, hashing_exchanges
 from rabbit_chx.topology.routes import Router
 
 
-def is_alone(topology: Topology, exchange: str) -> bool:
+def is_alone(at: Located) -> bool:
     """Whether the exchange is a ring of queues only, so that its mirror determines the route."""
-    found = topology.exchange(exchange)
-    if found is None or found.type != CONSISTENT_HASH or topology.slots_of(exchange):
+    found = at.topology.exchange(at.exchange)
+    if found is None or found.type != CONSISTENT_HASH or at.topology.slots_of(at.exchange):
         return False
-    bindings = topology.bindings_from(exchange)
+    ring = at.rings.get(at.exchange)
+    if ring is not None and ring.runs == ():
+        return False  # without a bucket, an alternate exchange routes
+    bindings = at.topology.bindings_from(at.exchange)
     return bool(bindings) and all(isinstance(bound.destination, str) for bound in bindings)
 
 
 class FileRoutes:
     """Routes messages that are published to one exchange of a topology."""
 
-    def __init__(
-        self, topology: Topology, exchange: str, release: Release, rings: Mapping[str, Ring] = NO_RINGS
-    ) -> None:
-        self._router = Router(topology, release=release, rings=rings)
-        self._name = exchange
-        self.has_slots = bool(topology.slots)
+    def __init__(self, at: Located) -> None:
+        topology = at.topology
+        self._router = Router(topology, release=at.release, rings=at.rings)
+        self._name = at.exchange
+        behind = reachable(topology, [ToExchange(at.exchange)], alternates=True)
+        self.has_slots = any(ToExchange(slots.exchange) in behind for slots in topology.slots)
         self.ring: ConsistentHashExchange | None = None
         self._modulus: ModulusHashExchange | None = None
-        self._slots = topology.slots_of(exchange)
-        found = topology.exchange(exchange)
+        self._slots = topology.slots_of(at.exchange)
+        found = topology.exchange(at.exchange)
         if found is not None and found.type == CONSISTENT_HASH:
-            self.ring = mirror_of(topology, exchange, release, rings)
+            self.ring = at.mirror()
         elif self._slots is not None:
             pairs = [(bound.destination, bound.key) for bound in self._slots.top_bindings]
-            self._modulus = ModulusHashExchange(pairs, release=release)
+            self._modulus = ModulusHashExchange(pairs, release=at.release)
+        self._part = self.ring.hash_on.part if self.ring else "routing_key"
+        hashing = [each for each in hashing_exchanges(topology).values() if ToExchange(each.name) in behind]
+        self._hashed = {each.name: str(hash_on(each.hash_header, each.hash_property)) for each in hashing}
+        """The exchanges from this one on that hash, each with the part that it hashes."""
 
-    def answer(self, key: str | bytes, headers: Mapping[str, str], width: int | None) -> PredictedRoute:
-        """Route a key: the part that the exchange hashes, or the routing key if it hashes none."""
-        text = key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key
-        encoded = text.encode("utf-8", "surrogateescape")
-        part = self.ring.hash_on.part if self.ring else "routing_key"
-        if self.ring is None or part == "routing_key":
-            value: Any = encoded
-            ends = self._router.route(self._name, encoded, headers=headers)
-        elif part == "headers":
-            value = headers or value_of(self.ring, text)
-            ends = self._router.route(self._name, headers=value)
-        else:
-            value = value_of(self.ring, text)
-            ends = self._router.route(self._name, headers=headers, properties={part: value})
-        explanation = self.ring.explain(value) if self.ring is not None and len(self.ring.ring) else None
+    def undetermined(self, *, by_key: bool) -> dict[str, str]:
+        """The exchanges that hash another part of a message than its key, with that part; without a key, all that hash."""
+        on = str(self.ring.hash_on) if self.ring else "the routing key"
+        return {name: part for name, part in sorted(self._hashed.items()) if not (by_key and part == on)}
+
+    def answer(
+        self, key: str | bytes | None, headers: Mapping[str, Any], width: int | None
+    ) -> PredictedRoute:
+        """Route a key: the part that the exchange hashes, or the routing key if it hashes none.
+
+        None stands for no key, only headers. Other parts of the message are unknown, but given headers are all there are.
+        """
+        text = key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key or ""
+        value: Any = value_of(self.ring, text) if self.ring else text.encode("utf-8", "surrogateescape")
+        known = {"headers"} if headers else set()
+        if self._part == "headers":
+            value = headers = {**headers, **value} if key is not None else headers
+        elif key is not None:
+            known.add(self._part)
+        ends = self._router.route(
+            self._name,
+            value if self._part == "routing_key" else "",
+            headers=headers,
+            properties={self._part: value},
+            known=known,
+        )
+        is_known = key is not None or self._part == "headers"
+        has_buckets = self.ring is not None and len(self.ring.ring) > 0
+        explanation = self.ring.explain(value) if self.ring and has_buckets and is_known else None
         shown = ", ".join(map(str, ends)) or "unroutable"
         fields: dict[str, Any] = {
             "queues": [
@@ -66,9 +88,11 @@ class FileRoutes:
             ]
         }
         if self._slots is not None:
-            found = explanation.destination if explanation else self._modulus and self._modulus.route(encoded)
+            by_key = self._modulus.route(value) if self._modulus and is_known else None
+            found = explanation.destination if explanation else by_key
             if slot := getattr(found, "name", None):
                 shown = f"{slot}: {shown}"
                 fields["slot"] = slot
         unsure = any(isinstance(end, AnyOf) for end in ends)
-        return PredictedRoute("file_route", key, shown, fields, explanation, width, unsure)
+        why_none = "no bucket" if is_known else "the part that the exchange hashes is not given"
+        return PredictedRoute("file_route", key or "", shown, fields, explanation, width, unsure, why_none)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
-from typing import Final, Literal
+from dataclasses import asdict, replace
+from typing import Final
 
 import click
 
-from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.reading.reader import count_messages, read
-from rabbit_chx.cli.options import Login, broker_options, management_options, output_option, vhost_option
+from rabbit_chx.cli.broker_access import BrokerAccess, live_options, warn_of_tracer
+from rabbit_chx.cli.options import output_option
 from rabbit_chx.cli.output import echo, notice, print_json
-from rabbit_chx.cli.stream_group import StreamOptions, stream_group, stream_options
+from rabbit_chx.cli.stream_group import EVERY, GroupOfStreams, stream_group, stream_options
 from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.consuming.changes.records import unfinished_on
@@ -25,9 +23,7 @@ from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.text import counted
 from rabbit_chx.topology.checks.stranded import stranded
 from rabbit_chx.topology.model import Topology
-from rabbit_chx.urls import BrokerUrl
 
-_EVERY: Final = 2.0
 _MOST_QUEUES: Final = 1_000
 """Of a member, which may report any names. For each shown queue, the broker is asked for the number of messages."""
 _NUMBERS: Final = ("queues", "per second", "unhandled")
@@ -49,98 +45,69 @@ _NUMBERS: Final = ("queues", "per second", "unhandled")
     },
 )
 @click.argument("name", metavar="GROUP")
-@broker_options
-@vhost_option
-@management_options
+@live_options
 @option("--watch", is_flag=True, help="Refresh every two seconds, until Ctrl-C.")
 @stream_options
 @output_option
-def group(
-    *,
-    name: str,
-    url: str | BrokerUrl | None,
-    login: Login,
-    management_of: partial[Management],
-    watch: bool,
-    streams: StreamOptions | None,
-    output: str,
-) -> int:
+def group(*, name: str, live: BrokerAccess, watch: bool, streams: GroupOfStreams | None, output: str) -> int:
     """Show the members of GROUP, and for each queue the member that works on it, its rate and its backlog.
 
     The members report these values. *Ready* messages are still in the queue. *Unhandled* messages are with the member,
     and *oldest* is how long the oldest of them has been there. The management API tells which queues an unfinished change
     holds, and which queues are no longer bound but still have messages.
 
-    Of a group on streams, with --super-stream, --exchange or --stream, it shows the member of each stream, the offset
+    For a group on streams, with --super-stream, --exchange or --stream, it shows the member of each stream, the offset
     that the group has stored, and its lag: the offsets that follow. Members are listed by the plugin
     rabbitmq_stream_management, or by a node (--node).
     """
-    if url is None:
-        raise click.UsageError("missing broker URL: pass --url or set AMQP_URL")
     if streams is not None:
-        return stream_group(
-            name, BrokerUrl.parse(url), login, management_of, streams, watch=watch, output=output
-        )
-    return _queue_group(name, BrokerUrl.parse(url), login, management_of, watch=watch, output=output)
-
-
-def _queue_group(
-    name: str,
-    url: BrokerUrl,
-    login: Login,
-    management_of: partial[Management],
-    *,
-    watch: bool,
-    output: str,
-) -> int:
-    management = management_of(url, **login)
-    vhost = url.vhost
-    with connect(url, name="rabbit-chx group", **login) as connection:
+        return stream_group(streams, watch=watch, output=output)
+    management, vhost = live.management(), live.given.vhost
+    with live.amqp(vhost, name="rabbit-chx group") as connection:
         while True:
             found = members_over(connection, name)
             ready = count_messages(connection, _shown(workers_of(found))[0])
-            if watch and sys.stdout.isatty():
-                click.clear()
+            if watch:
+                click.clear()  # a terminal only
             _print(name, found, ready, output)
-            problems = _problems(management, vhost, name, found)
-            _print_problems(problems, output)
+            has_problems = _print_problems(management, vhost, name, found, output)
             if not watch:
                 break
-            connection.sleep(_EVERY)
-    fine = found and all(member.answered for member in found) and not problems
+            connection.sleep(EVERY)
+    fine = found and all(member.answered for member in found) and not has_problems
     return Exit.FINE if fine else Exit.DIFFERENT
 
 
-@dataclass(frozen=True, slots=True)
-class _Problem:
-    """A queue whose messages wait for more than a member."""
+def _print_problems(
+    management: Management, vhost: str, group: str, found: Sequence[MemberStatus], output: str
+) -> bool:
+    """Print the queues whose messages wait for more than a member; return whether there are any.
 
-    queue: str
-    state: Literal["held", "unbound"]
-    messages: int | None
-    message: str
-
-
-def _problems(
-    management: Management, vhost: str, group: str, found: Sequence[MemberStatus]
-) -> list[_Problem]:
-    """The held queues of a group, and the unbound queues with messages of the exchanges that it consumes."""
+    These are the held queues of a group, and the unbound queues with messages of the exchanges that it consumes.
+    """
     try:
         unfinished = unfinished_on(management, vhost)
         observed = read(management, vhost)
+        warn_of_tracer(management, vhost)
     except BrokerUnavailable as error:
         notice("Note", f"held and unbound queues are not shown: {error}")
-        return []
+        return False
     mine = {queue for member in found for queue in member.queues}
-    problems = []
+    problems: list[tuple[str, str, int | None, str]] = []
     for hold in unfinished.holds:
         if group in hold.groups or hold.queue in mine:
             text = f"held since {hold.since} by {hold.by}; `rabbit-chx scale FILE --status` shows the change"
-            problems.append(_Problem(hold.queue, "held", observed.backlog.get(hold.queue), text))
+            problems.append((hold.queue, "held", observed.backlog.get(hold.queue), text))
     for each in stranded(_consumed(observed.topology, mine), observed):
         text = f"no longer bound to exchange {each.exchange!r}"
-        problems.append(_Problem(each.queue, "unbound", each.messages, text))
-    return problems
+        problems.append((each.queue, "unbound", each.messages, text))
+    for queue, state, messages, text in problems:
+        if output == "json":
+            print_json("group_problem", queue=queue, state=state, messages=messages, message=text)
+        else:
+            count = "" if messages is None else f" ({counted(messages, 'message')})"
+            notice("Warning", f"queue {queue!r}{count}: {text}")
+    return bool(problems)
 
 
 def _consumed(topology: Topology, queues: Collection[str]) -> Topology:
@@ -148,15 +115,6 @@ def _consumed(topology: Topology, queues: Collection[str]) -> Topology:
     sources = {each.source for each in topology.bindings if each.destination in queues}
     exchanges = tuple(each for each in topology.exchanges if each.name in sources)
     return replace(topology, exchanges=exchanges, queues=())
-
-
-def _print_problems(problems: Sequence[_Problem], output: str) -> None:
-    for each in problems:
-        if output == "json":
-            print_json("group_problem", **asdict(each))
-        else:
-            count = "" if each.messages is None else f" ({counted(each.messages, 'message')})"
-            notice("Warning", f"queue {each.queue!r}{count}: {each.message}")
 
 
 def _print(name: str, found: Sequence[MemberStatus], ready: Mapping[str, int], output: str) -> None:
@@ -179,7 +137,7 @@ def _print(name: str, found: Sequence[MemberStatus], ready: Mapping[str, int], o
         return
     if not found:
         echo(
-            f"Group {name!r} has no members. Of a group on streams, pass --super-stream, --exchange or --stream."
+            f"Group {name!r} has no members. For a group on streams, pass --super-stream, --exchange or --stream."
         )
         return
     show(_member_table(found, workers), title=f"Group {name}")
@@ -190,21 +148,17 @@ def _print(name: str, found: Sequence[MemberStatus], ready: Mapping[str, int], o
 
 def _shown(workers: Mapping[str, MemberStatus]) -> tuple[dict[str, MemberStatus], Counter[int]]:
     """The first queues of each member, and how many more each has."""
-    taken, omitted = Counter[int](), Counter[int]()
+    counts = Counter[int]()
     shown: dict[str, MemberStatus] = {}
     for queue, member in sorted(workers.items()):
-        if taken[member.seat] < _MOST_QUEUES:
-            taken[member.seat] += 1
+        counts[member.seat] += 1
+        if counts[member.seat] <= _MOST_QUEUES:
             shown[queue] = member
-        else:
-            omitted[member.seat] += 1
-    return shown, omitted
+    return shown, counts - Counter(dict.fromkeys(counts, _MOST_QUEUES))
 
 
 def _member_table(found: Sequence[MemberStatus], workers: Mapping[str, MemberStatus]) -> Table:
-    shown = Table(
-        "seat", "host", "pid", "queues", "per second", "unhandled", right=("seat", "pid", *_NUMBERS)
-    )
+    shown = Table("seat", "host", "pid", *_NUMBERS, right=("seat", "pid", *_NUMBERS))
     for member in found:
         if not member.answered:
             shown.add_row(str(member.seat), "does not answer")
@@ -224,7 +178,9 @@ def _queue_table(workers: Mapping[str, MemberStatus], ready: Mapping[str, int]) 
     for queue, member in workers.items():
         status = member.queues[queue]
         oldest = "" if status.oldest is None else f"{status.oldest:,.0f} s"
-        state = "held" if status.hold else f"failed {status.failures} times" if status.failures else ""
+        state = (
+            "held" if status.hold else f"failed {counted(status.failures, 'time')}" if status.failures else ""
+        )
         count = f"{ready[queue]:,}" if queue in ready else "?"
         shown.add_row(
             queue, str(member.seat), count, f"{status.rate:,.1f}", f"{status.waiting:,}", oldest, state

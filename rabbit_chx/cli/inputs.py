@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 from typing import IO
 
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx.errors import InvalidValue, Unquoted
+from rabbit_chx.fields import Field
+from rabbit_chx.hashing import MAX_SHORTSTR
+from rabbit_chx.text import is_utf8
 
 
 def name_of(path: str) -> str:
@@ -18,6 +21,8 @@ def name_of(path: str) -> str:
 def open_file(path: str) -> IO[bytes]:
     """Open a file, or standard input."""
     if path == "-":
+        if sys.stdin is None:  # as after <&-
+            raise InvalidValue("standard input", Unquoted("a closed stream"), "a file or a pipe")
         return sys.stdin.buffer
     try:
         return Path(path).open("rb")
@@ -31,10 +36,20 @@ def size_of(path: str) -> int | None:
     return file.stat().st_size if path != "-" and file.is_file() else None
 
 
-def read_pairs(path: str, *, option: str) -> list[tuple[str, str]]:
-    """The pairs of a CSV file with the columns ``key,queue``; the header is optional."""
+def seconds_of(key: str) -> int | str:
+    """The number of a key that is a timestamp; other texts stay as they are, and so do those of too many digits."""
+    return int(key) if key.isascii() and key.isdigit() and len(key) <= MAX_SHORTSTR else key
+
+
+def header_of(text: str) -> str | Field:
+    """A header that is sent as this text; bytes that are not UTF-8 keep their value."""
+    return text if is_utf8(text) else Field("S", text.encode("utf-8", "surrogateescape"))
+
+
+def read_pairs(path: str, hash_property: str | None, *, option: str) -> list[tuple[int | str, str]]:
+    """The pairs of a CSV file with the columns ``key,queue``; the header is optional. Hashed timestamps are numbers."""
     try:
-        with Path(path).open(encoding="utf-8", newline="") as file:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
             rows = [row for row in csv.reader(file) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidValue(option, path, "a readable CSV file in UTF-8", str(error)) from None
@@ -43,4 +58,4 @@ def read_pairs(path: str, *, option: str) -> list[tuple[str, str]]:
     for number, row in enumerate(rows, start=1):
         if len(row) != 2:
             raise InvalidValue(f"pair {number} of {path}", ",".join(row), "two columns: key,queue")
-    return [(key, queue) for key, queue in rows]
+    return [(seconds_of(key) if hash_property == "timestamp" else key, queue) for key, queue in rows]

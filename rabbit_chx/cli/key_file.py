@@ -5,18 +5,20 @@ A block of a few megabytes is in memory at a time, and becomes a column without 
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
-from typing import IO, Final
+from typing import IO, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rabbit_chx.cli.inputs import name_of, open_file, size_of
+from rabbit_chx.cli.inputs import header_of, name_of, open_file, seconds_of, size_of
 from rabbit_chx.cli.progress import progress
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.hashing import MAX_SHORTSTR
 from rabbit_chx.kernel.binaries import Binaries
+from rabbit_chx.text import too_long
 
 _BLOCK: Final = 1 << 22
 _NEWLINE: Final = 0x0A
@@ -36,13 +38,15 @@ def read_keys(
 ) -> Iterator[Binaries]:
     """The lines of a file as columns of keys; ``advance`` is called with the number of bytes read.
 
-    Lines end in LF or CRLF. With ``raw``, lines are bytes that end in LF.
+    Lines end in LF or CRLF; a byte order mark before the first is no part of it. With ``raw``, lines are bytes that end in LF.
     """
     rest = b""
+    mark = b"" if raw else BOM_UTF8
     first_line = 1
     while block := file.read(_BLOCK):
         advance(len(block))
-        block = rest + block
+        block = rest + block.removeprefix(mark)
+        mark = b""
         end = block.rfind(b"\n") + 1
         rest = block[end:]
         if len(rest) > _MOST_LINE:
@@ -92,17 +96,20 @@ def _check_utf8(block: bytes, name: str, first_line: int) -> None:
 def _refuse(line: bytes, number: int, name: str) -> None:
     raise InvalidValue(
         f"line {number} of {name}",
-        f"{line[:40]!r}... ({len(line)} bytes)",
+        Unquoted(too_long(line, len(line))),
         f"a key of at most {MAX_SHORTSTR} bytes, the limit of AMQP",
     )
 
 
+def values_of(column: Binaries, part: str) -> Binaries | list[Any]:
+    """The keys of a file as an exchange that hashes this part of a message hashes them."""
+    if part not in {"headers", "timestamp"}:
+        return column
+    # Headers and timestamps are hashed by type, so they are decoded to text and numbers.
+    texts = [column[row].decode("utf-8", "surrogateescape") for row in range(len(column))]
+    return list(map(seconds_of if part == "timestamp" else header_of, texts))
+
+
 def buckets_of(exchange: ConsistentHashExchange, column: Binaries) -> NDArray[np.int32]:
     """The bucket of each key of a file."""
-    if exchange.hash_on.part in {"routing_key", "message_id", "correlation_id"}:
-        return exchange.bucket_many(column)
-    # Headers and timestamps are hashed by type, so they are decoded to text and numbers.
-    values = [column[row].decode("utf-8", "surrogateescape") for row in range(len(column))]
-    if exchange.hash_on.part == "timestamp":
-        return exchange.bucket_many([int(value) if value.isdecimal() else value for value in values])
-    return exchange.bucket_many(values)
+    return exchange.bucket_many(values_of(column, exchange.hash_on.part))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
@@ -14,10 +14,9 @@ from rabbit_chx.cli.completion import exchanges, releases
 from rabbit_chx.cli.output import notice
 from rabbit_chx.cli.verb import bundle, option
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.names import check_name
-from rabbit_chx.releases import NEWEST, Release
-from rabbit_chx.ring import Destination, Ring
+from rabbit_chx.releases import NEWEST
+from rabbit_chx.ring import Destination
 from rabbit_chx.urls import BrokerUrl, ManagementUrl
 
 if TYPE_CHECKING:
@@ -25,14 +24,13 @@ if TYPE_CHECKING:
 
     from rabbit_chx.topology.model import Topology
 
-NO_RINGS: Final[Mapping[str, Ring]] = {}
 BROKER: Final = "The broker"
 EXCHANGE: Final = "The exchange"
+READ_FROM_BROKER: Final = "an exchange that is read from a broker"
 FILE: Final = click.Path(readable=False)
 """A path that shells complete; opening it shows whether it can be read."""
 
 _of_broker = partial(option, group=BROKER)
-_of_exchange = partial(option, group=EXCHANGE)
 _secret_file = partial(_of_broker, type=click.Path(readable=False, path_type=Path), metavar="FILE")
 
 
@@ -58,7 +56,7 @@ store_option = partial(option, "--store", type=click.Choice(["mnesia", "khepri"]
 exchange_option = partial(
     option, "-x", "--exchange", metavar="X", shell_complete=exchanges, callback=check_names
 )
-file_option = partial(_of_exchange, "-f", "--file", type=FILE, metavar="FILE")
+file_option = partial(option, "-f", "--file", type=FILE, metavar="FILE", group=EXCHANGE)
 keys_option = partial(option, "--keys", "keys_file", type=FILE, metavar="FILE")
 raw_option = option("--raw", is_flag=True, help="Lines of --keys are bytes, not UTF-8 text.")
 count_option = partial(option, type=click.IntRange(min=1), metavar="N")
@@ -172,6 +170,16 @@ vhost_option = bundle(
 """The virtual host of ``url``, for commands that have no file to name it."""
 
 
+def _with_url(given: dict[str, Any]) -> dict[str, Any]:
+    if given["url"] is None:
+        raise click.UsageError("missing broker URL: pass --url or set AMQP_URL")
+    return given | {"url": BrokerUrl.parse(given["url"])}
+
+
+connection_options = bundle(broker_options, vhost_option, gather=_with_url)
+"""The options of a connection to one virtual host; the command gets its ``url``, parsed, and ``login``."""
+
+
 def with_management(given: dict[str, Any]) -> dict[str, Any]:
     """The values with the management API as ``management_of``."""
     from rabbit_chx.broker.management import Management
@@ -218,14 +226,12 @@ def parse_queue(text: str) -> tuple[Destination, str]:
     return check_name("--queue", name) if name else name, weight
 
 
-def mirror_of(
-    topology: Topology, name: str, release: Release, rings: Mapping[str, Ring] = NO_RINGS
-) -> ConsistentHashExchange:
-    """The mirror of an exchange of a topology, with its ring on the broker, if that was read."""
-    ring = rings[name] if name in rings else topology.ring(name, release)
-    found = topology.exchange(name)
-    on = {"hash_header": found.hash_header, "hash_property": found.hash_property} if found else {}
-    return ConsistentHashExchange(ring, **on)
+def refuse(*names: str, on: str) -> None:
+    """Refuse options that have no effect on an exchange."""
+    source = click.get_current_context().get_parameter_source
+    for name in names:
+        if source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name.replace('_', '-')} has no effect on {on}: leave it out")
 
 
 def the_exchange(topology: Topology, name: str | None) -> str:
@@ -240,15 +246,13 @@ def the_exchange(topology: Topology, name: str | None) -> str:
     return known[0]
 
 
-_RINGS: Final = "Rings of unknown order"
-_of_rings = partial(option, group=_RINGS)
+_of_rings = partial(option, group="Rings of unknown order")
 node_option = partial(
-    option,
+    _of_rings,
     "--node",
     metavar="COMMAND",
     envvar="RABBIT_CHX_NODE",
     show_envvar=True,
-    group=_RINGS,
     help="Command that evaluates Erlang on a node: 'docker exec NAME rabbitmqctl eval'.",
 )
 ACCESS_OPTIONS: Final = (

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 import click
@@ -56,6 +58,28 @@ def json_line(what: str, /, **fields: Any) -> str:
 def print_json(what: str, /, **fields: Any) -> None:
     """Print one JSON object on a line of standard output."""
     click.echo(in_options(json_line(what, **fields)))
+
+
+def tell(output: str, text: str, what: str, /, **fields: Any) -> None:
+    """Print a result: a JSON object with these fields, or the text."""
+    if output == "json":
+        print_json(what, **fields)
+    else:
+        echo(text)
+
+
+@contextmanager
+def even_unheard() -> Iterator[None]:
+    """Report progress, and carry on if the output is closed (``| head``): a change must not stop halfway."""
+    try:
+        yield
+    except BrokenPipeError:
+        discard_output()
+
+
+def discard_output() -> None:
+    """Discard all further output, so that Python does not report a failed flush at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Check(NamedTuple):

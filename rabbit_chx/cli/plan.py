@@ -15,6 +15,7 @@ from rabbit_chx.cli.changes import (
     read_and_print,
     warn_of_older_file,
     warn_of_stranding,
+    warn_of_unfinished,
 )
 from rabbit_chx.cli.completion import queues
 from rabbit_chx.cli.options import (
@@ -22,6 +23,7 @@ from rabbit_chx.cli.options import (
     check_names,
     exchange_option,
     output_option,
+    refuse,
     release_option,
     the_exchange,
 )
@@ -45,6 +47,7 @@ max_moved_option = partial(
     option,
     "--max-moved",
     type=click.FloatRange(0, 100),
+    callback=lambda _context, _option, percent: percent / 100,
     show_default=True,
     metavar="PERCENT",
     help="Refuse to unbind queues if that moves a larger share of an exchange's keys at any moment.",
@@ -63,22 +66,26 @@ plan_options = bundle(
     _of_changes(
         "-v", "--verbose", is_flag=True, help="List every step, and how the order of each ring is known."
     ),
-    gather=lambda given: given | {"max_moved": given["max_moved"] / 100},
 )
 """The options of both ``plan`` and ``apply``."""
 
 
 def _with_changes(given: dict[str, Any]) -> dict[str, Any]:
-    names = ("add", "remove", "weights")
-    add, remove, weights = map(given.pop, names)
-    parsed = (parse_new(add), parse_new(remove), dict(map(parse_new_weight, weights)))
-    changes = dict(zip(names, parsed, strict=True)) if add or remove or weights else {}
-    return given | {"changes": changes}
+    add, remove, weights = map(given.pop, ("add", "remove", "weights"))
+    if add is None and remove is None and not weights:
+        return given | {"changes": {}}
+    new = dict(map(parse_new_weight, weights))
+    return given | {"changes": {"add": add or 0, "remove": remove or 0, "weights": new}}
 
 
-def parse_new(text: str | None) -> int | list[str]:
-    """The number or the names of queues to add or to remove."""
-    return int(text) if text and text.isascii() and text.isdigit() else text.split(",") if text else 0
+def parse_new(context: click.Context, parameter: click.Parameter, text: str | None) -> int | list[str] | None:
+    """The number or the names of queues to add or to remove, as the callback of an option."""
+    if text is None:
+        return None
+    if not text.strip("0") or not all(text.split(",")):
+        raise InvalidValue(parameter.opts[-1], text, "a number of queues from 1, or their names (a,b)")
+    check_names(context, parameter, text)
+    return int(text) if text.isascii() and text.isdigit() else text.split(",")
 
 
 def parse_new_weight(text: str, option: str = "--weight") -> tuple[str, int]:
@@ -93,14 +100,14 @@ what_if_options = bundle(
     _of_what_if(
         "--add",
         metavar="N|NAMES",
-        callback=check_names,
+        callback=parse_new,
         help="Show the cost of N more queues, or of these (a,b).",
     ),
     _of_what_if(
         "--remove",
         metavar="N|NAMES",
         shell_complete=queues,
-        callback=check_names,
+        callback=parse_new,
         help="Show the cost of removing the last N queues, or these (a,b).",
     ),
     _of_what_if(
@@ -151,6 +158,17 @@ def plan(
     **options: Any,
 ) -> int:
     """Show the steps that make a broker match FILE, and the exact share of keys each moves. Nothing is changed."""
+    if changes:
+        refuse(
+            "strategy",
+            "max_moved",
+            "prune",
+            "force",
+            "against",
+            on="the cost of --add, --remove and --weight",
+        )
+    else:
+        refuse("exchange", on="a plan without --add, --remove and --weight")
 
     def plan_one(wanted: Topology) -> int:
         if changes:
@@ -162,9 +180,6 @@ def plan(
         else:
             observed = read_and_print(live, wanted, verbose=verbose)
         made = planned(wanted, observed, None if against else live, output, verbose=verbose, **options)
-        if not against:
-            warn_of_older_file(wanted, made, observed)
-            warn_of_stranding(live, made, observed)
         return Exit.FAILED if made.refusals else Exit.DIFFERENT if made.differs else Exit.FINE
 
     return for_each_vhost(topologies, plan_one)
@@ -178,11 +193,12 @@ def planned(
     *,
     verbose: bool,
     held: bool = False,
+    keeps_order: bool = False,
     **options: Any,
 ) -> Plan:
     """Print and return the plan, with the messages that wait now in the queues of a live broker.
 
-    ``held`` says that an interrupted change is unfinished.
+    ``held`` and ``keeps_order`` are those of `print_plan`; `scale`, which keeps the order, needs no advice to use it.
     """
     with waiting("Computing the plan"):
         made = plan_steps(wanted, observed, **options)
@@ -190,7 +206,11 @@ def planned(
         recounted = live.recounted(observed, _losing(made, observed.topology))
         if recounted.backlog != observed.backlog:
             made = plan_steps(wanted, recounted, **options)
-    print_plan(made, output, verbose=verbose, held=held)
+    print_plan(made, output, verbose=verbose, held=held, keeps_order=keeps_order)
+    if live is not None and not keeps_order:
+        warn_of_older_file(wanted, made, observed)
+        warn_of_stranding(live, made, observed)
+        warn_of_unfinished(live, wanted.vhost)
     return made
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final, TypeVar
 
+from rabbit_chx.text import percent
 from rabbit_chx.topology.planning.steps import Bind, Plan, Step, Unbind
 
 _Other = TypeVar("_Other")
@@ -32,11 +33,6 @@ class Row:
     """The formatted share of an exchange's keys that moves; empty where the step concerns no keys."""
     waiting: int | None
     """Messages in the queues that lose these keys."""
-
-
-def percent(share: float | None) -> str:
-    """Format a share as a percentage."""
-    return "unknown" if share is None else f"{share:.2%}"
 
 
 def condense(texts: Iterable[str]) -> list[str]:
@@ -64,23 +60,20 @@ def _row(step: Step) -> Row:
     return Row(str(step), 1, step.destructive, share, step.at_risk if step.moved else None)
 
 
-def _runs(items: Iterable[tuple[str, _Other]]) -> Iterator[tuple[str, _Other, int]]:
-    """Yield each run as one text, with the value that its items have in common and their number."""
-    run: list[list[str]] = []
+def _runs(items: Iterable[tuple[str, _Other]]) -> list[tuple[str, _Other, int]]:
+    """Return each run as one text, with the value that its items have in common and their number."""
+    runs: list[tuple[list[list[str]], _Other]] = []
     place: int | None = None
-    common: _Other | None = None
     for text, other in items:
         parts = _NUMBER.split(text)  # numbers have odd indexes
-        found = _next_place(run[-1], parts) if run and other == common else None
+        found = _next_place(runs[-1][0][-1], parts) if runs and runs[-1][1] == other else None
         if found is not None and place in (None, found):
             place = found
-            run.append(parts)
-            continue
-        if run:
-            yield _as_one(run, place), common, len(run)  # type: ignore[misc]
-        run, place, common = [parts], None, other
-    if run:
-        yield _as_one(run, place), common, len(run)  # type: ignore[misc]
+            runs[-1][0].append(parts)
+        else:
+            place = None
+            runs.append(([parts], other))
+    return [(_as_one(run[0], run[-1]), common, len(run)) for run, common in runs]
 
 
 def _next_place(last: Sequence[str], parts: Sequence[str]) -> int | None:
@@ -95,11 +88,9 @@ def _next_place(last: Sequence[str], parts: Sequence[str]) -> int | None:
     return differing[0] if new in (following, following.zfill(len(old))) else None
 
 
-def _as_one(run: Sequence[Sequence[str]], place: int | None) -> str:
-    parts = list(run[0])
-    if place is not None:
-        parts[place] = f"{{{run[0][place]}..{run[-1][place]}}}"
-    return "".join(parts)
+def _as_one(first: Sequence[str], last: Sequence[str]) -> str:
+    both = zip(first, last, strict=True)
+    return "".join(old if old == new else f"{{{old}..{new}}}" for old, new in both)
 
 
 def _top_of(step: Step) -> str | None:
@@ -126,11 +117,10 @@ def _slots_row(top: str, steps: Sequence[Step], plan: Plan) -> Row:
     listed = ", ".join(f"{way} ({count})" for way, count in ways.items())
     moved = None if any(step.moved is None for step in steps) else plan.slot_moves.get(top, 0.0)
     counts = list(waiting.values())
-    known = [count for count in counts if count is not None]
     return Row(
         f"point {len(slots)} slot{'s' * (len(slots) != 1)} of {top!r}: {listed}",
         len(steps),
         destructive=any(step.destructive for step in steps),
         share=percent(moved) if any(old.values()) or moved else "",
-        waiting=sum(known) if counts and len(known) == len(counts) else None,
+        waiting=sum(count or 0 for count in counts) if counts and None not in counts else None,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Literal
 
 from rabbit_chx.text import printable
@@ -35,14 +35,9 @@ def progress(
         yield lambda count: shown.advance(task, count)
 
 
-@contextmanager
-def waiting(title: str) -> Iterator[None]:
+def waiting(title: str) -> AbstractContextManager[object]:
     """Show that work of unknown duration is in progress."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    with _console().status(printable(title)):
-        yield
+    return _console().status(printable(title)) if sys.stderr.isatty() else nullcontext()
 
 
 def _console() -> Console:

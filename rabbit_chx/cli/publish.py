@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
 import click
 
@@ -17,19 +17,19 @@ from rabbit_chx.cli.inputs import name_of, open_file
 from rabbit_chx.cli.options import (
     FILE,
     Login,
-    broker_options,
     check_names,
+    connection_options,
     count_option,
     output_option,
     pairs,
-    vhost_option,
 )
-from rabbit_chx.cli.output import echo, log_to_stderr, notice, print_json
+from rabbit_chx.cli.output import echo, log_to_stderr, notice, tell
 from rabbit_chx.cli.publish_resume import MAX_SENT_AGAIN, ResumeFile, open_resume_file
 from rabbit_chx.cli.row_files import Picker, RowBatch, format_of, read_batches
 from rabbit_chx.cli.verb import Exit, bundle, option, verb
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.publishing import Bulk, Failure, Publisher, Totals
+from rabbit_chx.message_fields import PropertyColumns
+from rabbit_chx.publishing import Bulk, Publisher
 from rabbit_chx.text import printable
 from rabbit_chx.urls import BrokerUrl
 
@@ -40,7 +40,6 @@ _SETTLE_SECONDS: Final = 10.0
 _PAUSE: Final = 0.01
 _T = TypeVar("_T")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-_TERMINATED: Final = 128 + signal.SIGTERM
 
 _of_message = partial(option, group="The messages")
 
@@ -97,7 +96,7 @@ message_options = bundle(
     exit_codes={
         Exit.FINE: "every row was routed and confirmed",
         Exit.FAILED: "some rows were not",
-        Exit.INTERRUPTED: f"interrupted by SIGINT ({_TERMINATED}: by SIGTERM), after rows in flight were confirmed",
+        Exit.INTERRUPTED: f"interrupted by SIGINT ({Exit.TERMINATED}: by SIGTERM), after rows in flight were confirmed",
     },
     epilog=f"""
 SIGINT or SIGTERM ends the command when the rows in flight are confirmed, after {_SETTLE_SECONDS:.0f} seconds at most.
@@ -108,8 +107,7 @@ the first row.
 """,
 )
 @click.argument("file", type=FILE)
-@broker_options
-@vhost_option
+@connection_options
 @message_options
 @option(
     "--format",
@@ -129,7 +127,7 @@ the first row.
 def publish(
     *,
     file: str,
-    url: str | BrokerUrl | None,
+    url: BrokerUrl,
     login: Login,
     exchange: str,
     picker: Picker,
@@ -139,8 +137,6 @@ def publish(
     output: str,
 ) -> int:
     """Publish each row of FILE (- is stdin) as one message, persistent, mandatory and confirmed."""
-    if url is None:
-        raise click.UsageError("missing broker URL: pass --url or set AMQP_URL")
     log_to_stderr()
     name = name_of(file)
     kind = format_of(file, kind)
@@ -156,7 +152,7 @@ def publish(
                 publisher.close(timeout=0)
                 if resume:
                     resume.save(bulk)
-        return _report(bulk, resume, stop, output)
+        return _report(bulk, publisher.totals.connections, resume, stop, output)
 
 
 def _publish_all(
@@ -190,7 +186,9 @@ def _publish_all(
 def _publish(rows: RowBatch, bulk: Bulk) -> None:
     """Publish some rows; an error about one of them has its number in the file."""
     try:
-        bulk.add_many(rows.bodies, rows.keys, headers=rows.headers, **rows.properties)
+        bulk.add_many(
+            rows.bodies, rows.keys, headers=rows.headers, **cast("PropertyColumns", rows.properties)
+        )
     except InvalidValue as error:
         what, found, row = error.what.rpartition(" in row ")
         if not found:
@@ -210,20 +208,18 @@ def _settle(bulk: Bulk, stop: _GracefulStop) -> None:
         time.sleep(_PAUSE)
 
 
-def _report(bulk: Bulk, resume: ResumeFile | None, stop: _GracefulStop, output: str) -> int:
+def _report(bulk: Bulk, connections: int, resume: ResumeFile | None, stop: _GracefulStop, output: str) -> int:
     totals = bulk.totals
     if totals.failed:
-        _print_failures(totals, bulk.failures, resume)
-    if output == "json":
-        found = asdict(totals)
-        del found["duplicates"]  # which only streams tell
-        print_json("totals", **found)
-    else:
-        echo(
-            f"{totals.published:,} published, {totals.confirmed:,} confirmed, {totals.failed:,} failed "
-            f"({totals.returned:,} returned, {totals.rejected:,} rejected, {totals.unknown:,} unknown, "
-            f"{totals.unsent:,} unsent); {totals.resent:,} resent, {totals.bytes:,} bytes"
-        )
+        _print_failures(bulk, resume)
+    text = (
+        f"{totals.published:,} published, {totals.confirmed:,} confirmed, {totals.failed:,} failed "
+        f"({totals.returned:,} returned, {totals.rejected:,} rejected, {totals.unknown:,} unknown, "
+        f"{totals.unsent:,} unsent); {totals.resent:,} resent, {totals.bytes:,} bytes"
+    )
+    fields = asdict(totals) | {"connections": connections}  # the bulk began after the first one
+    del fields["duplicates"]  # which only streams tell
+    tell(output, text, "totals", **fields)
     if stop.signal is not None:
         echo("Interrupted.", err=True)
         return 128 + stop.signal
@@ -319,7 +315,8 @@ def _shown(batches: Iterator[Any], bulk: Bulk, name: str) -> Iterator[Any]:
         yield from batches
 
 
-def _print_failures(totals: Totals, failures: list[Failure], resume: ResumeFile | None) -> None:
+def _print_failures(bulk: Bulk, resume: ResumeFile | None) -> None:
+    totals, failures = bulk.totals, bulk.failures
     notice("Error", f"{totals.failed:,} of {totals.published:,} rows were not confirmed; the first:")
     first_row, last = (resume.start if resume else 0) + 1, ""
     for failure in failures[:_FAILURES_SHOWN]:

@@ -9,8 +9,8 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,19 +27,13 @@ _MAX_BYTES: Final = 1 << 16
 _NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 
 
-@contextmanager
-def open_resume_file(path: str | None, file: str) -> Iterator[ResumeFile | None]:
+def open_resume_file(path: str | None, file: str) -> AbstractContextManager[ResumeFile | None]:
     """Lock and read the file that holds the position in ``file``; without a path there is none."""
     if path is None:
-        yield None
-        return
+        return nullcontext()
     if file == "-":
         raise InvalidValue("--resume", "standard input", "a file, which can be read again")
-    resume = ResumeFile(Path(path), file)
-    try:
-        yield resume
-    finally:
-        resume.close()
+    return closing(ResumeFile(Path(path), file))
 
 
 class ResumeFile:

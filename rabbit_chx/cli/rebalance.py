@@ -7,7 +7,7 @@ from math import sqrt
 import click
 
 from rabbit_chx.cli.broker_access import BrokerAccess, topology_options
-from rabbit_chx.cli.carry_out import carry_out_plans, print_unfinished
+from rabbit_chx.cli.carry_out import carry_out_plans, note_unfinished, print_unfinished
 from rabbit_chx.cli.changes import agreed, check_can_ask, confirmed, print_plan, warn_of_cluster
 from rabbit_chx.cli.options import check_names, exchange_option, keys_option, output_option, raw_option
 from rabbit_chx.cli.output import echo, notice
@@ -120,7 +120,7 @@ def rebalance(
         if code := _finish(live, wanted, name, slots, output):
             return code
         observed = live.read(wanted)
-    queue_of = queue_of_slots(slots, observed)
+    queue_of = _queue_of(slots, observed, unfinished=unfinished)
     counts, seconds, elsewhere = SlotCounts(slots, wanted, observed), 0.0, 0
     if keys_file is not None:
         count_keys(counts, keys_file, raw=raw)
@@ -134,8 +134,7 @@ def rebalance(
         return Exit.FAILED
     if dry_run:
         return Exit.DIFFERENT if unfinished or plans else Exit.FINE
-    if plans and not (yes or agreed(*plans)):
-        echo("Nothing was changed.", err=True)
+    if plans and not agreed(*plans, yes=yes):
         return Exit.PARTLY if unfinished else Exit.FAILED
     if unfinished and not plans:
         plans = [Plan(wanted.vhost)]  # deletes the record of the change
@@ -149,6 +148,18 @@ def _finish(live: BrokerAccess, wanted: Topology, exchange: str, slots: Slots, o
     observed = live.read(wanted)
     left = unfinished_moves(slots, observed)
     return carry_out_plans(live, [plan_moves(wanted, exchange, left, observed)] if left else [], output)
+
+
+def _queue_of(slots: Slots, observed: Observed, *, unfinished: bool) -> dict[str, str]:
+    """The queue of each slot; with a change unfinished that another command began, say what finishes it, and exit."""
+    try:
+        return queue_of_slots(slots, observed)
+    except InvalidValue as reason:
+        if not unfinished:
+            raise
+        notice("Error", str(reason))
+        note_unfinished()
+        click.get_current_context().exit(Exit.PARTLY)
 
 
 def _choose(topologies: tuple[Topology, ...], exchange: str | None) -> tuple[Topology, str]:
@@ -166,7 +177,6 @@ def _choose(topologies: tuple[Topology, ...], exchange: str | None) -> tuple[Top
 
 
 def _capacity(slots: Slots, capacities: tuple[str, ...]) -> dict[str, int]:
-    """The capacity of each queue."""
     if not capacities:
         are_counts = sum(slots.queues.values()) == slots.count
         return dict.fromkeys(slots.queues, 1) if are_counts else dict(slots.queues)
@@ -210,5 +220,5 @@ def _print_plans(
         plans.append(plan)
         if len(rounds) > 1 and output == "table":
             echo(f"Round {number} of {len(rounds)} (in a single round, queues would wait for each other):")
-        print_plan(plan, output)
+        print_plan(plan, output, keeps_order=True)
     return plans

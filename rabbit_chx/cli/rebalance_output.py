@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from rabbit_chx.cli.output import echo, print_json
-from rabbit_chx.cli.tables import Bar, Table, show
+from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.text import counted
 from rabbit_chx.topology.file.dump import yaml_text
 from rabbit_chx.topology.file.ranges import literal
@@ -13,6 +14,9 @@ from rabbit_chx.topology.model import Slots
 from rabbit_chx.topology.rebalancing import Rebalancing
 from rabbit_chx.topology.slot_counts import SlotCounts
 from rabbit_chx.topology.slot_division import quotas
+
+_LITTLE: Final = 0.05
+"""A gain, in fair shares of a queue, that is hardly worth moving keys for."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +89,11 @@ def _print(proposal: Proposal) -> None:
     found = proposal.found
     numbers = ("slots", "load", "of fair share", "slots after", "load after", "of fair share after")
     shown = Table("queue", *numbers, right=numbers)
-    largest = max(each.share for each in found.before.values())
     for queue, before in found.before.items():
         cells: list[str] = []
         for each in (before, found.after[queue]):
             cells += [str(each.slots), f"{each.share:.2%}", f"{each.level:.2f}"]
-        shown.add_row(queue, *cells, Bar(before.share, largest))
+        shown.add_row(queue, *cells, before.share)
     moves = Table("slot", "from", "to", "load", right=("load",), wrapped=("slot", "from", "to"))
     for move in found.moves:
         moves.add_row(move.slot, move.from_queue, move.to_queue, f"{move.share:.2%}")
@@ -107,9 +110,21 @@ def _verdict(found: Rebalancing) -> str:
         return f"{now}: no moves needed." if found.met else f"{now}: no move of slots lowers it."
     moves = counted(len(found.moves), "move")
     then = f"{now}. {moves} of {found.share:.2%} of the load bring{'s' * (len(found.moves) == 1)} it to {found.max_after:.2f}"
-    if found.fewest:
-        return f"{then}; fewer moves cannot."
-    return f"{then}. These are the fewest moves found; fewer may be possible."
+    fewest = (
+        "; fewer moves cannot."
+        if found.fewest
+        else ". These are the fewest moves found; fewer may be possible."
+    )
+    return f"{then}{fewest}{_missed(found)}"
+
+
+def _missed(found: Rebalancing) -> str:
+    """What to say of a target that the moves do not meet; empty if they do."""
+    if found.met:
+        return ""
+    why = "no division of the slots meets it" if found.lowest else "no division that meets it was found"
+    small = found.max_before - found.max_after < _LITTLE
+    return f" The target is missed: {why}{', and the moves are hardly worth it' * small}."
 
 
 def _hot(proposal: Proposal) -> list[str]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
 
 import click
 
 from rabbit_chx.broker.amqp import connect
-from rabbit_chx.cli.options import Login, broker_options, count_option, output_option, vhost_option
-from rabbit_chx.cli.output import echo, notice, print_json
+from rabbit_chx.cli.options import Login, connection_options, count_option, output_option
+from rabbit_chx.cli.output import echo, even_unheard, notice, print_json
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.consuming.replay import Origin, Outcome, Replayed, replay as replayed_messages
 from rabbit_chx.text import printable
@@ -30,8 +31,7 @@ from rabbit_chx.urls import BrokerUrl
     },
 )
 @click.argument("queue", metavar="QUEUE")
-@broker_options
-@vhost_option
+@connection_options
 @option("--dry-run", is_flag=True, help="List the messages and where they would go; change nothing.")
 @option("--only", multiple=True, metavar="KEY", help="Replay only messages with this original routing key.")
 @count_option("--limit", help="Replay at most N messages.")
@@ -39,7 +39,7 @@ from rabbit_chx.urls import BrokerUrl
 def replay(
     *,
     queue: str,
-    url: str | BrokerUrl | None,
+    url: BrokerUrl,
     login: Login,
     dry_run: bool,
     only: Collection[str],
@@ -54,37 +54,39 @@ def replay(
 
     The headers say where a message came from, so anyone who can publish to QUEUE decides where it goes: look at --dry-run first.
     """
-    if url is None:
-        raise click.UsageError("missing broker URL: pass --url or set AMQP_URL")
     counts: Counter[Outcome] = Counter()
     with connect(url, name="rabbit-chx replay", **login) as connection:
         found = replayed_messages(
             connection, queue, only=only, limit=limit, dry_run=dry_run, warn=partial(notice, "Warning")
         )
-        for each in found:
-            counts[each.outcome] += 1
-            _print(each, output)
+        try:
+            for each in found:
+                counts[each.outcome] += 1
+                with nullcontext() if dry_run else even_unheard():
+                    _print(each, output)
+        except (Exception, KeyboardInterrupt):
+            if counts and not dry_run:
+                echo(f"{queue}: {_summary(counts, dry_run=False)}", err=True)
+            raise
     echo(f"{queue}: {_summary(counts, dry_run=dry_run)}", err=output == "json")
     return Exit.PARTLY if counts[Outcome.UNKNOWN] or counts[Outcome.REFUSED] else Exit.FINE
 
 
 def _summary(counts: Counter[Outcome], *, dry_run: bool) -> str:
-    done = (
-        f"{counts[Outcome.LISTED]:,} would be replayed"
-        if dry_run
-        else f"{counts[Outcome.REPLAYED]:,} replayed"
-    )
-    others = (
-        (Outcome.OTHER_KEY, "with other keys"),
-        (Outcome.UNKNOWN, "of unknown origin"),
-        (Outcome.REFUSED, "refused"),
-    )
-    return ", ".join([done, *(f"{counts[outcome]:,} {what}" for outcome, what in others)])
+    shown = {Outcome.LISTED: "would be replayed"} if dry_run else {Outcome.REPLAYED: "replayed"}
+    shown |= {
+        Outcome.OTHER_KEY: "with other keys",
+        Outcome.UNKNOWN: "of unknown origin",
+        Outcome.REFUSED: "refused",
+    }
+    return ", ".join(f"{counts[outcome]:,} {what}" for outcome, what in shown.items())
 
 
 def _print(found: Replayed, output: str) -> None:
     if output == "json":
-        _print_json(found)
+        origin = {each.name: getattr(found.origin, each.name, None) for each in fields(Origin)}
+        message = found.message.message_id
+        print_json("replay", outcome=found.outcome.value, message_id=message, **origin, error=found.error)
     elif found.outcome in {Outcome.LISTED, Outcome.UNKNOWN, Outcome.REFUSED}:
         echo(_line(found))
 
@@ -92,19 +94,8 @@ def _print(found: Replayed, output: str) -> None:
 def _line(found: Replayed) -> str:
     origin = found.origin
     if origin is None:
-        return f"{found.message.message_id or 'a message'}: no header says where it came from"
+        return f"{found.message.message_id or 'a message'}: no header says to which exchange it was published"
     where = (
         f"exchange {origin.exchange!r}, key {origin.routing_key!r}, from {origin.queue!r} ({origin.reason})"
     )
     return printable(f"{where}: {found.error}" if found.error else where)
-
-
-def _print_json(found: Replayed) -> None:
-    origin = {each.name: getattr(found.origin, each.name, None) for each in fields(Origin)}
-    print_json(
-        "replay",
-        outcome=found.outcome.value,
-        message_id=found.message.message_id,
-        **origin,
-        error=found.error,
-    )

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.cli.broker_access import BrokerAccess, broker_access_options
-from rabbit_chx.cli.described import read_exchange
+from rabbit_chx.cli.described import Located, read_exchange
 from rabbit_chx.cli.options import (
     BROKER,
     EXCHANGE,
     FILE,
+    READ_FROM_BROKER,
     count_option,
     exchange_option,
     file_option,
     keys_option,
-    mirror_of,
+    refuse,
     release_option,
     the_exchange,
     worker_pool_option,
@@ -28,15 +29,16 @@ from rabbit_chx.cli.output import echo
 from rabbit_chx.cli.parity import compared
 from rabbit_chx.cli.plan import what_if_options
 from rabbit_chx.cli.progress import waiting
+from rabbit_chx.cli.replaced_file import replace_file
 from rabbit_chx.cli.simulate import spread_of
 from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.releases import Release
 from rabbit_chx.report import Parity, report as make
 from rabbit_chx.ring import Ring
-from rabbit_chx.text import counted
+from rabbit_chx.text import counted, text_of
 from rabbit_chx.topology.file.load import load
-from rabbit_chx.topology.model import Topology, hashing_exchange
+from rabbit_chx.topology.model import CONSISTENT_HASH, Topology
 
 
 @verb(
@@ -69,7 +71,7 @@ from rabbit_chx.topology.model import Topology, hashing_exchange
     "--parity",
     "messages",
     group=BROKER,
-    help="Compare the mirror with the broker of --url over N messages, as `parity` does.",
+    help="Compare predictions with the broker of --url over N messages, as `parity` does.",
 )
 @broker_access_options
 def report(
@@ -89,56 +91,57 @@ def report(
 
     The page is self-contained and can be printed.
     """
-    topology, name, ring = _located(live, file, exchange, from_broker=from_broker)
-    running = Release.parse(release) if ring is None else ring.release
-    sample = None
-    if keys_file is not None:
-        mirror = mirror_of(topology, name, running)
-        sample = spread_of(mirror if ring is None else mirror.with_ring(ring), keys_file)
+    found = _located(live, file, exchange, release, from_broker=from_broker)
+    topology, name = found.topology, found.exchange
+    sample = None if keys_file is None else spread_of(found.mirror(), keys_file)
     parity = None if messages is None else _parity(live, topology, messages)
     with waiting(f"Counting and drawing exchange {name!r}"):
         made = make(
             topology,
             name,
-            release=running,
-            live=ring,
+            release=found.release,
+            live=found.rings.get(name),
             sample=sample,
-            sample_name="" if keys_file in {None, "-"} else Path(str(keys_file)).name,
+            sample_name="" if keys_file in {None, "-"} else text_of(os.fsencode(Path(str(keys_file)).name)),
             worker_pool_size=worker_pool_size,
             parity=parity,
             **changes,
         )
-    try:
-        made.save(out)
-    except OSError as error:
-        hint = f"The system says: {error.strerror}"
-        raise InvalidValue("--out", out, "a file that can be written", hint) from None
+    replace_file(out, made.to_html(), option="--out")
     echo(f"Wrote {out}: exchange {name!r}, {counted(len(made.live.destinations), 'queue')}.")
 
 
 def _located(
-    live: BrokerAccess, file: str | None, exchange: str | None, *, from_broker: bool
-) -> tuple[Topology, str, Ring | None]:
+    live: BrokerAccess, file: str | None, exchange: str | None, release: str, *, from_broker: bool
+) -> Located:
     """The exchange in the file, with its ring on the broker if that is asked for; or both from the broker."""
     if file is not None:
         topology = load(file)
         name = the_exchange(topology, exchange)
-        return topology, name, _live_ring(live, topology, name) if from_broker else None
+        topology.ring(name, release)  # raises if the exchange has none
+        if not from_broker:
+            return Located(topology, name, Release.parse(release))
+        ring = _live_ring(live, topology, name)
+        return Located(topology, name, ring.release, {name: ring})
     if exchange is None or live.url is None:
         raise click.UsageError("missing --file: pass --file, or --exchange and --url")
-    if click.get_current_context().get_parameter_source("release") is ParameterSource.COMMANDLINE:
-        raise click.UsageError(
-            "--release has no effect on an exchange that is read from a broker: leave it out"
-        )
+    refuse("release", on=READ_FROM_BROKER)
     found = read_exchange(live, exchange)
-    hashing_exchange(found.topology, exchange)
-    return found.topology, exchange, found.rings.get(exchange)
+    found.topology.ring(exchange, found.release)  # raises if the exchange has none
+    return found
 
 
 def _live_ring(live: BrokerAccess, topology: Topology, exchange: str) -> Ring:
-    ring = live.read(topology).rings.get(exchange)
+    observed = live.read(topology)
+    ring, found = observed.rings.get(exchange), observed.topology.exchange(exchange)
     if ring is None or not ring.known:
-        why = "it is not there" if ring is None else ring.why_unknown
+        if ring is not None:
+            why = ring.why_unknown
+        elif found is None:
+            why = "it is not there"
+        else:
+            is_ring = found.type == CONSISTENT_HASH
+            why = "its weights are invalid there" if is_ring else f"its type there is {found.type}"
         raise InvalidValue(
             "--live",
             f"exchange {exchange!r}: {why}",

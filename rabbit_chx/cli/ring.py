@@ -9,13 +9,13 @@ from rabbit_chx.cli.inputs import read_pairs
 from rabbit_chx.cli.options import FILE, output_option, worker_pool_option
 from rabbit_chx.cli.output import print_json
 from rabbit_chx.cli.progress import waiting
-from rabbit_chx.cli.tables import Bar, Table, show
+from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.inference import infer
 from rabbit_chx.movement import first_buckets, moved, shares
-from rabbit_chx.ring import Destination, Ring, ToExchange
+from rabbit_chx.ring import Destination, Ring, ToExchange, name_of
 from rabbit_chx.text import counted
 
 
@@ -51,7 +51,7 @@ def ring(*, described: Described, worker_pool_size: int | None, pairs_file: str 
     if output == "json":
         for destination, row in rows.items():
             kind = "exchange" if isinstance(destination, ToExchange) else "queue"
-            print_json("queue", **{kind: getattr(destination, "name", destination)}, **row)
+            print_json("queue", **{kind: name_of(destination)}, **row)
         return
     _print(live, restarted, rows)
 
@@ -78,7 +78,6 @@ def _print(live: Ring, restarted: Ring, rows: dict[Destination, dict[str, Any]])
 
     title = f"{counted(len(live), 'bucket')}, RabbitMQ {live.release} on {live.release.store}"
     shown = Table("queue", "weight", "buckets", "after restart", "share", right=("weight", "share"))
-    largest = max(row["share"] for row in rows.values())
     for destination, row in rows.items():
         shown.add_row(
             str(destination),
@@ -86,7 +85,7 @@ def _print(live: Ring, restarted: Ring, rows: dict[Destination, dict[str, Any]])
             buckets(row["first_bucket"], row["weight"]),
             buckets(row["first_bucket_after_restart"], row["weight"]),
             f"{row['share']:.3%}",
-            Bar(row["share"], largest),
+            row["share"],
         )
     if restarted.known:
         note = f"A restart moves {moved(live, restarted).share:.2%} of the keys."
@@ -100,7 +99,7 @@ def _print(live: Ring, restarted: Ring, rows: dict[Destination, dict[str, Any]])
 
 def _inferred(exchange: ConsistentHashExchange, path: str) -> Ring:
     inference = infer(
-        read_pairs(path, option="--infer"),
+        read_pairs(path, exchange.hash_property, option="--infer"),
         exchange.ring.bindings,
         release=exchange.release,
         hash_header=exchange.hash_header,

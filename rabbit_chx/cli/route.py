@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import click
 
 from rabbit_chx.cli.answers import PredictedRoute, key_field, print_counts, print_routes, value_of
 from rabbit_chx.cli.described import Described, Located, exchange_options
+from rabbit_chx.cli.inputs import header_of
 from rabbit_chx.cli.options import keys_option, output_option, pairs, raw_option
 from rabbit_chx.cli.output import json_line, notice
 from rabbit_chx.cli.verb import option, verb
@@ -28,6 +28,7 @@ _SLOTS: Final = (
     "the queue of each slot is known to the broker, not to the file; `rabbit-chx export -o LIVE.yaml` writes it, and "
     "`--file LIVE.yaml` then gives one queue."
 )
+_BYTES: Final = ("utf-8", "surrogateescape")
 _OF_FILES: Final = {".yaml", ".yml", ".json"}
 
 
@@ -69,7 +70,7 @@ def route(
     KEY is the part of a message that the exchange hashes: the routing key or, with --hash-header or
     --hash-property, the text of that header or property. With --file, a message is followed through all
     exchanges of the file to the queues; if the first exchange hashes nothing, KEY is the routing key and may
-    be combined with --header. With --exchange and --url, the exchange is read from the broker; if its bind order is not
+    be combined with --header. An exchange that hashes another part of the message may choose any of its queues. With --exchange and --url, the exchange is read from the broker; if its bind order is not
     recorded there, --node, --pairs or --probe learn it.
     """
     for key in keys:
@@ -86,11 +87,11 @@ def route(
     if keys_file is not None and routes is None:
         _route_file(mirror(), keys_file, raw=raw, **shown)
     elif routes is not None:
-        given_keys = (keys or ("",)) if keys_file is None else _keys_of(keys_file, raw=raw)
+        given_keys = (keys or (None,)) if keys_file is None else _keys_of(keys_file, raw=raw)
         if shown["explain"] and routes.ring is None:
             got, expected = "an exchange without a ring", "an exchange of type x-consistent-hash"
             raise InvalidValue("--explain", got, expected)
-        _print(_follow(routes, given_keys, dict(pairs("--header", headers, "NAME=VALUE"))), **shown)
+        _print(_follow(routes, given_keys, _headers(headers)), **shown)
     else:
         exchange = mirror()
         _print(_route(exchange, keys, headers), exchange.destinations, **shown)
@@ -102,9 +103,9 @@ def _through_exchanges(found: Located | None) -> FileRoutes | None:
         return None
     from rabbit_chx.cli.file_routes import FileRoutes, is_alone
 
-    if is_alone(found.topology, found.exchange):
+    if is_alone(found):
         return None
-    return FileRoutes(found.topology, found.exchange, found.release, found.rings)
+    return FileRoutes(found)
 
 
 def _keys_of(path: str, *, raw: bool) -> Iterator[bytes]:
@@ -115,10 +116,11 @@ def _keys_of(path: str, *, raw: bool) -> Iterator[bytes]:
 
 
 def _follow(
-    routes: FileRoutes, keys: Iterable[str | bytes], headers: dict[str, str]
+    routes: FileRoutes, keys: Iterable[str | bytes | None], headers: dict[str, Any]
 ) -> Iterator[PredictedRoute]:
     """Yield the answer for each message that passes through the exchanges of a file."""
-    width = max(map(len, keys)) if isinstance(keys, tuple) else None  # those of a file are not all known
+    # The keys of a file are not all known.
+    width = max(len(key or "") for key in keys) if isinstance(keys, tuple) else None
     unsure = False
     for key in keys:
         answer = routes.answer(key, headers, width)
@@ -126,6 +128,10 @@ def _follow(
         yield answer
     if unsure and routes.has_slots:
         notice("Note", _SLOTS)
+    for name, part in routes.undetermined(by_key=keys != (None,)).items() if unsure else ():
+        if not (headers and part.startswith("the header")):
+            hashes = f"it hashes {part} of the message, which is not given"
+            notice("Note", f"exchange {name!r} may choose any of its queues: {hashes}")
 
 
 def _route(
@@ -134,7 +140,14 @@ def _route(
     """The answers for messages of an exchange that determines the queue alone."""
     messages = [(key, value_of(exchange, key)) for key in keys]
     if headers:
-        messages = [(" ".join(headers), _hashed_headers(exchange, headers))]
+        if exchange.hash_on.part != "headers":
+            raise InvalidValue(
+                "--header",
+                headers[0],
+                f"no header, since the exchange hashes {exchange.hash_on}",
+                "--hash-header names the header that the exchange hashes",
+            )
+        messages = [(" ".join(headers), _headers(headers))]
     width = max(len(key) for key, _ in messages)
     found = [(key, exchange.explain(value)) for key, value in messages]
     return [
@@ -165,15 +178,8 @@ def _print(
         print_counts(dict(sorted(counts.items())), output, named="end")
 
 
-def _hashed_headers(exchange: ConsistentHashExchange, headers: tuple[str, ...]) -> dict[str, str]:
-    if exchange.hash_on.part != "headers":
-        raise InvalidValue(
-            "--header",
-            headers[0],
-            f"no header, since the exchange hashes {exchange.hash_on}",
-            "--hash-header names the header that the exchange hashes",
-        )
-    return dict(pairs("--header", headers, "NAME=VALUE"))
+def _headers(given: tuple[str, ...]) -> dict[str, Any]:
+    return {name: header_of(value) for name, value in pairs("--header", given, "NAME=VALUE")}
 
 
 def _route_file(
@@ -213,14 +219,10 @@ def _write_answers(
 
     else:
         ends = [f"\t{printable(name)}\n".encode() for name in names]
-        if UNPRINTABLE.search(column.data.tobytes().decode("utf-8", "surrogateescape")):
-            keys = [_printable_bytes(key) for key in keys]
+        if UNPRINTABLE.search(column.data.tobytes().decode(*_BYTES)):
+            keys = [printable(key.decode(*_BYTES)).encode(*_BYTES) for key in keys]
 
         def line(key: bytes, bucket: int) -> bytes:
             return key + ends[bucket]
 
-    sys.stdout.buffer.write(b"".join(map(line, keys, buckets)))
-
-
-def _printable_bytes(key: bytes) -> bytes:
-    return printable(key.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    click.echo(b"".join(map(line, keys, buckets)), nl=False)

@@ -9,18 +9,18 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final, TypeAlias
 
-from rabbit_chx.errors import InvalidValue, MissingDependency
+from rabbit_chx.errors import InvalidValue, MissingDependency, Unquoted
 from rabbit_chx.message_fields import moment
+from rabbit_chx.text import syntax_error
+from rabbit_chx.topology.file.problems import did_you_mean
 
 _ROWS: Final = 5_000
 _MAX_FIELD: Final = 128 << 20
@@ -111,8 +111,11 @@ def _jsonl(file: IO[bytes], name: str) -> Iterator[Columns]:
 def _json_object(line: bytes, row: int, name: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
+    except json.JSONDecodeError as error:
+        got = Unquoted(f"{syntax_error(error)} in column {error.colno}")
+        raise InvalidValue(f"line {row} of {name}", got, "one JSON object per line") from None
     except (ValueError, RecursionError) as error:
-        raise InvalidValue(f"line {row} of {name}", str(error), "one JSON object per line") from None
+        raise InvalidValue(f"line {row} of {name}", Unquoted(error), "one JSON object per line") from None
     if not isinstance(value, dict):
         raise InvalidValue(f"line {row} of {name}", type(value).__name__, "one JSON object per line")
     return value
@@ -122,7 +125,7 @@ def _parquet(file: IO[bytes], name: str) -> Iterator[Columns]:
     with _read_by_arrow(name, "a Parquet file") as pa:
         from pyarrow import parquet
 
-        source = pa.py_buffer(file.read()) if file is sys.stdin.buffer else file
+        source = file if file.seekable() else pa.py_buffer(file.read())
         for batch in parquet.ParquetFile(source).iter_batches(_ROWS):
             yield batch.to_pydict()
 
@@ -132,7 +135,7 @@ def _arrow(file: IO[bytes], name: str) -> Iterator[Columns]:
         # A file starts with magic bytes, a stream does not.
         start = file.peek(6)[:6] if hasattr(file, "peek") else b""
         if start == b"ARROW1":
-            reader = pa.ipc.open_file(pa.py_buffer(file.read()) if file is sys.stdin.buffer else file)
+            reader = pa.ipc.open_file(file if file.seekable() else pa.py_buffer(file.read()))
             batches: Iterable[Any] = (reader.get_batch(index) for index in range(reader.num_record_batches))
         else:
             batches = pa.ipc.open_stream(file)
@@ -232,9 +235,7 @@ def _moment(value: Any) -> Any:
 def _column(columns: Columns, column: str, name: str) -> list[Any]:
     known = [found for found in columns if found != _LINE]
     if column not in known:
-        near = get_close_matches(column, known, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else ""
-        raise InvalidValue(f"column of {name}", column, ", ".join(known), hint)
+        raise InvalidValue(f"column of {name}", column, ", ".join(known), did_you_mean(column, known))
     return columns[column]
 
 

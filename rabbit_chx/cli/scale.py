@@ -2,53 +2,118 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import click
 
+from rabbit_chx.broker.reading.reader import visible_nodes
 from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, topology_options
-from rabbit_chx.cli.carry_out import carry_out_plans, print_unfinished
-from rabbit_chx.cli.changes import agreed, check_can_ask, confirmed, print_plan, read_and_print
+from rabbit_chx.cli.carry_out import carry_out_plans, note_unfinished, print_status, print_unfinished
+from rabbit_chx.cli.changes import (
+    agreed,
+    check_can_ask,
+    confirmed,
+    is_refused,
+    print_plan,
+    read_and_print,
+    warn_of_older_file,
+)
 from rabbit_chx.cli.completion import queues
-from rabbit_chx.cli.file_writer import with_queues_of_broker, write_file
-from rabbit_chx.cli.options import check_names, exchange_option, output_option, the_exchange
-from rabbit_chx.cli.output import echo, notice, print_json
+from rabbit_chx.cli.file_writer import (
+    topology_file,
+    warn_of_unknown_orders,
+    with_queues_of_broker,
+    write_file,
+)
+from rabbit_chx.cli.options import exchange_option, output_option, refuse, the_exchange
+from rabbit_chx.cli.output import echo, notice, print_json, tell
 from rabbit_chx.cli.plan import max_moved_option, parse_new, planned
-from rabbit_chx.cli.unfinished import print_status
+from rabbit_chx.cli.plan_rows import condense
 from rabbit_chx.cli.verb import Exit, bundle, option, verb
-from rabbit_chx.consuming.changes.held_queues import held_queues
-from rabbit_chx.consuming.changes.records import FINISH, plan_back, unfinished_on
-from rabbit_chx.errors import InvalidValue, RabbitChxError
-from rabbit_chx.topology.checks.lint import lint
+from rabbit_chx.consuming.changes.records import unfinished_on
+from rabbit_chx.errors import InvalidValue, RabbitChxError, Unquoted
+from rabbit_chx.ring import Destination
+from rabbit_chx.text import listed
 from rabbit_chx.topology.file.dump import excerpt
-from rabbit_chx.topology.model import Topology
-from rabbit_chx.topology.planning.scaled import scaled
-from rabbit_chx.topology.planning.steps import Plan, Unbind
+from rabbit_chx.topology.graph import sources_of
+from rabbit_chx.topology.model import OWN, Observed, Topology, bound_in
+from rabbit_chx.topology.planning.drain_order import held_queues
+from rabbit_chx.topology.planning.plan_back import FINISH, plan_back
+from rabbit_chx.topology.planning.scaled import differing, scaled
+from rabbit_chx.topology.planning.steps import Plan, Unbind, left_behind
 
 _of_queues = partial(option, group="Queues")
+_MATCH: Final = (
+    "`rabbit-chx scale FILE --write` writes the broker's queues into the file, and --remove NAME can then remove one; "
+    "`rabbit-chx scale FILE` gives the broker those of the file and deletes the others, and `rabbit-chx plan FILE` shows what changes"
+)
+
+
+@dataclass(frozen=True)
+class _Change:
+    """Another number of queues of one exchange of the file."""
+
+    file: Topology
+    exchange: str
+    to: int | None
+    add: int | list[str]
+    remove: int | list[str]
+
+    def wanted(self, taken: Collection[Destination] = ()) -> Topology:
+        """The topology of the file with these queues; no new one gets a name that is taken."""
+        return scaled(self.file, self.exchange, to=self.to, add=self.add, remove=self.remove, taken=taken)
+
+    def used_elsewhere(self, live: BrokerAccess) -> set[Destination]:
+        """What only other exchanges of the broker lead to; a new queue of an interrupted change is bound here, if at all."""
+        management = live.management()
+        visible_nodes(management)  # fails soon if a node is silent
+        own = {self.exchange, *sources_of(self.file, self.exchange)}
+        bindings = [each for each in management.bindings(self.file.vhost) if each.source]
+        here = {each.destination for each in bindings if each.source in own}
+        return {each.destination for each in bindings if not each.source.startswith(OWN)} - here
+
+    def check(self, made: Plan, observed: Observed, wanted: Topology) -> None:
+        """Refuse a plan that would remove or add more queues than asked for, because file and broker differ."""
+        gone, new = differing(self.file, wanted, self.exchange, made, observed, is_total=self.to is not None)
+        sides = (("on the broker", gone), ("in the file", new))
+        if texts := [f"{listed(queues)} bound only {where}" for where, queues in sides if queues]:
+            raise InvalidValue(
+                f"change of exchange {self.exchange!r}",
+                Unquoted(" and ".join(texts)),
+                "a file with the queues that the broker has",
+                _MATCH,
+            )
+
+    def of_unknown_order(self, observed: Observed, wanted: Topology) -> list[str]:
+        """The exchange, if its ring on the broker is not known, so that new queues have no known place in it."""
+        ring = observed.rings.get(self.exchange)
+        is_unknown = ring is not None and not ring.known and wanted.bindings != self.file.bindings
+        return [self.exchange] if is_unknown else []
 
 
 def _with_queues(given: dict[str, Any]) -> dict[str, Any]:
-    """The topologies with the wanted number of queues, and the exchange whose queues change, if any."""
+    """The topologies with the wanted number of queues, and the change that this is, if any."""
     to, add, remove, exchange = map(given.pop, ("to", "add", "remove", "exchange"))
     given["changed"] = None
-    modes = (given["status"], given["abort"], bool(given["write"] or to or add or remove))
+    is_given = any(each is not None for each in (to, add, remove))
+    modes = (given["status"], given["abort"], given["write"] or is_given)
     if sum(modes) > 1:
         raise click.UsageError("--status and --abort exclude each other, --write, --to, --add and --remove")
-    if given["write"] and len(given["topologies"]) > 1:
-        raise click.UsageError("FILE has several virtual hosts: --write needs a topology file")
-    if to is None and not add and not remove:
+    if given["write"]:
+        topology_file(click.get_current_context().params["file"])  # raises if it is not one
+    if not is_given:
+        refuse("exchange", on="a change without --to, --add and --remove")
         return given
-    if to is not None and (add or remove):
+    if to is not None and (add is not None or remove is not None):
         raise click.UsageError("--to excludes --add and --remove")
     if len(given["topologies"]) > 1:
         raise click.UsageError("FILE has several virtual hosts: choose one with --vhost")
     (topology,) = given["topologies"]
-    given["changed"] = name = the_exchange(topology, exchange)
-    wanted = scaled(topology, name, to=to, add=parse_new(add), remove=parse_new(remove))
-    return given | {"topologies": (wanted,)}
+    change = _Change(topology, the_exchange(topology, exchange), to, add or 0, remove or 0)
+    return given | {"topologies": (change.wanted(),), "changed": change}
 
 
 _queue_options = bundle(
@@ -59,11 +124,11 @@ _queue_options = bundle(
         metavar="N",
         help="The new number of queues: append queues, or remove the last ones.",
     ),
-    _of_queues("--add", metavar="N|NAMES", callback=check_names, help="Add N queues, or these (a,b)."),
+    _of_queues("--add", metavar="N|NAMES", callback=parse_new, help="Add N queues, or these (a,b)."),
     _of_queues(
         "--remove",
         metavar="N|NAMES",
-        callback=check_names,
+        callback=parse_new,
         shell_complete=queues,
         help="Remove the last N queues, or these (a,b).",
     ),
@@ -84,7 +149,8 @@ _queue_options = bundle(
         Exit.FINE: "the broker has these queues",
         Exit.FAILED: "refused, declined or failed; nothing was changed, and no queue is known to be held",
         Exit.DIFFERENT: "with --dry-run: changes needed; with --status: a change is unfinished",
-        Exit.PARTLY: "a change is unfinished, this one or an earlier one: --status shows it, the same command continues it",
+        Exit.PARTLY: "a change is unfinished, this one or an earlier one: --status shows it; or after a change, another virtual host "
+        "failed, or FILE could not be written. The same command continues",
     },
 )
 @topology_options
@@ -126,18 +192,11 @@ _queue_options = bundle(
 def scale(
     *,
     topologies: tuple[Topology, ...],
-    live: BrokerAccess,
-    changed: str | None,
-    group: str | None,
-    timeout: float,
-    max_moved: float,
+    changed: _Change | None,
     status: bool,
     abort: bool,
     write: bool,
-    yes: bool,
-    dry_run: bool,
-    verbose: bool,
-    output: str,
+    **options: Any,
 ) -> int:
     """Change the number of queues of an exchange while members of a Group consume them; every key keeps its order.
 
@@ -145,10 +204,11 @@ def scale(
     are changed, the queues that lose keys are drained, and the held queues are released. Members need no restart. After
     an interruption, run the same command again to continue, or give the change up with --abort.
     """
-    only_looks = dry_run or status or (write and changed is None)
-    check_can_ask(
-        "scale", "--yes or --dry-run", "`rabbit-chx plan` shows what would be done", yes=yes or only_looks
-    )
+    run = _Run(changed=changed, **options)
+    live, output = run.live, run.output
+    only_looks = run.dry_run or status or (write and changed is None)
+    hint = "`rabbit-chx plan` shows what would be done"
+    check_can_ask("scale", "--yes or --dry-run", hint, yes=run.yes or only_looks)
     if live.amqp_only:
         raise click.UsageError("scale needs the management API, which --amqp-only leaves out")
 
@@ -157,21 +217,34 @@ def scale(
         return Exit.DIFFERENT if any(found) else Exit.FINE
     file = click.get_current_context().params["file"]
     if write and changed is None:
-        write_file(file, with_queues_of_broker(topologies[0], live.read(topologies[0])))
-        return Exit.FINE
-    run = _Run(live, output, group, timeout, max_moved / 100, yes=yes, dry_run=dry_run, verbose=verbose)
-    code = for_each_vhost(topologies, run.abort if abort else run.scale)
-    if write and code == Exit.FINE and not dry_run:
-        write_file(file, topologies[0])
-    elif changed and code in (Exit.FINE, Exit.PARTLY):
-        _print_file(topologies[0], changed, output)
+        observed = live.read(topologies[0])
+        there = with_queues_of_broker(topologies[0], observed)
+        warn_of_unknown_orders(there.unordered - topologies[0].unordered, observed)
+        differs = write_file(file, there, dry_run=run.dry_run)
+        return Exit.DIFFERENT if differs and run.dry_run else Exit.FINE
+    if changed:
+        topologies = (changed.wanted(changed.used_elsewhere(live)),)
+    code = for_each_vhost(topologies, run.abort if abort else run.scale, run.touched)
+    made = replace(topologies[0], unordered=topologies[0].unordered.union(run.unordered))
+    if write and code == Exit.FINE and not run.dry_run:
+        try:
+            write_file(file, made)
+        except RabbitChxError as error:
+            if not (changed and run.touched):
+                raise
+            notice("Error", str(error))
+            _print_file(made, changed.exchange, output)
+            return Exit.PARTLY
+    elif changed and (code == Exit.FINE or run.begun) and (output == "json" or made != changed.file):
+        _print_file(made, changed.exchange, output)
     return code
 
 
 @dataclass(frozen=True)
 class _Run:
-    """One run of the command."""
+    """The broker, and the options of a change."""
 
+    changed: _Change | None
     live: BrokerAccess
     output: str
     group: str | None
@@ -180,13 +253,19 @@ class _Run:
     yes: bool
     dry_run: bool
     verbose: bool
+    begun: list[Plan] = field(default_factory=list)
+    """The changes that were begun, besides the end of an interrupted one."""
+    touched: list[str] = field(default_factory=list)
+    """The virtual hosts in which something was changed."""
+    unordered: list[str] = field(default_factory=list)
+    """The exchange of the change, if its queues are bound already in an order that is not known."""
 
     def scale(self, wanted: Topology) -> int:
         """Finish an interrupted change, and make the broker match the topology."""
         unfinished = print_unfinished(self.live, wanted)
         failed = Exit.PARTLY if unfinished else Exit.FAILED
         if unfinished and not self.dry_run:
-            if not self._may("Finish the interrupted change?"):
+            if not confirmed("Finish the interrupted change?", yes=self.yes):
                 return failed
             if code := self._carry_out(Plan(wanted.vhost), more=True):
                 return code
@@ -209,18 +288,34 @@ class _Run:
             self.output,
             verbose=self.verbose,
             held=unfinished and self.dry_run,
+            keeps_order=True,
             max_moved=self.max_moved,
         )
-        if _is_refused(wanted, made):
-            return failed
+        if is_refused(wanted, made):
+            return _refused(failed)
+        try:
+            if self.changed:
+                self.changed.check(made, observed, wanted)
+                self.unordered.extend(self.changed.of_unknown_order(observed, wanted))
+            held_queues(made)
+        except InvalidValue as reason:
+            notice("Refused", str(reason))
+            return _refused(failed)
+        removed, deleted = _removed(wanted, made, observed)
+        if deleted:
+            _print_deletions(deleted, self.output)
+        if not self.changed:
+            warn_of_older_file(wanted, made, observed)
         if self.dry_run:
             return Exit.DIFFERENT if unfinished or made.steps else Exit.FINE
         if not made.steps:
             return self._carry_out(Plan(wanted.vhost)) if unfinished else Exit.FINE
-        if not (self.yes or agreed(made)):
-            echo("Nothing was changed.", err=True)
+        if not agreed(made, yes=self.yes):
             return failed
-        return self._carry_out(made, removed=_removed(wanted, made))
+        code = self._carry_out(made, removed=removed)
+        if code != Exit.FAILED:
+            self.begun.append(made)
+        return code
 
     def abort(self, wanted: Topology) -> int:
         """Restore the bindings before an interrupted change."""
@@ -234,59 +329,59 @@ class _Run:
                 raise InvalidValue(
                     "change to give up", "one without a record", "one that is recorded", FINISH
                 )
-            made = plan_back(record, wanted, read_and_print(self.live, wanted, verbose=self.verbose))
+            observed = read_and_print(self.live, wanted, verbose=self.verbose)
+            made = plan_back(record.before, record.removed, wanted, observed)
             held_queues(made)
         except RabbitChxError as reason:
             notice("Refused", str(reason))
             return Exit.PARTLY
         if made.steps or made.refusals:
-            print_plan(made, self.output, verbose=self.verbose)
+            print_plan(made, self.output, verbose=self.verbose, keeps_order=True)
         if made.refusals:
             return Exit.PARTLY
         if self.dry_run:
             return Exit.DIFFERENT
-        if not self._may("Give the interrupted change up?"):
+        if not confirmed("Give the interrupted change up?", yes=self.yes):
             return Exit.PARTLY
         return self._carry_out(made, restores=record, removed=record.created)
 
-    def _may(self, question: str) -> bool:
-        return confirmed(question, yes=self.yes)
-
     def _carry_out(self, made: Plan, **options: Any) -> Exit:
-        return carry_out_plans(
+        code = carry_out_plans(
             self.live, [made], self.output, group=self.group, timeout=self.timeout, **options
         )
+        if code != Exit.FAILED:
+            self.touched.append(made.vhost)
+        return code
 
 
-def _is_refused(wanted: Topology, made: Plan) -> bool:
-    """Whether the plan must not be carried out; the reason is printed."""
-    if made.refusals or any(finding.severity == "error" for finding in lint(wanted)):
-        return True
-    try:
-        held_queues(made)
-    except InvalidValue as reason:
-        notice("Refused", str(reason))
-        return True
-    return False
+def _refused(failed: Exit) -> Exit:
+    """The exit code of a refused change; with an earlier one unfinished, say what finishes that."""
+    if failed == Exit.PARTLY:
+        note_unfinished()
+    return failed
 
 
-def _removed(wanted: Topology, made: Plan) -> set[str]:
-    """The queues that the plan unbinds and the topology no longer names."""
-    unbound = {step.binding.destination for step in made.steps if isinstance(step, Unbind)}
-    named = {queue.name for queue in wanted.queues} | {
-        queue for each in wanted.slots for queue in each.queues
-    }
-    named |= {str(each.destination) for each in wanted.bindings}
-    return {each for each in unbound if isinstance(each, str)} - named
+def _removed(wanted: Topology, made: Plan, observed: Observed) -> tuple[set[str], set[str]]:
+    """The queues that the plan unbinds and the topology no longer names; and those of them that no binding leads to then.
+
+    The plan keeps the bindings of exchanges that are not in the file.
+    """
+    unbound = (step.binding.destination for step in made.steps if isinstance(step, Unbind))
+    named = bound_in(wanted) | {queue.name for queue in wanted.queues}
+    removed = {each for each in unbound if isinstance(each, str)} - named
+    return removed, removed & left_behind(made, observed)
+
+
+def _print_deletions(removed: Collection[str], output: str) -> None:
+    text = f"once drained and empty, these are deleted: {', '.join(condense(sorted(map(repr, removed))))}"
+    if output == "json":
+        print_json("note", note=text)
+    else:
+        notice("Note", text, err=False)
 
 
 def _print_file(wanted: Topology, exchange: str, output: str) -> None:
     """Print what to write into the file so that it matches the broker."""
     text = excerpt(wanted, exchange)
-    if output == "json":
-        print_json("file", exchange=exchange, text=text)
-    else:
-        echo(
-            f"Write this into the file, or the next `apply` undoes the change (--write writes it):\n\n{text}",
-            nl=False,
-        )
+    before = "Write this into the file, or the next `apply` undoes the change (--write writes it):"
+    tell(output, f"{before}\n\n{text.rstrip()}", "file", exchange=exchange, text=text)

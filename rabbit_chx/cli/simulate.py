@@ -11,7 +11,7 @@ from rabbit_chx.cli.key_file import buckets_of, key_columns
 from rabbit_chx.cli.options import keys_option, output_option, raw_option
 from rabbit_chx.cli.output import print_json
 from rabbit_chx.cli.progress import waiting
-from rabbit_chx.cli.tables import Bar, Table, show
+from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.skew import Spread, Tally, whole
@@ -75,13 +75,12 @@ def _print_as_json(found: Spread, *, sample: bool) -> None:
 
 
 def _print(found: Spread, *, sample: bool) -> None:
-    largest = max(queue.share for queue in found.queues)
     keys = "keys (about)" if found.about else "keys"
     numbers = ("rows", "share", "exact", keys) if sample else ("share",)
     shown = Table("queue", *numbers, right=numbers)
     for queue in found.queues:
         cells = [f"{queue.rows:,}", f"{queue.share:.2%}", f"{queue.exact:.2%}", f"{queue.keys:,}"]
-        shown.add_row(queue.queue, *(cells if sample else [f"{queue.share:.3%}"]), Bar(queue.share, largest))
+        shown.add_row(queue.queue, *(cells if sample else [f"{queue.share:.3%}"]), queue.share)
     if not sample:
         fullest = f"The fullest queue gets {found.skew:.3f} times the mean."
         show(shown, fullest, title=f"All possible keys on {counted(len(found.queues), 'queue')}")

@@ -11,7 +11,7 @@ from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.reading.node import NodeCommand
 from rabbit_chx.broker.reading.tracing import sample, traced
 from rabbit_chx.cli.broker_access import BrokerAccess
-from rabbit_chx.cli.key_file import key_columns
+from rabbit_chx.cli.key_file import key_columns, values_of
 from rabbit_chx.cli.progress import progress
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.exchange import ConsistentHashExchange
@@ -34,13 +34,8 @@ def count_keys(counts: SlotCounts, path: str, *, raw: bool) -> None:
     mirror = counts.mirror
     part = mirror.hash_on.part if isinstance(mirror, ConsistentHashExchange) else "routing_key"
     for column in key_columns(path, raw=raw, title="Counting"):
-        keys = [column[row] for row in range(len(column))]
-        if part in {"headers", "timestamp"}:  # hashed by type
-            texts = [key.decode("utf-8", "surrogateescape") for key in keys]
-            is_time = part == "timestamp"
-            counts.add_keys([int(text) if is_time and text.isdecimal() else text for text in texts])
-        else:
-            counts.add_keys(keys)
+        values = values_of(column, part)
+        counts.add_keys([values[row] for row in range(len(values))])
 
 
 def measure(
@@ -113,7 +108,6 @@ class _Watch:
         )
 
     def check_tracing(self) -> None:
-        """Raise if the tracer is off; only administrators may ask."""
         on = True
         with suppress(BrokerUnavailable):
             on = self.management.tracing(self.vhost)

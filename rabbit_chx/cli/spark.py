@@ -148,10 +148,10 @@ def connector_options(url: str | None, password_file: Path | None, options: Iter
 def broker_checks(options: Mapping[str, str]) -> Iterator[Check]:
     """What the driver checks on the broker before a batch write or a read."""
     from spark_connector.connections import NotOnThisMachine
-    from spark_connector.doctor import from_driver, is_read, parsed
+    from spark_connector.doctor import is_read, reached
 
     try:
-        yield Check("broker", "ok", from_driver(parsed(options)))
+        yield Check("broker", "ok", reached(options, in_task=False))
     except NotOnThisMachine as absent:
         if is_read(options):
             yield Check("broker", "failed", str(absent), "a read needs it on the driver, too")
@@ -332,9 +332,9 @@ def _question(options: dict[str, str], addresses: list[tuple[str, int]]) -> Call
         began = time.monotonic()
         try:
             if options and not faults:  # connect as a task does
-                from spark_connector.doctor import from_executor, parsed
+                from spark_connector.doctor import reached
 
-                broker = from_executor(parsed(options))
+                broker = reached(options, in_task=True)
             elif addresses:  # without the packages, only the port can be tried
                 socket.create_connection(addresses[0], 10.0).close()
                 broker = "{}:{} is reachable".format(*addresses[0])

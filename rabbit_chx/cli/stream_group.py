@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from time import sleep
@@ -13,42 +12,96 @@ from typing import Any, Final
 
 import click
 
-from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.management_rows import StreamConsumer
-from rabbit_chx.broker.reading.node import NodeCommand
 from rabbit_chx.broker.reading.stream_consumers import read_stream_consumers
-from rabbit_chx.cli.changes import check_can_ask
-from rabbit_chx.cli.options import Login, check_names, count_option, exchange_option, node_option
+from rabbit_chx.cli.broker_access import BrokerAccess, warn_of_tracer
+from rabbit_chx.cli.changes import check_can_ask, confirmed
+from rabbit_chx.cli.options import check_names, exchange_option, node_option
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.cli.verb import Exit, bundle, option
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.streams import BrokerUrl, connect
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
+from rabbit_chx.streams import BrokerUrl, StreamConnection, connect
 from rabbit_chx.streams.group.offsets import GroupOffsets, PartitionOffsets
-from rabbit_chx.streams.group.settings import Position, check_position, check_reference
-from rabbit_chx.text import counted
+from rabbit_chx.streams.group.settings import Position, check_position, check_reference, check_release
+from rabbit_chx.text import counted, sentences
+from rabbit_chx.urls import MAX_PORT
 
-_EVERY: Final = 2.0
+EVERY: Final = 2.0
+"""Seconds between two looks with --watch."""
 _SEES_ALL: Final = {"monitoring", "administrator"}
 """Tags of users to whom the management API shows the consumers of all users."""
 _POSITIONS: Final = "first, last, next, a time with its zone such as 2026-01-31T08:00:00Z, or an offset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamOptions:
-    """The options about a group on streams."""
+class GroupOfStreams:
+    """A group on streams, its broker, and what the options ask for."""
 
+    name: str
+    live: BrokerAccess
     super_stream: str | None
     exchange: str | None
     stream: str | None
     stream_port: int | None
-    node: str | None
     reset: str | None
     yes: bool
 
+    def offsets(self) -> GroupOffsets:
+        """The stored offsets, to be opened."""
+        check_reference(self.name)
+        url = BrokerUrl.for_streams(self.live.given, port=self.stream_port or 0)
+        opening = partial(connect, url, connection_name="rabbit-chx group", **self.live.login)
+
+        def at_stream(stream: str | None) -> StreamConnection:
+            try:
+                connection = opening(stream=stream)
+            except StreamUnavailable as error:
+                if error.problem == "unreachable" and self.stream_port is None:
+                    text = sentences(str(error), "--stream-port names another port")
+                    raise StreamUnavailable(text, error.problem) from None
+                raise
+            try:
+                check_release(connection.release)
+            except InvalidValue:
+                connection.close()
+                raise
+            return connection
+
+        return GroupOffsets(self.name, at_stream)
+
+    def streams(self, offsets: GroupOffsets) -> Sequence[str]:
+        """The streams of the group."""
+        exchange = self.super_stream or self.exchange
+        if exchange is None:
+            return [self.stream or ""]
+        if found := offsets.streams_of(exchange):
+            return found
+        raise InvalidValue("exchange", exchange, "an exchange to which a stream is bound")
+
+    def consumers(self, streams: Sequence[str]) -> list[StreamConsumer] | None:
+        """The consumers of the members; None if they cannot all be seen, which a notice explains."""
+        vhost, node = self.live.given.vhost, self.live.node_command
+        try:
+            if node is not None:
+                return read_stream_consumers(node, vhost, self.name, streams)
+            management = self.live.management()
+            warn_of_tracer(management, vhost)
+            found = management.stream_consumers(vhost, self.name)
+            user = management.whoami()
+        except BrokerUnavailable as error:
+            hint = "--node asks a node instead" if node is None else ""
+            notice("Not seen", sentences(f"the members of the group: {error}", hint))
+            return None
+        if not user.tags & _SEES_ALL:
+            notice("Not seen", f"members of other users than {user.name!r}, which lacks the tag monitoring")
+            return None
+        return [each for each in found if each.stream in streams]
+
 
 def _of_streams(given: dict[str, Any]) -> dict[str, Any]:
-    found = StreamOptions(**{each.name: given.pop(each.name) for each in fields(StreamOptions)})
+    own = ("super_stream", "exchange", "stream", "stream_port", "reset", "yes")
+    found = GroupOfStreams(name=given["name"], live=given["live"], **{name: given.pop(name) for name in own})
     sources = [each for each in (found.super_stream, found.exchange, found.stream) if each is not None]
     if len(sources) > 1:
         raise click.UsageError("--super-stream, --exchange and --stream exclude each other")
@@ -75,110 +128,58 @@ stream_options = bundle(
     ),
     _option("-y", "--yes", is_flag=True, help="Reset without asking for confirmation."),
     node_option(group="Groups on streams"),
-    count_option(
+    _option(
         "--stream-port",
-        group="Groups on streams",
+        type=click.IntRange(1, MAX_PORT),
+        metavar="N",
         help="Port of the stream protocol; by default 5552, or 5551 with amqps.",
     ),
     gather=_of_streams,
 )
-"""The command gets `StreamOptions` as ``streams``, or None for a group of queues."""
+"""The command gets `GroupOfStreams` as ``streams``, or None for a group of queues."""
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
-    """A group on streams, and how to reach its broker."""
-
-    name: str
-    url: BrokerUrl
-    login: Login
-    management_of: partial[Management]
-    options: StreamOptions
-
-    def offsets(self) -> GroupOffsets:
-        """The stored offsets, to be opened."""
-        check_reference(self.name)
-        url = BrokerUrl.for_streams(self.url, port=self.options.stream_port or 0)
-        opening = partial(connect, url, connection_name="rabbit-chx group", **self.login)
-        return GroupOffsets(self.name, lambda stream: opening(stream=stream))
-
-    def streams(self, offsets: GroupOffsets) -> Sequence[str]:
-        """The streams that the members share."""
-        exchange = self.options.super_stream or self.options.exchange
-        if exchange is None:
-            return [self.options.stream or ""]
-        if found := offsets.streams_of(exchange):
-            return found
-        raise InvalidValue("exchange", exchange, "an exchange to which a stream is bound")
-
-    def consumers(self, streams: Sequence[str]) -> list[StreamConsumer] | None:
-        """The consumers of the members; None if they cannot all be seen, which a notice explains."""
-        vhost = self.url.vhost
-        try:
-            if self.options.node is not None:
-                return read_stream_consumers(NodeCommand(self.options.node), vhost, self.name, streams)
-            management = self.management_of(self.url, **self.login)
-            found = management.stream_consumers(vhost, self.name)
-            user = management.whoami()
-        except BrokerUnavailable as error:
-            notice("Not seen", f"the members of the group: {error}. --node asks a node instead")
-            return None
-        if not user.tags & _SEES_ALL:
-            notice("Not seen", f"members of other users than {user.name!r}, which lacks the tag monitoring")
-            return None
-        return [each for each in found if each.stream in streams]
-
-
-def stream_group(
-    name: str,
-    url: BrokerUrl,
-    login: Login,
-    management_of: partial[Management],
-    options: StreamOptions,
-    *,
-    watch: bool,
-    output: str,
-) -> int:
+def stream_group(group: GroupOfStreams, *, watch: bool, output: str) -> int:
     """Show a group on streams, or set its stored offsets."""
-    view = _View(name, url, login, management_of, options)
-    if options.reset is None:
-        return _show(view, watch=watch, output=output)
+    if group.reset is None:
+        return _show(group, watch=watch, output=output)
     if watch:
         raise click.UsageError("--reset and --watch exclude each other")
-    position = parse_position(options.reset)
-    if isinstance(position, int) and options.stream is None:
+    position = parse_position(group.reset)
+    if isinstance(position, int) and group.stream is None:
         raise InvalidValue(
             "--reset", position, "an offset only with --stream", "Other positions apply to each stream"
         )
-    return _reset(view, position, yes=options.yes, output=output)
+    return _reset(group, position, output)
 
 
-def _show(view: _View, *, watch: bool, output: str) -> int:
+def _show(group: GroupOfStreams, *, watch: bool, output: str) -> int:
     """Print the members and the partitions of a group."""
-    with view.offsets() as offsets:
+    with group.offsets() as offsets:
         while True:
-            streams = view.streams(offsets)
+            streams = group.streams(offsets)
             partitions = [offsets.read(stream) for stream in streams]
-            consumers = view.consumers(streams)
-            if watch and sys.stdout.isatty():
-                click.clear()
-            _print(view.name, partitions, consumers, output)
+            consumers = group.consumers(streams)
+            if watch:
+                click.clear()  # a terminal only
+            _print(group.name, partitions, consumers, output)
             if not watch:
                 break
-            sleep(_EVERY)
+            sleep(EVERY)
     unserved = set(streams) - {each.stream for each in consumers or () if each.active}
     return Exit.FINE if consumers is None or not unserved else Exit.DIFFERENT
 
 
-def _reset(view: _View, position: Position, *, yes: bool, output: str) -> int:
+def _reset(group: GroupOfStreams, position: Position, output: str) -> int:
     """Set the stored offsets of a group without members."""
-    check_can_ask("group --reset", "--yes", "Without --reset, the command shows the group", yes=yes)
-    with view.offsets() as offsets:
-        streams = view.streams(offsets)
-        if consumers := view.consumers(streams):
+    check_can_ask("group --reset", "--yes", "Without --reset, the command shows the group", yes=group.yes)
+    with group.offsets() as offsets:
+        streams = group.streams(offsets)
+        if consumers := group.consumers(streams):
+            hint = "" if group.live.node else ". A member that has just ended is listed for some seconds"
             notice(
                 "Refused",
-                f"group {view.name!r} has members, which would store their own offsets: stop them first",
+                f"group {group.name!r} has members, which would store their own offsets: stop them first{hint}",
             )
             return Exit.FAILED
         if consumers is None:
@@ -187,10 +188,9 @@ def _reset(view: _View, position: Position, *, yes: bool, output: str) -> int:
             )
         before = [offsets.read(stream) for stream in streams]
         after = {stream: offsets.before(stream, position) for stream in streams}
-        _print_reset(view.name, before, after, output)
-        question = f"Set the stored {'offset' if len(streams) == 1 else 'offsets'} of group {view.name!r}?"
-        if not (yes or click.confirm(question, err=True)):
-            echo("Nothing was changed.", err=True)
+        _print_reset(group.name, before, after, output)
+        question = f"Set the stored {'offset' if len(streams) == 1 else 'offsets'} of group {group.name!r}?"
+        if not confirmed(question, yes=group.yes):
             return Exit.FAILED
         for stream, offset in after.items():
             offsets.store(stream, offset)
@@ -222,8 +222,16 @@ def _print(
         for connection, streams in members.items():
             print_json("stream_member", connection=connection, streams=streams)
         for each in partitions:
-            served = None if consumers is None else each.stream in active
-            _print_partition(each, active.get(each.stream), served=served)
+            print_json(
+                "stream_partition",
+                stream=each.stream,
+                served=None if consumers is None else each.stream in active,
+                member=active.get(each.stream),
+                stored=each.stored,
+                first=each.first,
+                end=each.end,
+                lag=each.lag,
+            )
         return
     if consumers is not None and not consumers:
         echo(f"Group {name!r} has no members.")
@@ -232,19 +240,6 @@ def _print(
         shown.add_row(connection, str(len(streams)))
     parts = [shown] if members else []
     show(*parts, _partition_table(partitions, None if consumers is None else active), title=f"Group {name}")
-
-
-def _print_partition(each: PartitionOffsets, member: str | None, *, served: bool | None) -> None:
-    print_json(
-        "stream_partition",
-        stream=each.stream,
-        served=served,
-        member=member,
-        stored=each.stored,
-        first=each.first,
-        end=each.end,
-        lag=each.lag,
-    )
 
 
 def _partition_table(
@@ -262,16 +257,16 @@ def _partition_table(
 def _print_reset(
     name: str, before: Sequence[PartitionOffsets], after: Mapping[str, int], output: str
 ) -> None:
-    if output == "json":
-        for each in before:
-            print_json("stream_reset", stream=each.stream, stored=each.stored, new=after[each.stream])
-        return
     right = ("stored offset", "new offset", "first", "end")
     shown = Table("stream", *right, right=right, wrapped=("stream",))
     for each in before:
-        new = _words(after[each.stream])
-        shown.add_row(each.stream, _words(each.stored), new, str(each.first), str(each.end))
-    show(shown, title=f"Group {name}")
+        new = after[each.stream]
+        if output == "json":
+            print_json("stream_reset", stream=each.stream, stored=each.stored, new=new)
+        else:
+            shown.add_row(each.stream, _words(each.stored), _words(new), str(each.first), str(each.end))
+    if output == "table":
+        show(shown, title=f"Group {name}")
 
 
 def _words(stored: int | None) -> str:

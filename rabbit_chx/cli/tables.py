@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
@@ -16,18 +16,11 @@ if TYPE_CHECKING:
 
 _WIDE: Final = 160
 _NARROW: Final = 64
-"""Narrower terminals get no bars, and one word per line in headings."""
+"""Narrower terminals get no bars, one word per line in headings, and columns that all wrap."""
 
 
-class Bar(NamedTuple):
-    """A cell with a bar in proportion to the largest share."""
-
-    share: float
-    largest: float
-
-
-Cell: TypeAlias = "str | Bar | tuple[tuple[str, str], ...]"
-"""Text, a bar, or parts of a text, each with its style."""
+Cell: TypeAlias = "str | float | tuple[tuple[str, str], ...]"
+"""Text, a bar as long in proportion to the longest of its table as this number, or parts of a text, each with its style."""
 
 
 class Table:
@@ -47,24 +40,30 @@ class Table:
         """The table as rich prints it."""
         from rich import box, table
 
-        made = table.Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        made = table.Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=narrow)
         for column in self._columns:
+            # If all columns wrap, the widest one gives way first, and none vanishes.
+            wraps = narrow or column in self._wrapped
             made.add_column(
                 column.replace(" ", "\n") if narrow else column,
                 justify="right" if column in self._right else "left",
-                overflow="fold" if column in self._wrapped else "ellipsis",
-                no_wrap=column not in self._wrapped,
+                overflow="fold" if wraps else "ellipsis",
+                no_wrap=not wraps,
             )
+        longest = max(
+            (cell for row in self._rows for cell in row if isinstance(cell, (int, float))), default=0
+        )
         for row in self._rows:
-            made.add_row(*(_drawn(cell) for cell in row if not (narrow and isinstance(cell, Bar))))
+            cells = (cell for cell in row if not (narrow and isinstance(cell, (int, float))))
+            made.add_row(*(_drawn(cell, longest) for cell in cells))
         return made
 
 
-def _drawn(cell: Cell) -> RenderableType:
+def _drawn(cell: Cell, longest: float) -> RenderableType:
     from rich import bar, text
 
-    if isinstance(cell, Bar):
-        return bar.Bar(size=cell.largest or 1.0, begin=0.0, end=cell.share, width=16, color="cyan")
+    if isinstance(cell, (int, float)):
+        return bar.Bar(size=longest or 1.0, begin=0.0, end=cell, width=16, color="cyan")
     if isinstance(cell, str):
         return text.Text(printable(in_options(cell)))
     return text.Text.assemble(*((printable(in_options(part), keep="\n"), style) for part, style in cell))
@@ -107,9 +106,8 @@ def rule(title: str) -> None:
 def print_shares(counts: Mapping[Any, int], *, title: str) -> None:
     """Print the number of keys of each destination."""
     total = sum(counts.values())
-    largest = max(counts.values(), default=0)
     shown = Table("queue", "keys", "share", right=("keys", "share"))
     for destination, keys in counts.items():
         share = keys / total if total else 0.0
-        shown.add_row(str(destination), f"{keys:,}", f"{share:.2%}", Bar(keys, largest))
+        shown.add_row(str(destination), f"{keys:,}", f"{share:.2%}", keys)
     show(shown, title=title)

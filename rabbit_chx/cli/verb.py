@@ -67,16 +67,11 @@ def bundle(
         def made(**values: Any) -> Any:
             return command(**gather(values))
 
-        return with_options(made, options)
+        for each in reversed(options):
+            made = each(made)
+        return made
 
     return decorate
-
-
-def with_options(command: Callable[..., Any], options: Sequence[Callable[[Any], Any]]) -> Callable[..., Any]:
-    """The command with these options, in their order."""
-    for each in reversed(options):
-        command = each(command)
-    return command
 
 
 class Verb(click.Command):

@@ -6,25 +6,14 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import partial
+from itertools import islice
 from typing import Final
 
 import click
 
 from rabbit_chx.broker.management import Management
-from rabbit_chx.broker.reading.node import NodeCommand
-from rabbit_chx.cli.broker_access import load_topologies
-from rabbit_chx.cli.options import (
-    BROKER,
-    EXCHANGE,
-    Login,
-    broker_options,
-    exchange_option,
-    file_option,
-    management_options,
-    output_option,
-    vhost_option,
-)
+from rabbit_chx.cli.broker_access import BrokerAccess, live_options, load_topologies, warn_of_tracer
+from rabbit_chx.cli.options import BROKER, exchange_option, file_option, node_option, output_option
 from rabbit_chx.cli.output import echo, print_json
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.cli.watch_table import Changes, Screen
@@ -58,7 +47,7 @@ _MIN_SECONDS: Final = 5
     metavar="SECONDS",
     help="Seconds between polls of the broker; longer if there are many queues.",
 )
-@file_option(group=EXCHANGE, help="Topology file to compare with, instead of the state at the start.")
+@file_option(help="Topology file to compare with, instead of the state at the start.")
 @option(
     "--canary",
     is_flag=True,
@@ -72,15 +61,9 @@ _MIN_SECONDS: Final = 5
     help="Serve a page that updates itself, and /metrics for Prometheus. An address that other machines can reach needs "
     f"a token in {TOKEN_VARIABLE}.",
 )
-@broker_options
-@vhost_option
-@management_options
-@option(
-    "--node",
+@live_options
+@node_option(
     group=BROKER,
-    metavar="COMMAND",
-    envvar="RABBIT_CHX_NODE",
-    show_envvar=True,
     help="Command that evaluates Erlang on a node, to read the ring when something has changed: 'docker exec NAME "
     "rabbitmqctl eval'.",
 )
@@ -92,10 +75,7 @@ def watch(
     file: str | None,
     canary: bool,
     address: str | None,
-    url: str | BrokerUrl | None,
-    login: Login,
-    management_of: partial[Management],
-    node: str | None,
+    live: BrokerAccess,
     output: str,
 ) -> int:
     """Show the queues of an exchange with exact and observed shares, rates and problems, until Ctrl-C.
@@ -103,21 +83,20 @@ def watch(
     In a terminal, the table is refreshed in place. In a pipe, each interval is a line, and so is each problem that
     appears or is resolved. The broker's statistics are up to five seconds old.
     """
-    if url is None:
-        raise click.UsageError("missing broker URL: pass --url or set AMQP_URL")
-    broker = BrokerUrl.parse(url)
+    broker = live.given
     wanted = None if file is None else _wanted(file, exchange, broker)
     if wanted is not None:
         broker = broker.at_vhost(wanted.vhost)
     # A broker that hangs is reported within two intervals.
     timeout = min(30, seconds)
-    management = management_of(broker, **login, timeout=timeout)
-    observer = Observer(management, broker.vhost, exchange, node=NodeCommand(node) if node else None)
+    management = live.management_of(broker, **live.login, timeout=timeout)
+    observer = Observer(management, broker.vhost, exchange, node=live.node_command)
     sending: AbstractContextManager[CanarySender | None] = nullcontext()
     if canary:
-        sending = CanarySender(broker, exchange, timeout=timeout, **login)
+        sending = CanarySender(broker, exchange, timeout=timeout, **live.login)
     with suppress(KeyboardInterrupt), sending as sender:  # also ends with SIGTERM
         polled = intervals(observer, wanted, seconds=seconds, sender=sender)
+        polled = _with_warning(polled, management, broker.vhost)
         with _served(polled, address) as shown:
             _show(shown, output)
     return Exit.FINE
@@ -126,7 +105,11 @@ def watch(
 def _wanted(file: str, exchange: str, broker: BrokerUrl) -> Topology:
     """The topology in the file that contains the exchange."""
     topologies = load_topologies(file, (), broker)
-    found = [each for each in topologies if each.exchange(exchange) is not None] or topologies
+    found = [each for each in topologies if each.exchange(exchange) is not None]
+    if not found:
+        where = f" of virtual host {topologies[0].vhost!r}" if len(topologies) == 1 else ""
+        hint = "Without --file, the exchange is compared with its state at the start"
+        raise InvalidValue("--file", file, f"a file with the exchange {exchange!r}{where}", hint)
     if len(found) > 1:
         raise InvalidValue(
             "--file",
@@ -136,6 +119,14 @@ def _wanted(file: str, exchange: str, broker: BrokerUrl) -> Topology:
         )
     hashing_exchange(found[0], exchange)
     return found[0]
+
+
+def _with_warning(polled: Iterable[Interval], management: Management, vhost: str) -> Iterator[Interval]:
+    """The intervals; the tracer is asked for after the first, so that a broker that hangs is reported in time."""
+    polled = iter(polled)
+    yield from islice(polled, 1)
+    warn_of_tracer(management, vhost)
+    yield from polled
 
 
 @contextmanager
@@ -161,7 +152,7 @@ def _show(shown: Iterable[Interval], output: str) -> None:
     if output == "json":
         for interval in shown:
             print_json("interval", **interval.as_dict())
-    elif sys.stdout.isatty():
+    elif sys.stdout and sys.stdout.isatty():  # none after >&-
         _show_live(shown)
     else:
         changes = Changes()

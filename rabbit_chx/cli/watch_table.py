@@ -36,10 +36,6 @@ def _number(value: float | None, form: str = ",.0f") -> str:
     return "?" if value is None else format(value, form)
 
 
-def _seconds(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f} s"
-
-
 def _marks(row: Row) -> str:
     more = f" +{len(row.marks) - 1}" if len(row.marks) > 1 else ""
     return f"{row.marks[0]}{more}" if row.marks else ""
@@ -54,7 +50,7 @@ _COLUMNS: Final = (
     _Column("in/s", 4, lambda row: _number(row.rate_in, ",.1f")),
     _Column("out/s", 5, lambda row: _number(row.rate_out, ",.1f")),
     _Column("depth", 2, lambda row: _number(row.depth)),
-    _Column("oldest", 11, lambda row: _seconds(row.oldest)),
+    _Column("oldest", 11, lambda row: "" if row.oldest is None else f"{row.oldest:,.0f} s"),
     _Column("consumers", 6, lambda row: _number(row.consumers)),
     _Column("active", 10, lambda row: row.active_consumer or ""),
     _Column("", 0, _marks),
@@ -106,6 +102,13 @@ def _rates(interval: Interval) -> str:
     return f"{interval.totals.rate_in:,.1f}/s in, {interval.totals.rate_out:,.1f}/s out"
 
 
+def _depth(interval: Interval) -> str:
+    queues = counted(len(interval.rows), "queue")
+    if interval.rows and all(row.depth is None for row in interval.rows):
+        return f"messages in {queues} unknown"  # at the first poll of new queues, and without statistics
+    return f"{counted(interval.totals.depth, 'message')} in {queues}"
+
+
 def _table(interval: Interval, width: int, max_rows: int) -> Table:
     """The rows that fit; if not all rows fit, those with problems come first."""
     rows = interval.rows
@@ -148,7 +151,6 @@ def _fitting(rows: Sequence[Row], width: int) -> tuple[list[_Column], int]:
 
 
 def _truncated(name: str, width: int) -> str:
-    """The name, truncated to this width."""
     from rich.text import Text
 
     shown = Text(printable(name))
@@ -165,9 +167,8 @@ class Changes:
     def lines(self, interval: Interval) -> Iterator[str]:
         """The lines of the next interval."""
         at, found = _clock(interval.time), _numbered(interval.problems)
-        depth = f"{counted(interval.totals.depth, 'message')} in {counted(len(interval.rows), 'queue')}"
         state = (
-            f"ring {interval.ring.text}; {_rates(interval)}, {depth}"
+            f"ring {interval.ring.text}; {_rates(interval)}, {_depth(interval)}"
             if interval.reachable
             else "state unknown"
         )

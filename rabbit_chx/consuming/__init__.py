@@ -1,9 +1,11 @@
 """Consume the queues of a hash exchange with a group of workers, each key in order.
 
-def handle(message):
-    print(message.routing_key, message.body)
+    def handle(message):
+        print(message.routing_key, message.body)
 
-Group("amqp://user:password@host", exchange="orders", name="billing").run(handle)
+    Group("amqp://user:password@host", exchange="orders", name="billing").run(handle)
+
+A name is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -15,20 +17,20 @@ from rabbit_chx.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from rabbit_chx.broker.credentials import Credentials as Credentials
     from rabbit_chx.broker.management import Management as Management
-    from rabbit_chx.consuming.async_group import AsyncGroup as AsyncGroup
     from rabbit_chx.consuming.failures import Reject as Reject, RetryAfter as RetryAfter
-    from rabbit_chx.consuming.group import Group as Group
-    from rabbit_chx.consuming.member.group_status import GroupStatus as GroupStatus
+    from rabbit_chx.consuming.group import AsyncGroup as AsyncGroup, Group as Group
+    from rabbit_chx.consuming.member.lanes import GroupStatus as GroupStatus
     from rabbit_chx.consuming.member.roll_call import (
         MemberStatus as MemberStatus,
         QueueStatus as QueueStatus,
         members as members,
     )
     from rabbit_chx.consuming.queue_reader import Batch as Batch, QueueReader as QueueReader
+    from rabbit_chx.consuming.queues.sources import KeyFunction as KeyFunction
     from rabbit_chx.consuming.settings import OnFailure as OnFailure, Order as Order
     from rabbit_chx.errors import BrokerUnavailable as BrokerUnavailable, InvalidValue as InvalidValue
     from rabbit_chx.message import Message as Message
-    from rabbit_chx.message_fields import Properties as Properties
+    from rabbit_chx.message_fields import Headers as Headers, Properties as Properties
     from rabbit_chx.timeouts import Timeouts as Timeouts
     from rabbit_chx.urls import BrokerUrl as BrokerUrl
 
@@ -38,15 +40,15 @@ if not TYPE_CHECKING:
         {
             "rabbit_chx.broker.credentials": "Credentials",
             "rabbit_chx.broker.management": "Management",
-            "rabbit_chx.consuming.async_group": "AsyncGroup",
             "rabbit_chx.consuming.failures": "Reject RetryAfter",
-            "rabbit_chx.consuming.group": "Group",
+            "rabbit_chx.consuming.group": "AsyncGroup Group",
             "rabbit_chx.consuming.queue_reader": "Batch QueueReader",
-            "rabbit_chx.consuming.member.group_status": "GroupStatus",
+            "rabbit_chx.consuming.queues.sources": "KeyFunction",
+            "rabbit_chx.consuming.member.lanes": "GroupStatus",
             "rabbit_chx.consuming.member.roll_call": "MemberStatus QueueStatus members",
             "rabbit_chx.consuming.settings": "OnFailure Order",
             "rabbit_chx.message": "Message",
-            "rabbit_chx.message_fields": "Properties",
+            "rabbit_chx.message_fields": "Headers Properties",
             "rabbit_chx.errors": "BrokerUnavailable InvalidValue",
             "rabbit_chx.timeouts": "Timeouts",
             "rabbit_chx.urls": "BrokerUrl",

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rabbit_chx.limits import check_seconds
-
-if TYPE_CHECKING:
-    from rabbit_chx.message import Message
+from rabbit_chx.message import Message
+from rabbit_chx.text import described
 
 PARKED: Final = "x-rabbit-chx-parked-"
 """The prefix of the headers that a parked message gets."""
 EXCHANGE: Final = f"{PARKED}exchange"
 ROUTING_KEY: Final = f"{PARKED}routing-key"
 QUEUE: Final = f"{PARKED}queue"
+OFFSET: Final = f"{PARKED}offset"
+"""Only of messages from a stream."""
 
 _LONGEST: Final = 1_000
 """Characters of an error in a header."""
@@ -49,15 +50,6 @@ def origin_of(message: Message, group: str, error: BaseException) -> dict[str, A
         QUEUE: message.queue,
         f"{PARKED}group": group,
         f"{PARKED}attempts": message.attempt,
-        f"{PARKED}error": _text(error)[:_LONGEST],
+        f"{PARKED}error": described(error)[:_LONGEST],
         f"{PARKED}time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
     }
-
-
-def _text(error: BaseException) -> str:
-    """The type and the text of an error, as far as UTF-8 can encode it; an error may fail to describe itself."""
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - a class of the program may raise anything
-        text = type(error).__name__
-    return text.encode(errors="replace").decode()

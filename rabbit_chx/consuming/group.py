@@ -10,21 +10,135 @@
 Start as many copies of the program as you like. The broker divides the queues among the members, hands the queues of a
 member that ends to the others, and keeps each queue in order, because the queues are quorum queues with a single active
 consumer.
+
+In an event loop, the handler is a coroutine function:
+
+    asyncio.run(AsyncGroup("amqp://user:password@host", exchange="orders", name="billing").run(handle))
+
+Or while a block runs, such as the lifespan of a web application:
+
+    async with AsyncGroup("amqp://user:password@host", exchange="orders", name="billing").running(handle):
+        ...
+
+A group may have members of both classes, `Group` and `AsyncGroup`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
+from typing import Self
 
-from rabbit_chx.consuming.member.workers import Workers
-from rabbit_chx.consuming.options import Options
-from rabbit_chx.consuming.retries import check_handler
+from rabbit_chx.broker.amqp import connect
+from rabbit_chx.broker.client import checked_urls
+from rabbit_chx.broker.credentials import Credentials
+from rabbit_chx.broker.management import Management
+from rabbit_chx.consuming.logs import warn
+from rabbit_chx.consuming.member.key_lanes import lanes_of
+from rabbit_chx.consuming.member.lanes import GroupStatus, status_of
+from rabbit_chx.consuming.member.loop_workers import LoopWorkers
+from rabbit_chx.consuming.member.member import Member
+from rabbit_chx.consuming.member.reporter import Reporter
+from rabbit_chx.consuming.member.runs import AsyncRuns, Runs
+from rabbit_chx.consuming.member.workers import Progress, Workers
+from rabbit_chx.consuming.queues.sources import KeyFunction, key_source, queue_source
+from rabbit_chx.consuming.retries import FUNCTION, check_function, check_handler
+from rabbit_chx.consuming.settings import OnFailure, Order, Settings
+from rabbit_chx.errors import InvalidValue
 from rabbit_chx.message import Message
-from rabbit_chx.traces import in_spans
+from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, Timeouts
+from rabbit_chx.traces import in_async_spans, in_spans
+from rabbit_chx.urls import BrokerUrl
 
 
-class Group(Options):
+class _Options(Runs[Member]):
+    """The settings of a member, the source of its queues, and its connection parameters."""
+
+    def __init__(
+        self,
+        url: str | BrokerUrl | Sequence[str | BrokerUrl],
+        *,
+        exchange: str,
+        name: str,
+        queues: Sequence[str] | Path | None = None,
+        order: Order = "queue",
+        key: KeyFunction | None = None,
+        prefetch: int = 50,
+        concurrency: int = 4,
+        attempts: int = 5,
+        backoff: float = 1.0,
+        on_failure: OnFailure = "stop",
+        parking_queue: str | None = None,
+        crashes: int | None = 5,
+        timeouts: Timeouts = DEFAULTS,
+        heartbeat: int = HEARTBEAT,
+        consumer_timeout: float | None = None,
+        failover_only: bool = False,
+        management: Management | str | None = None,
+        credentials: Credentials | None = None,
+        tls: ssl.SSLContext | None = None,
+        connection_name: str | None = None,
+    ) -> None:
+        super().__init__()
+        self._settings = Settings(
+            exchange=exchange,
+            name=name,
+            prefetch=prefetch,
+            concurrency=concurrency,
+            attempts=attempts,
+            backoff=backoff,
+            on_failure=on_failure,
+            parking_queue=parking_queue,
+            crashes=crashes,
+            timeouts=timeouts,
+            heartbeat=heartbeat,
+            consumer_timeout=consumer_timeout,
+            failover_only=failover_only,
+            order=order,
+        )
+        if key is not None and not (order == "key" and callable(key)):
+            raise InvalidValue("key", key, "a function with order='key', and None otherwise")
+        if key is not None:
+            check_function("key", key, FUNCTION, hint="The thread of the connection calls it")
+        brokers = checked_urls(
+            *("a group", url, timeouts, heartbeat, credentials, tls, connection_name),
+            # A member keeps trying to connect until it is stopped.
+            honoured=["close"],
+        )
+
+        def api(broker: BrokerUrl) -> Management:
+            if isinstance(management, Management):
+                return management
+            return Management.of(broker, management, credentials=credentials, tls=tls)
+
+        # With the URL of an API, each address may still have another user.
+        apis = [(each.vhost, partial(api, each)) for each in brokers]
+        self._source = queue_source(queues, exchange, apis)
+        find_key = key_source(queues, exchange, apis) if key is None else lambda: key
+        self._new_lane = lanes_of(self._settings, find_key if order == "key" else None)
+        label = connection_name or f"rabbit-chx group {name}"
+        opening = partial(connect, brokers, heartbeat=heartbeat, credentials=credentials, tls=tls)
+        self._connect = partial(opening, name=label)
+        self._connect_for_replies = partial(opening, name=f"{label} replies")
+
+    @property
+    def status(self) -> GroupStatus:
+        """How the member is now, for health checks and metrics. Can be read from any thread."""
+        self._guard.check()
+        member = self._member
+        return status_of((), "it is not running") if member is None else member.status
+
+    def _new_member(self, workers: Callable[..., Progress], handler: object) -> Member:
+        settings = self._settings
+        reporter = Reporter(self._connect_for_replies, partial(warn, settings.name))
+        given = workers(handler, settings.concurrency, settings.heartbeat, reporter.report)
+        return Member(settings, self._connect, self._source, given, reporter, self._new_lane)
+
+
+class Group(_Options):
     """A member of a group of workers that share the queues of an exchange.
 
     Args:
@@ -46,6 +160,8 @@ class Group(Options):
         on_failure: ``"stop"`` the member, which raises the handler's error; ``"dead-letter"`` the failed message; or
             ``"park"`` it in ``parking_queue``.
         parking_queue: the queue for failed messages with ``on_failure="park"``.
+        crashes: how many processes a message may end while they handle it before it is dead-lettered or parked; None for any number.
+            The count begins when the broker has taken the message back that often. With ``on_failure="stop"``, it has no effect.
         timeouts: ``close`` is how long a stopping member waits for its handlers. The other fields must keep their defaults: a
             member tries to connect until it is stopped.
         heartbeat: the heartbeat interval in seconds; the broker gives the queues to other members after two silent intervals.
@@ -78,3 +194,46 @@ class Group(Options):
         """
         check_handler(handler, coroutine=False)
         self._run(partial(self._new_member, Workers, in_spans(handler, self._settings.name)), signals=signals)
+
+
+class AsyncGroup(_Options, AsyncRuns[Member]):
+    """A member of a group of workers that share the queues of an exchange. The handler is a coroutine function.
+
+    A thread of its own keeps the connection, so heartbeats continue while a handler blocks the event loop.
+
+    The parameters are those of `Group`. ``concurrency`` is the number of queues, or with ``order="key"`` of messages,
+    that are handled at the same time, each in its own task.
+
+    The handler runs in the event loop of the run; any thread may call `stop`. Runs and forks are as with `Group`.
+    """
+
+    async def run(self, handler: Callable[[Message], Awaitable[object]], *, signals: bool = True) -> None:
+        """Await the handler with each message until `stop`, SIGTERM or a cancellation, such as Ctrl-C in `asyncio.run`.
+
+        A message is acknowledged after the handler has returned. The member reconnects after a lost connection. The run ends
+        after the current messages; handlers that still run after ``timeouts.close`` seconds, or at a cancellation after any of
+        these, are cancelled. SIGTERM is handled only in the main thread, and only if the program does not handle it.
+
+        Args:
+            handler: awaited with each message.
+            signals: whether to handle SIGTERM and Ctrl-C; False leaves them to the program, which calls `stop`.
+
+        Raises:
+            InvalidValue: a group cannot use the queues, the broker or the handler.
+            BrokerUnavailable: the broker refuses the connection permanently.
+            Exception: the handler's error, with ``on_failure="stop"``.
+        """
+        await self._run_in_loop(self._new(handler), signals=signals)
+
+    @asynccontextmanager
+    async def running(self, handler: Callable[[Message], Awaitable[object]]) -> AsyncIterator[Self]:
+        """Run while a block runs, and finish the current messages at its end. Handles no signals.
+
+        If the member ends with an error, the block is cancelled and raises that error: the errors are those of `run`.
+        """
+        async with self._run_while_block(self._new(handler)):
+            yield self
+
+    def _new(self, handler: Callable[[Message], Awaitable[object]]) -> Callable[[], Member]:
+        check_handler(handler, coroutine=True)
+        return partial(self._new_member, LoopWorkers, in_async_spans(handler, self._settings.name))

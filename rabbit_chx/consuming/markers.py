@@ -18,7 +18,7 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Any, Final, Self
 
-from rabbit_chx.broker.applying.handover import MARKER, is_marker
+from rabbit_chx.broker.applying.handover import is_marker
 from rabbit_chx.canaries import is_canary
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.message import Message
@@ -33,8 +33,13 @@ RECORD: Final = "x-rabbit-chx-record"
 """The argument of such a queue that contains the hold's record."""
 
 _NAME: Final = re.compile(re.escape(HOLDS) + r"[0-9a-f]{16}\.(?P<digest>[0-9a-f]{32})")
-_LONGEST: Final = 100_000
+LONGEST_RECORD: Final = 100_000
 """Bytes of a record: the arguments of a queue must fit into one frame."""
+
+
+def now() -> str:
+    """The time, as records have it."""
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +68,9 @@ class Hold:
         by: str = "",
     ) -> Self:
         """Create a hold, which is not on the broker yet."""
-        losers = sorted(losing)
-        since = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        losers = tuple(sorted(losing))
         drained = tuple(sorted({*removed} & {*losers}))
-        nameless = cls("", queue, tuple(losers), drained, tuple(sorted(groups)), since, by)
+        nameless = cls("", queue, losers, drained, tuple(sorted(groups)), now(), by)
         return replace(nameless, name=f"{HOLDS}{secrets.token_hex(8)}.{_digest(nameless.record)}")
 
     @classmethod
@@ -93,7 +97,7 @@ class Hold:
     def record(self) -> str:
         """What the hold is for, as text."""
         text = json.dumps({name: value for name, value in asdict(self).items() if name != "name"})
-        if len(text) > _LONGEST:
+        if len(text) > LONGEST_RECORD:
             raise InvalidValue(
                 f"number of queues that queue {self.queue!r} gains keys from",
                 len(self.losing),
@@ -156,8 +160,3 @@ def hold_of(message: Message) -> Hold | None:
     except (InvalidValue, UnicodeDecodeError):
         return None
     return hold if hold.queue == message.queue else None
-
-
-def looks_like_marker(message: Message) -> bool:
-    """Whether a message has the headers of a marker, even if it is none."""
-    return bool(message.headers) and (HOLD in message.headers or MARKER in message.headers)

@@ -7,25 +7,19 @@ from typing import Any, Final
 
 from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.broker.properties import decoded as decode
-from rabbit_chx.message import Message
+from rabbit_chx.message import DecodedLater, Message
+from rabbit_chx.message_fields import Properties
 
-_COPIED: Final = (
-    *("content_type", "content_encoding", "priority", "correlation_id"),
-    *("reply_to", "message_id", "timestamp", "app_id"),
-    "type",
-)
+_COPIED: Final = Properties.__annotations__.keys() - {"delivery_mode", "expiration", "user_id"}
 _SENDER_SELECTED: Final = {"CC", "BCC"}
 """The headers that name further queues for a message."""
-
-
 _OURS: Final = b"x-rabbit-chx-"
-_OF_STREAM: Final = b"x-stream-offset"
 
 
-class Delivery(Message):
+class Delivery(DecodedLater, Message):
     """A message on a channel, which acknowledges it by its tag. Its properties are decoded when somebody asks for them."""
 
-    __slots__ = ("encoded", "key", "key_error", "tag")
+    __slots__ = ("encoded", "key", "key_error", "may_be_ours", "suspect", "tag")
 
     def __init__(
         self,
@@ -35,8 +29,7 @@ class Delivery(Message):
         queue: str,
         exchange: str = "",
         redelivered: bool = False,
-        decoded: Mapping[str, Any] | None = None,
-        encoded: bytes = b"",
+        encoded: bytes = b"\0\0",
         tag: int = 0,
     ) -> None:
         # Without the checks of a `Message`, which every message would pay for.
@@ -46,23 +39,21 @@ class Delivery(Message):
         self.exchange = exchange
         self.redelivered = redelivered
         self.attempt = 1
-        if decoded is not None:
-            self._properties = decoded
         self.encoded: Final = encoded
-        """The properties as received, unless the message was made from decoded ones."""
+        """The properties as received."""
+        self.may_be_ours: Final = _OURS in encoded
+        """Whether the message may have a header of this package; most have none, which is seen without decoding."""
         self.tag: Final = tag
         """The delivery tag on the channel of its queue."""
         self.key: Hashable = None
         """With ``order="key"``, what keeps it in order: messages of one key are handled one at a time."""
         self.key_error: Exception | None = None
         """Why the message has no key."""
+        self.suspect: bool = False
+        """Whether the message may have ended processes, so that the handler gets it alone (`member.trials`)."""
 
-    def __getattr__(self, name: str) -> Any:
-        """Decode the properties, which have no value until somebody asks for them."""
-        if name != "_properties":
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        self._properties = vars(decode(self.encoded)) if self.encoded else {}
-        return self._properties
+    def _decoded(self) -> Mapping[str, Any]:
+        return vars(decode(self.encoded))
 
     def __copy__(self) -> Delivery:
         """The same message without what was decoded of it, which can take many times as much memory."""
@@ -72,26 +63,11 @@ class Delivery(Message):
             queue=self.queue,
             exchange=self.exchange,
             redelivered=self.redelivered,
-            decoded=None if self.encoded else self._properties,
             encoded=self.encoded,
             tag=self.tag,
         )
         copied.attempt = self.attempt
         return copied
-
-    def __sizeof__(self) -> int:
-        """The memory of the message as received."""
-        return super().__sizeof__() + len(self.body) + len(self.encoded)
-
-    @property
-    def may_be_ours(self) -> bool:
-        """Whether the message may have a header of this package; most have none, which is seen without decoding."""
-        return not self.encoded or _OURS in self.encoded
-
-    @property
-    def may_be_of_stream(self) -> bool:
-        """Whether the message may have the header that the broker adds to messages of a stream."""
-        return _OF_STREAM in self.encoded
 
 
 def copied_properties(
@@ -108,8 +84,7 @@ def copied_properties(
     to the queues in CC and BCC as well.
     """
     decoded = message._properties  # noqa: SLF001 - the attributes would change them
-    copied = {name: decoded.get(name) for name in _COPIED}
-    given = {name: value for name, value in copied.items() if value is not None}
+    given = {name: decoded[name] for name in _COPIED if decoded.get(name) is not None}
     headers = {
         name: value
         for name, value in message.headers.items()

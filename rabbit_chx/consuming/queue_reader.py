@@ -6,7 +6,6 @@ import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -25,19 +24,20 @@ from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.broker.guards import Guard
 from rabbit_chx.broker.permissions import Needs
-from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.broker.receiving import consume
 from rabbit_chx.canaries import is_canary
 from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.member.channels import close_in_one_step, is_stream
 from rabbit_chx.consuming.member.reporter import Reporter
 from rabbit_chx.consuming.messages import Delivery, from_raw
+from rabbit_chx.consuming.queues.permissions import why_ended
 from rabbit_chx.consuming.queues.queues import check_readable, is_a_stream, is_missing, no_such_queue
 from rabbit_chx.consuming.settings import MOST_PREFETCH
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
-from rabbit_chx.limits import check_integer
+from rabbit_chx.limits import check_integer, check_seconds
 from rabbit_chx.message import Message
 from rabbit_chx.names import check_name
+from rabbit_chx.outages import Outage
 from rabbit_chx.releases import Release
 from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, Timeouts
 from rabbit_chx.urls import BrokerUrl
@@ -45,8 +45,8 @@ from rabbit_chx.urls import BrokerUrl
 _TICK: Final = 0.5
 _PAUSE: Final = 1.0
 _QUIET: Final = 0.05
-_ANSWER: Final = 10.0
-_TAG: Final = "rabbit-chx"
+_OF_STREAM: Final = b"x-stream-offset"
+"""The header that the broker adds to messages of a stream."""
 _WEIGHT_OF_HEADERS: Final = 4
 """As text, headers can take several times their encoded size."""
 
@@ -74,7 +74,7 @@ class QueueReader:
     Args:
         url: an AMQP URL, or several that are tried in turn, also after a lost connection.
         queue: the name of the queue.
-        prefetch: how many messages the broker sends before it waits for an acknowledgement, 1 to 65535.
+        prefetch: how many messages the broker sends before it waits for an acknowledgement, 1 to 65535. All are in memory.
         timeouts: how long to keep trying; only ``connect`` and ``reconnect`` may differ from their defaults.
         heartbeat: the heartbeat interval in seconds.
         credentials: user and password that are not in the URL.
@@ -89,7 +89,7 @@ class QueueReader:
         url: str | BrokerUrl | Sequence[str | BrokerUrl],
         queue: str,
         *,
-        prefetch: int = 2_000,
+        prefetch: int = 10_000,
         timeouts: Timeouts = DEFAULTS,
         heartbeat: int = HEARTBEAT,
         credentials: Credentials | None = None,
@@ -117,10 +117,12 @@ class QueueReader:
     def _begin(self) -> None:
         """Begin afresh, with locks and a thread of this process."""
         self._reporter = Reporter(self._canaries, partial(log.warning, "queue %r: %s", self._queue))
+        self._outage = Outage(log.warning, f"queue {self._queue!r}")
         self._changed = threading.Condition()
         self._messages: deque[Delivery] = deque()
-        self._counts: set[Future[int | None]] = set()
-        """Questions of `waiting` without an answer."""
+        self._asked = False
+        """Whether `waiting` waits for an answer."""
+        self._count: int | None = None
         self._number += 1
         self._heard = 0.0
         self._delivered = self._acked = 0
@@ -160,24 +162,27 @@ class QueueReader:
         self.close()
 
     def take(
-        self, most: int, *, most_bytes: int = 1 << 62, wait: float = 1.0, quiet: float = _QUIET
+        self, most: int, *, most_bytes: int = 1 << 62, timeout: float = 1.0, quiet: float = _QUIET
     ) -> Batch:
         """Return the next messages in the order of the queue, or an empty batch.
 
         Args:
             most: the maximum number of messages; the broker sends at most `prefetch`.
             most_bytes: the maximum total size of the messages, where headers count four times; a larger first message is returned alone.
-            wait: seconds to wait at most for the first connection and for messages.
+            timeout: seconds to wait at most for the first connection and for messages.
             quiet: return earlier if no message arrives for this many seconds of the call, or if the broker waits for an
                 acknowledgement.
 
         Raises:
-            InvalidValue: the queue is missing, is exclusive, or is a stream.
+            InvalidValue: the queue is missing, is exclusive, or is a stream; or an argument is invalid.
             BrokerUnavailable: the user lacks a permission, or the connection was lost and reconnecting failed.
         """
         self._guard.check_open()
+        check_integer("most", most, 0, 1 << 62)
+        check_integer("most_bytes", most_bytes, 0, 1 << 62)
+        check_seconds("quiet", quiet)
         began = monotonic()
-        end = began + wait
+        end = began + check_seconds("timeout", timeout)
         with self._changed:
             self._wanted = most
             while len(self._messages) < most and self._error is None and monotonic() < end:
@@ -185,7 +190,7 @@ class QueueReader:
                     break
                 if self._channel is not None and monotonic() >= max(self._heard, began) + quiet:
                     break
-                self._changed.wait(min(quiet, end - monotonic()))
+                self._changed.wait(min(quiet or _QUIET, end - monotonic()))
             if self._error is not None:
                 raise self._error
             return Batch(self._next(most, most_bytes), self._number)
@@ -207,32 +212,35 @@ class QueueReader:
         return tuple(taken)
 
     def acknowledge(self, batch: Batch) -> None:
-        """Acknowledge a batch and all earlier ones; does nothing if the connection was lost since `take`."""
+        """Acknowledge a batch and all earlier ones; does nothing if that is done, or if the connection was lost since `take`."""
         self._guard.check_open()
-        if batch.messages:
-            last = batch.messages[-1]
-            assert isinstance(last, Delivery)
-            with self._changed:
-                if batch.connection == self._number:
-                    self._acked = last.tag
-            self._ask(partial(self._acknowledge, last.tag, batch.connection))
-
-    def waiting(self) -> int | None:
-        """How many messages in the queue are not delivered yet; None while there is no connection."""
-        self._guard.check_open()
-        answer: Future[int | None] = Future()
+        if not batch.messages:
+            return
+        last = batch.messages[-1]
+        assert isinstance(last, Delivery)
         with self._changed:
-            if self._channel is None:
-                return None
-            self._counts.add(answer)
+            if batch.connection != self._number or last.tag <= self._acked:
+                return
+            self._acked = last.tag
+        self._calls.append(partial(self._acknowledge, last.tag, batch.connection))
         self._wake()
-        try:
-            return answer.result(_ANSWER)
-        except TimeoutError:
-            return None
+
+    def waiting(self, timeout: float = 10.0) -> int | None:
+        """How many messages in the queue are not delivered yet; None without a connection, or without an answer in time."""
+        self._guard.check_open()
+        check_seconds("timeout", timeout)
+        with self._changed:
+            self._asked, self._count = self._channel is not None, None
+        self._wake()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._asked, timeout)
+            return self._count
 
     def close(self) -> None:
-        """Close the connection; the broker requeues unacknowledged messages in order. Does nothing in a forked child."""
+        """Close the connection; the broker requeues unacknowledged messages in order. Does nothing in a forked child.
+
+        If the broker does not answer, this takes up to two heartbeat intervals.
+        """
         if self._guard.inherited:
             return
         self._stop.set()
@@ -241,11 +249,6 @@ class QueueReader:
             self._thread.join()
         self._reporter.close()
         self._guard.closed()
-
-    def _ask(self, call: Callable[[], None]) -> None:
-        """Have the thread of the connection call a function."""
-        self._calls.append(call)
-        self._wake()
 
     def _wake(self) -> None:
         connection = self._connection
@@ -269,7 +272,7 @@ class QueueReader:
                 if permanent or monotonic() - lost_at > limit:
                     self._fail(ended)
                     return
-                log.warning("queue %r: %s; trying again", self._queue, ended)
+                self._outage.failed(ended)
             except Exception as error:  # noqa: BLE001 - only `take` can report it
                 self._fail(BrokerUnavailable(f"reading queue {self._queue!r} failed: {error!r}"))
                 return
@@ -287,9 +290,10 @@ class QueueReader:
         channel.basic_qos(prefetch_count=self._prefetch)
         channel.add_on_cancel_callback(lambda _: self._calls.append(self._cancelled))
         with expecting_refusals(channel):
-            consume(channel, self._queue, self._on_deliveries, consumer_tag=_TAG)
+            consume(channel, self._queue, self._on_deliveries, consumer_tag="rabbit-chx")
         with self._changed:
             self._channel, self._heard = channel, monotonic()
+        self._outage.ended()
         try:
             while not self._stop.is_set():
                 connection.process_data_events(time_limit=_TICK)
@@ -302,10 +306,13 @@ class QueueReader:
     def _turn(self, connection: BlockingConnection) -> None:
         while self._calls:
             self._calls.popleft()()
-        while self._counts:
-            count = connection.channel()
-            self._answer(count.queue_declare(self._queue, passive=True).method.message_count)
-            count.close()
+        if self._asked:
+            channel = connection.channel()
+            count = channel.queue_declare(self._queue, passive=True).method.message_count
+            channel.close()
+            with self._changed:
+                self._asked, self._count = False, count
+                self._changed.notify()
         if self._channel is not None and self._channel.is_closed and connection.is_open:
             raise _TakenBack
 
@@ -314,7 +321,7 @@ class QueueReader:
         messages = []
         for each in deliveries:
             message = from_raw(self._queue, each)
-            if message.may_be_of_stream and not self._is_checked:
+            if _OF_STREAM in message.encoded and not self._is_checked:
                 self._is_checked = True
                 if is_stream(self._channel.connection, self._queue):
                     raise is_a_stream(self._queue)
@@ -335,13 +342,6 @@ class QueueReader:
             self._channel.basic_ack(tag, multiple=True)
             self._acknowledged = True
 
-    def _answer(self, count: int | None) -> None:
-        """Answer the questions of `waiting`; None without a connection."""
-        with self._changed:
-            asked, self._counts = self._counts, set()
-        for answer in asked:
-            answer.set_result(count)
-
     def _cancelled(self) -> None:
         """End the connection: the consumer exceeded consumer_timeout, or the queue was deleted or moved."""
         raise _TakenBack
@@ -353,9 +353,9 @@ class QueueReader:
             self._messages.clear()
             self._delivered = self._acked = 0
             self._connection = self._channel = None
-            self._is_checked = False
+            self._is_checked = self._asked = False
+            self._changed.notify()
         self._calls.clear()
-        self._answer(None)
 
     def _fail(self, error: RabbitChxError) -> None:
         with self._changed:
@@ -367,23 +367,13 @@ class QueueReader:
         if isinstance(error, RabbitChxError):
             return error
         if isinstance(error, _TakenBack):
-            return self._why_taken_back()
-        if isinstance(error, (Refused, ChannelClosedByBroker)):
-            code, text = error.args[:2]
-            if is_missing(text):
-                return no_such_queue(self._queue)
-            error = ChannelClosedByBroker(code, text)
-        if isinstance(error, Lost):
-            return BrokerUnavailable(str(error))
-        reason = why_down(error, "the broker", needs=Needs(read={("queue", self._queue)}))
-        return BrokerUnavailable(str(reason), permanent=reason.permanent)
-
-    def _why_taken_back(self) -> BrokerUnavailable:
-        """Explain why the messages came back; the second time in a row is permanent, because it would repeat forever."""
-        unavailable = BrokerUnavailable(
-            f"the broker took back the unacknowledged messages of queue {self._queue!r}, probably because the reader held them "
-            "longer than consumer_timeout. Read fewer at a time (in Spark with maxRowsPerTrigger), or increase consumer_timeout",
-            permanent=not self._acknowledged,
-        )
-        self._acknowledged = False
-        return unavailable
+            # The second time in a row is permanent, because it would repeat forever.
+            acknowledged, self._acknowledged = self._acknowledged, False
+            return BrokerUnavailable(
+                f"the broker took back the unacknowledged messages of queue {self._queue!r}, probably because the reader held them "
+                "longer than consumer_timeout. Read fewer at a time (in Spark with maxRowsPerTrigger), or increase consumer_timeout",
+                permanent=not acknowledged,
+            )
+        if isinstance(error, (Refused, ChannelClosedByBroker)) and is_missing(error.args[1]):
+            return no_such_queue(self._queue)
+        return why_ended(error, Needs(read={("queue", self._queue)}))

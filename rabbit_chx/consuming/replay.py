@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from itertools import count
 from typing import Any, Final
 
 from pika import BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
+from pika.spec import RESOURCE_LOCKED
 
 from rabbit_chx.broker.amqp import expecting_refusals, server_version
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
@@ -22,10 +22,10 @@ from rabbit_chx.broker.applying.protocol import Refused, routed
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.broker.receiving import raw
-from rabbit_chx.consuming.failures import EXCHANGE, PARKED, QUEUE, ROUTING_KEY
+from rabbit_chx.consuming.failures import EXCHANGE, OFFSET, PARKED, QUEUE, ROUTING_KEY
 from rabbit_chx.consuming.messages import Delivery, copied_properties, from_raw
 from rabbit_chx.consuming.queues.queues import check_readable
-from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.errors import InvalidValue
 from rabbit_chx.releases import Release
 
 _DEATHS: Final = "x-death"
@@ -53,7 +53,7 @@ class Outcome(Enum):
     OTHER_KEY = "other key"
     """It stays in the queue because its key is not selected."""
     UNKNOWN = "unknown origin"
-    """It stays in the queue because no header says where it came from."""
+    """It stays in the queue because no header says where it was published to."""
     REFUSED = "refused"
     """It stays in the queue because the broker did not accept its copy."""
 
@@ -69,7 +69,13 @@ class Replayed:
 
 
 def origin_of(headers: Mapping[str, Any]) -> Origin | None:
-    """Where a message came from: according to the member that parked it, or to the broker that dead-lettered it first."""
+    """Where a message came from: according to the member that parked it, or to the broker that dead-lettered it first.
+
+    A message of a stream that came through no named exchange has no origin: clients of streams publish past the exchanges. The
+    default exchange would put it into whatever queue has its key as name, or once more into the stream.
+    """
+    if OFFSET in headers and not headers.get(EXCHANGE):
+        return None
     if EXCHANGE in headers:
         exchange, key, queue = (headers.get(each) for each in (EXCHANGE, ROUTING_KEY, QUEUE))
         return _origin(exchange, key, queue, headers.get(f"{PARKED}error"), headers.get(f"{PARKED}time"))
@@ -108,7 +114,7 @@ def replay(
     replayed, or ``only`` some; ``warn`` is called with a warning about the queue.
 
     Raises:
-        InvalidValue: the queue is missing or is a stream.
+        InvalidValue: the queue is missing, is a stream, or is a quorum queue with a single active consumer.
     """
     driver = PikaDriver(connection)
     release = Release.of_broker(server_version(connection))
@@ -132,20 +138,21 @@ def replay(
 
 def _messages_now_in(queue: str, channel: BlockingChannel) -> Iterator[Delivery]:
     """Get as many messages as the queue has now."""
-    left = 1
+    left: int | None = None
     try:
-        for number in count():
+        while left != 0:
             with expecting_refusals(channel):
                 method, properties, body = channel.basic_get(queue)
             if method is None:
                 return
             yield from_raw(queue, raw(method, properties, body))
-            left = left - 1 if number else method.message_count
-            if left <= 0:
-                return
+            left = method.message_count if left is None else left - 1
     except ChannelClosedByBroker as error:
-        reason = why_down(error, "the broker", needs=Needs(read={("queue", queue)}))
-        raise BrokerUnavailable(str(reason), permanent=reason.permanent) from None
+        if error.reply_code == RESOURCE_LOCKED and "basic.get" in error.reply_text:
+            expected = "a queue without a single active consumer"
+            hint = "The broker does not let single messages be taken from such a queue. Declare queues for failed messages without it"
+            raise InvalidValue("queue", queue, expected, hint) from None
+        raise why_down(error, "the broker", needs=Needs(read={("queue", queue)})) from None
 
 
 def _what_becomes_of(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from inspect import iscoroutinefunction, isgeneratorfunction
+from functools import partial
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any, ClassVar, Final
 
 from rabbit_chx.errors import InvalidValue
@@ -12,6 +15,13 @@ from rabbit_chx.names import check_name
 from rabbit_chx.timeouts import Timeouts
 
 _LONGEST_BACKOFF: Final = 60.0
+FUNCTION: Final = "a function"
+COROUTINE_FUNCTION: Final = "a coroutine function"
+_OTHER_KINDS: Final = {
+    COROUTINE_FUNCTION: iscoroutinefunction,
+    "an async generator function": isasyncgenfunction,
+    "a generator function": isgeneratorfunction,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +60,37 @@ class Retries:
         return float(min(seconds, max(self.backoff, _LONGEST_BACKOFF)))
 
 
-def check_handler(handler: object, *, coroutine: bool, group: str = "Group") -> Any:
-    """Return the handler; raise if it is not of the kind that the group calls."""
-    got = type(handler).__name__
+def check_handler(handler: object, *, coroutine: bool, group: str = "Group") -> None:
+    """Raise if a handler is not of the kind that the group calls."""
     if not callable(handler):
-        raise InvalidValue("handler", got, "a function that takes a message")
-    is_coroutine = any(map(iscoroutinefunction, (handler, type(handler).__call__)))
-    if is_coroutine and not coroutine:
+        raise InvalidValue("handler", type(handler).__name__, "a function that takes a message")
+    if coroutine:
+        check_function("handler", handler, COROUTINE_FUNCTION, hint=f"{group} takes functions")
+    else:
+        check_function("handler", handler, FUNCTION, hint=f"Async{group} takes coroutine functions")
+
+
+def check_function(name: str, function: Any, *kinds: str, hint: str) -> None:
+    """Raise if a function of the program is of another kind, as far as this shows before it is called."""
+    called = function
+    while isinstance(called, partial):
+        called = called.func
+    either = (called, type(called).__call__)
+    kind = next((kind for kind, is_one in _OTHER_KINDS.items() if any(map(is_one, either))), FUNCTION)
+    if kind not in kinds:
+        hint = "A generator would never run" if "generator" in kind else hint
+        raise InvalidValue(name, kind, " or ".join(kinds), hint)
+
+
+def check_returned(what: str, returned: object) -> None:
+    """Raise if what a function of the program has returned shows that nothing of it has run yet."""
+    # Twice as fast as to ask Awaitable.
+    if hasattr(type(returned), "__await__") or isinstance(returned, (GeneratorType, AsyncGeneratorType)):
+        if isinstance(returned, Coroutine):
+            returned.close()  # otherwise Python warns that it was never awaited
         raise InvalidValue(
-            "handler", "a coroutine function", "a function", f"Async{group} takes coroutine functions"
+            what,
+            type(returned).__name__,
+            "one that is neither awaited nor iterated over",
+            "It would never run; AsyncGroup and AsyncStreamGroup await coroutine functions",
         )
-    if coroutine and not is_coroutine:
-        raise InvalidValue("handler", "a function", "a coroutine function", f"{group} takes functions")
-    if isgeneratorfunction(handler):
-        raise InvalidValue("handler", "a generator function", "a function", "A generator would never run")
-    return handler

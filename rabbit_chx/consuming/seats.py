@@ -7,9 +7,7 @@ The number of the seat determines the member's priority on each queue, so every 
 asking the others. Each member consumes all queues. On a quorum queue with a single active consumer, RabbitMQ 4.0 and later
 activate the consumer with the highest ``x-priority``, so the priorities alone assign the queues, without a coordinator.
 
->>> [owner([0], queue, 4) for queue in range(4)]
-[0, 0, 0, 0]
->>> [owner([0, 1], queue, 4) for queue in range(4)]
+>>> [max([0, 1], key=lambda seat: priority(seat, queue, 4)) for queue in range(4)]
 [0, 0, 1, 1]
 
 Seat 0 takes all queues. Seat ``s`` takes ``queues // (s + 1)`` of them, one at a time from the seat that has the most.
@@ -28,9 +26,9 @@ from hashlib import blake2b
 from heapq import heappop, heappush
 from typing import Any, Final
 
-from pika.spec import NOT_FOUND, RESOURCE_LOCKED
+from pika.spec import RESOURCE_LOCKED
 
-from rabbit_chx.broker.applying.protocol import Command, OnChannel, Refused, routed
+from rabbit_chx.broker.applying.protocol import Command, OnChannel, Refused, routed, unless_missing
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.names import check_name
 
@@ -101,12 +99,13 @@ def take_seat(group: str, seats: Iterable[int]) -> Generator[Command, Any, int |
 def is_taken(group: str, seat: int) -> Generator[Command, Any, bool]:
     """Whether another connection has a seat; publishes nothing, at the same cost as `take_seat`."""
     try:
-        yield OnChannel("queue_declare", {"queue": seat_queue(group, seat), "passive": True})
+        yield from unless_missing(
+            OnChannel("queue_declare", {"queue": seat_queue(group, seat), "passive": True})
+        )
     except Refused as refused:
-        if refused.code == RESOURCE_LOCKED:
-            return True
-        if refused.code != NOT_FOUND:
+        if refused.code != RESOURCE_LOCKED:
             raise
+        return True
     return False
 
 
@@ -142,11 +141,6 @@ def priority(seat: int, queue: int, queues: int) -> int:
         return _taken(queue, takers[: below + 1])
     # Lower than the owner among the lower seats, and otherwise random, so the queues of an owner that ends are spread.
     return int(_random(queue, seat) * _taken(queue, takers[:below]))
-
-
-def owner(seats: Iterable[int], queue: int, queues: int) -> int:
-    """The seat, among the taken ones, whose member gets the messages of a queue."""
-    return max(seats, key=lambda seat: priority(seat, queue, queues))
 
 
 def _taken(queue: int, takers: Sequence[int]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias, get_args
 
 from rabbit_chx.consuming.retries import Retries
 from rabbit_chx.consuming.seats import check_group_name
@@ -14,7 +14,6 @@ from rabbit_chx.names import check_name
 from rabbit_chx.releases import Release
 
 Order: TypeAlias = Literal["queue", "key"]
-_ORDERS: Final = ("queue", "key")
 OnFailure: TypeAlias = Literal["stop", "dead-letter", "park"]
 MOST_PREFETCH: Final = 65_535
 
@@ -23,12 +22,13 @@ MOST_PREFETCH: Final = 65_535
 class Settings(Retries):
     """The settings of a member of a group of queues, the same for both classes."""
 
-    ON_FAILURE: ClassVar[tuple[str, ...]] = ("stop", "dead-letter", "park")
+    ON_FAILURE: ClassVar[tuple[str, ...]] = get_args(OnFailure)
 
     exchange: str
     prefetch: int
     failover_only: bool
     order: Order = "queue"
+    crashes: int | None = None
     consumer_timeout: float | None = None
 
     def __post_init__(self) -> None:
@@ -36,22 +36,20 @@ class Settings(Retries):
         check_group_name(self.name)
         check_integer("prefetch", self.prefetch, 1, MOST_PREFETCH)
         Retries.__post_init__(self)
+        if self.crashes is not None:
+            check_integer("crashes", self.crashes, 1, 1_000_000)
         if self.consumer_timeout is not None:
-            check_seconds("consumer_timeout", self.consumer_timeout)
-            self._check_attempts(self.consumer_timeout)
-        if self.order not in _ORDERS:
-            raise InvalidValue("order", self.order, " or ".join(map(repr, _ORDERS)))
-
-    def _check_attempts(self, limit: float) -> None:
-        """Raise if the broker takes a message back before its last attempt, because then it would never count as failed."""
-        delays = accumulate(map(self.delay, range(1, self.attempts)))
-        if any(total >= limit for total in delays):
-            raise InvalidValue(
-                "attempts",
-                self.attempts,
-                f"delays of less than {limit:g} s in total (consumer_timeout) with backoff={self.backoff:g}",
-                "The broker takes a message back that is not acknowledged within consumer_timeout, and its attempts begin again",
-            )
+            limit = check_seconds("consumer_timeout", self.consumer_timeout)
+            # If the broker takes a message back before its last attempt, it never counts as failed.
+            if any(total >= limit for total in accumulate(map(self.delay, range(1, self.attempts)))):
+                raise InvalidValue(
+                    "attempts",
+                    self.attempts,
+                    f"delays of less than {limit:g} s in total (consumer_timeout) with backoff={self.backoff:g}",
+                    "The broker takes a message back that is not acknowledged within consumer_timeout, and its attempts begin again",
+                )
+        if self.order not in get_args(Order):
+            raise InvalidValue("order", self.order, " or ".join(map(repr, get_args(Order))))
 
     def check_release(self, release: Release) -> None:
         """Raise if a release does not support the settings."""

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx.errors import InvalidValue, Unquoted
+from rabbit_chx.text import too_long
 
 _HINT = "Cast the column to strings as its publisher does, or fill the gaps first"
 _EXPECTED = "str (sent as UTF-8) or bytes"
@@ -64,7 +65,7 @@ def _check_lengths(piece: Binaries, limit: int, what: str, first_row: int) -> No
         row = int(np.argmax(lengths > limit))
         raise InvalidValue(
             f"{what} in row {first_row + row}",
-            f"{piece[row]!r:.60} ({lengths[row]} bytes)",
+            Unquoted(too_long(piece[row], lengths[row])),
             f"at most {limit} bytes of UTF-8",
             "AMQP cannot carry a longer one",
         )

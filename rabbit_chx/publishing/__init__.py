@@ -10,10 +10,11 @@ from __future__ import annotations
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.tls import context as tls_context
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed, RabbitChxError
-from rabbit_chx.message_fields import ROUTING_HEADERS, Headers, Properties, PropertyColumns
+from rabbit_chx.message_fields import ROUTING_HEADERS, DefaultProperties, Headers, Properties, PropertyColumns
 from rabbit_chx.publishing.access import check_access
 from rabbit_chx.publishing.async_publisher import AsyncPublisher
 from rabbit_chx.publishing.bulk import Bulk
+from rabbit_chx.publishing.encoder import HeaderColumn
 from rabbit_chx.publishing.messages import Failure, Outcome, Totals
 from rabbit_chx.publishing.properties import max_property_bytes
 from rabbit_chx.publishing.publisher import Publisher
@@ -27,7 +28,9 @@ __all__ = [
     "BrokerUrl",
     "Bulk",
     "Credentials",
+    "DefaultProperties",
     "Failure",
+    "HeaderColumn",
     "Headers",
     "Outcome",
     "Properties",

@@ -3,75 +3,56 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Final, Self, Unpack
+from functools import partial
+from typing import Final, Self, Unpack
 
-from rabbit_chx.broker.credentials import Credentials
-from rabbit_chx.errors import InvalidValue, RabbitChxError
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.message_fields import Headers, Properties, PropertyColumns
-from rabbit_chx.publishing.encoder import HeaderColumn
+from rabbit_chx.publishing.bulk import Batch
+from rabbit_chx.publishing.encoder import Columns, HeaderColumn
 from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
-from rabbit_chx.publishing.publisher import MAX_IN_FLIGHT, Publisher
-from rabbit_chx.publishing.receipts import publish_failed, unconfirmed
-from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, Timeouts
-from rabbit_chx.urls import BrokerUrl
+from rabbit_chx.publishing.publisher import PublisherOptions
+from rabbit_chx.publishing.receipts import CANCELLED, no_room, publish_failed
+from rabbit_chx.publishing.sender import CLOSED
+from rabbit_chx.timeouts import deadline_of
 
-_PAUSE: Final = 0.002
+_FIRST_PAUSE: Final = 0.0001
+_LONGEST_PAUSE: Final = 0.002
 """Seconds between two looks for room while too many messages are in flight."""
-_CANCELLED: Final = "cancelled by the caller"
 
 
-class AsyncPublisher:
+class AsyncPublisher(PublisherOptions):
     """A `Publisher` for asyncio, with the same parameters; use it in one event loop.
 
     Cancelling a call withdraws what was not written to the connection.
     """
 
-    def __init__(
-        self,
-        url: str | BrokerUrl | Sequence[str | BrokerUrl],
-        exchange: str = "",
-        *,
-        properties: Mapping[str, Any] | None = None,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        max_message_bytes: int | None = None,
-        timeouts: Timeouts = DEFAULTS,
-        heartbeat: int = HEARTBEAT,
-        credentials: Credentials | None = None,
-        tls: ssl.SSLContext | None = None,
-        connection_name: str = "rabbit-chx publisher",
-    ) -> None:
-        self._publisher = Publisher(
-            url,
-            exchange,
-            properties=properties,
-            max_in_flight=max_in_flight,
-            max_message_bytes=max_message_bytes,
-            timeouts=timeouts,
-            heartbeat=heartbeat,
-            credentials=credentials,
-            tls=tls,
-            connection_name=connection_name,
-        )
-        self._turn = asyncio.Lock()  # one task at a time looks for room; they keep their order
-        self._news = _News()
-
-    def __repr__(self) -> str:
-        return f"<Async{repr(self._publisher)[1:]}"
+    _loop: asyncio.AbstractEventLoop | None = None
 
     async def open(self) -> None:
-        """Connect; an error that waiting cannot fix is raised after one attempt."""
+        """Connect; an error that waiting cannot fix is raised after one attempt.
+
+        Cancelling the call gives up, and closes the connection.
+        """
         self._check_loop()
-        self._news.loop = asyncio.get_running_loop()
-        await asyncio.to_thread(self._publisher.open)
+        pipeline = self._usable()
+        if pipeline.state == "open":
+            return
+        try:
+            await _in_thread(pipeline.open, undo=partial(pipeline.close, 0))
+        except asyncio.CancelledError:
+            self._renew()
+            pipeline.outbox.give_up(BrokerUnavailable(CANCELLED), closed=True)  # the thread waits no longer
+            raise
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as in Publisher
         """Wait until every message has its outcome, then close the connection: see `Publisher.close`."""
-        await asyncio.to_thread(self._publisher.close, timeout)
+        await _in_thread(partial(self.pipeline.close, timeout))
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -91,48 +72,64 @@ class AsyncPublisher:
         **properties: Unpack[Properties],
     ) -> None:
         """Publish one message, and return when the broker has confirmed it: see `Publisher.publish`."""
-        pipeline = self._publisher.pipeline
+        pipeline = self.pipeline
         pipeline.check()
         self._check_loop()
         receipt = _Receipt(self._news)
         encoded = pipeline.encoder.one(body, routing_key, exchange, headers, properties)
         message = OutgoingMessage(0, *encoded, receipt)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        if not await self._accepted(message, deadline):
-            message.reply = f"too many messages were in flight for {timeout} seconds"
-            raise publish_failed(message.failure(Outcome.UNSENT))
+        deadline = deadline_of(timeout)
+        if not await self._accepted(partial(pipeline.accept, [message], 0.0), deadline):
+            raise publish_failed(message.failure(Outcome.UNSENT, no_room(timeout)))
         try:
             if deadline is None:
                 await receipt.done
             else:
                 await asyncio.wait([receipt.done], timeout=max(deadline - time.monotonic(), 0.0))
         except asyncio.CancelledError:
-            pipeline.outbox.withdraw({receipt}, _CANCELLED)
+            pipeline.outbox.withdraw({receipt}, CANCELLED)
             raise
         if not receipt.settled_already:
             pipeline.outbox.withdraw({receipt}, f"withdrawn after {timeout} seconds")
             if not receipt.settled_already:
-                raise publish_failed(unconfirmed(message, timeout))
+                why = f"unconfirmed after {timeout} seconds"
+                raise publish_failed(message.failure(Outcome.UNKNOWN, why))
         if receipt.failure is not None:
             raise publish_failed(receipt.failure)
 
     def _check_loop(self) -> None:
-        if self._publisher.pipeline.state == "open" and self._news.loop is not asyncio.get_running_loop():
+        """Refuse a second loop while the publisher is open in another one; otherwise, use the running one from now on."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        if self.pipeline.usable and self.pipeline.state == "open":
             raise InvalidValue(
                 "use of AsyncPublisher",
                 "a call in a second event loop",
                 "calls in the loop that opened it",
                 "Open an AsyncPublisher in each loop",
             )
+        self._loop, self._news = loop, _News(loop)
+        self._turn = asyncio.Lock()  # one task at a time looks for room; they keep their order
 
-    async def _accepted(self, message: OutgoingMessage, deadline: float | None) -> bool:
-        """Put a message into the outbox; return False if the deadline passes before there is room."""
-        async with self._turn:
-            while not self._publisher.pipeline.accept([message], 0.0):
-                if deadline is not None and time.monotonic() >= deadline:
-                    return False
-                await asyncio.sleep(_PAUSE)
+    async def _accepted(self, attempt: Callable[[], int], deadline: float | None) -> bool:
+        """Try to put messages into the outbox until there is room; return False if the deadline passes before."""
+        if deadline is None:
+            await self._until_accepted(attempt)
+            return True
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                await self._until_accepted(attempt)
+        except TimeoutError:
+            return False
         return True
+
+    async def _until_accepted(self, attempt: Callable[[], int]) -> None:
+        async with self._turn:
+            pause = _FIRST_PAUSE
+            while not attempt():  # the thread of the sender makes room
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def publish_many(
         self,
@@ -145,58 +142,72 @@ class AsyncPublisher:
         **properties: Unpack[PropertyColumns],
     ) -> Totals:
         """Publish a batch given by columns, and return when the broker has confirmed each message: see `Publisher.publish_many`."""
-        publisher = self._publisher
-        publisher.pipeline.check()
+        self.pipeline.check()
         self._check_loop()
-        columns = publisher.pipeline.encoder.many(bodies, routing_keys, exchange, headers, properties)
-        bulk = publisher.bulk()
+        deadline = deadline_of(timeout)
+        columns = self.pipeline.encoder.many(bodies, routing_keys, exchange, headers, properties)
+        batch = Batch(self.pipeline, grace=self._timeouts.close, on_failure=None)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
-            return await asyncio.to_thread(publisher.publish_columns, bulk, columns, timeout)
+            await self._add(batch, columns, deadline, no_room(timeout))
+            batch.when_settled(partial(self._news.add, done))
+            await asyncio.wait([done], timeout=None if deadline is None else deadline - time.monotonic())
         except asyncio.CancelledError:
-            bulk.withdraw(_CANCELLED)
+            batch.withdraw(CANCELLED)
             raise
+        return batch.flush_until(deadline, timeout)
 
-    @property
-    def totals(self) -> Totals:
-        """The current counters of all messages."""
-        return self._publisher.totals
+    async def _add(self, batch: Batch, columns: Columns, deadline: float | None, why: str) -> None:
+        """Put a batch into the outbox; what is not accepted by the deadline fails unsent, with this reason."""
+        try:
+            steps = batch.add_in_steps(columns)
+            while batch.totals.published < len(columns[0]):
+                if not await self._accepted(partial(next, steps), deadline):
+                    break
+                await asyncio.sleep(0)  # other tasks have their turn while a large batch is added
+        except (BrokerUnavailable, InvalidValue) as error:  # InvalidValue: `close` came first
+            if not batch.totals.published:
+                raise
+            why = str(error) if isinstance(error, BrokerUnavailable) else CLOSED
+        batch.leave_out(columns, why)
 
-    @property
-    def error(self) -> RabbitChxError | None:
-        """Why the publisher gave up and is not connected: see `Publisher.error`."""
-        return self._publisher.error
 
-    @property
-    def max_message_bytes(self) -> int:
-        """The largest body that is accepted: see `Publisher.max_message_bytes`."""
-        return self._publisher.max_message_bytes
+async def _in_thread(call: Callable[[], None], undo: Callable[[], None] | None = None) -> None:
+    """Make a call in a thread of its own: those of the loop's executor belong to the application, and may be busy.
 
-    @property
-    def max_property_bytes(self) -> int:
-        """How long the properties of a message may be, headers included."""
-        return self._publisher.max_property_bytes
+    If this is cancelled, the thread finishes the call, which cannot be interrupted, and then undoes it.
+    """
+    threads = ThreadPoolExecutor(1, "rabbit-chx")
+    try:
+        await asyncio.get_running_loop().run_in_executor(threads, call)
+    except asyncio.CancelledError:
+        if undo is not None:
+            threads.submit(undo)
+        raise
+    finally:
+        threads.shutdown(wait=False)
 
 
 class _News:
     """Wakes the tasks whose messages have their outcome, many at once: a wake-up of the loop costs more than a message."""
 
-    def __init__(self) -> None:
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self._settled: deque[_Receipt] = deque()
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._settled: deque[asyncio.Future[None]] = deque()
         self._coming = False
 
-    def add(self, receipt: _Receipt) -> None:
-        """Note an outcome; called by the thread of the sender."""
-        self._settled.append(receipt)
-        if not self._coming and self.loop is not None:
+    def add(self, done: asyncio.Future[None]) -> None:
+        """End a future; called by the thread of the sender."""
+        self._settled.append(done)
+        if not self._coming:
             self._coming = True
             with suppress(RuntimeError):  # the loop is closed, so no task waits
-                self.loop.call_soon_threadsafe(self._wake)
+                self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         self._coming = False  # first: what comes from now on needs another call
         while self._settled:
-            done = self._settled.popleft().done
+            done = self._settled.popleft()
             if not done.done():
                 done.set_result(None)
 
@@ -208,11 +219,11 @@ class _Receipt(Owner):
 
     def __init__(self, news: _News) -> None:
         self._news = news
-        self.done = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.failure: Failure | None = None
         self.settled_already = False
 
     def settled(self, count: int, outcome: Outcome, failures: Sequence[Failure]) -> None:  # noqa: ARG002
         self.failure = failures[0] if failures else None
         self.settled_already = True
-        self._news.add(self)
+        self._news.add(self.done)

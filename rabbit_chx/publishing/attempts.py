@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pika
 
-from rabbit_chx.broker.reasons import Reason
+from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.timeouts import Timeouts
 
 
@@ -45,13 +45,13 @@ class Attempts:
         share = (self._since + self._limit - now) / len(self._round)
         return self._round[0], min(self._timeouts.connect, max(share, 1.0))
 
-    def failed(self, address: Address, reason: Reason, *, was_up: bool, now: float) -> str | None:
+    def failed(self, address: Address, reason: BrokerUnavailable, *, was_up: bool, now: float) -> str | None:
         """Record why an attempt or its connection ended; return the final error, or None to try again."""
         self.count += 1
         if was_up:
             self._ever_up = True
             self._reasons.clear()
-        self._reasons[address.where] = reason.text
+        self._reasons[address.where] = str(reason)
         if reason.permanent:
             # An address that refuses is dropped. A connection that was up was ended for what it sent, which every
             # address would refuse.

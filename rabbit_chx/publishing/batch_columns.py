@@ -7,9 +7,9 @@ checks that both return the same bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.hashing import MAX_SHORTSTR, shortstr
@@ -22,6 +22,7 @@ from rabbit_chx.publishing.properties import (
 )
 from rabbit_chx.text import counted
 
+T = TypeVar("T")
 _LENGTHS: Final = [bytes([length]) for length in range(MAX_SHORTSTR + 1)]
 _SIZE = struct.Struct(">I").pack
 _FLAGS = struct.Struct(">H").pack
@@ -43,7 +44,11 @@ def column(given: Any, count: int, what: str) -> Any:
     """Return a list with one value per row, or the value itself where it applies to all rows."""
     if hasattr(given, "tolist") and not getattr(given, "shape", True):
         return given.tolist()  # a number of NumPy
-    if not (isinstance(given, (list, tuple)) or hasattr(given, "to_pylist") or hasattr(given, "tolist")):
+    if not (hasattr(given, "to_pylist") or hasattr(given, "tolist")) and (
+        isinstance(given, (str, bytes, bytearray))
+        or hasattr(given, "items")
+        or not hasattr(given, "__iter__")
+    ):
         return given
     found = list(values(given))
     if len(found) != count:
@@ -61,22 +66,21 @@ def body_column(given: Any, limit: int) -> list[bytes]:
     found = list(values(given))
     if set(map(type, found)) <= {bytes} and max(map(len, found), default=0) <= limit:
         return found
-    return [checked_body(body, limit, row) for row, body in enumerate(found)]
+    return by_row(found, lambda body: checked_body(body, limit))
 
 
-def checked_body(body: Any, limit: int, row: int | None = None) -> bytes:
+def checked_body(body: Any, limit: int) -> bytes:
     """Return one body as bytes; a str is encoded as UTF-8."""
-    what = "body" if row is None else f"body in row {row}"
     try:
         encoded = body.encode() if isinstance(body, str) else body
     except UnicodeEncodeError:
         encoded = None
     if not isinstance(encoded, (bytes, bytearray, memoryview)):
         got = "a str with a lone surrogate" if isinstance(body, str) else type(body).__name__
-        raise InvalidValue(what, got, "bytes or str", "Encode other types first, as JSON for example")
+        raise InvalidValue("body", got, "bytes or str", "Encode other types first, as JSON for example")
     if len(encoded) > limit:
         raise InvalidValue(
-            what,
+            "body",
             f"{len(encoded)} bytes",
             f"at most {limit} bytes",
             "If the broker's max_message_size is larger, pass max_message_bytes",
@@ -92,7 +96,7 @@ def key_column(given: Any, count: int, what: str = "routing key") -> list[bytes]
     encoded = short_strings(keys)
     if encoded is not None:
         return encoded
-    return [shortstr(key, f"{what} in row {row}") for row, key in enumerate(keys)]
+    return by_row(keys, lambda key: shortstr(key, what))
 
 
 def property_column(
@@ -102,25 +106,26 @@ def property_column(
     if not varying:
         return [encode_properties(constant, frame_max=frame_max)] * count
     encoded = _joined(constant, varying, count, frame_max)
-    return encoded if encoded is not None else _row_by_row(constant, varying, count, frame_max)
+    if encoded is not None:
+        return encoded
 
-
-def _row_by_row(
-    constant: Mapping[str, Any], varying: Mapping[str, list[Any]], count: int, frame_max: int
-) -> list[bytes]:
-    encoded = []
-    for row in range(count):
+    def encoded_row(row: int) -> bytes:
         own = {name: found[row] for name, found in varying.items()}
+        return encode_properties({**constant, **own}, frame_max=frame_max)
+
+    return by_row(range(count), encoded_row)
+
+
+def by_row(found: Iterable[Any], check: Callable[[Any], T]) -> list[T]:
+    """Check or encode values one by one; the error about an invalid one names its row."""
+    checked = []
+    for row, value in enumerate(found):
         try:
-            encoded.append(encode_properties({**constant, **own}, frame_max=frame_max))
+            checked.append(check(value))
         except InvalidValue as error:
-            raise in_row(error, row) from None
-    return encoded
-
-
-def in_row(error: InvalidValue, row: int) -> InvalidValue:
-    """Name the row of an invalid value."""
-    return InvalidValue(f"{error.what} in row {row}", error.got, error.expected, error.hint)
+            what = f"{error.what} in row {row}"
+            raise InvalidValue(what, error.got, error.expected, error.hint) from None
+    return checked
 
 
 def _joined(
@@ -143,7 +148,6 @@ def _joined(
 
 
 def _fields(name: str, found: list[Any]) -> list[bytes]:
-    """Encode the values of one property."""
     if PROPERTIES[name].kind is TEXT:
         encoded = short_strings(found)
         if encoded is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from heapq import nsmallest
 from itertools import repeat
@@ -15,7 +16,9 @@ from rabbit_chx.message_fields import Headers, Properties, PropertyColumns
 from rabbit_chx.publishing.encoder import Columns, Encoded, Encoder, HeaderColumn
 from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
 from rabbit_chx.publishing.outbox import Outbox, log_errors
+from rabbit_chx.publishing.receipts import no_room
 from rabbit_chx.text import counted
+from rabbit_chx.timeouts import deadline_of
 
 _FAILURES_KEPT: Final = 100
 _ROWS_OF_A_PART: Final = 512
@@ -32,8 +35,8 @@ class _Pipeline(Protocol):
 
     def accept(
         self, messages: Sequence[OutgoingMessage], deadline: float | None, given_up: int | None
-    ) -> bool:
-        """Accept messages, or return False at the deadline."""
+    ) -> int:
+        """Accept messages until the deadline, and return how many."""
         ...
 
     def totals(self) -> Totals:
@@ -61,10 +64,9 @@ class Bulk:
         self._began = pipeline.totals()
         self._given_up = pipeline.outbox.given_up
         self._rows = _Rows(on_failure)
-        self._adding = threading.Lock()  # one thread at a time numbers its rows
+        self._adding = threading.RLock()  # one thread at a time numbers its rows, and a hook may add more
         self._told = threading.local()
         self._raises = on_failure is None
-        self._withdrawn = False
 
     def __repr__(self) -> str:
         return f"<Bulk: {self.totals}>"
@@ -89,15 +91,21 @@ class Bulk:
         *,
         exchange: str | None = None,
         headers: Headers | None = None,
+        timeout: float | None = None,
         **properties: Unpack[Properties],
     ) -> int:
-        """Accept one message and return its row number, which identifies it in failures."""
+        """Accept one message and return its row number, which identifies it in failures.
+
+        A message that is not accepted within ``timeout`` seconds fails unsent.
+        """
         self._pipeline.check()
         encoded = self._pipeline.encoder.one(body, routing_key, exchange, headers, properties)
         with self._adding:
             part = self._rows.part()
             row = self._rows.published
-            self._pipeline.accept([OutgoingMessage(row, *encoded, part)], None, self._given_up)
+            message = OutgoingMessage(row, *encoded, part)
+            if not self._pipeline.accept([message], deadline_of(timeout), self._given_up):
+                self._rows.leave_out([encoded], no_room(timeout))
         return row
 
     def add_many(
@@ -107,44 +115,39 @@ class Bulk:
         *,
         exchange: str | Iterable[str | bytes] | None = None,
         headers: HeaderColumn = None,
+        timeout: float | None = None,
         **properties: Unpack[PropertyColumns],
     ) -> range:
         """Accept a batch given by columns and return its rows.
 
-        Keys, exchanges, headers and each property are one value for all rows, or a column (a list, tuple or Arrow array).
-        The whole batch is checked before its first message is sent.
+        Keys, exchanges, headers and each property are one value for all rows, or a column: a list, tuple or Arrow array; keys and
+        exchanges may be any iterable. The whole batch is checked before its first message is sent. Messages that
+        are not accepted within ``timeout`` seconds fail unsent.
         """
         self._pipeline.check()
-        return self.add_encoded(
-            self._pipeline.encoder.many(bodies, routing_keys, exchange, headers, properties), None
-        )
+        columns = self._pipeline.encoder.many(bodies, routing_keys, exchange, headers, properties)
+        return self._add_encoded(columns, deadline_of(timeout), timeout)
 
-    def add_encoded(self, columns: Columns, deadline: float | None) -> range:
-        """Accept messages that an encoder has encoded, as many as the outbox takes before the deadline."""
+    def _add_encoded(self, columns: Columns, deadline: float | None, timeout: float | None) -> range:
         with self._adding:
             first, count = self._rows.published, len(columns[0])
-            for start in range(0, count, _ROWS_OF_A_PART):
-                end = min(start + _ROWS_OF_A_PART, count)
-                part = self._rows.part()
-                rows, own = range(first + start, first + end), (column[start:end] for column in columns)
-                if not self._pipeline.accept(
-                    list(map(OutgoingMessage, rows, *own, repeat(part))), deadline, self._given_up
-                ):
+            for messages in self._lots(columns):
+                if self._pipeline.accept(messages, deadline, self._given_up) < len(messages):
                     break
-                if self._withdrawn:  # while this thread waited for room
-                    self.withdraw("withdrawn by the caller")
-                    break
-            return range(first, self._rows.published)
+            self._leave_out(columns, first, no_room(timeout))
+            return range(first, first + count)
 
-    def leave_out(self, columns: Columns, why: str) -> None:
-        """Count the last messages, which were not accepted, as unsent."""
-        rest = [column[self._rows.published :] for column in columns]
+    def _lots(self, columns: Columns) -> Iterator[list[OutgoingMessage]]:
+        """Make the next messages of this bulk, some at a time: they are accepted before the next ones are made."""
+        first, count = self._rows.published, len(columns[0])
+        for start in range(0, count, _ROWS_OF_A_PART):
+            end = min(start + _ROWS_OF_A_PART, count)
+            rows, own = range(first + start, first + end), (column[start:end] for column in columns)
+            yield list(map(OutgoingMessage, rows, *own, repeat(self._rows.part())))
+
+    def _leave_out(self, columns: Columns, first: int, why: str) -> None:
+        rest = [column[self._rows.published - first :] for column in columns]
         self._rows.leave_out(list(zip(*rest, strict=True)), why)
-
-    def withdraw(self, why: str) -> None:
-        """Give up the messages that were not written, and add no more of a batch that another thread adds."""
-        self._withdrawn = True
-        self._pipeline.outbox.withdraw(set(self._rows.begin_part()), why)
 
     def flush(self, timeout: float | None = None) -> Totals:
         """Wait for the outcome of each message that was added to this bulk before, and return the totals.
@@ -155,7 +158,13 @@ class Bulk:
             PublishFailed: messages were not confirmed, or not within the timeout.
         """
         self._pipeline.check()
-        pending = self._settle(timeout)
+        return self._flush_until(deadline_of(timeout), timeout)
+
+    def _flush_until(self, deadline: float | None, timeout: float | None) -> Totals:
+        parts = self._rows.begin_part()
+        if pending := self._rows.wait_for(parts, deadline):
+            self._pipeline.outbox.withdraw(set(parts), f"withdrawn after {timeout} seconds")
+            pending = self._rows.wait_for(parts, deadline)
         totals, failures = self.totals, self.failures
         told, self._told.failed = getattr(self._told, "failed", 0), totals.failed
         new_failures = totals.failed - told if self._raises else 0
@@ -169,14 +178,6 @@ class Bulk:
         if problems:
             raise PublishFailed("; ".join(problems), totals, failures if new_failures else [])
         return totals
-
-    def _settle(self, timeout: float | None) -> int:
-        """Wait for the messages that were added by now, withdraw the unsent ones, and return how many are pending."""
-        parts = self._rows.begin_part()
-        if self._rows.wait_for(parts, timeout):
-            return 0
-        self._pipeline.outbox.withdraw(set(parts), f"withdrawn after {timeout} seconds")
-        return self._rows.pending_in(parts)
 
     @property
     def error(self) -> RabbitChxError | None:
@@ -206,6 +207,39 @@ class Bulk:
         return self._rows.confirmed_before()
 
 
+class Batch(Bulk):
+    """The messages of one call of ``publish_many``."""
+
+    def add_encoded(self, columns: Columns, deadline: float | None, timeout: float | None) -> None:
+        """Accept messages that an encoder has encoded; those that are not accepted by the deadline fail unsent."""
+        self._add_encoded(columns, deadline, timeout)
+
+    def add_in_steps(self, columns: Columns) -> Iterator[bool]:
+        """Accept messages without waiting, some at each step; yield whether there was room for all of the step."""
+        for messages in self._lots(columns):
+            rest = messages
+            while (done := self._pipeline.accept(rest, 0.0, self._given_up)) < len(rest):
+                rest = rest[done:]
+                yield False
+            yield True
+
+    def leave_out(self, columns: Columns, why: str) -> None:
+        """Count the last messages of the batch, which were not accepted, as unsent."""
+        self._leave_out(columns, 0, why)
+
+    def withdraw(self, why: str) -> None:
+        """Give up the messages that were not written."""
+        self._pipeline.outbox.withdraw(set(self._rows.begin_part()), why)
+
+    def when_settled(self, call: Callable[[], object]) -> None:
+        """Call a function once no message is pending: here, or on the thread that records the last outcome."""
+        self._rows.when_settled(call)
+
+    def flush_until(self, deadline: float | None, timeout: float | None) -> Totals:
+        """Flush until a time of the monotonic clock; the caller knows it as a timeout."""
+        return self._flush_until(deadline, timeout)
+
+
 class _Part(Owner):
     """Consecutive rows of a bulk. A flush begins a new part, and waits for those before it."""
 
@@ -232,6 +266,7 @@ class _Rows:
     def __init__(self, on_failure: Callable[[Failure], object] | None) -> None:
         self._changed = threading.Condition()
         self._on_failure = on_failure
+        self._when_settled: Callable[[], object] | None = None
         self._outcomes: Counter[Outcome] = Counter()
         self._parts: deque[_Part] = deque([_Part(self, 0)])
         self.published: int = 0
@@ -254,19 +289,26 @@ class _Rows:
                 self._parts.append(_Part(self, self.published))
             return pending
 
-    def wait_for(self, parts: Sequence[_Part], timeout: float | None) -> bool:
-        """Wait until no message of these parts is pending; return whether that is so."""
+    def wait_for(self, parts: Sequence[_Part], deadline: float | None) -> int:
+        """Wait until no message of these parts is pending; return how many are pending at the deadline."""
+        left = None if deadline is None else min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
         with self._changed:
-            return self._changed.wait_for(lambda: not any(part.pending for part in parts), timeout)
-
-    def pending_in(self, parts: Sequence[_Part]) -> int:
-        """Return how many messages of these parts are pending."""
-        with self._changed:
+            self._changed.wait_for(lambda: not any(part.pending for part in parts), left)
             return sum(part.pending for part in parts)
+
+    def when_settled(self, call: Callable[[], object]) -> None:
+        """Call a function once no message is pending."""
+        with self._changed:
+            if any(part.pending for part in self._parts):
+                self._when_settled = call
+            else:
+                call()
 
     def accepted(self, part: _Part, count: int) -> None:
         """Count messages that the outbox accepts."""
         with self._changed:
+            if not part.pending and part not in self._parts:  # dropped while its caller waited for room
+                self._parts.appendleft(part)
             part.pending += count
             self.published += count
 
@@ -287,9 +329,12 @@ class _Rows:
                 while len(self._parts) > 1 and not self._parts[0].pending:
                     self._parts.popleft()
                 self._changed.notify_all()
+                if self._when_settled is not None and not any(part.pending for part in self._parts):
+                    self._when_settled()
 
     def leave_out(self, encoded: Sequence[Encoded], why: str) -> None:
-        """Count messages that the outbox does not accept."""
+        if not encoded:
+            return
         part, first = self.part(), self.published
         rows = enumerate(encoded, first)
         failures = [OutgoingMessage(row, *one, reply=why).failure(Outcome.UNSENT) for row, one in rows]

@@ -4,32 +4,26 @@ Handshake, TLS, authentication, heartbeats, blocking and closing are pika's. The
 are handed to its transport in one piece, and confirms at the front of received data are read here instead of being
 decoded frame by frame. The checks keep a faulty or hostile server from filling the memory. The properties of a returned
 message are reported as received, since pika's decoding loses the fraction of a double. All of this uses names of pika
-that are not public: ``PRIVATE_NAMES`` lists them, a test checks the installed pika for them, and if one is missing the
-connection publishes through ``basic_publish``, which is slower.
+that are not public (`broker.fast_paths`); if one is missing the connection publishes through ``basic_publish``, which is slower.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import pika
 from pika.adapters.select_connection import IOLoop, SelectConnection
 from pika.exceptions import ChannelClosedByBroker, StreamLostError
 
+from rabbit_chx.broker.deliveries import BEFORE_PROPERTIES
+from rabbit_chx.broker.fast_paths import can_be_fast
 from rabbit_chx.broker.reasons import NotAmqp
 from rabbit_chx.publishing.frames import FRAME_OVERHEAD, encode
 from rabbit_chx.publishing.messages import OutgoingMessage
 from rabbit_chx.publishing.properties import DEFAULT_FRAME_MAX
 from rabbit_chx.publishing.window import Confirm
-
-PRIVATE_NAMES: Final = (
-    *("_on_data_available", "_read_frame", "_process_frame", "_frame_buffer", "_channels"),
-    *("_adapter_emit_data", "_transport", "_error"),
-    *("bytes_received", "frames_received", "bytes_sent", "frames_sent"),
-)
-"""What this file uses of pika's connection beyond its documentation."""
 
 # A confirm is a method frame of 21 bytes: 11 constant ones, a delivery tag, the flag "multiple", and the end byte.
 _ACK: Final = b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x50"
@@ -38,20 +32,12 @@ _CONFIRM: Final = struct.Struct(">11sQBx")
 _CONFIRMS: Final = {_ACK, _NACK}
 _MULTIPLE: Final = 1
 
-_BEFORE_PROPERTIES: Final = 7 + 2 + 2 + 8
-"""Bytes of a content header frame before the properties: of the frame itself, class, weight and body size."""
-
 _FIRST_BYTES: Final = {b"\x01", b"A"}
 """The first byte of a method frame, or of the protocol header with which a server asks for another version."""
 
 _PIECE: Final = 1 << 17
 _CLOSE_SECONDS: Final = 2.0
 """How long the broker may take to answer ``connection.close``."""
-
-
-def has_private_names(names: Container[str]) -> bool:
-    """Whether these names of pika's connection include all that this file needs."""
-    return all(name in names for name in PRIVATE_NAMES)
 
 
 class _Events(Protocol):
@@ -89,8 +75,7 @@ class PublisherConnection(SelectConnection):  # type: ignore[misc] # pika has no
             on_close_callback=self._on_down,
             custom_ioloop=IOLoop(),
         )
-        # Of its methods only pika's own count, which this class overrides.
-        self.fast = has_private_names({*vars(self), *dir(SelectConnection)})
+        self.fast = can_be_fast(self)
         self.add_on_connection_blocked_callback(lambda _, frame: events.on_blocked(frame.method.reason))
         self.add_on_connection_unblocked_callback(lambda _, __: events.on_unblocked())
 
@@ -213,7 +198,7 @@ class PublisherConnection(SelectConnection):  # type: ignore[misc] # pika has no
     def _read_frame(self) -> tuple[int, Any]:
         size, frame = super()._read_frame()
         if isinstance(frame, pika.frame.Header):
-            self._returned_properties = self._frame_buffer[_BEFORE_PROPERTIES : size - 1]
+            self._returned_properties = self._frame_buffer[BEFORE_PROPERTIES : size - 1]
         return size, frame
 
     def _process_frame(self, frame: Any) -> None:

@@ -40,7 +40,8 @@ def encode(messages: Iterable[OutgoingMessage], *, frame_max: int) -> bytes:
             heads = heads_of[exchange]
         if message.properties is not properties:
             properties = message.properties
-            middle = _middle(properties)
+            header_size = len(_BASIC_HEADER) + 8 + len(properties)
+            middle = _MANDATORY + _END + _HEADER + _CHANNEL + _SIZE(header_size) + _BASIC_HEADER
             tail = properties + _END
         key, body = message.routing_key, message.body
         size = len(body)
@@ -68,9 +69,3 @@ class _Heads(dict[int, bytes]):
         head = _METHOD + _CHANNEL + _SIZE(size) + self._method_start + bytes([length])
         self[length] = head
         return head
-
-
-def _middle(properties: bytes) -> bytes:
-    """Return the bytes between a routing key and the size of the body."""
-    size = len(_BASIC_HEADER) + 8 + len(properties)
-    return _MANDATORY + _END + _HEADER + _CHANNEL + _SIZE(size) + _BASIC_HEADER

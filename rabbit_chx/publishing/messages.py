@@ -123,17 +123,19 @@ class OutgoingMessage:
     """The broker's answer to the last attempt, if it was returned or rejected; None while an attempt is in flight."""
     doubtful: bool = False
     """An attempt was in flight when its connection ended: that copy may be in its queue."""
+    nacked: bool = False
+    """An attempt was rejected with a nack, which says nothing about the other queues of the route."""
     refused: bool = False
     """The broker closed the channel because of this message, which reached no queue."""
 
-    def failure(self, outcome: Outcome) -> Failure:
-        """What is reported of this message when it was not confirmed."""
+    def failure(self, outcome: Outcome, reply: str = "") -> Failure:
+        """What is reported of this message when it was not confirmed, with this reply or its last one."""
         return Failure(
             self.row,
             outcome,
             self.exchange.decode("utf-8", "replace"),
             self.routing_key.decode("utf-8", "replace"),
-            self.reply,
-            # A nack of one queue says nothing about the other queues of the route.
-            may_have_arrived=outcome in {Outcome.REJECTED, Outcome.UNKNOWN} and not self.refused,
+            reply or self.reply,
+            may_have_arrived=self.nacked
+            or (outcome in {Outcome.REJECTED, Outcome.UNKNOWN} and not self.refused),
         )

@@ -52,17 +52,16 @@ class Outbox:
         wake: Callable[[], object],
         deadline: float | None = None,
         given_up: int | None = None,
-    ) -> bool:
-        """Accept messages of one owner, waiting while too many are pending.
+    ) -> int:
+        """Accept messages of one owner, waiting while too many are pending, and return how many were accepted before the deadline.
 
-        Raise if nothing more can be published, or if the sender has given up more often than ``given_up`` times. Return False
-        if the deadline passes while some of the messages are not accepted.
+        Raise if nothing more can be published, or if the sender has given up more often than ``given_up`` times.
         """
         done = 0
         while done < len(messages):
             with self._changed:
                 if not self._wait_for_space(deadline, given_up):
-                    return False
+                    break
                 part = self._fitting(messages, done)
                 part[0].owner.accepted(len(part))
                 self._unsent.extend(part)
@@ -70,7 +69,7 @@ class Outbox:
                 self._pending_bytes += sum(len(message.body) for message in part)
             done += len(part)
             wake()
-        return True
+        return done
 
     def _wait_for_space(self, deadline: float | None, given_up: int | None) -> bool:
         # A signal handler may stop it after this thread has looked and before it waits, hence the timeout.
@@ -119,10 +118,10 @@ class Outbox:
             end += 1
         return messages[start:end]
 
-    def wait_until_settled(self, timeout: float | None) -> bool:
+    def wait_until_settled(self, timeout: float) -> bool:
         """Wait until nothing is pending; return whether that is so."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._pending(), timeout)
+            return self._changed.wait_for(lambda: not self._pending(), min(timeout, threading.TIMEOUT_MAX))
 
     def totals(self) -> Totals:
         """Return all counters as of one moment."""

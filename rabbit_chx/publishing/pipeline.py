@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import threading
+import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Literal
 
 from rabbit_chx.broker.guards import Guard
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
+from rabbit_chx.limits import check_seconds
 from rabbit_chx.publishing.attempts import Address
 from rabbit_chx.publishing.encoder import Encoder
 from rabbit_chx.publishing.messages import OutgoingMessage, Totals
-from rabbit_chx.publishing.outbox import Outbox
+from rabbit_chx.publishing.outbox import Outbox, log
+from rabbit_chx.publishing.receipts import Callbacks
 from rabbit_chx.publishing.sender import Sender
 from rabbit_chx.timeouts import Timeouts
-
-log = logging.getLogger("rabbit_chx.publisher")
 
 _MAX_BYTES_IN_FLIGHT: Final = 32 << 20
 _STOP_SECONDS: Final = 4.0
@@ -45,8 +44,7 @@ class Pipeline:
         self.state: Literal["new", "open", "closed"] = "new"
         self.encoder = encoder
         self.outbox: Outbox = Outbox(max_messages=max_in_flight, max_bytes=_MAX_BYTES_IN_FLIGHT)
-        self.callbacks: ThreadPoolExecutor = ThreadPoolExecutor(1, "rabbit-chx callbacks")
-        """Runs the callbacks of futures; its thread starts with the first one."""
+        self.callbacks: Callbacks = Callbacks()
         self._sender = Sender(
             addresses, self.outbox, timeouts, needs=needs, on_limits=self.encoder.learn_limits
         )
@@ -57,7 +55,9 @@ class Pipeline:
         return self.state != "closed" and not self._guard.inherited
 
     def open(self) -> None:
-        """Connect."""
+        """Connect, unless it is open."""
+        if self.state == "open":
+            return
         self._guard.opened()
         self.state = "open"
         self._sender.start()
@@ -75,20 +75,23 @@ class Pipeline:
             )
 
     def close(self, timeout: float | None) -> None:
-        """Wait for the outcome of each message, then end the connection; do nothing in a forked process."""
+        """Wait for callbacks and for the outcome of each message, then end the connection; do nothing in a forked process."""
         if self._guard.inherited:
             return
         self.check()
         if self.state != "open":
             return
+        seconds = self._timeouts.close if timeout is None else check_seconds("timeout", timeout)
+        deadline = time.monotonic() + seconds
         try:
-            self.outbox.wait_until_settled(self._timeouts.close if timeout is None else timeout)
+            self.callbacks.wait(seconds)  # first: they may publish
+            self.outbox.wait_until_settled(deadline - time.monotonic())
         finally:
             self._guard.closed()
             self.state = "closed"
             atexit.unregister(self._at_exit)
             self._sender.stop(timeout=_STOP_SECONDS)
-            self.callbacks.shutdown(wait=False)
+            self.callbacks.end()
 
     def _at_exit(self) -> None:
         """Give an open publisher of a program that ends its time, and say what had none."""
@@ -105,17 +108,22 @@ class Pipeline:
         self._guard.check()
         if threading.get_ident() == self._sender.thread_id:
             raise RabbitChxError(
-                "a hook of the publisher must not publish with it, flush or close it: these wait for the thread that runs "
-                "the hook"
+                "a hook of the publisher must not publish with it, flush or close it, and neither must a callback while the "
+                "program ends: these wait for the thread that runs the hook"
             )
 
     def accept(
         self, messages: Sequence[OutgoingMessage], deadline: float | None, given_up: int | None = None
-    ) -> bool:
+    ) -> int:
         """Put messages into the outbox: see `Outbox.add`."""
         if self.state != "open":
             self._guard.check_open()
         return self.outbox.add(messages, self._sender.wake, deadline, given_up)
+
+    def stop_accepting(self) -> None:
+        """Make `accept` raise, even while it waits; in a forked process, where another thread may hold the lock for ever, raise."""
+        self._guard.check()
+        self.outbox.stop_accepting()
 
     def totals(self) -> Totals:
         """Return the counters of all messages."""

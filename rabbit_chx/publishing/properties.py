@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pika.data import decode_short_string, decode_value
 
+from rabbit_chx.broker.deliveries import BEFORE_PROPERTIES
 from rabbit_chx.broker.properties import table
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.message_fields import (
@@ -30,13 +31,11 @@ _SECONDS: Final = struct.Struct(">Q")
 _IN_ORDER: Final = sorted(PROPERTIES.values(), key=lambda field: field.flag, reverse=True)
 """A content header holds its fields in the order of their flags."""
 _SHORT_STRINGS: Final = (TEXT, MILLISECONDS)
-_HEADER_FRAME_BYTES: Final = 8 + 2 + 2 + 8
-"""What a content header frame holds besides the properties: the frame itself, class, weight and body size."""
 
 
 def max_property_bytes(frame_max: int = DEFAULT_FRAME_MAX) -> int:
     """Return how long the properties of a message may be: a content header must fit into one frame."""
-    return frame_max - _HEADER_FRAME_BYTES
+    return frame_max - BEFORE_PROPERTIES - 1  # the end byte
 
 
 def encode_properties(properties: Mapping[str, Any], *, frame_max: int) -> bytes:
@@ -68,14 +67,12 @@ def _short_string(text: str | bytes) -> bytes:
     return b"%c%b" % (len(encoded), encoded)
 
 
-def _encoder(name: str) -> Callable[[Any], bytes]:
-    if PROPERTIES[name].kind in _SHORT_STRINGS:
-        return _short_string
-    others = {"headers": table, "timestamp": _SECONDS.pack}
-    return others.get(name, lambda number: b"%c" % number)
-
-
-_ENCODERS: Final = {name: _encoder(name) for name in PROPERTIES}
+_ENCODERS: Final[Mapping[str, Callable[[Any], bytes]]] = {
+    **{name: _short_string for name, field in PROPERTIES.items() if field.kind in _SHORT_STRINGS},
+    **{name: lambda number: b"%c" % number for name in ("priority", "delivery_mode")},
+    "timestamp": _SECONDS.pack,
+    "headers": table,
+}
 
 
 def split_properties(encoded: bytes) -> dict[str, bytes]:

@@ -12,12 +12,14 @@ Messages are persistent and mandatory, and each one is confirmed; there is no op
 
 from __future__ import annotations
 
+import os
 import ssl
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final, Self, Unpack
+from typing import Final, Self, Unpack
 
 from rabbit_chx.broker.amqp import parameters_of
 from rabbit_chx.broker.client import checked_urls
@@ -26,47 +28,28 @@ from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.limits import check_integer
-from rabbit_chx.message_fields import Headers, Properties, PropertyColumns
+from rabbit_chx.message_fields import DefaultProperties, Headers, Properties, PropertyColumns
 from rabbit_chx.publishing.attempts import Address
-from rabbit_chx.publishing.bulk import Bulk
+from rabbit_chx.publishing.bulk import Batch, Bulk
 from rabbit_chx.publishing.encoder import Encoder, HeaderColumn
-from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
+from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Totals
 from rabbit_chx.publishing.pipeline import Pipeline
-from rabbit_chx.publishing.receipts import Confirmation, Receipt, publish_failed, unconfirmed
-from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, Timeouts
+from rabbit_chx.publishing.receipts import Confirmation, Receipt, no_room, publish_failed
+from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, Timeouts, deadline_of
 from rabbit_chx.urls import BrokerUrl
 
 MAX_IN_FLIGHT: Final = 5_000
 
 
-class Publisher:
-    """Publishes to a broker, or to the first of several that accepts the connection. Any number of threads may use it.
-
-    Args:
-        url: an AMQP URL, or several that are tried in turn.
-        exchange: where to publish messages that name no exchange themselves.
-        properties: for every message, such as ``{"content_type": "application/json"}``.
-        max_in_flight: messages that may be unconfirmed before a call waits. Bodies of more than 32 MiB in total make
-            it wait, too.
-        max_message_bytes: the broker's ``max_message_size``, which AMQP does not report; by default 16 MiB on
-            RabbitMQ 4 and 128 MiB before.
-        timeouts: how long to keep trying.
-        heartbeat: seconds; the publisher's thread sends them, even while the caller is busy.
-        credentials: user and password that are not in the URL or that expire: a function that is called for each
-            connection, or the ``Path`` of a file that holds the password of the URL's user and is read for each connection.
-        tls: the context for amqps; by default the certificate and the host name are verified.
-        connection_name: the connection's name in the broker's list.
-
-    Order: the messages of one thread are sent in the order of its calls. After a nack, a return or a reconnect, the messages
-    that were in flight may arrive twice or out of order; ``totals.resent`` counts them.
-    """
+class PublisherOptions:
+    """The parameters and the counters of a publisher, the same for both classes."""
 
     def __init__(
         self,
         url: str | BrokerUrl | Sequence[str | BrokerUrl],
         exchange: str = "",
         *,
-        properties: Mapping[str, Any] | None = None,
+        properties: DefaultProperties | None = None,
         max_in_flight: int = MAX_IN_FLIGHT,
         max_message_bytes: int | None = None,
         timeouts: Timeouts = DEFAULTS,
@@ -100,32 +83,84 @@ class Publisher:
         )
         self.pipeline: Pipeline = self._begin()
         """For the other files of this package."""
+        self._opening_by_process: dict[int, threading.RLock] = {}
 
     def __repr__(self) -> str:
-        return f"<Publisher to {self._where}: {self.pipeline.state}>"
+        return f"<{type(self).__name__} to {self._where}: {self.pipeline.state}>"
+
+    def _usable(self) -> Pipeline:
+        """The pipeline; another one after `close` or in a forked process."""
+        if not self.pipeline.usable:
+            self._renew()
+        return self.pipeline
+
+    def _renew(self) -> None:
+        self.pipeline = self._begin()
+
+    @property
+    def totals(self) -> Totals:
+        """The current counters of all messages."""
+        return self.pipeline.totals()
+
+    @property
+    def error(self) -> RabbitChxError | None:
+        """Why the publisher gave up; the next call tries again. None before it gives up, and as soon as it is connected again."""
+        return self.pipeline.outbox.error
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The largest body that is accepted; before the first connection the largest that any release accepts."""
+        return self.pipeline.encoder.max_message_bytes
+
+    @property
+    def max_property_bytes(self) -> int:
+        """How long the properties of a message may be, headers included."""
+        return self.pipeline.encoder.max_property_bytes
+
+
+class Publisher(PublisherOptions):
+    """Publishes to a broker, or to the first of several that accepts the connection. Any number of threads may use it.
+
+    Args:
+        url: an AMQP URL, or several that are tried in turn.
+        exchange: where to publish messages that name no exchange themselves.
+        properties: for every message, such as ``{"content_type": "application/json"}``.
+        max_in_flight: messages that may be unconfirmed before a call waits. Bodies of more than 32 MiB in total make
+            it wait, too.
+        max_message_bytes: the broker's ``max_message_size``, which AMQP does not report; by default 16 MiB on
+            RabbitMQ 4 and 128 MiB before.
+        timeouts: how long to keep trying.
+        heartbeat: seconds; the publisher's thread sends them, even while the caller is busy.
+        credentials: user and password that are not in the URL or that expire: a function that is called for each
+            connection, or the ``Path`` of a file that holds the password of the URL's user and is read for each connection.
+        tls: the context for amqps; by default the certificate and the host name are verified.
+        connection_name: the connection's name in the broker's list.
+
+    Order: the messages of one thread are sent in the order of its calls. After a nack, a return or a reconnect, the messages
+    that were in flight may arrive twice or out of order; ``totals.resent`` counts them.
+    """
 
     # -- opening and closing -----------------------------------------------------------------------
 
     def open(self) -> None:
         """Connect, also again after `close` or in a forked process; an error that waiting cannot fix is raised after one attempt.
 
-        An open publisher stays as it is.
+        An open publisher stays as it is; in a second thread, the call waits until the publisher is open.
         """
-        if not self.pipeline.usable:
-            self.pipeline = self._begin()
-        if self.pipeline.state != "open":
-            self.pipeline.open()
+        # Another process may hold its lock for ever.
+        with self._opening_by_process.setdefault(os.getpid(), threading.RLock()):
+            self._usable().open()
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait until every message has its outcome, then close the connection.
+        """Wait until every message has its outcome and callbacks have returned, which may publish; then close the connection.
 
-        A message that has none after ``timeout`` seconds (default: ``timeouts.close``) fails.
+        A message that has no outcome after ``timeout`` seconds (default: ``timeouts.close``) fails.
         """
         self.pipeline.close(timeout)
 
     def stop_accepting(self) -> None:
         """Make every call raise `BrokerUnavailable` from now on, even where it waits; safe in a signal handler."""
-        self.pipeline.outbox.stop_accepting()
+        self.pipeline.stop_accepting()
 
     def __enter__(self) -> Self:
         self.open()
@@ -155,22 +190,11 @@ class Publisher:
         """
         self.pipeline.check()
         receipt = Receipt()
-        message = OutgoingMessage(
-            0, *self.pipeline.encoder.one(body, routing_key, exchange, headers, properties), receipt
-        )
-        failure: Failure | None
-        deadline = None if timeout is None else time.monotonic() + timeout
+        encoded = self.pipeline.encoder.one(body, routing_key, exchange, headers, properties)
+        message = OutgoingMessage(0, *encoded, receipt)
+        deadline = deadline_of(timeout)
         if not self.pipeline.accept([message], deadline):
-            message.reply = f"too many messages were in flight for {timeout} seconds"
-            failure = message.failure(Outcome.UNSENT)
-        else:
-            failure = self._wait(message, receipt, timeout, deadline)
-        if failure is not None:
-            raise publish_failed(failure)
-
-    def _wait(
-        self, message: OutgoingMessage, receipt: Receipt, timeout: float | None, deadline: float | None
-    ) -> Failure | None:
+            raise publish_failed(message.failure(Outcome.UNSENT, no_room(timeout)))
         try:
             in_time = receipt.wait(None if deadline is None else deadline - time.monotonic())
         except BaseException:  # Ctrl-C
@@ -179,8 +203,10 @@ class Publisher:
         if not in_time:
             self.pipeline.outbox.withdraw({receipt}, f"withdrawn after {timeout} seconds")
             if not receipt.wait(0):
-                return unconfirmed(message, timeout)
-        return receipt.failure
+                why = f"unconfirmed after {timeout} seconds"
+                raise publish_failed(message.failure(Outcome.UNKNOWN, why))
+        if receipt.failure is not None:
+            raise publish_failed(receipt.failure)
 
     def publish_many(
         self,
@@ -194,29 +220,25 @@ class Publisher:
     ) -> Totals:
         """Publish a batch given by columns, and return when the broker has confirmed each message.
 
-        Keys, exchanges, headers and each property are one value for all rows, or a column (a list, tuple or Arrow array).
-        The whole batch is checked before its first message is sent. After ``timeout`` seconds the messages that were not
-        written to the connection are withdrawn.
+        Keys, exchanges, headers and each property are one value for all rows, or a column: a list, tuple or Arrow array; keys and
+        exchanges may be any iterable. The whole batch is checked before its first message is sent. After
+        ``timeout`` seconds the messages that were not written to the connection are withdrawn.
 
         Raises:
-            PublishFailed: some messages were not confirmed; ``failures`` names their rows.
+            PublishFailed: some messages were not confirmed. ``failures`` has the rows of the first hundred that failed;
+                messages that were written and have no outcome yet are only counted, in ``totals.pending``.
         """
         self.pipeline.check()
+        deadline = deadline_of(timeout)
         columns = self.pipeline.encoder.many(bodies, routing_keys, exchange, headers, properties)
-        return self.publish_columns(self.bulk(), columns, timeout)
-
-    def publish_columns(self, bulk: Bulk, columns: tuple[list[bytes], ...], timeout: float | None) -> Totals:
-        """Publish encoded columns in a bulk of their own; for `publish_many`, here and in `AsyncPublisher`."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        why = f"too many messages were in flight for {timeout} seconds"
+        batch = Batch(self.pipeline, grace=self._timeouts.close, on_failure=None)
         try:
-            bulk.add_encoded(columns, deadline)
+            batch.add_encoded(columns, deadline, timeout)
         except BrokerUnavailable as error:
-            if not bulk.totals.published:
+            if not batch.totals.published:
                 raise
-            why = str(error)
-        bulk.leave_out(columns, why)
-        return bulk.flush(None if deadline is None else max(deadline - time.monotonic(), 0.0))
+            batch.leave_out(columns, str(error))
+        return batch.flush_until(deadline, timeout)
 
     def submit(
         self,
@@ -225,18 +247,23 @@ class Publisher:
         *,
         exchange: str | None = None,
         headers: Headers | None = None,
+        timeout: float | None = None,
         **properties: Unpack[Properties],
     ) -> Future[None]:
         """Accept one message and return a future, which ends when the message is confirmed.
 
-        The call waits only while too many messages are in flight. The future's error is `PublishFailed`, and is logged if
-        the future is never read. ``cancel()`` withdraws the message if it was not written to the connection. Callbacks run
-        on a thread of their own.
+        The call waits only while too many messages are in flight; after ``timeout`` seconds, the message fails unsent. The
+        future's error is `PublishFailed`, and is logged if the future is never read. ``cancel()`` withdraws the message if
+        it was not written to the connection. Callbacks run on a thread of their own and may publish: `close`, or the end of the
+        block, waits for them. In a program that ends without it, they may not.
         """
         self.pipeline.check()
-        confirmation = Confirmation(self._withdraw, self.pipeline.callbacks)
+        confirmation = Confirmation(self.pipeline.outbox, self.pipeline.callbacks)
         encoded = self.pipeline.encoder.one(body, routing_key, exchange, headers, properties)
-        self.pipeline.accept([OutgoingMessage(0, *encoded, confirmation)], None)
+        message = OutgoingMessage(0, *encoded, confirmation)
+        if not self.pipeline.accept([message], deadline_of(timeout)):
+            failure = message.failure(Outcome.UNSENT, no_room(timeout))
+            confirmation.settled(1, Outcome.UNSENT, [failure])
         return confirmation
 
     def bulk(self, *, on_failure: Callable[[Failure], object] | None = None) -> Bulk:
@@ -247,26 +274,3 @@ class Publisher:
         publisher: these wait for the thread that runs it, and raise `RabbitChxError` on it.
         """
         return Bulk(self.pipeline, grace=self._timeouts.close, on_failure=on_failure)
-
-    def _withdraw(self, owner: Owner, why: str) -> None:
-        self.pipeline.outbox.withdraw({owner}, why)
-
-    @property
-    def totals(self) -> Totals:
-        """The current counters of all messages."""
-        return self.pipeline.totals()
-
-    @property
-    def error(self) -> RabbitChxError | None:
-        """Why the publisher gave up and is not connected; the next call tries again. None while it is connected or tries to be."""
-        return self.pipeline.outbox.error
-
-    @property
-    def max_message_bytes(self) -> int:
-        """The largest body that is accepted; before the first connection the largest that any release accepts."""
-        return self.pipeline.encoder.max_message_bytes
-
-    @property
-    def max_property_bytes(self) -> int:
-        """How long the properties of a message may be, headers included."""
-        return self.pipeline.encoder.max_property_bytes

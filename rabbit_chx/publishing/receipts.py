@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from rabbit_chx.errors import PublishFailed
-from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
+from rabbit_chx.publishing.messages import Failure, Outcome, Owner, Totals
+from rabbit_chx.publishing.outbox import Outbox, log
 
-log = logging.getLogger("rabbit_chx.publisher")
-
-Withdraw = Callable[[Owner, str], object]
-"""Withdraws the messages of an owner that were not written, with the reason."""
-_CANCELLED: Final = "cancelled by the caller"
+CANCELLED: Final = "cancelled by the caller"
 
 
 class Receipt(Owner):
@@ -46,6 +43,56 @@ def publish_failed(failure: Failure) -> PublishFailed:
     return PublishFailed(text, Totals(published=1, **{failure.outcome.value: 1}), [failure])
 
 
+class Callbacks:
+    """Runs the callbacks of futures, one after the other on a thread that starts with the first one."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(1, "rabbit-chx callbacks")
+        self._changed = threading.Condition()
+        self._coming = 0
+        """Callbacks that have not returned, of messages without an outcome as well."""
+        self._thread_id = 0
+
+    def expect(self) -> None:
+        """Count a callback that `run` will be given."""
+        with self._changed:
+            self._coming += 1
+
+    def run(self, callback: Callable[[Future[None]], object], future: Future[None]) -> None:
+        """Call a callback when those before it have returned."""
+        try:
+            self._threads.submit(self._run, callback, future)
+        except RuntimeError:  # the interpreter is ending, and starts no thread
+            self._run(callback, future)
+
+    def _run(self, callback: Callable[[Future[None]], object], future: Future[None]) -> None:
+        self._thread_id = threading.get_ident()
+        try:
+            run_callback(callback, future)
+        finally:
+            with self._changed:
+                self._coming -= 1
+                self._changed.notify_all()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until all have returned, but not inside one of them."""
+        if threading.get_ident() != self._thread_id:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._coming, min(seconds, threading.TIMEOUT_MAX))
+
+    def end(self) -> None:
+        """Let the thread end after the callbacks that it has."""
+        self._threads.shutdown(wait=False)
+
+
+def run_callback(callback: Callable[[Future[None]], object], future: Future[None]) -> None:
+    """Call a callback, and log its exceptions."""
+    try:
+        callback(future)
+    except Exception:  # noqa: BLE001 - it is logged
+        log.exception("a callback of a published message failed")
+
+
 class Confirmation(Future[None], Owner):
     """A future that ends when its message is confirmed; ``cancel`` withdraws a message that was not written.
 
@@ -53,9 +100,9 @@ class Confirmation(Future[None], Owner):
     Callbacks run on a thread of their own: they may publish, which may wait for the sender's thread.
     """
 
-    def __init__(self, withdraw: Withdraw, callbacks: Executor) -> None:
+    def __init__(self, outbox: Outbox, callbacks: Callbacks) -> None:
         super().__init__()
-        self._withdraw = withdraw
+        self._outbox = outbox
         self._callbacks = callbacks
         self._cancelling = self._read = False
 
@@ -73,26 +120,17 @@ class Confirmation(Future[None], Owner):
         """Withdraw the message; return False if it was written already."""
         if not self.done():
             self._cancelling = True
-            self._withdraw(self, _CANCELLED)
+            self._outbox.withdraw({self}, CANCELLED)
             self._cancelling = self.done()
         return self.cancelled()
 
     def add_done_callback(self, fn: Callable[[Future[None]], object]) -> None:
         """Call the function when the message has its outcome: on the thread of the callbacks, or here if it has one."""
-
-        def call(future: Future[None]) -> None:
-            try:
-                fn(future)
-            except Exception:
-                log.exception("a callback of a published message failed")
-
-        def dispatch(future: Future[None]) -> None:
-            try:
-                self._callbacks.submit(call, future)
-            except RuntimeError:  # the interpreter is ending, and starts no thread
-                call(future)
-
-        super().add_done_callback(call if self.done() else dispatch)
+        if self.done():
+            run_callback(fn, self)
+        else:
+            self._callbacks.expect()
+            super().add_done_callback(partial(self._callbacks.run, fn))
 
     def result(self, timeout: float | None = None) -> None:
         """Wait until the message is confirmed; raise `PublishFailed` if it was not."""
@@ -115,7 +153,6 @@ class Confirmation(Future[None], Owner):
                 log.error("a message failed, and its future was never read: %s", error)
 
 
-def unconfirmed(message: OutgoingMessage, seconds: float | None) -> Failure:
-    """Return the failure of a message that was written and has no outcome in time."""
-    message.reply = f"unconfirmed after {seconds} seconds"
-    return message.failure(Outcome.UNKNOWN)
+def no_room(seconds: float | None) -> str:
+    """Say why a message was not accepted."""
+    return f"too many messages were in flight for {seconds} seconds"

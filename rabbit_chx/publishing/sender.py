@@ -5,7 +5,6 @@ Everything here runs on that thread, except `start`, `wake` and `stop`. The call
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
@@ -17,19 +16,17 @@ from pika.exceptions import ChannelClosedByBroker
 
 from rabbit_chx.broker.amqp import without_pikas_log
 from rabbit_chx.broker.permissions import Needs
-from rabbit_chx.broker.reasons import Reason, why_down, why_reset
+from rabbit_chx.broker.reasons import why_down, why_reset
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.plugins import why_refused_type
 from rabbit_chx.publishing.attempts import Address, Attempts
 from rabbit_chx.publishing.connection import PublisherConnection
 from rabbit_chx.publishing.messages import Outcome, OutgoingMessage
-from rabbit_chx.publishing.outbox import Outbox
-from rabbit_chx.publishing.refusals import refused_messages
-from rabbit_chx.publishing.window import Confirm, Window, find_returned
+from rabbit_chx.publishing.outbox import Outbox, log
+from rabbit_chx.publishing.window import Confirm, Window, find_returned, refused_messages
 from rabbit_chx.timeouts import Timeouts
 
-log = logging.getLogger("rabbit_chx.publisher")
-
+CLOSED: Final = "the publisher is closed"
 _WRITE_AHEAD: Final = 1 << 20
 """Bytes that may wait for the socket; pika has no limit. With 256 KiB, bodies of 64 KiB were sent at half the rate:
 the socket had taken everything long before the next look."""
@@ -80,7 +77,7 @@ class Sender:
     def _begin_connection(self) -> None:
         self._began = self._moved = time.monotonic()  # when the socket or the broker last made progress
         self._unsent = 0
-        self._down: Exception | Reason | None = None
+        self._down: Exception | None = None
         self._was_up = self._works = self._blocked = self._looks_again = False
 
     # -- from any thread ---------------------------------------------------------------------------
@@ -110,13 +107,13 @@ class Sender:
 
     def _run(self) -> None:
         self.thread_id = threading.get_ident()
-        end = "the publisher is closed"
+        end = CLOSED
         try:
             with without_pikas_log():
                 while not self._stopping.is_set():
                     self._keep_connected()
                     self._wanted.wait()
-        except Exception as error:  # any error must reach a waiting caller
+        except Exception as error:  # noqa: BLE001 - any error must reach a waiting caller
             log.exception("the publisher's thread failed")
             end = f"the publisher failed: {type(error).__name__}: {error}"
         finally:
@@ -133,16 +130,18 @@ class Sender:
             now = time.monotonic()
             if self._works:
                 attempts.succeeded(now)
-            reason = down if isinstance(down, Reason) else why_down(down, address.where, needs=self._needs)
+            reason = why_down(down, address.where, needs=self._needs)
             final_error = attempts.failed(address, reason, was_up=self._was_up, now=now)
             if final_error is not None:
                 self._wanted.clear()
+                if self._outbox.totals().connections:  # otherwise `open` raises it
+                    log.warning("%s; the next call tries again", final_error)
                 self._outbox.give_up(BrokerUnavailable(final_error, permanent=attempts.refused))
                 return
             log.warning("%s; trying again", reason)
             self._stopping.wait(_delay(attempts.count))
 
-    def _one_connection(self, address: Address, timeout: float) -> Exception | Reason:
+    def _one_connection(self, address: Address, timeout: float) -> Exception:
         """Open a connection, serve it until it ends, and return why it ended."""
         self._begin_connection()
         self._where, self._broker = address.where, f"the broker at {address.where}"
@@ -188,16 +187,16 @@ class Sender:
         if self._blocked or not self._window or self._unsent < unsent:
             self._moved = now
         if not connection.ready and now - self._began > timeout + _WATCH:
-            self._fail(connection, Reason(f"{self._broker} accepts the connection but opens no channel"))
+            text = f"{self._broker} accepts the connection but opens no channel"
+            self._fail(connection, BrokerUnavailable(text))
         elif connection.ready and now - self._moved > self._timeouts.confirm:
             text = f"{self._broker} has confirmed nothing for {self._timeouts.confirm:.0f} seconds"
-            self._fail(connection, Reason(text, permanent=True))
+            self._fail(connection, BrokerUnavailable(text, permanent=True))
         if self._down is None:
             connection.ioloop.call_later(_WATCH, lambda: self._watch(connection, timeout))
 
-    def _fail(self, connection: PublisherConnection, reason: Reason) -> None:
-        if self._down is None:
-            self._down = reason
+    def _fail(self, connection: PublisherConnection, reason: BrokerUnavailable) -> None:
+        self.on_down(reason)
         connection.end()
 
     def _pump(self) -> None:
@@ -234,8 +233,9 @@ class Sender:
                 message.verdict = None
                 message.owner.sent_again()
             message.attempts += 1
+        if not self._window:
+            self._moved = time.monotonic()
         self._window.sent(messages)
-        self._moved = time.monotonic()
         self._outbox.note_sent(connection.publish(messages), resent)
 
     # -- what the connection reports ---------------------------------------------------------------
@@ -251,14 +251,11 @@ class Sender:
         self._moved = time.monotonic()
         if not self._was_up:
             self._was_up = True
-            self._on_first_channel(self._connection)
+            version = str((self._connection.server_properties or {}).get("version", ""))
+            self._on_limits(version, self._connection.frame_max)
+            self._outbox.connected()
+            log.info("connected to RabbitMQ %s", version)
         self._pump()
-
-    def _on_first_channel(self, connection: PublisherConnection) -> None:
-        version = str((connection.server_properties or {}).get("version", ""))
-        self._on_limits(version, connection.frame_max)
-        self._outbox.connected()
-        log.info("connected to RabbitMQ %s", version)
 
     def on_channel_closed(self, error: ChannelClosedByBroker) -> bool:
         """Fail the messages that the broker refused, send the others again, and return whether another channel helps."""
@@ -270,7 +267,7 @@ class Sender:
         lost = self._window.abandon()
         refused = refused_messages(error.reply_text, lost) or (lost if len(lost) == 1 else [])
         for message in refused:
-            message.reply = reason.text
+            message.reply = str(reason)
             # The exchange may have been there, and the permission, for all but the last message. 406 is about a message alone.
             message.refused = error.reply_code == _INVALID or (
                 message is refused[-1] and not message.doubtful
@@ -309,6 +306,7 @@ class Sender:
         again: list[OutgoingMessage] = []
         for message in came_back:
             message.verdict = Outcome.RETURNED if message.returned else Outcome.REJECTED
+            message.nacked = message.nacked or not message.returned
             message.reply = message.reply if message.returned else "the broker rejected it (basic.nack)"
             message.returned = False
             message.retry_until = message.retry_until or now + self._timeouts.retry
@@ -337,7 +335,8 @@ class Sender:
             message.reply = f"{method.reply_code} {method.reply_text}"
         elif self._connection is not None:
             # It is one of those in flight, and its ack would make it confirmed.
-            self._fail(self._connection, Reason(f"{self._broker} returned a message that was not sent"))
+            text = f"{self._broker} returned a message that was not sent"
+            self._fail(self._connection, BrokerUnavailable(text))
 
     def on_blocked(self, reason: str) -> None:
         """Stop sending, as the broker asks; pika ends the connection if the block lasts too long."""
@@ -354,11 +353,10 @@ class Sender:
 
     def on_violation(self, text: str) -> None:
         """Remember what the server did wrong; the connection ends by itself."""
-        if self._down is None:
-            self._down = Reason(f"{self._broker} {text}")
+        self.on_down(BrokerUnavailable(f"{self._broker} {text}"))
 
     def on_down(self, error: Exception) -> None:
-        """Remember why the connection ended; the loop ends by itself."""
+        """Remember why the connection ended, which is the first reason; the loop ends by itself."""
         if self._down is None:
             self._down = error
 

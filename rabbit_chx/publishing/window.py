@@ -1,4 +1,4 @@
-"""The messages in flight on one channel, by the numbers under which the broker confirms them.
+"""The messages in flight on one channel, by their numbers for confirms, and which of them the broker returned or refused.
 
 The broker numbers publishes from 1 and confirms each number once, alone or together with all before it. It returns a
 message before it confirms it. A ``basic.return`` has no number, only exchange, key, body and properties; but messages are
@@ -9,16 +9,23 @@ Properties are compared as encoded: pika decodes a double without its fraction, 
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, product
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from rabbit_chx.publishing.messages import OutgoingMessage
 from rabbit_chx.publishing.properties import split_properties
 
 Confirm: TypeAlias = tuple[int, bool, bool]
 """Delivery tag, whether it confirms all tags up to this one, and whether it is an ack (otherwise a nack)."""
+
+# The words of rabbit_misc:not_found/1, rabbit_access_control:check_resource_access/4 and rabbit_channel:check_msg_size/3.
+_EXCHANGE: Final = re.compile(
+    "NOT_FOUND - no exchange '(.*)' in vhost|ACCESS_REFUSED - .*access to exchange '(.*)' in vhost", re.DOTALL
+).match
+_SIZE: Final = re.compile(r"PRECONDITION_FAILED - message size (\d+) is larger than").match
 
 
 class Window:
@@ -118,3 +125,18 @@ def _as_sent(name: str | bytes) -> bytes:
 def _differ(some: dict[str, bytes], others: dict[str, bytes]) -> bool:
     """Whether a property or header has two different values."""
     return any(some[name] != others[name] for name in some.keys() & others.keys())
+
+
+def refused_messages(text: str, in_flight: Iterable[OutgoingMessage]) -> list[OutgoingMessage]:
+    """Return the messages to which the reply applies with which the broker closed the channel; none if it does not say which.
+
+    The reply names no message, only what was wrong. After such an error the broker ignores what follows on the channel, so what
+    was in flight is sent again, except the message that it refused.
+    """
+    exchange, size = _EXCHANGE(text), _SIZE(text)
+    if exchange:
+        name = (exchange[1] or exchange[2]).encode()
+        return [message for message in in_flight if message.exchange == name]
+    if size:
+        return [message for message in in_flight if len(message.body) == int(size[1])]
+    return []

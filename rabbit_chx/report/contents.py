@@ -69,6 +69,8 @@ def report(
     longer = ring.bind(_new_name(ring), "1")
     asked = bool(add or remove or weights)
     new = add if asked else 1
+    slots = topology.slots_of(exchange)
+    has_room = slots is None or len(slots.queues) < slots.count
     return Report(
         exchange=exchange,
         hashed=str(mirror.hash_on),
@@ -79,7 +81,9 @@ def report(
         added=Change("Adding one queue, bound last", moved(ring, longer), longer),
         removals=tuple((destination, change.movement.share) for destination, change in removals.items()),
         removed=next(iter(removals.values()), None),
-        ways=what_if(topology, exchange, add=new, remove=remove, weights=weights, release=parsed),
+        ways=what_if(topology, exchange, add=new, remove=remove, weights=weights, release=parsed)
+        if asked or has_room
+        else (),
         asked=_words(add, remove, weights or {}) if asked else "one more queue",
         sample=sample,
         sample_name=sample_name,

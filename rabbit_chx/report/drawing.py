@@ -45,9 +45,8 @@ _LEGIBLE: Final = 9.0
 
 def colours_of(ring: Ring, *more: Destination) -> dict[Destination, int]:
     """Map each queue to the number of its colour, which is the same in every picture."""
-    return {
-        destination: number for number, destination in enumerate(dict.fromkeys([*ring.destinations, *more]))
-    }
+    distinct = dict.fromkeys([*ring.destinations, *more])
+    return {destination: number for number, destination in enumerate(distinct)}
 
 
 def _svg(title: str, width: float, height: float, *children: Element, left: float = 0.0) -> Element:

@@ -5,7 +5,7 @@ Lengths are shares of all keys; the drawing code scales them. No I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -72,11 +72,10 @@ class Flow:
 def laid_out(movement: Movement, before: Ring, after: Ring) -> Flow:
     """Position every queue and every ribbon; with very many queues, the smaller ones are combined."""
     sums = _sums(movement, before, after)
-    left, right = _names(before, sums, 0), _names(after, sums, 1)
+    left, right = _column(before, sums, 0), _column(after, sums, 1)
     order = {name: place for place, name in enumerate(dict.fromkeys([*left, *right]))}
     ends = sorted(sums, key=lambda end: (order[end[0]], order[end[1]], end[2]))
-    at_left, at_right = _places(left, sums, 0), _places(right, sums, 1)
-    filled_left, filled_right = ({name: top for name, (top, _) in at.items()} for at in (at_left, at_right))
+    filled_left, filled_right = ({name: top for name, (top, _) in at.items()} for at in (left, right))
     ribbons = []
     for source, target, moves in ends:
         share = sums[source, target, moves]
@@ -84,7 +83,7 @@ def laid_out(movement: Movement, before: Ring, after: Ring) -> Flow:
         filled_left[source] += share
         filled_right[target] += share
     ribbons.sort(key=lambda ribbon: ribbon.moves)
-    return Flow(at_left, at_right, tuple(ribbons), frozenset(set(left) ^ set(right)))
+    return Flow(left, right, tuple(ribbons), frozenset(set(left) ^ set(right)))
 
 
 _Sums: TypeAlias = "dict[tuple[str, str, bool], float]"
@@ -117,19 +116,12 @@ def _shown(movement: Movement, before: Ring, after: Ring) -> set[str]:
     return {_NOWHERE, *list(dict.fromkeys([*first, *largest]))[: _MOST_SHOWN - 1]}
 
 
-def _names(ring: Ring, sums: _Sums, end: int) -> list[str]:
-    """Return the queues of one column, in the order of their buckets."""
-    there = {ends[end] for ends in sums}
-    return [
-        name for name in dict.fromkeys([*map(str, ring.destinations), _OTHERS, _NOWHERE]) if name in there
-    ]
-
-
-def _places(names: Iterable[str], sums: _Sums, end: int) -> dict[str, tuple[float, float]]:
+def _column(ring: Ring, sums: _Sums, end: int) -> Column:
+    """Position the queues of one column, in the order of their buckets."""
     places: dict[str, tuple[float, float]] = {}
     top = 0.0
-    for name in names:
-        bottom = top + sum(share for ends, share in sums.items() if ends[end] == name)
-        places[name] = (top, bottom)
-        top = bottom + _GAP
+    for name in dict.fromkeys([*map(str, ring.destinations), _OTHERS, _NOWHERE]):
+        if height := sum(share for ends, share in sums.items() if ends[end] == name):
+            places[name] = (top, top + height)
+            top += height + _GAP
     return places

@@ -20,7 +20,7 @@ from rabbit_chx.movement import Movement, first_buckets, moved
 from rabbit_chx.report.drawing import COLOURS, DARK, LIGHT, colours_of, flow_picture, ring_picture
 from rabbit_chx.ring import Destination, Ring
 from rabbit_chx.skew import Spread
-from rabbit_chx.text import counted
+from rabbit_chx.text import counted, percent
 from rabbit_chx.topology.planning.steps import Strategy
 
 _FRAME_HEIGHT: Final = 640
@@ -100,7 +100,7 @@ class Report:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file."""
-        Path(path).write_text(self.to_html(), encoding="utf-8")
+        Path(path).write_bytes(self.to_html().encode())  # encoded before the file is opened
 
     def _repr_html_(self) -> str:
         """Show the page in a notebook, in a frame because both have their own style sheet."""
@@ -115,11 +115,14 @@ class Report:
 
 
 def _body(report: Report, sections: Sequence[Element]) -> Element:
+    release, over = report.live.release, counted(len(report.live.destinations), "queue")
+    broker = f"RabbitMQ {release} on {release.store}; the order of the ring is from {report.source}"
+    facts = element("p", f"It hashes {report.hashed} over {over}. {broker}.", class_="facts")
     links = (element("a", section[0].text, href=f"#{section.get('id')}") for section in sections)
     return element(
         "body",
         element("a", "Skip to content", href=f"#{sections[0].get('id')}", class_="skip"),
-        element("header", element("h1", f"Exchange {report.exchange}"), _facts(report)),
+        element("header", element("h1", f"Exchange {report.exchange}"), facts),
         element("nav", *(part for link in links for part in (link, " ")), aria_label="Sections"),
         element("main", *sections),
         element(
@@ -149,13 +152,6 @@ def style_sheet() -> str:
     classes = "".join(f".c{number} {{ --c: var(--c{number}); }}\n" for number in range(COLOURS))
     colours = f":root {{{light} }}\n@media (prefers-color-scheme: dark) {{ :root {{{dark} }} }}\n{classes}"
     return colours + files("rabbit_chx.report").joinpath("page.css").read_text(encoding="utf-8")
-
-
-def _facts(report: Report) -> Element:
-    release, count = report.live.release, len(report.live.destinations)
-    over = f"{count} {'queue' if count == 1 else 'queues'}"
-    broker = f"RabbitMQ {release} on {release.store}; the order of the ring is from {report.source}"
-    return element("p", f"It hashes {report.hashed} over {over}. {broker}.", class_="facts")
 
 
 def _ring(report: Report) -> Element:
@@ -270,7 +266,7 @@ def _ways(report: Report) -> Element | None:
     if not report.ways:
         return None
     rows = [
-        (way.name + " (chosen)" * way.chosen, _percent(way.moved), _percent(way.moved_between), way.what)
+        (way.name + " (chosen)" * way.chosen, percent(way.moved), percent(way.moved_between), way.what)
         for way in report.ways
     ]
     return _section(
@@ -279,10 +275,6 @@ def _ways(report: Report) -> Element | None:
         None if report.as_filed else element("p", _NOT_AS_FILED, class_="loud"),
         _table(("way", "keys moved", "at some moment", "what"), rows, numbers={1, 2}, long={3}),
     )
-
-
-def _percent(share: float | None) -> str:
-    return "unknown" if share is None else f"{share:.2%}"
 
 
 def _uniformity(report: Report) -> Element:

@@ -24,15 +24,22 @@ if TYPE_CHECKING:
         PropertyColumns as PropertyColumns,
     )
     from rabbit_chx.publishing.messages import Totals as Totals
-    from rabbit_chx.streams.async_stream_group import AsyncStreamGroup as AsyncStreamGroup
     from rabbit_chx.streams.ends import Bounds as Bounds, bounds as bounds, stored_at as stored_at
     from rabbit_chx.streams.group.batch import BatchFailed as BatchFailed, StreamBatch as StreamBatch
-    from rabbit_chx.streams.group.status import (
+    from rabbit_chx.streams.group.lanes import (
         PartitionStatus as PartitionStatus,
         StreamGroupStatus as StreamGroupStatus,
     )
+    from rabbit_chx.streams.group.settings import (
+        OnStreamFailure as OnStreamFailure,
+        Start as Start,
+        StreamCallback as StreamCallback,
+    )
     from rabbit_chx.streams.messages.amqp10 import Milliseconds as Milliseconds, as_text as as_text
-    from rabbit_chx.streams.messages.arrow.batch import COLUMNS as COLUMNS
+    from rabbit_chx.streams.messages.arrow.batch import (
+        COLUMNS as COLUMNS,
+        HEADERS_AS_STRUCTS as HEADERS_AS_STRUCTS,
+    )
     from rabbit_chx.streams.messages.chunks import Chunk as Chunk
     from rabbit_chx.streams.messages.encode import encode_messages as encode_messages
     from rabbit_chx.streams.protocol.answers import (
@@ -53,7 +60,10 @@ if TYPE_CHECKING:
     )
     from rabbit_chx.streams.publisher import StreamPublisher as StreamPublisher
     from rabbit_chx.streams.reader import StreamReader as StreamReader
-    from rabbit_chx.streams.stream_group import StreamGroup as StreamGroup
+    from rabbit_chx.streams.stream_group import (
+        AsyncStreamGroup as AsyncStreamGroup,
+        StreamGroup as StreamGroup,
+    )
     from rabbit_chx.timeouts import Timeouts as Timeouts
     from rabbit_chx.urls import BrokerUrl as BrokerUrl
 
@@ -63,16 +73,16 @@ if not TYPE_CHECKING:
         {
             "rabbit_chx.broker.credentials": "Credentials",
             "rabbit_chx.consuming.failures": "Reject RetryAfter",
-            "rabbit_chx.streams.async_stream_group": "AsyncStreamGroup",
             "rabbit_chx.streams.group.batch": "BatchFailed StreamBatch",
-            "rabbit_chx.streams.group.status": "PartitionStatus StreamGroupStatus",
-            "rabbit_chx.streams.stream_group": "StreamGroup",
+            "rabbit_chx.streams.group.lanes": "PartitionStatus StreamGroupStatus",
+            "rabbit_chx.streams.group.settings": "OnStreamFailure Start StreamCallback",
+            "rabbit_chx.streams.stream_group": "AsyncStreamGroup StreamGroup",
             "rabbit_chx.errors": "BrokerUnavailable CorruptChunk InvalidMessage InvalidValue StreamProblem StreamUnavailable",
             "rabbit_chx.message_fields": "Headers Properties PropertyColumns",
             "rabbit_chx.publishing.messages": "Totals",
             "rabbit_chx.streams.messages.amqp10": "Milliseconds as_text",
             "rabbit_chx.streams.messages.chunks": "Chunk",
-            "rabbit_chx.streams.messages.arrow.batch": "COLUMNS",
+            "rabbit_chx.streams.messages.arrow.batch": "COLUMNS HEADERS_AS_STRUCTS",
             "rabbit_chx.streams.protocol.connection": "StreamConnection",
             "rabbit_chx.streams.protocol.requests": "Batch OffsetSpec sub_batch",
             "rabbit_chx.streams.ends": "Bounds bounds stored_at",

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
+from rabbit_chx.fields import EPOCH, MILLISECOND
+from rabbit_chx.limits import as_integer
 from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
-from rabbit_chx.streams.protocol.answers import StreamStats
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PAUSE: Final = 0.05
 """Seconds between two requests."""
 
@@ -39,7 +39,12 @@ def bounds(connection: StreamConnection, stream: str) -> Bounds:
     """
     if not connection.has_stats:
         return _bounds_by_chunks(connection, stream)
-    stats = _known_stats(connection, stream)
+    deadline = time.monotonic() + connection.timeout
+    # After an election, a replica reports the end of the stream with a delay.
+    while (stats := connection.stats(stream)).committed_chunk_id is None and stats.first_chunk_id is not None:
+        if time.monotonic() > deadline:
+            raise _not_committed(stream)
+        time.sleep(_PAUSE)
     first, last = stats.first_chunk_id or 0, stats.committed_chunk_id
     if last is None:
         return Bounds(first, first)
@@ -48,16 +53,6 @@ def bounds(connection: StreamConnection, stream: str) -> Bounds:
     chunk = first_chunk(connection, stream, OffsetSpec.offset(last))
     # A chunk that the broker does not deliver has one offset.
     return Bounds(first, chunk.end if chunk else last + 1)
-
-
-def _known_stats(connection: StreamConnection, stream: str) -> StreamStats:
-    """Wait until the node reports the end of the stream. After an election, a replica does so with a delay."""
-    deadline = time.monotonic() + connection.timeout
-    while (stats := connection.stats(stream)).committed_chunk_id is None and stats.first_chunk_id is not None:
-        if time.monotonic() > deadline:
-            raise _not_committed(stream)
-        time.sleep(_PAUSE)
-    return stats
 
 
 def first_chunk(connection: StreamConnection, stream: str, start: OffsetSpec) -> Chunk | None:
@@ -78,8 +73,15 @@ def offset_at(connection: StreamConnection, stream: str, when: datetime | int) -
         if when.tzinfo is None:
             hint = "Add a time zone, such as tzinfo=datetime.UTC"
             raise InvalidValue("time", when, "an aware datetime", hint)
-        when = -((_EPOCH - when) // timedelta(milliseconds=1))  # rounded up: chunks have whole milliseconds
-    found = first_chunk(connection, stream, OffsetSpec.timestamp(when))
+        since = -((EPOCH - when) // MILLISECOND)  # rounded up: chunks have whole milliseconds
+    else:
+        hint = "Of seconds: int(seconds * 1000)" if isinstance(when, float) else ""
+        number = as_integer(when)
+        if number is None or not 0 <= number < 2**63:
+            expected = "an aware datetime, or milliseconds since 1970 as an integer from 0 to 2^63 - 1"
+            raise InvalidValue("time", when, expected, hint)
+        since = number
+    found = first_chunk(connection, stream, OffsetSpec.timestamp(since))
     return found.first_offset if found else bounds(connection, stream).end
 
 

@@ -2,23 +2,56 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
-from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.errors import InvalidValue, StreamUnavailable
+from rabbit_chx.limits import as_integer
+from rabbit_chx.outages import Outage
 from rabbit_chx.publishing.messages import Totals
-from rabbit_chx.streams.link import Link
 from rabbit_chx.streams.protocol.answers import Refusals, reason
 from rabbit_chx.streams.protocol.connection import StreamConnection
+from rabbit_chx.streams.protocol.opening import Link
+from rabbit_chx.streams.protocol.requests import check_sizes
 from rabbit_chx.timeouts import Timeouts
 
+log = logging.getLogger("rabbit_chx.streams")
 _WINDOW: Final = 20_000
 """Maximum number of unconfirmed messages."""
+HIGHEST_ID: Final = 2**64 - 1
+"""The protocol has 64 bits for a publishing id, and the broker takes them as a number without a sign."""
 _PAUSE: Final = 0.1
 """Seconds between two attempts to connect."""
+
+
+def checked_id(what: str, given: object, most: int = HIGHEST_ID) -> int:
+    """Return a publishing id as an integer of Python."""
+    number = as_integer(given)
+    if number is None or not 1 <= number <= most:
+        raise InvalidValue(what, given, f"an integer from 1 to {most}", "The last id of a call has 64 bits")
+    return number
+
+
+def checked_lot(lot: Sequence[tuple[int, bytes]]) -> dict[int, bytes]:
+    """Check messages and their publishing ids before any of them is sent: after an error, the publisher goes on."""
+    checked = dict(lot)
+    if set(map(type, checked)) != {int} or not (lot[0][0] >= 1 and lot[-1][0] <= HIGHEST_ID):
+        checked = {checked_id("publishing id", number): message for number, message in lot}
+    for (before, _), (after, _) in pairwise(lot):
+        if after <= before:
+            raise InvalidValue("publishing ids", f"{after} after {before}", "increasing ids")
+    if set(map(type, checked.values())) != {bytes}:
+        for number, message in lot:
+            if not isinstance(message, (bytes, bytearray, memoryview)):
+                raise InvalidValue(
+                    f"message {number}", type(message).__name__, "bytes", "encode_messages encodes bodies"
+                )
+    return checked
 
 
 class Outlet:
@@ -38,6 +71,7 @@ class Outlet:
         self.name = name
         self.link: Link = Link("StreamPublisher", connect)
         self._timeouts = timeouts
+        self._outage = Outage(log.warning, f"publisher of stream {stream!r}")
         self._number = 0
         self._stored = self._sent = 0
         """The last publishing id that the stream had for this name before the unconfirmed messages, and the last id sent since `open`."""
@@ -46,11 +80,11 @@ class Outlet:
         self.give_up_at: float = math.inf
         """When it gives up what is not confirmed, on the monotonic clock."""
 
-    def open(self) -> None:
-        """Connect to the leader of the stream."""
+    def open(self, give_up_at: float = math.inf) -> None:
+        """Connect to the leader of the stream; a call that is under way may have a time when it gives up."""
         if not self.link.open():
             return
-        self._waiting, self._totals, self.give_up_at = {}, Totals(connections=1), math.inf
+        self._waiting, self._totals, self.give_up_at = {}, Totals(connections=1), give_up_at
         self._sent = 0
         try:
             self._number = self.link.connection.declare_publisher(self.stream, self.name)
@@ -97,22 +131,30 @@ class Outlet:
 
     def send(self, entries: dict[int, bytes]) -> None:
         """Send messages by their publishing ids, which increase."""
-        self._begin(next(iter(entries)), next(reversed(entries)))
+        check_sizes(entries.values(), self.link.connection.frame_max)
+        if not self.link.connection.is_open:  # an earlier call gave up
+            try:
+                self._resume(
+                    StreamUnavailable(f"the connection for stream {self.stream!r} is closed", "lost")
+                )
+            except StreamUnavailable:
+                self._count(published=len(entries), unsent=len(entries))
+                raise
+        if next(iter(entries)) <= self._sent:  # what does the stream have of those that were sent before?
+            self.settle()
+            self._stored = self.sequence()
+        # Before publishing: if that fails, the broker may have these ids, so other messages must not reuse them.
+        self._sent = max(self._sent, next(reversed(entries)))
         self._waiting |= entries
         self._count(published=len(entries), bytes=sum(map(len, entries.values())))
         try:
             self.link.connection.publish(self._number, entries.items(), timeout=self._patience)
         except StreamUnavailable as error:
             self._resume(error)
+        except BaseException:  # after Ctrl-C, what is not sent would be waited for in vain
+            self.link.connection.close()
+            raise
         self.settle(_WINDOW)
-
-    def _begin(self, first: int, last: int) -> None:
-        """Note that messages with these ids are sent. Ids that were sent before wait until it is known what the stream has of them."""
-        if first <= self._sent:
-            self.settle()
-            self._stored = self.sequence()
-        # Before publishing: if that fails, the broker may have these ids, so other messages must not reuse them.
-        self._sent = max(self._sent, last)
 
     def settle(self, most: int = 0) -> None:
         """Wait until at most ``most`` messages are unconfirmed."""
@@ -121,6 +163,8 @@ class Outlet:
                 self._take_outcomes(most)
             except StreamUnavailable as error:
                 self._resume(error)
+            else:
+                self._outage.ended()
 
     def _take_outcomes(self, most: int) -> None:
         patience = self._patience
@@ -162,23 +206,26 @@ class Outlet:
         while True:
             self.link.connection.close()
             if error.permanent or time.monotonic() > deadline:
-                self._give_up()
+                self._count(unknown=len(self._waiting))  # the stream may have stored them or not
+                self._waiting.clear()
                 raise error
+            self._outage.failed(error)
             time.sleep(_PAUSE)
             try:
                 connection = self.link.replace()
                 self._number = connection.declare_publisher(self.stream, self.name)
+                if self.name is not None:  # a stream that was created again has fewer
+                    had = connection.query_publisher_sequence(self.name, self.stream)
+                    self._stored = min(self._stored, had)
                 self._count(connections=1, resent=len(self._waiting))
                 connection.publish(self._number, self._waiting.items(), timeout=self._patience)
             except StreamUnavailable as another:
                 error = another
+            except BaseException:
+                self.link.connection.close()
+                raise
             else:
                 return
-
-    def _give_up(self) -> None:
-        """Count the unconfirmed messages: the stream may have stored them or not."""
-        self._count(unknown=len(self._waiting))
-        self._waiting.clear()
 
     def _count(self, **more: int) -> None:
         counts = {name: getattr(self._totals, name) + number for name, number in more.items()}

@@ -11,7 +11,6 @@ each message selects its stream.
 from __future__ import annotations
 
 import atexit
-import logging
 import math
 import ssl
 import time
@@ -19,7 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
 from functools import partial
-from itertools import count, islice, pairwise
+from itertools import count, islice
+from operator import length_hint
 from typing import Final, Self, Unpack
 
 from rabbit_chx.broker.client import checked_urls
@@ -28,19 +28,16 @@ from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.limits import check_seconds
 from rabbit_chx.message_fields import Headers, Properties, PropertyColumns
 from rabbit_chx.names import check_name
-from rabbit_chx.publishing.batch_columns import column
+from rabbit_chx.publishing.batch_columns import column, values
 from rabbit_chx.publishing.messages import Totals
-from rabbit_chx.streams.link import Link
 from rabbit_chx.streams.messages.encode import encode_messages
-from rabbit_chx.streams.outlet import Outlet
+from rabbit_chx.streams.outlet import HIGHEST_ID, Outlet, checked_id, checked_lot, log
 from rabbit_chx.streams.partitions import Partitions, of_exchange, of_super_stream
-from rabbit_chx.streams.protocol.opening import connect
-from rabbit_chx.streams.protocol.requests import max_message
+from rabbit_chx.streams.protocol.opening import Link, connect
+from rabbit_chx.streams.protocol.requests import check_sizes, max_message
 from rabbit_chx.text import counted
-from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT_OF_CALLER, Timeouts
+from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT_OF_CALLER, Timeouts, deadline_of
 from rabbit_chx.urls import BrokerUrl
-
-log = logging.getLogger("rabbit_chx.streams")
 
 _LOT: Final = 1_000
 """Number of messages that are encoded and sent together."""
@@ -150,7 +147,8 @@ class StreamPublisher:
         if not self._link.is_open:
             return
         self._link.connection  # noqa: B018 - raises if the caller must not use it
-        self._close_all(time.monotonic() + (self._timeouts.close if timeout is None else timeout))
+        seconds = self._timeouts.close if timeout is None else check_seconds("timeout", timeout)
+        self._close_all(time.monotonic() + seconds)
 
     def _at_exit(self) -> None:
         """Give an open publisher of a program that ends its time, and say what had none."""
@@ -194,15 +192,13 @@ class StreamPublisher:
     def totals(self) -> Totals:
         """The number of messages since `open`, by outcome, in all streams."""
         each = [outlet.totals for outlet in (*self._former, *self._outlets.values())]
-        return Totals(
-            **{field.name: sum(getattr(one, field.name) for one in each) for field in fields(Totals)}
-        )
+        names = [field.name for field in fields(Totals)]
+        return Totals(**{name: sum(getattr(one, name) for one in each) for name in names})
 
     @property
     def max_message_bytes(self) -> int | None:
         """The agreed maximum size of an encoded message; None for no limit."""
-        frame_max = self._link.connection.frame_max
-        return max_message(frame_max) if frame_max else None
+        return max_message(self._link.connection.frame_max)
 
     # -- publishing
 
@@ -242,9 +238,9 @@ class StreamPublisher:
 
         Args:
             bodies: the bodies of the messages.
-            routing_keys: one value for all messages, or one for each, which several streams require.
+            routing_keys: one value for all messages, or an iterable with one for each, which several streams require.
             headers: likewise.
-            first_id: the publishing id of the first message; the ids of the others follow. By default, ids continue after the
+            first_id: the publishing id of the first message, at least 1; the others follow, below 2^64. By default, ids continue after the
                 last id; with a name, also after the last id of earlier publishers.
             timeout: after how many seconds to give up. The stream may have the messages that are not confirmed by then.
             properties: as for `encode_messages`.
@@ -252,25 +248,27 @@ class StreamPublisher:
         Raises:
             StreamUnavailable: the broker refused messages, or did not confirm any, or no connection opened in time.
         """
-        encoded = encode_messages(bodies, routing_keys=routing_keys, headers=headers, **properties)
+        rows = list(values(bodies))
+        keys = column(routing_keys, len(rows), "routing key")
+        encoded = encode_messages(rows, routing_keys=keys, headers=headers, **properties)
+        messages = rows if self.stream is not None else list(encoded)  # a message is larger than its body
+        check_sizes(messages, self._link.connection.frame_max)
         if self.stream is not None:
-            return self.publish_encoded(encoded, first_id=first_id, timeout=timeout)
-        messages = list(encoded)
-        keys = column(routing_keys, len(messages), "routing_keys")
+            return self._publish(encoded, len(rows), first_id, timeout)
         with self._within(timeout):
-            first = self._first(first_id)
-            self._add_by_key(first, messages, keys if isinstance(keys, list) else [keys] * len(messages))
+            first = self._first(first_id, len(rows))
+            self._add_by_key(first, messages, keys if isinstance(keys, list) else [keys] * len(rows))
             self.flush()
-        return first - 1 + len(messages)
+        return first - 1 + len(rows)
 
     @contextmanager
     def _within(self, timeout: float | None) -> Iterator[None]:
         """Give up what is not confirmed after some seconds."""
         self._link.connection  # noqa: B018 - raises if the caller must not use it
-        if timeout is None:
+        deadline = deadline_of(timeout)
+        if deadline is None:
             yield
             return
-        deadline = time.monotonic() + check_seconds("timeout", timeout)
         for outlet in self._outlets.values():
             outlet.give_up_at = deadline
         try:
@@ -279,45 +277,48 @@ class StreamPublisher:
             for outlet in self._outlets.values():
                 outlet.give_up_at = math.inf
 
-    def _first(self, first_id: int | None) -> int:
-        self._link.connection  # noqa: B018 - raises if the caller must not use it
-        if first_id is not None and first_id < 1:
-            raise InvalidValue("first publishing id", first_id, "an integer from 1 on")
-        return max(outlet.last for outlet in self._outlets.values()) + 1 if first_id is None else first_id
+    def _first(self, first_id: int | None, count: int) -> int:
+        """Return the publishing id of the first of so many messages."""
+        if first_id is None:
+            first_id = max(outlet.last for outlet in self._outlets.values()) + 1
+        return checked_id("first publishing id", first_id, HIGHEST_ID + 1 - max(count, 1))
 
     def publish_encoded(
         self, messages: Iterable[bytes], *, first_id: int | None = None, timeout: float | None = None
     ) -> int:
         """Publish encoded AMQP 1.0 messages as `publish_many` does. The broker stores the bytes unchanged: see `encode_messages`."""
+        return self._publish(messages, length_hint(messages, 1), first_id, timeout)
+
+    def _publish(
+        self, messages: Iterable[bytes], count: int, first_id: int | None, timeout: float | None
+    ) -> int:
         with self._within(timeout):
-            first = self._first(first_id)
+            first = self._first(first_id, count)
             sent = self.totals.published
             self.add_encoded(enumerate(messages, first))
             self.flush()
         return first - 1 + self.totals.published - sent
 
-    def add_encoded(self, messages: Iterable[tuple[int, bytes]]) -> None:
+    def add_encoded(self, messages: Iterable[tuple[int, bytes]], *, timeout: float | None = None) -> None:
         """Send encoded messages, each with its publishing id. `flush` waits for the last confirms.
 
         Args:
-            messages: pairs of an increasing publishing id and a message. With a name, the broker drops a message
+            messages: pairs of an increasing publishing id, from 1 to 2^64 - 1, and a message. With a name, the broker drops a message
                 whose id is not higher than the last id under this name; `totals` counts it as confirmed and in ``duplicates``.
+            timeout: as for `publish_many`.
 
         Raises:
             StreamUnavailable: as for `publish_many`.
         """
-        self._link.connection  # noqa: B018 - raises if the caller must not use it
-        if self.stream is None:
-            hint = "publish and publish_many take the routing keys by which messages are divided"
-            raise InvalidValue(
-                "use of StreamPublisher", "encoded messages for several streams", "stream=", hint
-            )
-        rest = iter(messages)
-        while lot := list(islice(rest, _LOT)):
-            entries = dict(lot)
-            if len(entries) < len(lot) or any(after < before for before, after in pairwise(entries)):
-                raise InvalidValue("publishing ids", _shown(number for number, _ in lot), "increasing ids")
-            self._outlets[self.stream].send(entries)
+        with self._within(timeout):
+            if self.stream is None:
+                hint = "publish and publish_many take the routing keys by which messages are divided"
+                raise InvalidValue(
+                    "use of StreamPublisher", "encoded messages for several streams", "stream=", hint
+                )
+            rest = iter(messages)
+            while lot := list(islice(rest, _LOT)):
+                self._outlets[self.stream].send(checked_lot(lot))
 
     def _add_by_key(self, first: int, messages: Sequence[bytes], keys: Sequence[str | bytes | None]) -> None:
         """Send messages in order, each to the stream of its key."""
@@ -357,14 +358,15 @@ class StreamPublisher:
 
     def _use(self, partitions: Partitions) -> None:
         """Publish to these partitions from now on, after the confirms of earlier messages, so that keys that move stay in order."""
+        give_up_at = min((outlet.give_up_at for outlet in self._outlets.values()), default=math.inf)
         for outlet in self._outlets.values():
             outlet.settle()
+        for stream in partitions.streams:
+            self._outlets[stream] = outlet = self._outlets.get(stream) or self._outlet(stream)
+            outlet.open(give_up_at)
         for stream in self._outlets.keys() - set(partitions.streams):
             self._outlets[stream].close(time.monotonic())
             self._former.append(self._outlets.pop(stream))
-        for stream in partitions.streams:
-            self._outlets[stream] = outlet = self._outlets.get(stream) or self._outlet(stream)
-            outlet.open()
         self._partitions, self._look_at = partitions, time.monotonic() + _LOOK
 
     def flush(self, timeout: float | None = None) -> None:
@@ -393,8 +395,3 @@ def _text(key: str | bytes | None, row: int) -> str:
         return key if isinstance(key, str) else bytes(key).decode()
     except UnicodeDecodeError:
         raise InvalidValue(f"routing key in row {row}", key, "UTF-8") from None
-
-
-def _shown(numbers: Iterable[int]) -> str:
-    """The first ids that do not increase."""
-    return next(f"{after} after {before}" for before, after in pairwise(numbers) if after <= before)

@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 import ssl
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from rabbit_chx.broker.client import checked_urls
 from rabbit_chx.broker.credentials import Credentials
@@ -25,13 +25,12 @@ from rabbit_chx.errors import InvalidValue, MissingDependency, RabbitChxError, S
 from rabbit_chx.limits import check_integer
 from rabbit_chx.message import StreamMessage
 from rabbit_chx.names import check_name
-from rabbit_chx.streams.ends import Bounds, bounds, first_chunk, offset_at
-from rabbit_chx.streams.link import Link
+from rabbit_chx.streams.ends import Bounds, bounds, first_chunk, offset_at, stored_at
 from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
 from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
 from rabbit_chx.streams.messages.stored import messages_of
 from rabbit_chx.streams.protocol.connection import StreamConnection
-from rabbit_chx.streams.protocol.opening import connect
+from rabbit_chx.streams.protocol.opening import Link, connect
 from rabbit_chx.streams.protocol.requests import MAX_CREDIT, OffsetSpec
 from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT_OF_CALLER, Timeouts
 from rabbit_chx.urls import BrokerUrl
@@ -103,8 +102,7 @@ class StreamReader:
         self.stream: str = check_name("stream", stream)
         self.columns = columns
         self._credit = credit
-        self._max_items = max_items
-        self._max_batch_bytes = max_batch_bytes
+        self._limits: dict[str, Any] = {"max_items": max_items, "max_batch_bytes": max_batch_bytes}
         self._timeouts = timeouts
         opening = partial(
             connect,
@@ -129,8 +127,8 @@ class StreamReader:
         Raises:
             StreamUnavailable: the connection did not open, or the stream does not exist.
         """
-        if self._link.open():
-            self._stopped = False
+        self._link.open()
+        self._stopped = False
 
     def __enter__(self) -> Self:
         self.open()
@@ -169,29 +167,27 @@ class StreamReader:
 
         Raises:
             InvalidValue: another range of this reader has begun.
-            StreamUnavailable: the stream lacks offsets of the range, or no new connection opened within the timeout.
+            StreamUnavailable: the stream lacks offsets of the range, or was created again, or no new connection opened in time.
             CorruptStream: a chunk or a message is damaged.
         """
         try:
-            from rabbit_chx.streams.messages.arrow.batch import COLUMNS, record_batches
+            from rabbit_chx.streams.messages.arrow.batch import chosen, record_batches
         except ModuleNotFoundError as error:
             raise MissingDependency("Arrow batches need pyarrow: pip install 'rabbit-chx[arrow]'") from error
-        columns = tuple(COLUMNS) if self.columns is None else tuple(self.columns)
         return record_batches(
             self.chunks(start, end),
-            columns,
+            chosen(self.columns),
             start=start,
             end=end,
             binary_headers=binary_headers,
-            max_items=self._max_items,
-            max_batch_bytes=self._max_batch_bytes,
+            **self._limits,
         )
 
-    def messages(self, start: int, end: int) -> Iterator[tuple[int, StreamMessage]]:
-        """Yield each message with ``start <= offset < end`` and its offset. Unlike `read`, this does not need pyarrow."""
-        return self._messages(self.chunks(start, end), start, end)
+    def messages(self, start: int, end: int) -> Iterator[StreamMessage]:
+        """Yield each message with ``start <= offset < end``. Unlike `read`, this does not need pyarrow."""
+        return messages_of(self.chunks(start, end), start, end, **self._limits)
 
-    def follow(self, start: int, *, timeout: float | None = None) -> Iterator[tuple[int, StreamMessage]]:
+    def follow(self, start: int, *, timeout: float | None = None) -> Iterator[StreamMessage]:
         """Yield the messages from an offset on, and wait for new ones at the end of the stream. `stop` ends the iterator.
 
         Args:
@@ -212,8 +208,8 @@ class StreamReader:
         """End `follow` within a fraction of a second, until the next `open`. Any thread and any signal handler may call it."""
         self._stopped = True
 
-    def _followed(self, start: int, timeout: float) -> Iterator[tuple[int, StreamMessage]]:
-        for each in self._messages(self._new_chunks(start, timeout), start, math.inf):
+    def _followed(self, start: int, timeout: float) -> Iterator[StreamMessage]:
+        for each in messages_of(self._new_chunks(start, timeout), start, **self._limits):
             yield each
             if self._stopped:
                 return
@@ -229,13 +225,6 @@ class StreamReader:
             elif time.monotonic() - since > timeout:
                 return
 
-    def _messages(
-        self, chunks: Iterable[Chunk], start: int, end: float
-    ) -> Iterator[tuple[int, StreamMessage]]:
-        most = self._max_batch_bytes
-        for message in messages_of(chunks, start, end, max_items=self._max_items, max_batch_bytes=most):
-            yield message.offset, message
-
     def chunks(self, start: int, end: int) -> Iterator[Chunk]:
         """Yield the chunks with messages of a range. The first and the last chunk may have other messages, too."""
         if not (isinstance(start, int) and isinstance(end, int) and 0 <= start <= end):
@@ -247,16 +236,24 @@ class StreamReader:
     def _arriving(self, start: int, end: float) -> Iterator[Chunk | None]:
         """Yield the chunks of a range over one connection after the other. Without an end, yield None whenever there is no more."""
         at, failing_since, follows = start, math.inf, end == math.inf
-        this = self._range = object()
+        this, seen = object(), None
+        self._range = this
         while at < end:
             try:
+                if seen is not None:
+                    self._check_same(*seen)
                 for chunk in self._chunks(at, end):
                     if chunk is None and not follows:
                         return
                     yield chunk
+                    if chunk is not None:
+                        seen = chunk.end - 1, chunk.timestamp_ms
                     ends = at if chunk is None else chunk.end
                     if self._range is not this and ends < end:
-                        raise _taken_over(ends, end)
+                        rest = "and later" if follows else f"to {end}"
+                        got = f"offsets {ends} {rest} of a range after another range began"
+                        hint = "Open a StreamReader for each range"
+                        raise InvalidValue("use of StreamReader", got, "one range at a time", hint)
                     at, failing_since = ends, math.inf
             except StreamUnavailable as error:
                 failing_since = min(failing_since, time.monotonic())
@@ -272,6 +269,15 @@ class StreamReader:
     def _connected(self) -> StreamConnection:
         connection = self._link.connection
         return connection if connection.is_open else self._link.replace()
+
+    def _check_same(self, offset: int, time_ms: int) -> None:
+        """Check that the stream still has the message at an offset, unless retention has removed it: in a new stream, it has another time."""
+        if stored_at(self._connected(), self.stream, offset) not in {None, time_ms}:
+            raise StreamUnavailable(
+                f"stream {self.stream!r} was deleted and created again after the message at offset {offset}",
+                "no such stream",
+                self.stream,
+            )
 
     def _chunks(self, start: int, end: float) -> Iterator[Chunk | None]:
         """Yield the chunks of a range over one connection, and None whenever the stream has no more."""
@@ -364,12 +370,3 @@ class StreamReader:
                 found.first,
                 found.end,
             )
-
-
-def _taken_over(at: int, end: float) -> InvalidValue:
-    return InvalidValue(
-        "use of StreamReader",
-        f"offsets {at} {'and later' if end == math.inf else f'to {end}'} of a range after another range began",
-        "one range at a time",
-        "Open a StreamReader for each range",
-    )

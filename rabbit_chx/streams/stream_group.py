@@ -8,20 +8,25 @@
     StreamGroup("rabbitmq-stream://user:password@host", super_stream="orders", name="billing").run(handle)
 
 Start as many copies of the program as you like. The broker divides the streams among the members, and hands the streams of a member
-that ends to the others. Each stream is handled in order by one member at a time.
+that ends to the others. Each stream is handled in order by one member at a time. `AsyncStreamGroup` awaits a coroutine function instead,
+in an event loop; a group may have members of both classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
+from typing import Self
 
+from rabbit_chx.consuming.member.runs import AsyncRuns
 from rabbit_chx.consuming.retries import check_handler
 from rabbit_chx.message import StreamMessage
 from rabbit_chx.streams.group.batch import StreamBatch
+from rabbit_chx.streams.group.member import StreamMember
 from rabbit_chx.streams.group.options import StreamOptions
-from rabbit_chx.streams.group.workers import StreamWorkers
-from rabbit_chx.traces import in_spans
+from rabbit_chx.streams.group.workers import StreamLoopWorkers, StreamWorkers
+from rabbit_chx.traces import in_async_spans, in_spans
 
 
 class StreamGroup(StreamOptions):
@@ -90,3 +95,57 @@ class StreamGroup(StreamOptions):
         """
         check_handler(handler, coroutine=False, group="StreamGroup")
         self._run(partial(self._new_member, StreamWorkers, handler, batches=True), signals=signals)
+
+
+class AsyncStreamGroup(StreamOptions, AsyncRuns[StreamMember]):
+    """A member of a group of workers that share streams. The handler is a coroutine function.
+
+    A thread of its own keeps the connections, so heartbeats continue while a handler blocks the event loop.
+
+    The parameters are those of `StreamGroup`. ``concurrency`` is the number of streams that are handled at the same time, each in its own
+    task. ``on_assigned``, ``on_revoked`` and a function ``start`` are called in the event loop, and may be coroutine functions.
+
+    The handler runs in the event loop of the run; any thread may call `stop`. Runs and forks are as with `StreamGroup`.
+    """
+
+    async def run(
+        self, handler: Callable[[StreamMessage], Awaitable[object]], *, signals: bool = True
+    ) -> None:
+        """Await the handler with each message until `stop`, SIGTERM or a cancellation, such as Ctrl-C in `asyncio.run`.
+
+        As `StreamGroup.run`. The run ends after the current messages; handlers that still run after ``timeouts.close`` seconds, or at
+        a cancellation after any of these, are cancelled.
+
+        Args:
+            handler: awaited with each message.
+            signals: whether to handle SIGTERM and Ctrl-C; False leaves them to the program, which calls `stop`.
+
+        Raises:
+            InvalidValue: a group cannot use the streams, the broker or the handler.
+            StreamUnavailable: the broker refuses the connection or a stream permanently.
+            CorruptStream: a chunk or a message is damaged.
+            Exception: the handler's error, with ``on_failure="stop"``.
+        """
+        await self._run_in_loop(self._new(handler), signals=signals)
+
+    async def run_batches(
+        self, handler: Callable[[StreamBatch], Awaitable[object]], *, signals: bool = True
+    ) -> None:
+        """Await the handler with batches, as `StreamGroup.run_batches` calls it."""
+        check_handler(handler, coroutine=True, group="StreamGroup")
+        new = partial(self._new_member, StreamLoopWorkers, handler, batches=True)
+        await self._run_in_loop(new, signals=signals)
+
+    @asynccontextmanager
+    async def running(self, handler: Callable[[StreamMessage], Awaitable[object]]) -> AsyncIterator[Self]:
+        """Run while a block runs, and finish the current messages at its end. Handles no signals.
+
+        If the member ends with an error, the block is cancelled and raises that error: the errors are those of `run`.
+        """
+        async with self._run_while_block(self._new(handler)):
+            yield self
+
+    def _new(self, handler: Callable[[StreamMessage], Awaitable[object]]) -> Callable[[], StreamMember]:
+        check_handler(handler, coroutine=True, group="StreamGroup")
+        spans = in_async_spans(handler, self._settings.name)
+        return partial(self._new_member, StreamLoopWorkers, spans, batches=False)

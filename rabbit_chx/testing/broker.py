@@ -6,6 +6,7 @@ same for all of them.
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 from collections.abc import Iterable, Mapping
@@ -63,6 +64,7 @@ class Broker:
         )
         self._source: Source | None = None
         self._running: Node | None = None
+        self._process = 0
 
     def __repr__(self) -> str:
         return f"<Broker: {self._source or 'not running'}>"
@@ -94,14 +96,14 @@ class Broker:
                     raise
                 tried.append(str(error))
             else:
-                self._source, self._running = source, node
+                self._source, self._running, self._process = source, node, os.getpid()
                 return
         raise none_left(self.release, tried)
 
     def stop(self) -> None:
         """Stop the broker and remove its data; an external broker is left as it is."""
         node, self._running, self._source = self._running, None, None
-        if node is not None:
+        if node is not None and self._process == os.getpid():  # a forked child leaves it to its parent
             node.stop()
             cleanup.forget(node.stop)
 
@@ -206,8 +208,7 @@ class Broker:
 
     def eval(self, expression: str) -> str:
         """Evaluate an Erlang expression on the node and return the output, which ends with the value."""
-        expression = expression.rstrip()
-        return self.ctl("eval", expression if expression.endswith(".") else f"{expression}.")
+        return self.ctl("eval", expression.rstrip().removesuffix(".") + ".")
 
     def ctl(self, *arguments: str) -> str:
         """Run ``rabbitmqctl --quiet`` with these arguments and return its output."""

@@ -26,28 +26,26 @@ from testcontainers.core.docker_client import DockerClient
 
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.testing.node import (
+    AMQP,
+    HTTP,
+    LOOPBACK,
     READY,
     STOP_SECONDS,
-    STREAM_PLUGIN,
+    STREAMS,
     CannotSupply,
     NodeSettings,
+    OwnNode,
     Source,
-    amqp_url,
     ctl_output,
     free_ports,
     render_config,
     render_plugins,
-    stream_url,
     wait_for_amqp,
     wait_for_boot,
 )
 
 DEFAULT_RELEASE = "4.3"
 """Not ``NEWEST``: a series is mirrored before its image is published."""
-AMQP = 5672
-HTTP = 15672
-STREAMS = 5552
-LOOPBACK = "127.0.0.1"
 HOST_NAME = "rabbit-chx"
 NETWORK = "bridge"  # the default network of containers
 
@@ -75,32 +73,14 @@ def find(release: str | None) -> Source:
     raise CannotSupply(f"Docker: no engine answers ({problem})")
 
 
-class DockerNode:
+class DockerNode(OwnNode):
     """A container of the official image, or of a compatible one."""
 
     def __init__(self, image: str, settings: NodeSettings) -> None:
+        super().__init__(settings)
         self._image = image
-        self._settings = settings
         self._container: DockerContainer | None = None
         self._addresses: dict[int, tuple[str, int]] = {}  # a cache: asking Docker is slow
-
-    @property
-    def url(self) -> str:
-        """The AMQP URL for this machine."""
-        return amqp_url(*self._address(AMQP), self._settings)
-
-    @property
-    def management_url(self) -> str | None:
-        """The URL of the HTTP API for this machine."""
-        host, port = self._address(HTTP)
-        return f"http://{host}:{port}"
-
-    @property
-    def stream_url(self) -> str | None:
-        """The URL of the stream protocol for this machine; None without its plugin."""
-        if STREAM_PLUGIN not in self._settings.plugins:
-            return None
-        return stream_url(*self._address(STREAMS), self._settings)
 
     def start(self) -> None:
         """Pull the image if necessary, start the container and wait for the node."""
@@ -193,7 +173,7 @@ class DockerNode:
         # With a remote engine, the loopback interface would be that of the remote machine.
         here = docker.get_connection_mode() is ConnectionMode.docker_host and _is_loopback(docker.host())
         interface = LOOPBACK if here else "0.0.0.0"  # noqa: S104
-        exposed = [AMQP, HTTP, *([STREAMS] if STREAM_PLUGIN in self._settings.plugins else [])]
+        exposed = [AMQP, HTTP, *([STREAMS] if self._has_streams else [])]
         own = free_ports(len(exposed))
         ports = {f"{port}/tcp": (interface, free) for port, free in zip(exposed, own, strict=True)}
         container.ports = cast("dict[str, int | None]", ports)  # Docker's library accepts pairs

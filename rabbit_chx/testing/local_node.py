@@ -22,24 +22,25 @@ from pathlib import Path
 
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.testing.node import (
+    AMQP,
+    HTTP,
+    LOOPBACK,
     READY,
     STOP_SECONDS,
-    STREAM_PLUGIN,
+    STREAMS,
     CannotSupply,
     NodeSettings,
+    OwnNode,
     Source,
-    amqp_url,
     ctl_output,
     free_ports,
     is_release,
     render_config,
     render_plugins,
-    stream_url,
     wait_for_amqp,
     wait_for_boot,
 )
 
-LOOPBACK = "127.0.0.1"
 # The plain scripts in the packages of Debian, Ubuntu and Fedora.
 PACKAGED = "usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin"
 
@@ -73,36 +74,22 @@ def _installed(root: str) -> tuple[Path, str]:
     raise CannotSupply("a local rabbitmq-server: none is on the PATH or in /usr/lib/rabbitmq")
 
 
-class LocalNode:
+class LocalNode(OwnNode):
     """A server process, a port mapper process and their folder."""
 
     def __init__(self, scripts: Path, settings: NodeSettings) -> None:
+        super().__init__(settings)
         self._scripts = scripts
-        self._settings = settings
         self._folder: Path | None = None
         self._environment: dict[str, str] = {}
         self._mapper: subprocess.Popen[bytes] | None = None
         self._server: subprocess.Popen[bytes] | None = None
-        self._amqp, self._http, self._distribution, self._mapping, self._streams = free_ports(5)
+        """None also after `kill`: another process may get its id."""
+        self._distribution, self._mapping, *own = free_ports(5)
+        self._ports = dict(zip((AMQP, HTTP, STREAMS), own, strict=True))
 
-    @property
-    def url(self) -> str:
-        """The AMQP URL on the loopback interface."""
-        return amqp_url(LOOPBACK, self._amqp, self._settings)
-
-    @property
-    def management_url(self) -> str | None:
-        """The URL of the HTTP API on the loopback interface."""
-        return f"http://{LOOPBACK}:{self._http}"
-
-    @property
-    def stream_url(self) -> str | None:
-        """The URL of the stream protocol on the loopback interface; None without its plugin."""
-        return stream_url(LOOPBACK, self._streams, self._settings) if self._has_streams else None
-
-    @property
-    def _has_streams(self) -> bool:
-        return STREAM_PLUGIN in self._settings.plugins
+    def _address(self, port: int) -> tuple[str, int]:
+        return LOOPBACK, self._ports[port]
 
     def start(self) -> None:
         """Write the files, start the port mapper and the server, and wait for the node."""
@@ -115,7 +102,7 @@ class LocalNode:
     def stop(self) -> None:
         """Kill both processes and remove the folder."""
         for process in (self._server, self._mapper):
-            if process is not None:
+            if process is not None and process.poll() is None:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -127,17 +114,19 @@ class LocalNode:
     def restart(self) -> None:
         """Shut the server down and start it again."""
         boots = self.logs().count(READY)
-        assert self._server is not None
-        self._server.terminate()  # has no effect on a dead process
-        try:
-            self._server.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        if self._server is not None:
+            self._server.terminate()  # has no effect on a dead process
+            try:
+                self._server.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                with suppress(BrokerUnavailable):  # it has ended after all
+                    self.kill()
         self._start_server(boots=boots + 1)
 
     def kill(self) -> None:
         """Kill the server and its child processes."""
         self._signal(signal.SIGKILL).wait()
+        self._server = None
 
     def pause(self) -> None:
         """Suspend the server."""
@@ -151,13 +140,14 @@ class LocalNode:
         """Refuse: the node uses the loopback interface of this machine."""
         raise BrokerUnavailable("a local rabbitmq-server cannot be disconnected: use Docker")
 
-    def reconnect(self) -> None:
-        """Refuse: the node cannot be disconnected."""
-        self.disconnect()
+    reconnect = disconnect
 
     def _signal(self, signum: int) -> subprocess.Popen[bytes]:
         self._running_folder()
-        assert self._server is not None
+        if self._server is None or self._server.poll() is not None:
+            raise BrokerUnavailable(
+                "the broker is not running: it was killed or has ended; restart() starts it"
+            )
         os.killpg(self._server.pid, signum)
         return self._server
 
@@ -187,20 +177,14 @@ class LocalNode:
         cookie.write_text(secrets.token_hex(16))
         cookie.chmod(0o400)
         (folder / "enabled_plugins").write_text(render_plugins(self._settings.plugins))
-        (folder / "rabbitmq.conf").write_text(
-            render_config(
-                self._settings,
-                ("listeners.tcp.local", f"{LOOPBACK}:{self._amqp}"),
-                ("management.tcp.ip", LOOPBACK),
-                ("management.tcp.port", str(self._http)),
-                # without the plugin, this key is unknown and the server does not start
-                *(
-                    [("stream.listeners.tcp.local", f"{LOOPBACK}:{self._streams}")]
-                    if self._has_streams
-                    else []
-                ),
-            )
-        )
+        own = [
+            ("listeners.tcp.local", f"{LOOPBACK}:{self._ports[AMQP]}"),
+            ("management.tcp.ip", LOOPBACK),
+            ("management.tcp.port", str(self._ports[HTTP])),
+        ]
+        if self._has_streams:  # without the plugin, this key is unknown and the server does not start
+            own.append(("stream.listeners.tcp.local", f"{LOOPBACK}:{self._ports[STREAMS]}"))
+        (folder / "rabbitmq.conf").write_text(render_config(self._settings, *own))
         # Without these two the server would read the machine's own files of that name.
         (folder / "rabbitmq-env.conf").touch()
         (folder / "advanced.config").write_text("[].\n")

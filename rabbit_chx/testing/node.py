@@ -10,6 +10,7 @@ import random
 import re
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Protocol
 from urllib.parse import quote
 
 import pika
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError
 
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
@@ -29,7 +31,10 @@ OWN_KEYS = (
     "stream.listeners.tcp",
 )
 
-STREAM_PLUGIN = "rabbitmq_stream"
+LOOPBACK = "127.0.0.1"
+AMQP = 5672
+HTTP = 15672
+STREAMS = 5552
 
 # The node logs this once per boot, after its listeners and plugins have started. A rabbitmq command that root runs in the
 # container before that may write the Erlang cookie first, which kills the node.
@@ -100,6 +105,40 @@ class Node(Protocol):
         """Return the log since the first start."""
 
 
+class OwnNode(ABC):
+    """A node that is started here, whose ports are known by the numbers that RabbitMQ gives them."""
+
+    def __init__(self, settings: NodeSettings) -> None:
+        self._settings = settings
+        self._has_streams: bool = "rabbitmq_stream" in settings.plugins
+
+    @property
+    def url(self) -> str:
+        """The AMQP URL for this machine."""
+        return self._url("amqp", AMQP)
+
+    @property
+    def management_url(self) -> str | None:
+        """The URL of the HTTP API for this machine."""
+        host, port = self._address(HTTP)
+        return f"http://{host}:{port}"
+
+    @property
+    def stream_url(self) -> str | None:
+        """The URL of the stream protocol for this machine; None without its plugin."""
+        return self._url("rabbitmq-stream", STREAMS) if self._has_streams else None
+
+    def _url(self, scheme: str, port: int) -> str:
+        """Return the URL of the virtual host ``/``."""
+        user, password = (quote(text, safe="") for text in (self._settings.username, self._settings.password))
+        host, port = self._address(port)
+        return f"{scheme}://{user}:{password}@{host}:{port}/%2F"
+
+    @abstractmethod
+    def _address(self, port: int) -> tuple[str, int]:
+        """Return where one of the node's ports is."""
+
+
 @dataclass(frozen=True)
 class Source:
     """Where a broker can come from; ``str()`` describes it in one line."""
@@ -166,16 +205,6 @@ def render_config(settings: NodeSettings, *own: tuple[str, str]) -> str:
     return "".join(f"{key} = {value}\n" for key, value in (*user, *own, *settings.config))
 
 
-def amqp_url(host: str, port: int, settings: NodeSettings, *, scheme: str = "amqp") -> str:
-    """Return the URL of the virtual host ``/`` on a node with these settings."""
-    return f"{scheme}://{quote(settings.username, safe='')}:{quote(settings.password, safe='')}@{host}:{port}/%2F"
-
-
-def stream_url(host: str, port: int, settings: NodeSettings) -> str:
-    """Return the URL of the virtual host ``/`` for the stream protocol."""
-    return amqp_url(host, port, settings, scheme="rabbitmq-stream")
-
-
 def ctl_output(arguments: tuple[str, ...], code: int | None, output: bytes, errors: bytes) -> str:
     """Return the output of ``rabbitmqctl``, or raise its error.
 
@@ -216,7 +245,10 @@ def wait_for_amqp(url: str) -> None:
     while True:
         try:
             server_version(url)
-        except (AMQPError, OSError) as error:
+        except (AMQPError, AMQPConnectorException, OSError, ValueError) as error:
+            # pika's error if a proxy accepts a connection and resets it at once.
+            if isinstance(error, ValueError) and "getpeername" not in str(error):
+                raise
             if time.monotonic() > deadline:
                 raise BrokerUnavailable(
                     f"the broker is up but accepts no AMQP connection: {error!r}"
@@ -238,7 +270,7 @@ def free_ports(count: int) -> list[int]:
             port = random.randrange(20_000, 30_000)  # noqa: S311  nothing secret about a port
             listener = held.enter_context(socket.socket())
             with suppress(OSError):
-                listener.bind(("127.0.0.1", port))
+                listener.bind((LOOPBACK, port))
                 ports.append(port)
         return ports
 

@@ -40,10 +40,13 @@ if TYPE_CHECKING:
         RingBinding as RingBinding,
         ToExchange as ToExchange,
     )
-    from rabbit_chx.topology.checks.drift import Drift as Drift, drift as drift
+    from rabbit_chx.topology.checks.drift import (
+        Drift as Drift,
+        drift as drift,
+        prometheus_metrics as prometheus_metrics,
+    )
     from rabbit_chx.topology.checks.lint import lint as lint
     from rabbit_chx.topology.checks.lint_rules import Finding as Finding
-    from rabbit_chx.topology.checks.prometheus import prometheus_metrics as prometheus_metrics
     from rabbit_chx.topology.file.definitions import (
         from_definitions as from_definitions,
         to_definitions as to_definitions,
@@ -110,10 +113,9 @@ if not TYPE_CHECKING:
             "rabbit_chx.errors": "ApplyStopped BrokerUnavailable InvalidValue",
             "rabbit_chx.releases": "Release Store",
             "rabbit_chx.ring": "Destination Ring RingBinding ToExchange",
-            "rabbit_chx.topology.checks.drift": "Drift drift",
+            "rabbit_chx.topology.checks.drift": "Drift drift prometheus_metrics",
             "rabbit_chx.topology.checks.lint": "lint",
             "rabbit_chx.topology.checks.lint_rules": "Finding",
-            "rabbit_chx.topology.checks.prometheus": "prometheus_metrics",
             "rabbit_chx.topology.file.definitions": "from_definitions to_definitions",
             "rabbit_chx.topology.file.dump": "dumps",
             "rabbit_chx.topology.file.load": "load loads",

@@ -22,8 +22,8 @@ def limit_warning(release: Release | None) -> str:
     """Explain the effect of a delivery limit and how to remove it; without a release, for the newest one."""
     if release is None or release.has_default_delivery_limit:
         advice = (
-            f"Declare queues with {DELIVERY_LIMIT}: -1 (preset: ordered in a topology file); for existing queues without this "
-            "argument, set a policy with delivery-limit: -1"
+            f"Declare queues with {DELIVERY_LIMIT}: -1; for existing queues without this argument, set a policy with "
+            "delivery-limit: -1"
         )
     else:
         advice = f"Remove {DELIVERY_LIMIT}, and delivery-limit from policies: before RabbitMQ 4.0 there is no limit by default"

@@ -1,7 +1,7 @@
 """Compare the topology of a file with a broker, as typed differences.
 
 Drift, plans and the checks of a live broker all start from these differences, so they agree. `owned_elsewhere` alone
-decides which objects belong to a plugin or to a running client. This module does no IO.
+decides which objects belong to a plugin or to a running client.
 """
 
 from __future__ import annotations
@@ -61,6 +61,10 @@ class Property:
     wanted: object
     found: object
     is_argument: bool = False
+
+
+_NO_LIMIT: Final = Property(DELIVERY_LIMIT, -1, None, is_argument=True)
+"""No difference of an ordered queue: a policy can lift the limit of a queue that lacks the argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +161,10 @@ def diff(wanted: Topology, observed: Observed) -> tuple[Difference, ...]:
         *_objects(whole.queues, there.queues, used),
         *_objects(whole.policies, there.policies),
     ]
-    for slots in wanted.slots:
-        found += _slots(slots, observed)
+    for slots in wanted.slots:  # divided with the fewest changes
+        division = divide(slots.names, slots.queues, slot_holders(slots, observed))
+        changes = slots_difference(slots, division, observed)
+        found += [changes] if changes.rings else []
     for source in sources_in_order(whole):
         if source not in slot_names:
             found += _bindings(source, whole, observed)
@@ -202,6 +208,7 @@ def changed_properties(
     wanted: Exchange | Queue | Policy, found: Exchange | Queue | Policy
 ) -> tuple[Property, ...]:
     """The properties and arguments in which two objects of one name differ."""
+    is_ordered = isinstance(wanted, Queue) and wanted.is_ordered
     changed = [
         Property(name.replace("_", "-"), getattr(wanted, name), getattr(found, name))
         for name in _PROPERTIES[type(wanted)]
@@ -214,18 +221,8 @@ def changed_properties(
     return tuple(
         each
         for each in changed
-        if wire_text(each.wanted) != wire_text(each.found)
-        and not (_is_ordered(wanted) and _is_no_limit(each))
+        if wire_text(each.wanted) != wire_text(each.found) and not (is_ordered and each == _NO_LIMIT)
     )
-
-
-def _is_ordered(thing: Exchange | Queue | Policy) -> bool:
-    return isinstance(thing, Queue) and thing.is_ordered
-
-
-def _is_no_limit(changed: Property) -> bool:
-    """Whether the file wants no delivery limit and the queue has no such argument: a policy can lift the limit."""
-    return changed.name == DELIVERY_LIMIT and changed.wanted == -1 and changed.found is None
 
 
 def owned_elsewhere(thing: Exchange | Queue | Policy) -> bool:
@@ -251,7 +248,7 @@ def _bindings(source: str, whole: Topology, observed: Observed) -> Iterator[Diff
     if exchange is not None and live is not None and live.type != exchange.type:
         return  # bindings of another exchange type mean something else
     if exchange is not None and exchange.type == CONSISTENT_HASH:
-        yield from filter(None, [_ring(source, whole, observed)])
+        yield from _ring(source, whole, observed)
         return
     hashes = exchange is not None and exchange.type == MODULUS_HASH
     wanted = {each.unnumbered.identity: each for each in whole.bindings_from(source)}
@@ -283,11 +280,11 @@ def ring_of(exchange: str, observed: Observed) -> Ring:
     return Ring.of(bindings, release=observed.release)
 
 
-def _ring(exchange: str, whole: Topology, observed: Observed) -> RingDifference | None:
+def _ring(exchange: str, whole: Topology, observed: Observed) -> Iterator[RingDifference]:
     """The difference of one ring, if any. The sharding plugin manages rings over shards."""
     found = observed.topology.bindings_from(exchange)
     if any(is_shard(binding.destination) for binding in found):
-        return None
+        return
     try:
         ring = ring_of(exchange, observed)
     except InvalidValue as error:  # an old release accepted a weight that this package rejects
@@ -298,9 +295,8 @@ def _ring(exchange: str, whole: Topology, observed: Observed) -> RingDifference 
     why = product or ("" if ring.known else ring.why_unknown or "it has not been read")
     destinations = tuple(destination_differences(wanted, found, ring))
     target = tuple((binding.destination, weight_of(binding)) for binding in wanted)
-    if not destinations and not product and (ring.runs == target or (any_order and not ring.known)):
-        return None
-    return RingDifference(exchange, wanted, found, ring, destinations, why)
+    if destinations or product or not (ring.runs == target or (any_order and not ring.known)):
+        yield RingDifference(exchange, wanted, found, ring, destinations, why)
 
 
 def destination_differences(
@@ -356,14 +352,6 @@ def weight_of(binding: Binding) -> int | str:
 
 
 # Slots
-
-
-def _slots(slots: Slots, observed: Observed) -> Iterator[SlotsDifference]:
-    """The slots that must change when the slots are divided with the fewest changes."""
-    division = divide(slots.names, slots.queues, slot_holders(slots, observed))
-    found = slots_difference(slots, division, observed)
-    if found.rings:
-        yield found
 
 
 def slots_difference(slots: Slots, division: Mapping[str, str], observed: Observed) -> SlotsDifference:

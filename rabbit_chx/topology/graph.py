@@ -1,9 +1,10 @@
-"""The graph of exchanges and queues in a topology, regardless of binding keys. This module does no IO."""
+"""The graph of exchanges and queues in a topology, regardless of binding keys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 from rabbit_chx.ring import Destination, ToExchange
 from rabbit_chx.topology.model import Topology
@@ -23,6 +24,12 @@ def reachable(
                 ahead += [binding.destination for binding in topology.bindings_from(destination.name)]
                 ahead += alternates_of(topology, destination.name) if alternates else ()
     return found
+
+
+def sources_of(topology: Topology, exchange: str) -> set[str]:
+    """The exchanges whose bindings lead to the queues of one exchange: its slots if it has some, or itself."""
+    slots = topology.slots_of(exchange)
+    return {exchange} if slots is None else set(slots.names)
 
 
 def alternates_of(topology: Topology, name: str) -> Iterator[Destination]:
@@ -72,22 +79,22 @@ def undeclared_targets(wanted: Topology, there: Topology) -> set[Destination]:
 
 def sources_in_order(topology: Topology) -> tuple[str, ...]:
     """All exchanges and sources of bindings, each after the exchanges that it leads to (except in cycles)."""
-    done: dict[str, None] = {}
+    exchanges = (exchange.name for exchange in topology.exchanges)
     sources = (binding.source for binding in topology.bindings)
-    for start in dict.fromkeys((*(exchange.name for exchange in topology.exchanges), *sources)):
-        # Depth first without recursion: a chain of exchanges may be longer than Python's stack.
-        path = [(start, _targets(topology, start))]
-        entered = {start}
-        while path:
-            name, targets = path[-1]
-            following = next((each for each in targets if each not in done and each not in entered), None)
-            if following is None:
-                done.setdefault(name)
-                path.pop()
-            else:
-                entered.add(following)
-                path.append((following, _targets(topology, following)))
-    return tuple(done)
+    # Depth first, from a root that leads to all. Without recursion: a chain may be longer than Python's stack.
+    path: list[tuple[str, Iterator[str]]] = [("", chain(exchanges, sources))]
+    entered: set[str] = set()
+    done: list[str] = []
+    while path:
+        name, targets = path[-1]
+        following = next((each for each in targets if each not in entered), None)
+        if following is None:
+            done.append(name)
+            path.pop()
+        else:
+            entered.add(following)
+            path.append((following, _targets(topology, following)))
+    return tuple(done[:-1])
 
 
 def _targets(topology: Topology, source: str) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Exchanges, queues, bindings and policies, as a file wants them or as a broker holds them.
 
 A file, a ``definitions.json`` and a live broker are all read into a :class:`Topology`. :class:`Observed` adds what only
-a live broker has: the order of its rings, its backlogs and its release. This module does no IO.
+a live broker has: the order of its rings, its backlogs and its release.
 """
 
 from __future__ import annotations
@@ -37,9 +37,6 @@ BIND_SEQUENCE: Final = "x-bind-seq"
 
 SINGLE_ACTIVE_CONSUMER: Final = "x-single-active-consumer"
 DELIVERY_LIMIT: Final = "x-delivery-limit"
-
-NOT_EXPORTED: Final = "the bind order of exchange {!r} was not known when the file was written"
-"""Why the order of a ring in a file is unknown."""
 
 QueueType: TypeAlias = Literal["classic", "quorum", "stream"]
 RingSource: TypeAlias = Literal["trivial", "node", "record", "inference", "unknown"]
@@ -85,8 +82,6 @@ class Queue:
     exclusive: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """All arguments except ``x-queue-type``."""
-    effective_policy: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """The definition of the policy that applied when the broker last took statistics."""
 
     @property
     def is_ordered(self) -> bool:
@@ -238,7 +233,11 @@ class Topology:
         return self._bindings_of.get(source, ())
 
     def policy_of(self, thing: Exchange | Queue) -> Policy | None:
-        """The policy that applies to an exchange or queue; the broker's choice among equal priorities is undefined."""
+        """The policy that the broker names for an exchange, or the best match; its choice among equal priorities is undefined."""
+        if isinstance(thing, Exchange) and (
+            named := [each for each in self.policies if each.name == thing.policy]
+        ):
+            return named[0]
         matching = (policy for policy in self.policies if policy.applies_to(thing))
         return max(matching, key=lambda policy: policy.priority, default=None)
 
@@ -268,16 +267,21 @@ class Topology:
         """The ring of a consistent-hash exchange; its order is unknown if the exchange is one of `unordered`."""
         found = self.exchange(exchange)
         if found is None or found.type != CONSISTENT_HASH:
-            expected = "one of " + (", ".join(each.name for each in self.hash_exchanges) or "none")
+            expected = f"one of {_first(each.name for each in self.hash_exchanges) or 'none'}"
             hint = "Only an x-consistent-hash exchange has a ring"
             raise InvalidValue("exchange", exchange, expected, hint)
         slots = self.slots_of(exchange)
         bindings = slots.top_bindings if slots else self.bindings_from(exchange)
+        listed, parsed = as_ring_bindings(bindings), Release.parse(release)
         if exchange in self.unordered and order_matters(bindings):
-            return Ring(
-                as_ring_bindings(bindings), None, Release.parse(release), NOT_EXPORTED.format(exchange)
-            )
-        return ring_after(bindings, release)
+            why = f"the bind order of exchange {exchange!r} was not known when the file was written"
+            return Ring(listed, None, parsed, why)
+        if len({each.destination for each in listed}) == len(listed):
+            return Ring.of(listed, release=parsed)
+        ring = Ring(release=parsed)
+        for each in listed:
+            ring = ring.bind(each.destination, each.key, dict(each.arguments))
+        return ring
 
     def with_order_of(self, ring: Ring, exchange: str) -> Topology:
         """The same topology with the bindings of one exchange in the order of its ring."""
@@ -288,6 +292,20 @@ class Topology:
     def ring_bindings(self, exchange: str) -> tuple[RingBinding, ...]:
         """The bindings of a consistent-hash exchange in the form that `Ring` uses."""
         return as_ring_bindings(self.bindings_from(exchange))
+
+
+def bound_in(topology: Topology) -> set[Destination]:
+    """What the bindings lead to, the queues behind slots included."""
+    bound = {each.destination for each in topology.bindings}
+    return bound.union(*(slots.queues for slots in topology.slots))
+
+
+def bound_to(topology: Topology, exchange: str) -> set[Destination]:
+    """What the bindings of one exchange lead to, the queues behind its slots included."""
+    slots = topology.slots_of(exchange)
+    return {each.destination for each in topology.bindings_from(exchange)}.union(
+        slots.queues if slots else ()
+    )
 
 
 def hashing_exchanges(topology: Topology) -> dict[str, Exchange]:
@@ -303,12 +321,17 @@ def hashing_exchange(topology: Topology, name: str) -> Exchange:
     """
     known = hashing_exchanges(topology)
     if name not in known:
-        listed = ", ".join(islice(known, _MOST_LISTED)) + ", ..." * (len(known) > _MOST_LISTED)
         expected = f"an exchange of virtual host {topology.vhost!r} that hashes"
         raise InvalidValue(
-            "exchange", name, f"{expected}{': one of ' if known else ', but it has none'}{listed}"
+            "exchange", name, f"{expected}{': one of ' if known else ', but it has none'}{_first(known)}"
         )
     return known[name]
+
+
+def _first(names: Iterable[str]) -> str:
+    """The first of the names, and dots if there are more."""
+    names = iter(names)
+    return ", ".join([*islice(names, _MOST_LISTED), *["..."] * any(True for _ in names)])
 
 
 def order_matters(bindings: Iterable[Binding]) -> bool:
@@ -325,18 +348,6 @@ def in_order_of(ring: Ring, bindings: Iterable[Binding]) -> tuple[Binding, ...]:
 def as_ring_bindings(bindings: Iterable[Binding]) -> tuple[RingBinding, ...]:
     """Convert the bindings of one consistent-hash exchange to the form that `Ring` uses."""
     return tuple(RingBinding.of(each.destination, each.key, each.arguments) for each in bindings)
-
-
-def ring_after(bindings: Iterable[Binding], release: str | Release) -> Ring:
-    """The ring after these sequential binds."""
-    parsed = Release.parse(release)
-    listed = as_ring_bindings(bindings)
-    if len({each.destination for each in listed}) == len(listed):
-        return Ring.of(listed, release=parsed)
-    ring = Ring(release=parsed)
-    for each in listed:
-        ring = ring.bind(each.destination, each.key, dict(each.arguments))
-    return ring
 
 
 @dataclass(frozen=True, slots=True)

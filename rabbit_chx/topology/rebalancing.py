@@ -1,4 +1,4 @@
-"""Find the slots to point to other queues so that a measured load spreads evenly. This module does no IO.
+"""Find the slots to point to other queues so that a measured load spreads evenly.
 
 found = rebalance({"tenants.slot.0": 700, ...}, {"tenants.slot.0": "tenants.0", ...}, target=1.2)
 found.moves, found.slots

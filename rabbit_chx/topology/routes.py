@@ -1,13 +1,13 @@
 """Predict the queues that a message reaches through all exchanges of a topology.
 
 Routing follows ``rabbit_exchange:route/3``: each exchange routes the message once, each queue receives it once, and an
-alternate exchange routes what its exchange cannot. The result has an `AnyOf` where routing is random or only a live broker
-knows the queue. This module does no IO.
+alternate exchange routes what its exchange cannot. The result has an `AnyOf` where routing is random, where only a live
+broker knows the queue, or where an unknown part of the message decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from rabbit_chx.kernel.terms import format_term
 from rabbit_chx.partitioning import AnyOf, modulus_destination, modulus_destinations
 from rabbit_chx.releases import NEWEST, Release
 from rabbit_chx.ring import Destination, Ring, ToExchange
-from rabbit_chx.topology.model import Binding, Exchange, Topology
+from rabbit_chx.topology.model import RESERVED, Binding, Exchange, Topology
 
 _NO_RINGS: Final[Mapping[str, Ring]] = {}
 
@@ -47,6 +47,14 @@ class _Message:
     """The routing key, followed by the keys in the headers CC and BCC."""
     headers: Mapping[str, Any]
     properties: Mapping[str, Any]
+    known: Collection[str] | None
+    """The parts that are known, besides the headers that are given; None if all are."""
+
+    def has(self, part: str) -> bool:
+        return self.known is None or part in self.known
+
+    def has_headers(self, names: Iterable[str | None]) -> bool:
+        return self.has("headers") or all(name in self.headers for name in names)
 
 
 class Router:
@@ -85,50 +93,68 @@ class Router:
         *,
         headers: Mapping[str, Any] | None = None,
         properties: Mapping[str, Any] | None = None,
+        known: Collection[str] | None = None,
     ) -> tuple[str | AnyOf, ...]:
         """The queues that a message published to ``exchange`` reaches; empty if it is unroutable.
 
         ``properties`` may hold those that an exchange can hash: ``message_id``, ``correlation_id``, ``timestamp``.
+        ``known`` names the parts of the message that are known: ``routing_key``, ``headers``, and those properties. An
+        exchange that hashes another part may choose any of its destinations; a single header may be known
+        without the others. By default all parts are known, and a part that is not given is absent.
+
+        Raises:
+            Unpredictable: a binding matches by a part that is not known, or the route cannot be given as one list.
         """
         keys = (shortstr(routing_key, "the routing key"), *_copies(headers or {}))
-        message = _Message(keys, headers or {}, properties or {})
+        message = _Message(keys, headers or {}, properties or {}, known)
         if exchange == "":
+            if not message.has("routing_key"):
+                raise Unpredictable(
+                    "the default exchange routes by the routing key of the message, which is not given"
+                )
             names = {key.decode(errors="replace") for key in keys}
             return tuple(sorted(name for name in names if self._topology.queue(name)))
         start = self._topology.exchange(exchange)
         if start is None or start.internal:
+            predeclared = start is None and exchange.startswith(RESERVED)
             raise InvalidValue(
                 "exchange to publish to",
                 Unquoted(f"{exchange!r}, which is internal") if start else exchange,
                 "an exchange of the topology that is not internal, or '' for the default exchange",
-                "A broker closes the channel on any other",
+                f"An exchange {RESERVED}* is part of a topology only if it has bindings"
+                if predeclared
+                else "A broker closes the channel on any other",
             )
         return tuple(sorted(self._reached(start, message, {exchange}), key=str))
 
     # rabbit_exchange.erl, route1/4 and process_route/2.
-    def _reached(self, start: Exchange, message: _Message, seen: set[str]) -> set[str | AnyOf]:
-        found: set[str | AnyOf] = set()
+    def _reached(self, start: Exchange, message: _Message, seen: set[str]) -> list[str | AnyOf]:
+        """Each queue once, and each choice, even if two exchanges choose among the same queues."""
+        queues: set[str] = set()
+        choices: list[AnyOf] = []
         waiting = [start]
         while waiting:
             for destination in self._next(waiting.pop(), message):
                 if isinstance(destination, AnyOf):
-                    found.add(self._one_of(destination, message, seen))
+                    end = self._one_of(destination, message, seen)
+                    queues.update([end] if isinstance(end, str) else [])
+                    choices += [end] if isinstance(end, AnyOf) else []
                 elif isinstance(destination, str):
-                    found.add(destination)
+                    queues.add(destination)
                 elif destination.name not in seen:
                     seen.add(destination.name)
                     following = self._topology.exchange(destination.name)
                     waiting += [following] if following else []
-        return found
+        return [*queues, *choices]
 
     def _one_of(self, choice: AnyOf, message: _Message, seen: set[str]) -> str | AnyOf:
         """The possible queues of one random choice; each alternative must end in exactly one queue."""
         queues: set[Destination] = set()
         for destination in choice.destinations:
-            ends: set[str | AnyOf] = {destination} if isinstance(destination, str) else set()
+            ends: list[str | AnyOf] = [destination] if isinstance(destination, str) else []
             if isinstance(destination, ToExchange) and destination.name not in seen:
                 following = self._topology.exchange(destination.name)
-                ends = self._reached(following, message, seen | {destination.name}) if following else set()
+                ends = self._reached(following, message, seen | {destination.name}) if following else []
             if len(ends) != 1:
                 raise Unpredictable(
                     f"the message may be routed at random to {destination}, which routes it to {len(ends)} queues, so "
@@ -167,14 +193,19 @@ class Router:
 
     def _matches(self, exchange: Exchange, bound: Binding, message: _Message) -> bool:
         match exchange.type:
-            case "direct":
-                return bound.key.encode() in message.keys
             case "fanout" | "x-recent-history":
                 return True
-            case "topic":
-                return any(topic_matches(bound.key, key) for key in message.keys)
-            case _:
+            case "topic" if bound.key == "#":
+                return True
+            case "headers":
+                if not message.has_headers(bound.arguments.keys() - {"x-match"}):
+                    raise _not_given(exchange, "headers of the message, which are")
                 return headers_match(bound.arguments, message.headers, self._release, self._client)
+        if not message.has("routing_key"):
+            raise _not_given(exchange, "routing key of the message, which is")
+        if exchange.type == "direct":
+            return bound.key.encode() in message.keys
+        return any(topic_matches(bound.key, key) for key in message.keys)
 
     def _consistent_hash(self, exchange: Exchange, message: _Message) -> Sequence[Destination | AnyOf]:
         name = exchange.name
@@ -190,16 +221,26 @@ class Router:
         mirror = self._hashing[name]
         if mirror.ring.known and not len(mirror.ring):
             return []
+        on = mirror.hash_on.part
+        if not (message.has_headers([exchange.hash_header]) if on == "headers" else message.has(on)):
+            return _any_of(mirror.destinations)
         parts = {**message.properties, "routing_key": message.keys[0], "headers": message.headers}
-        return [mirror.explain(parts.get(mirror.hash_on.part), client=self._client).destination]
+        return [mirror.explain(parts.get(on), client=self._client).destination]
 
     def _modulus_hash(
         self, exchange: Exchange, bindings: Sequence[Binding], message: _Message
-    ) -> Sequence[Destination]:
+    ) -> Sequence[Destination | AnyOf]:
         if exchange.name not in self._modulus:
             pairs = [(bound.destination, bound.key) for bound in bindings]
             self._modulus[exchange.name] = modulus_destinations(pairs, self._release)
-        return [modulus_destination(self._modulus[exchange.name], message.keys)]
+        destinations = self._modulus[exchange.name]
+        if not message.has("routing_key"):
+            return _any_of(destinations)
+        return [modulus_destination(destinations, message.keys)]
+
+
+def _not_given(exchange: Exchange, part: str) -> Unpredictable:
+    return Unpredictable(f"exchange {exchange.name!r} (type {exchange.type}) routes by the {part} not given")
 
 
 def _any_of(destinations: Iterable[Destination]) -> list[Destination | AnyOf]:
@@ -226,26 +267,21 @@ def topic_matches(pattern: str | bytes, routing_key: str | bytes) -> bool:
     >>> topic_matches("order.#", "order"), topic_matches("order.*", "order")
     (True, False)
     """
-    words = _words(pattern)
-    places = _past_hashes(words, {0})
+    patterns = _words(pattern)
+    reached = [True]  # whether the first 0, 1, 2, ... of the patterns match the words so far
+    for each in patterns:
+        reached.append(reached[-1] and each == b"#")
     for word in _words(routing_key):
-        taking = {place for place in places if place < len(words) and words[place] in (b"#", b"*", word)}
-        places = _past_hashes(words, {place + (words[place] != b"#") for place in taking})
-    return len(words) in places
+        before, reached = reached, [False]
+        for place, each in enumerate(patterns):
+            many = each == b"#" and (before[place + 1] or reached[place])
+            reached.append(many or (each in (b"*", word) and before[place]))
+    return reached[-1]
 
 
 def _words(key: str | bytes) -> list[bytes]:
     encoded = key.encode() if isinstance(key, str) else key
     return encoded.split(b".") if encoded else []
-
-
-def _past_hashes(words: Sequence[bytes], places: set[int]) -> set[int]:
-    """Add the pattern positions that are reachable when each ``#`` matches no words."""
-    reached = set(places)
-    for place in range(len(words)):
-        if place in reached and words[place] == b"#":
-            reached.add(place + 1)
-    return reached
 
 
 # rabbit_exchange_type_headers.erl, route/3.

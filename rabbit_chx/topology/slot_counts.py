@@ -1,4 +1,4 @@
-"""Count the messages of each slot in a sample, with the mirror of the exchange in front of the slots. No IO."""
+"""Count the messages of each slot in a sample, with the mirror of the exchange in front of the slots."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from rabbit_chx.advice import Advice
 from rabbit_chx.errors import InvalidValue, RabbitChxError, RingUnknown
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.partitioning import ModulusHashExchange
-from rabbit_chx.ring import Destination, ToExchange
+from rabbit_chx.ring import name_of
+from rabbit_chx.text import text_of
 from rabbit_chx.topology.model import MODULUS_HASH, Exchange, Observed, Slots, Topology
 
 _MOST_KEYS: Final = 200_000
@@ -29,7 +30,7 @@ class SlotCounts:
     def __init__(self, slots: Slots, wanted: Topology, observed: Observed) -> None:
         top = wanted.exchange(slots.exchange) or Exchange(slots.exchange, MODULUS_HASH)
         self.mirror: ConsistentHashExchange | ModulusHashExchange = _mirror(top, observed)
-        self._names = [_name(destination) for destination in self.mirror.destinations]
+        self._names = [name_of(destination) for destination in self.mirror.destinations]
         if sorted(self._names) != sorted(slots.names):
             raise InvalidValue(
                 f"exchange {top.name!r} on the broker",
@@ -56,7 +57,7 @@ class SlotCounts:
     def add_keys(self, keys: Sequence[Any]) -> None:
         """Count messages, given as the values that the exchange hashes."""
         for place, key in zip(self.mirror.route_many(keys).tolist(), keys, strict=True):
-            self.add(self._names[place], _text(key))
+            self.add(self._names[place], text_of(key))
 
     def hottest_key(self, slot: str) -> tuple[str, int]:
         """The key that occurred most often in a slot, and how often."""
@@ -78,11 +79,11 @@ class SlotCounts:
             shown = keys[0]
         elif self.mirror.hash_header is not None:
             value = headers.get(self.mirror.hash_header)
-            shown = _text(value)
+            shown = text_of(value)
         else:
             part = self.mirror.hash_on.part
             value = keys[0] if part == "routing_key" else properties.get(part)
-            shown = _text(value)
+            shown = text_of(value)
         known = repr(value)
         if known not in self._slot_of:
             self._slot_of[known] = self._predict(keys, headers, value)
@@ -91,9 +92,9 @@ class SlotCounts:
     def _predict(self, keys: Sequence[str], headers: Mapping[str, Any], value: Any) -> str | None:
         try:
             if isinstance(self.mirror, ModulusHashExchange):
-                return _name(self.mirror.route(keys[0], cc=keys[1:]))
+                return name_of(self.mirror.route(keys[0], cc=keys[1:]))
             hashed = headers if self.mirror.hash_header is not None else value
-            return _name(self.mirror.explain(hashed).destination)
+            return name_of(self.mirror.explain(hashed).destination)
         except RabbitChxError:  # a header that clients encode differently, for example
             return None
 
@@ -110,11 +111,3 @@ def _mirror(top: Exchange, observed: Observed) -> ConsistentHashExchange | Modul
             f"{Advice.LEARN_ORDER}"
         )
     return ConsistentHashExchange(ring, hash_header=top.hash_header, hash_property=top.hash_property)
-
-
-def _name(destination: Destination) -> str:
-    return destination.name if isinstance(destination, ToExchange) else destination
-
-
-def _text(key: object) -> str:
-    return key.decode(errors="backslashreplace") if isinstance(key, bytes) else str(key)

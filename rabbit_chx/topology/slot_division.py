@@ -1,12 +1,13 @@
-"""Divide a fixed number of slots among queues while changing the fewest slots. This module does no IO."""
+"""Divide a fixed number of slots among queues while changing the fewest slots."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.ring import Destination
+from rabbit_chx.text import counted
 
 SLOTS_PER_QUEUE: Final = 16
 """With fewer, the shares of the queues are coarse."""
@@ -22,20 +23,11 @@ def quotas(count: int, weights: Mapping[str, int], have: Mapping[str, int] | Non
     {'a': 13, 'b': 13, 'c': 38}
     """
     total = sum(weights.values())
-    if not total:
-        return {}
     shares = {queue: divmod(count * weight, total) for queue, weight in weights.items()}
     left = count - sum(whole for whole, _ in shares.values())
-    order = list(weights)
-    first = sorted(
-        order,
-        key=lambda queue: (
-            -((have or {}).get(queue, 0) > shares[queue][0]),
-            -shares[queue][1],
-            order.index(queue),
-        ),
-    )
-    return {queue: shares[queue][0] + (queue in first[:left]) for queue in order}
+    have = have or {}
+    first = sorted(shares, key=lambda queue: (have.get(queue, 0) <= shares[queue][0], -shares[queue][1]))
+    return {queue: whole + (queue in first[:left]) for queue, (whole, _) in shares.items()}
 
 
 def divide(
@@ -63,6 +55,14 @@ def divide(
             division[slot] = queue
             quota[queue] -= 1
     return {slot: division[slot] for slot in names if slot in division}
+
+
+def too_few(slots: int, queues: int) -> tuple[Unquoted, str, str] | None:
+    """What is wrong, what is expected and a hint, if there are fewer slots than queues."""
+    if slots >= queues:
+        return None
+    got = Unquoted(f"{counted(slots, 'slot')} for {counted(queues, 'queue')}")
+    return got, "at least one slot per queue", "64 slots suit most exchanges"
 
 
 def recommended_count(queues: int) -> int:

@@ -1,4 +1,4 @@
-"""Search for the fewest slots to move so that no queue has more than its limit. This module does no IO.
+"""Search for the fewest slots to move so that no queue has more than its limit.
 
 The load of a slot is a number of messages, or a share of them. The level of a queue is its load divided by its fair share,
 so 1 is the mean. Every queue keeps at least one slot.

@@ -25,7 +25,6 @@ _MOST_TRIED: Final = 20_000
 """Keys to try before giving up on queues that none of them leads to."""
 _BLIND: Final = 3
 """Canaries for each queue if the routes are unknown."""
-_BAD: Final = ("misrouted", "unroutable", "unanswered")
 
 _Parts: TypeAlias = dict[str, Any]
 _Predict: TypeAlias = Callable[[int], frozenset[str] | None]
@@ -179,7 +178,7 @@ class Canaries:
     def _problems(self, exchange: str) -> Iterator[Problem]:
         blind = Counter[Outcome]()
         for key, (outcome, queue) in self._results.items():
-            if outcome not in _BAD:
+            if outcome not in _TEXTS:
                 continue
             name = key.queue if outcome == "unanswered" else key.responsible
             if name is None:
@@ -197,7 +196,7 @@ _BLIND_TEXTS: Final[dict[Outcome, str]] = {
     "unroutable": "the broker returned them, because no queue gets their keys",
     "unanswered": "no consumer reported them: the consumer is slow or absent, or does not report canaries",
 }
-_TEXTS: Final[dict[Outcome, str]] = {
+_TEXTS: Final[dict[Outcome, str]] = {  # the outcomes that are problems
     "misrouted": "its canary {key!r} arrived in queue {queue!r}",
     "unroutable": "the broker returned its canary {key!r}, because no queue gets this key",
     "unanswered": "no consumer reported the queue's canary {key!r}: the consumer is slow or absent, or does not report canaries",
@@ -247,9 +246,8 @@ def find_keys(
     }
     behind = reachable(observed.topology, [ToExchange(live.name)])
     if any(ToExchange(name) in behind and not ring.bindings for name, ring in observed.rings.items()):
-        missing.add(
-            _NOWHERE
-        )  # a slot may have lost its queue, and a file does not say which slots lead to which
+        # A slot may have lost its queue, and a file does not say which slots lead to which.
+        missing.add(_NOWHERE)
     missing -= {(kind, queue) for kind, queue in missing if queue in streams}
     return tuple(_chosen(exchanges, now, believed, missing, streams))
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self, TypeAlias
 
 from pika import BasicProperties, BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
@@ -33,11 +33,8 @@ from rabbit_chx.watch.canary import Canary, News
 _TICK: Final = 0.2
 _CLOSE_SECONDS: Final = 5.0
 _TRANSIENT: Final = 1
-
-
-class _Batch(NamedTuple):
-    canaries: Sequence[Canary]
-    expiration: str
+_Batch: TypeAlias = tuple[Sequence[Canary], str]
+"""Canaries, and the milliseconds after which they expire."""
 
 
 class CanarySender:
@@ -88,7 +85,7 @@ class CanarySender:
     def send(self, canaries: Sequence[Canary], *, expire_after: float) -> None:
         """Send canaries as soon as possible; returns at once. Those that no consumer gets in time expire."""
         if canaries and self._batches.empty():  # otherwise the broker is slower than the watch
-            self._batches.put(_Batch(canaries, str(round(1000 * expire_after))))
+            self._batches.put((canaries, str(round(1000 * expire_after))))
 
     def news(self) -> News:
         """What has happened since the last call."""
@@ -118,8 +115,9 @@ class CanarySender:
         with expecting_refusals(channel):
             while batch is not None:
                 self._before, self._sent = self._sent, {}
-                for canary in batch.canaries:
-                    self._publish(channel, canary, batch.expiration)
+                canaries, expiration = batch
+                for canary in canaries:
+                    self._publish(channel, canary, expiration)
                     connection.process_data_events(0)  # so that reports are not late
                 with self._lock:
                     self._failure = ""

@@ -240,7 +240,7 @@ def _problems_of_queues(
         if _is_unconsumed(state, before.get(row.queue), is_first=is_first):
             found.append(Problem("no-consumer", named, "has no consumer", row.queue))
         elif _is_inactive(state) and _is_inactive(before.get(row.queue)):
-            message = f"none of its {state.consumers} consumers is active"
+            message = f"has {counted(state.consumers or 0, 'consumer')}, but none is active"
             found.append(Problem("no-active-consumer", named, message, row.queue))
         if _is_hot(row, total):
             message = f"gets {row.observed:.1%} of the messages; its exact share is {row.exact:.1%}"

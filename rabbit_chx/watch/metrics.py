@@ -6,18 +6,23 @@ The series of a queue end when the queue is gone. Needs the extra ``watch``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Final, TypeAlias
 
 from rabbit_chx.errors import MissingDependency
-from rabbit_chx.watch.canary import CanaryResults
 from rabbit_chx.watch.interval import Interval, Row
 from rabbit_chx.watch.snapshot import PROBLEMS
 
-if TYPE_CHECKING:
-    from prometheus_client import Metric
+try:
+    from prometheus_client import CollectorRegistry, Metric
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+except ImportError as _missing:
+    raise MissingDependency("--serve needs prometheus-client: pip install 'rabbit-chx[watch]'") from _missing
 
+_Values: TypeAlias = "Mapping[tuple[str, ...], float | None]"
+"""Values by their labels, after those of the exchange; None if unknown."""
 _PREFIX: Final = "rabbit_chx_watch_"
 _OF_EXCHANGES: Final[dict[str, tuple[str, Callable[[Interval], float | None]]]] = {
     "timestamp_seconds": ("When the newest interval ended.", lambda interval: interval.time),
@@ -48,19 +53,9 @@ _OF_QUEUES: Final[dict[str, tuple[str, Callable[[Row], float | None]]]] = {
 
 
 class Metrics:
-    """A collector of the newest interval; before the first interval it has no metrics.
-
-    Raises:
-        MissingDependency: if prometheus-client is not installed.
-    """
+    """A collector of the newest interval; before the first interval it has no metrics."""
 
     def __init__(self) -> None:
-        try:
-            from prometheus_client import CollectorRegistry
-        except ImportError as error:
-            raise MissingDependency(
-                "--serve needs prometheus-client: pip install 'rabbit-chx[watch]'"
-            ) from error
         self._registry = CollectorRegistry()
         self._newest: tuple[Interval, Counter[str], Counter[str]] | None = None
         self._canaries: Counter[str] = Counter()
@@ -79,8 +74,6 @@ class Metrics:
 
     def text(self) -> tuple[bytes, str]:
         """Return the metrics in the text format of Prometheus, and its content type."""
-        from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
     def describe(self) -> Iterator[Metric]:
@@ -92,74 +85,40 @@ class Metrics:
         if self._newest is None:
             return
         interval, received, handled = self._newest
-        yield from _of_the_exchange(interval)
-        yield from _of_the_queues(interval)
-        yield from _counted(interval, "received", "Messages that arrived during the watch.", received)
-        yield from _counted(interval, "handled", "Messages that left during the watch.", handled)
+        gauge = partial(_family, GaugeMetricFamily, interval)
+        counter = partial(_family, CounterMetricFamily, interval)
+        for name, (about, read) in _OF_EXCHANGES.items():
+            yield gauge(name, about, {(): read(interval)})
+        found = Counter(problem.name for problem in interval.problems)
+        problems: _Values = {(name,): found[name] for name in PROBLEMS}
+        yield gauge("problems", "Problems of the exchange and its queues, by name.", problems, "problem")
+        for name, (about, read_row) in _OF_QUEUES.items():
+            yield gauge(name, about, {(row.queue,): read_row(row) for row in interval.rows}, "queue")
+        marks: _Values = {(row.queue, mark): 1 for row in interval.rows for mark in row.marks}
+        yield gauge("queue_problem", "1 for each problem of a queue.", marks, "queue", "problem")
+        arrived: _Values = {(queue,): count for queue, count in received.items()}
+        left: _Values = {(queue,): count for queue, count in handled.items()}
+        yield counter("received", "Messages that arrived during the watch.", arrived, "queue")
+        yield counter("handled", "Messages that left during the watch.", left, "queue")
         if interval.canaries is not None:
-            yield from _of_the_canaries(interval, interval.canaries, self._canaries)
+            counts = self._canaries.items()
+            results: _Values = {(outcome.replace(" ", "-"),): count for outcome, count in counts}
+            yield counter("canaries", "Canaries during the watch, by result.", results, "result")
+            about = "Longest time from sending a canary to its report in the newest interval."
+            yield gauge("canary_round_trip_seconds", about, {(): interval.canaries.longest_seconds})
 
 
-def _gauge(name: str, about: str, *labels: str) -> GaugeMetricFamily:
-    from prometheus_client.core import GaugeMetricFamily
-
-    return GaugeMetricFamily(_PREFIX + name, about, labels=("vhost", "exchange", *labels))
-
-
-def _counter(name: str, about: str, *labels: str) -> CounterMetricFamily:
-    from prometheus_client.core import CounterMetricFamily
-
-    return CounterMetricFamily(_PREFIX + name, about, labels=("vhost", "exchange", *labels))
-
-
-def _of_the_exchange(interval: Interval) -> Iterator[Metric]:
-    labels = [interval.vhost, interval.exchange]
-    for name, (about, read) in _OF_EXCHANGES.items():
-        family = _gauge(name, about)
-        value = read(interval)
+def _family(
+    kind: type[GaugeMetricFamily | CounterMetricFamily],
+    interval: Interval,
+    name: str,
+    about: str,
+    values: _Values,
+    *labels: str,
+) -> Metric:
+    """A metric with those of the values that are known."""
+    family = kind(_PREFIX + name, about, labels=("vhost", "exchange", *labels))
+    for of, value in values.items():
         if value is not None:
-            family.add_metric(labels, float(value))
-        yield family
-    found = Counter(problem.name for problem in interval.problems)
-    family = _gauge("problems", "Problems of the exchange and its queues, by name.", "problem")
-    for name in PROBLEMS:
-        family.add_metric([*labels, name], found[name])
-    yield family
-
-
-def _of_the_queues(interval: Interval) -> Iterator[Metric]:
-    labels = [interval.vhost, interval.exchange]
-    for name, (about, read) in _OF_QUEUES.items():
-        family = _gauge(name, about, "queue")
-        for row in interval.rows:
-            value = read(row)
-            if value is not None:
-                family.add_metric([*labels, row.queue], float(value))
-        yield family
-    family = _gauge("queue_problem", "1 for each problem of a queue.", "queue", "problem")
-    for row in interval.rows:
-        for mark in row.marks:
-            family.add_metric([*labels, row.queue, mark], 1.0)
-    yield family
-
-
-def _of_the_canaries(interval: Interval, canaries: CanaryResults, counts: Counter[str]) -> Iterator[Metric]:
-    labels = [interval.vhost, interval.exchange]
-    counter = _counter("canaries", "Canaries during the watch, by result.", "result")
-    for outcome, count in counts.items():
-        counter.add_metric([*labels, outcome.replace(" ", "-")], count)
-    yield counter
-    gauge = _gauge(
-        "canary_round_trip_seconds",
-        "Longest time from sending a canary to its report in the newest interval.",
-    )
-    if canaries.longest_seconds is not None:
-        gauge.add_metric(labels, canaries.longest_seconds)
-    yield gauge
-
-
-def _counted(interval: Interval, name: str, about: str, counts: Counter[str]) -> Iterator[Metric]:
-    family = _counter(name, about, "queue")
-    for queue, count in counts.items():
-        family.add_metric([interval.vhost, interval.exchange, queue], count)
-    yield family
+            family.add_metric([interval.vhost, interval.exchange, *of], float(value))
+    return family

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Final
 
+from rabbit_chx.broker.reading.reader import visible_nodes
 from rabbit_chx.topology import (
     Binding,
     BrokerUnavailable,
@@ -132,12 +133,7 @@ class Observer:
 
     def _has_new_node(self) -> bool:
         """Whether a node has started since the last poll; unknown to users without the tag monitoring."""
-        try:
-            nodes = self._management.nodes()
-        except BrokerUnavailable as error:
-            if error.permanent:
-                return False
-            raise
+        nodes = visible_nodes(self._management) or {}
         now, known = time.monotonic(), self._started
         started = {name: now - up / 1000 for name, node in nodes.items() if (up := node.uptime) is not None}
         self._started = known | started

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterator
-from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any, Final
@@ -22,16 +21,8 @@ from rabbit_chx.ring import Destination, Ring
 _FLOW: Final = "Left: where keys should go. Right: where they go. Pale: keys that go where they should."
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """The page and its Content-Security-Policy."""
-
-    html: bytes
-    policy: str
-
-
-def page() -> Page:
-    """Build the page. Its policy allows only its own style, script and events."""
+def page() -> tuple[bytes, str]:
+    """The page and its Content-Security-Policy, which allows only its own style, script and events."""
     style, script = f"{style_sheet()}{_file('page.css')}", _file("page.js")
     parts = {"{style}": style, "{script}": script, "{version}": __version__}
     html = _file("page.html")
@@ -50,7 +41,7 @@ def page() -> Page:
             "require-trusted-types-for 'script'",
         )
     )
-    return Page(html.encode(), policy)
+    return html.encode(), policy
 
 
 def pictures(live: Ring | None, wanted: Ring | None) -> dict[str, Any]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
 from rabbit_chx.advice import Advice
-from rabbit_chx.movement import moved, shares
+from rabbit_chx.movement import shares
 from rabbit_chx.partitioning import modulus_shares
 from rabbit_chx.ring import Destination, Ring, ToExchange
 from rabbit_chx.topology import Drift, InvalidValue, Observed, Release, Store, Topology, drift, reachable
+from rabbit_chx.topology.checks.drift import ring_drift
 from rabbit_chx.topology.graph import alternates_of
 from rabbit_chx.topology.model import MODULUS_HASH
 from rabbit_chx.watch.snapshot import Problem, Snapshot
@@ -143,11 +143,7 @@ def _since_first(
         one for one in drifts if one not in usual and not (one.kind in _ORDER and one.where in places)
     )
     for name in known:
-        before, now = first.rings[name], observed.rings[name]
-        if before.runs != now.runs:
-            same = Counter(before.runs) == Counter(now.runs)
-            share = moved(before, now).share
-            yield Drift("ring-order" if same else "ring", f"exchange {name!r}", "", misrouted=share)
+        yield from ring_drift(name, first.rings[name], observed.rings[name])
 
 
 def _dead_ends(exchange: str, topology: Topology, known: set[str]) -> Iterator[Problem]:

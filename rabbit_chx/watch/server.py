@@ -66,7 +66,11 @@ class Events:
 
     def put(self, values: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace the events of these names and wake the followers."""
-        encoded = {name: _event(name, value) for name, value in values.items()}
+        # JSON in ASCII has no line breaks that could end an event early.
+        encoded = {
+            name: f"event: {name}\ndata: {json.dumps(value, allow_nan=False)}\n\n".encode()
+            for name, value in values.items()
+        }
         with self._changed:
             self._count += 1
             self._newest |= {name: (self._count, event) for name, event in encoded.items()}
@@ -94,17 +98,11 @@ class Events:
         return self._closed or self._count > seen
 
 
-def _event(name: str, value: Mapping[str, Any]) -> bytes:
-    """An event of an event stream; JSON in ASCII has no line breaks that could end it early."""
-    return f"event: {name}\ndata: {json.dumps(value, allow_nan=False)}\n\n".encode()
-
-
 class Server:
     """Serves the page of a watch, its events and its metrics until the server is closed.
 
     Raises:
         InvalidValue: if the server cannot listen on the address.
-        MissingDependency: if prometheus-client is not installed.
     """
 
     def __init__(self, access: Access) -> None:
@@ -188,7 +186,6 @@ class _HttpServer(ThreadingHTTPServer):
             super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection."""
         super().shutdown_request(request)
         with self._ended:
             self._connections.pop(request, None)
@@ -232,8 +229,6 @@ def _path_in(target: str) -> str:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one request."""
-
     server: _HttpServer
     server_version = "rabbit-chx"
     sys_version = ""
@@ -242,7 +237,6 @@ class _Handler(BaseHTTPRequestHandler):
     error_message_format = "%(code)d %(message)s\n"
 
     def do_GET(self) -> None:
-        """Answer a request, if it is allowed."""
         access = self.server.access
         if not access.names_this_server(self.headers.get_all("Host", [])):
             self.send_error(
@@ -275,7 +269,8 @@ class _Handler(BaseHTTPRequestHandler):
         _log.debug(format, *args)
 
     def _page(self) -> None:
-        self._send(self.server.page.html, "text/html; charset=utf-8", self.server.page.policy)
+        html, policy = self.server.page
+        self._send(html, "text/html; charset=utf-8", policy)
 
     def _metrics(self) -> None:
         self._send(*self.server.metrics.text())

@@ -11,7 +11,7 @@ from hmac import compare_digest
 from typing import Final, Self
 
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.urls import host_and_port
+from rabbit_chx.urls import MAX_PORT, host_and_port
 
 TOKEN_VARIABLE: Final = "RABBIT_CHX_WATCH_TOKEN"  # noqa: S105 - the name of a variable
 _SHORTEST_TOKEN: Final = 16
@@ -33,7 +33,7 @@ class Address:
     def parse(cls, text: str) -> Self:
         """Parse ``HOST:PORT`` and resolve the host."""
         found = re.fullmatch(r"(?:\[([^][]+)\]|([^][:/@\s]+)):(\d{1,5})", text, re.ASCII)
-        if found is None or int(found[3]) > 65_535:
+        if found is None or int(found[3]) > MAX_PORT:
             raise InvalidValue("--serve", text, _EXPECTED)
         host, port = found[1] or found[2], int(found[3])
         try:
@@ -80,7 +80,8 @@ class Access:
         """
         if len(hosts) != 1:
             return False
-        name = _name_in(hosts[0])
+        found = re.fullmatch(r"(?:\[([^][]*)\]|([^][:]*))(?::\d*)?", hosts[0].strip(), re.ASCII)
+        name = (found[1] or found[2] or "").lower() if found else ""  # without the port
         return (
             self.token is not None or name in {self.address.host.lower(), "localhost"} or _is_loopback(name)
         )
@@ -88,12 +89,6 @@ class Access:
     def admits(self, authorization: str | None) -> bool:
         """Whether an ``Authorization`` header has the token, if one is needed: as ``Bearer``, or as the password of ``Basic``."""
         return self.token is None or compare_digest(_token_in(authorization or ""), self.token.encode())
-
-
-def _name_in(host: str) -> str:
-    """The name or address in a ``Host`` header, without its port."""
-    found = re.fullmatch(r"(?:\[([^][]*)\]|([^][:]*))(?::\d*)?", host.strip(), re.ASCII)
-    return (found[1] or found[2] or "").lower() if found else ""
 
 
 def _is_loopback(text: str) -> bool:

@@ -53,7 +53,7 @@ class HandedOut:
         """The messages of a range; none if it ends in another session."""
         if end["session"] != self.session:
             return []
-        first = self._of(start)
+        first = start["rows"] if start["session"] == self.session else 0
         found = [
             message
             for part in self._parts
@@ -74,6 +74,3 @@ class HandedOut:
         done = [part for part in self._parts if part.end <= end["rows"]]
         del self._parts[: len(done)]
         return done[-1].batch if done else None
-
-    def _of(self, offset: Mapping[str, Any]) -> int:
-        return int(offset["rows"]) if offset["session"] == self.session else 0

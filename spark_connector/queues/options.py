@@ -9,9 +9,9 @@ from typing import ClassVar, Final
 from rabbit_chx import InvalidValue
 from rabbit_chx.errors import Unquoted
 from spark_connector.connection_options import AmqpOptions, ConnectionOptions, check_one_target
-from spark_connector.option_table import check_short_text, integer, options_of, text
-from spark_connector.reading.options import INCLUDE_HEADERS, READ_OPTIONS, listed, row_limit
-from spark_connector.writing.options import OPTIONS
+from spark_connector.option_table import check_short_text, integer, keys_of, options_of, text
+from spark_connector.reading.options import OF_KAFKA, ReadOptions, listed, row_limit
+from spark_connector.writing.options import WriteOptions
 
 _SOURCE, _ROWS = "Source", "Rows"
 _MOST_ROWS: Final = 32_767
@@ -27,10 +27,15 @@ class QueueOptions(AmqpOptions):
 
     INSTEAD: ClassVar[Mapping[str, str]] = {
         **ConnectionOptions.INSTEAD,
+        **OF_KAFKA,
         "path": "Call load() without a path; the option queue names the queue",
+        **dict.fromkeys(("subscribe", "topic", "assign"), "The option queue names the queue"),
+        "subscribepattern": "A query reads one queue: the option queue names it",
         "prefetch": "Use maxRowsPerTrigger",
-        "maxoffsetspertrigger": "Use maxRowsPerTrigger",
-        "includeheaders": INCLUDE_HEADERS,
+        **dict.fromkeys(
+            ("startingoffsetsbytimestamp", "endingoffsetsbytimestamp"),
+            "Leave it out: a queue has no offsets. To read from a position, read a stream",
+        ),
     }
 
     queue: str = text(_SOURCE, "The classic or quorum queue to read, in a streaming read.", "")
@@ -62,8 +67,7 @@ class QueueOptions(AmqpOptions):
     @classmethod
     def _unknown(cls, name: str) -> str:
         check_one_target("source of a read", [name, "queue"])
-        known = {one.name.lower() for one in READ_OPTIONS + OPTIONS}
-        if name.lower() in known - {one.name.lower() for one in QUEUE_OPTIONS}:
+        if name.lower() in {**keys_of(ReadOptions), **keys_of(WriteOptions)}:
             raise InvalidValue(
                 "option for a read of a queue",
                 name,

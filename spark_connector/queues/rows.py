@@ -7,9 +7,9 @@ from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from itertools import chain, pairwise
-from operator import attrgetter
-from sys import getsizeof
+from functools import reduce
+from itertools import pairwise
+from operator import attrgetter, or_
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,14 +17,15 @@ from pyspark.sql.datasource import InputPartition
 
 from rabbit_chx import Field
 from rabbit_chx.consuming import Message
-from rabbit_chx.message_fields import HEADERS, MILLISECONDS, TEXT, MessageField
-from rabbit_chx.streams import Milliseconds, as_text
+from rabbit_chx.message_fields import BODY, HEADERS, MILLISECONDS, PROPERTIES, TEXT, MessageField
+from rabbit_chx.streams import HEADERS_AS_STRUCTS, Milliseconds, as_text
 from spark_connector.columns import FIELD_OF
-from spark_connector.reading.schema import AS_DOCUMENTED, Forms, arrow_schema, batch_of
+from spark_connector.reading.schema import batch_of
 from spark_connector.worker import freeze_worker
 
 _MOST_BYTES: Final = 1 << 20
 """Of messages whose headers are decoded at a time: decoded, they can take 25 times as much memory."""
+_ALL_FLAGS: Final = 0xFFFF
 
 
 @dataclass(frozen=True)
@@ -34,26 +35,19 @@ class RowsPartition(InputPartition):
     rows: bytes
 
 
-def partitions(
-    messages: Sequence[Message], columns: tuple[str, ...], count: int, forms: Forms = AS_DOCUMENTED
-) -> list[RowsPartition]:
+def partitions(messages: Sequence[Message], schema: pa.Schema, count: int) -> list[RowsPartition]:
     """Divide messages among at most ``count`` partitions, each with consecutive messages."""
     cuts = [len(messages) * number // count for number in range(count + 1)]
     return [
-        RowsPartition(_packed(record_batches(messages[start:end], columns, forms)))
-        for start, end in pairwise(cuts)
-        if end > start
+        RowsPartition(_packed(messages[start:end], schema)) for start, end in pairwise(cuts) if end > start
     ]
 
 
-def _packed(batches: Iterator[pa.RecordBatch]) -> bytes:
+def _packed(messages: Sequence[Message], schema: pa.Schema) -> bytes:
     sink = pa.BufferOutputStream()
-    compression = "lz4" if pa.Codec.is_available("lz4") else None
-    first = next(batches)
-    with pa.ipc.new_stream(
-        sink, first.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
-    ) as stream:
-        for batch in chain([first], batches):
+    options = pa.ipc.IpcWriteOptions(compression="lz4" if pa.Codec.is_available("lz4") else None)
+    with pa.ipc.new_stream(sink, schema, options=options) as stream:
+        for batch in record_batches(messages, schema):
             stream.write_batch(batch)
     return bytes(sink.getvalue())
 
@@ -66,38 +60,61 @@ def rows(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     freeze_worker()
 
 
-def record_batches(
-    messages: Sequence[Message], columns: tuple[str, ...], forms: Forms = AS_DOCUMENTED
-) -> Iterator[pa.RecordBatch]:
+def record_batches(messages: Sequence[Message], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """One row for each message, in order; a batch ends when the messages in it have 1 MiB."""
-    piece: list[Message] = []
-    size = 0
-    for message in messages:
-        piece.append(copy(message))  # whose decoded headers are not kept
-        size += getsizeof(message)
+    start = size = 0
+    for end, message in enumerate(messages, 1):
+        size += len(message.body) + len(_encoded(message))
         if size >= _MOST_BYTES:
-            yield record_batch(piece, columns, forms)
-            piece, size = [], 0
-    if piece:
-        yield record_batch(piece, columns, forms)
+            yield record_batch(messages[start:end], schema)
+            start, size = end, 0
+    if start < len(messages):
+        yield record_batch(messages[start:], schema)
 
 
-def record_batch(
-    messages: Sequence[Message], columns: tuple[str, ...], forms: Forms = AS_DOCUMENTED
-) -> pa.RecordBatch:
-    """One row for each message, in order."""
-    arrays = [
-        pa.array(_values(messages, FIELD_OF[one.name], forms), one.type)
-        for one in arrow_schema(columns, forms)
-    ]
-    return batch_of(arrays, columns, forms)
+def record_batch(messages: Sequence[Message], schema: pa.Schema) -> pa.RecordBatch:
+    """One row for each message, in order.
+
+    Most messages of a queue have the same properties, or differ in few: equal ones are decoded and converted once, and a
+    property that no message has is not asked for.
+    """
+    kinds = [_encoded(message) or message for message in messages]
+    alike = dict(zip(kinds, messages, strict=True))
+    numbers = {kind: number for number, kind in enumerate(alike)}
+    places = pa.array([numbers[kind] for kind in kinds], pa.int32())
+    examples = [copy(message) for message in alike.values()]  # what is decoded of a message stays with it
+    flags = reduce(or_, {_flags(message) for message in examples}, 0)
+    nowhere = pa.repeat(pa.scalar(0, pa.int32()), len(messages))
+    arrays = []
+    for one in schema:
+        field = FIELD_OF[one.name]
+        kind = pa.binary() if field.kind is BODY else one.type
+        if field.name not in PROPERTIES:
+            arrays.append(pa.array(_values(messages, field, kind), kind))
+        elif flags & field.flag:
+            arrays.append(pa.array(_values(examples, field, kind), kind).take(places))
+        else:
+            arrays.append(pa.array(_values(examples[:1], field, kind), kind).take(nowhere))
+    return batch_of(arrays, schema)
 
 
-def _values(messages: Sequence[Message], field: MessageField, forms: Forms) -> list[Any]:
-    """What fills a column. Most properties are text or missing, which is what the column holds."""
+def _flags(message: Message) -> int:
+    """The properties that a message has: the first two bytes of a content header (``rabbit_framing_amqp_0_9_1:decode_properties``)."""
+    encoded = _encoded(message)
+    return int.from_bytes(encoded[:2], "big") if encoded else _ALL_FLAGS
+
+
+def _encoded(message: Message) -> bytes:
+    """The properties as received; empty for a message that was made from decoded ones."""
+    encoded: bytes = getattr(message, "encoded", b"")  # which messages from a queue have
+    return encoded
+
+
+def _values(messages: Sequence[Message], field: MessageField, kind: pa.DataType) -> list[Any]:
+    """What fills a column."""
     values = map(attrgetter(field.name), messages)
     if field.kind is HEADERS:
-        converted = _bytes if forms.binary_headers else _text
+        converted = _bytes if kind == HEADERS_AS_STRUCTS else _text
         return [[(_text(name), converted(value)) for name, value in headers.items()] for headers in values]
     if field.kind in {TEXT, MILLISECONDS}:
         return [None if value is None else _text(value) for value in values]

@@ -19,15 +19,14 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from rabbit_chx.consuming import Batch, QueueReader, Timeouts
-from spark_connector.checkpoints import check_of_queue
+from rabbit_chx.consuming import Batch, QueueReader
 from spark_connector.connections import credentials_of, tls_of
 from spark_connector.logs import log_line, show
 from spark_connector.queues.handed_out import HandedOut
 from spark_connector.queues.options import QueueOptions
 from spark_connector.queues.rows import RowsPartition, partitions, rows
 from spark_connector.reading.admission import AvailableNow, limits
-from spark_connector.reading.schema import AS_DOCUMENTED, Forms
+from spark_connector.reading.offsets import check_of_queue
 
 _MOST_BYTES: Final = 32 << 20
 """Limit for a micro-batch: Spark sends each task in one message, of at most 128 MiB by default."""
@@ -39,17 +38,16 @@ _PATIENCE: Final = 10.0
 class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[misc]
     """The reader of ``spark.readStream`` with the option queue. Spark pickles a copy for the tasks."""
 
-    def __init__(self, options: QueueOptions, columns: tuple[str, ...], forms: Forms = AS_DOCUMENTED) -> None:
+    def __init__(self, options: QueueOptions, schema: pa.Schema) -> None:
         self._options = options
-        self._columns = columns
-        self._forms = forms
+        self._schema = schema
         self._handed_out = HandedOut(options.queue, uuid4().hex)
         self._reader: QueueReader | None = None
         self._planned: Mapping[str, Any] | None = None
         self._until_empty = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._options, self._columns, self._forms)
+        return type(self), (self._options, self._schema)
 
     # -- on the driver -------------------------------------------------------------------------------
 
@@ -100,7 +98,7 @@ class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[m
             check_of_queue(offset, self._options.queue)
         self._planned = end
         messages = self._handed_out.between(start, end)
-        return partitions(messages, self._columns, self._options.min_partitions, self._forms)
+        return partitions(messages, self._schema, self._options.min_partitions)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Acknowledge the messages of a finished micro-batch."""
@@ -119,7 +117,7 @@ class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[m
             self._opened().acknowledge(batch)
 
     def _take(self, most: int) -> Batch:
-        return self._opened().take(most, most_bytes=_MOST_BYTES, wait=_WAIT)
+        return self._opened().take(most, most_bytes=_MOST_BYTES, timeout=_WAIT)
 
     def _opened(self) -> QueueReader:
         if self._reader is None:
@@ -129,10 +127,7 @@ class QueueStreamReader(DataSourceStreamReader, AvailableNow):  # type: ignore[m
                 options.urls,
                 options.queue,
                 prefetch=2 * options.max_rows_per_trigger,
-                timeouts=Timeouts(
-                    connect=options.connection_timeout_ms / 1000,
-                    reconnect=options.reconnect_timeout_ms / 1000,
-                ),
+                timeouts=options.timeouts,
                 heartbeat=options.heartbeat_seconds,
                 connection_name=f"{options.connection_name} driver",
                 credentials=credentials_of(options),

@@ -5,16 +5,18 @@ fewer rows than its length, and a limit in rows counts offsets.
 
 A checkpoint has ``{"events": {"offset": 20, "seen": [19, 1769860800000]}}``. ``offset`` is the next offset to read. ``seen`` is
 an earlier offset, and the time in milliseconds at which the broker stored the message there. If the stream was deleted and
-created again, its message at this offset has another time.
+created again, its message at this offset has another time. The checkpoint of a read of a queue has
+``{"queue": "orders.0", "session": ..., "rows": 120}``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
-from rabbit_chx import RabbitChxError
+from rabbit_chx import InvalidValue, RabbitChxError
+from rabbit_chx.errors import Unquoted
 
 
 class DataLoss(RabbitChxError):
@@ -117,6 +119,37 @@ def check_present(start: Iterable[str], found: Iterable[str], source: str) -> No
 SavedOffset: TypeAlias = Mapping[str, Any]
 _OFFSET: Final = "offset"
 _SEEN: Final = "seen"
+
+
+def check_of_streams(saved: object) -> None:
+    """Raise unless a read of streams has saved these offsets."""
+    if not is_of_streams(saved):
+        raise _another_source(saved, "streams")
+
+
+def check_of_queue(saved: object, queue: str) -> None:
+    """Raise unless a read of this queue has saved this offset."""
+    if not isinstance(saved, Mapping) or saved.get("queue") != queue:
+        raise _another_source(saved, f"queue {queue!r}")
+
+
+def is_of_streams(saved: object) -> TypeGuard[Mapping[str, SavedOffset]]:
+    """Whether a read of streams has saved these offsets; other sources also save numbers."""
+    return isinstance(saved, Mapping) and all(
+        isinstance(one, Mapping) and _OFFSET in one for one in saved.values()
+    )
+
+
+def _another_source(saved: object, expected: str) -> InvalidValue:
+    owner = f"another format: {saved}"
+    if is_of_streams(saved):
+        owner = f"streams {sorted(saved)}"
+    elif isinstance(saved, Mapping) and isinstance(queue := saved.get("queue"), str):
+        owner = f"queue {queue!r}"
+    hint = "A query with another source needs another checkpointLocation"
+    return InvalidValue(
+        "checkpoint of the query", Unquoted(f"offsets of {owner}"), f"offsets of {expected}", hint
+    )
 
 
 def offsets_in(saved: Mapping[str, SavedOffset]) -> dict[str, int]:

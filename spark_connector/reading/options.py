@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from rabbit_chx import InvalidValue
@@ -17,15 +18,15 @@ from spark_connector.option_table import (
     choice,
     flag,
     integer,
+    keys_of,
     option,
     option_name,
     options_of,
     text,
 )
 from spark_connector.reading.offsets import RowLimit
-from spark_connector.reading.positions import LATEST, Positions, parse_positions, parse_times
-from spark_connector.reading.stream_keys import no_keys
-from spark_connector.writing.options import OPTIONS
+from spark_connector.reading.positions import LATEST, Positions, json_by_stream, parse_positions, parse_times
+from spark_connector.writing.options import WriteOptions
 
 MOST_ROWS: Final = 2**63 - 1
 _SOURCE, _ROWS = "Source", "Rows"
@@ -34,24 +35,29 @@ _SUMMARY: Final = (
     "options of CREATE TABLE: SELECT ... FROM t WITH (url = '...', stream = '...')"
 )
 
-_KAFKAS_TOPICS: Final = "Use stream or superStream"
-INCLUDE_HEADERS: Final = (
-    "Leave it out: a read returns the column headers, also as an array of structs: "
-    '.schema("value binary, headers array<struct<key: string, value: binary>>")'
-)
-_NO_LEAST: Final = "Use trigger(processingTime=...): a micro-batch cannot wait for a number of rows"
+OF_KAFKA: Final = {
+    "includeheaders": "Leave it out: a read returns the column headers, also as an array of structs: "
+    '.schema("value binary, headers array<struct<key: string, value: binary>>")',
+    "maxoffsetspertrigger": "Use maxRowsPerTrigger",
+    **dict.fromkeys(
+        ("minoffsetspertrigger", "maxtriggerdelay"),
+        "Use trigger(processingTime=...): a micro-batch cannot wait for a number of rows",
+    ),
+}
+"""Options of Spark's source of Kafka, and what to use instead in any read."""
 
 
 def _names(given: str) -> tuple[str, ...] | None:
     """Names separated by commas, or a JSON list of names that contain commas; None for other text."""
-    try:
-        found = json.loads(given) if given.lstrip().startswith("[") else given.split(",")
-    except ValueError:
-        return None
-    if not found or not all(isinstance(one, str) for one in found):
-        return None
-    names = tuple(one.strip() for one in found) if "[" not in given[:1] else tuple(found)
-    return names if all(names) and len(set(names)) == len(names) else None
+    if given.lstrip().startswith("["):
+        try:
+            names = json.loads(given)
+        except (ValueError, RecursionError):
+            return None
+    else:
+        names = [one.strip() for one in given.split(",")]
+    valid = names and all(isinstance(one, str) and one for one in names) and len(set(names)) == len(names)
+    return tuple(names) if valid else None
 
 
 def listed(group: str, doc: str) -> Any:
@@ -63,7 +69,9 @@ def listed(group: str, doc: str) -> Any:
 def row_limit(given: str) -> RowLimit | None:
     """Parse a number of rows, or numbers by stream; return None for other text."""
     try:
-        found = json.loads(given)
+        found = json_by_stream("maxRowsPerTrigger", given)
+    except InvalidValue:
+        raise
     except (ValueError, RecursionError):
         return None
     numbers = list(found.values()) if isinstance(found, dict) else [found]
@@ -72,15 +80,15 @@ def row_limit(given: str) -> RowLimit | None:
 
 
 def _positions(doc: str, key: str, *, of_end: bool) -> Any:
-    expected = (
-        "earliest, latest, a time, or JSON by stream" if not of_end else "latest, a time, or JSON by stream"
+    expected = f"{'' if of_end else 'earliest, '}latest, a time, or JSON by stream"
+    return option(
+        _ROWS, None, expected, doc, partial(parse_positions, option=option_name(key), of_end=of_end)
     )
-    return option(_ROWS, None, expected, doc, parse_positions(option_name(key), of_end=of_end))
 
 
 def _times(doc: str, key: str) -> Any:
     expected = 'milliseconds since 1970, or JSON by stream such as {"s0": 1769860800000}'
-    return option(_ROWS, None, expected, doc, parse_times(option_name(key)))
+    return option(_ROWS, None, expected, doc, partial(parse_times, option=option_name(key)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,18 +97,16 @@ class ReadOptions(StreamOptions):
 
     INSTEAD: ClassVar[Mapping[str, str]] = {
         **StreamOptions.INSTEAD,
+        **OF_KAFKA,
         "path": "Call load() without a path; the source is the option stream, superStream or exchange",
-        "subscribe": _KAFKAS_TOPICS,
-        "topic": _KAFKAS_TOPICS,
-        "assign": _KAFKAS_TOPICS,
+        **dict.fromkeys(("subscribe", "topic", "assign"), "Use stream or superStream"),
         "subscribepattern": "Use superStream or exchange, which also find new streams",
-        "includeheaders": INCLUDE_HEADERS,
         "streams": "Use stream, with names separated by commas",
-        "maxoffsetspertrigger": "Use maxRowsPerTrigger",
         "startingoffsetsbytimestamp": "Use startingTimestamp, which also takes JSON by stream",
         "endingoffsetsbytimestamp": "Use endingTimestamp, which also takes JSON by stream",
-        "minoffsetspertrigger": _NO_LEAST,
-        "maxtriggerdelay": _NO_LEAST,
+        **dict.fromkeys(
+            ("kafkagroupid", "groupidprefix"), "Leave it out: each query keeps its offsets in its checkpoint"
+        ),
     }
 
     ALTERNATIVES: ClassVar[tuple[frozenset[str], ...]] = (
@@ -171,16 +177,6 @@ class ReadOptions(StreamOptions):
         return self.starting_offsets or self.starting_timestamp or Positions(default)
 
     @property
-    def start_option(self) -> str:
-        """The option that says where the read starts."""
-        return "startingOffsets" if self.starting_timestamp is None else "startingTimestamp"
-
-    @property
-    def end_option(self) -> str:
-        """The option that says where a batch ends."""
-        return "endingOffsets" if self.ending_timestamp is None else "endingTimestamp"
-
-    @property
     def end(self) -> Positions:
         """Where a batch ends."""
         return self.ending_offsets or self.ending_timestamp or Positions(LATEST)
@@ -190,11 +186,9 @@ class ReadOptions(StreamOptions):
         """What is read, as shown to people."""
         if self.stream is not None:
             return "the option stream"
-        return (
-            f"super stream {self.super_stream!r}"
-            if self.super_stream is not None
-            else f"exchange {self.exchange!r}"
-        )
+        if self.super_stream is not None:
+            return f"super stream {self.super_stream!r}"
+        return f"exchange {self.exchange!r}"
 
     @classmethod
     def applicable_defaults(cls, given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
@@ -251,9 +245,23 @@ class ReadOptions(StreamOptions):
                 raise InvalidValue(f"option {name}", "a streaming read", "a batch read", hint)
 
 
+def no_keys(keys: Iterable[str], source: str, reason: str = "") -> InvalidValue:
+    """The error for a source whose streams cannot be chosen by key."""
+    names = ", ".join(f"'{key}'" for key in keys)
+    where = f'Leave keys out and filter the rows: where("routing_key in ({names})")'
+    return InvalidValue(
+        "option keys",
+        f"a read of {source}",
+        "the option superStream, or an exchange whose routes are known",
+        f"{reason[:1].upper()}{reason[1:]}. {where}" if reason else where,
+    )
+
+
 _NEEDED_SOURCES: Final = {"management_url": {"exchange"}, "keys": {"super_stream", "exchange"}}
 """The sources of the options that not every source has."""
 READ_OPTIONS: Final = options_of(ReadOptions)
 """All options of a read, for documentation."""
-ONLY_OF_WRITES: Final = {one.name.lower() for one in OPTIONS} - {one.name.lower() for one in READ_OPTIONS}
-"""The options that a write has and a read does not."""
+ONLY_OF_WRITES: Final = keys_of(WriteOptions).keys() - keys_of(ReadOptions)
+"""The options that a write has and a read does not, in lower case."""
+ONLY_OF_READS: Final = keys_of(ReadOptions).keys() - keys_of(WriteOptions)
+"""The options that a read has and a write does not, in lower case."""

@@ -10,7 +10,7 @@ Only the broker knows the offset of a time, so `stream_access` turns positions i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
@@ -40,77 +40,79 @@ class Positions:
 
     everywhere: Position | None = None
     by_stream: Mapping[str, Position] = field(default_factory=dict)
+    option: str = field(default="", compare=False)
+    """The option that has these positions; empty for a default, which every stream has."""
 
     def of(self, stream: str) -> Position:
         """The position in one stream."""
         return self.by_stream[stream] if self.everywhere is None else self.everywhere
 
-    def check_streams(self, option: str, streams: Iterable[str]) -> None:
+    def check_streams(self, streams: Iterable[str]) -> None:
         """Raise unless positions by stream name exactly these streams; Kafka's source requires the same of partitions."""
         if self.everywhere is not None:
             return
         known = list(streams)
         if unknown := [name for name in self.by_stream if name not in known]:
-            raise unknown_name(f"stream in option {option}", unknown[0], known)
+            raise unknown_name(f"stream in option {self.option}", unknown[0], known)
         if missing := [name for name in known if name not in self.by_stream]:
             hint = f'Add "{missing[0]}": "earliest", for example'
             raise InvalidValue(
-                f"streams in option {option}", sorted(self.by_stream), f"{', '.join(missing)} as well", hint
+                f"streams in option {self.option}",
+                sorted(self.by_stream),
+                f"{', '.join(missing)} as well",
+                hint,
             )
 
 
-def parse_positions(option: str, *, of_end: bool) -> Callable[[str], Positions]:
-    """A function that parses the text of an option; the end of a read cannot be ``earliest``."""
-
-    def parse(text: str) -> Positions:
-        if not text.lstrip().startswith("{"):
-            hint = f'For one offset in each stream: {{"STREAM": {text}}}' if text.strip().isdigit() else ""
-            return Positions(_position(f"option {option}", text.strip(), _FORMS, of_end=of_end, hint=hint))
-        by_stream = _json_object(option, text)
-        return Positions(
-            by_stream={
-                name: _position(
-                    f"offset of stream {name!r} in option {option}", given, _BY_STREAM, of_end=of_end
-                )
-                for name, given in by_stream.items()
-            }
-        )
-
-    return parse
+def parse_positions(text: str, *, option: str, of_end: bool) -> Positions:
+    """Parse the text of an option; the end of a read cannot be ``earliest``."""
+    if not text.lstrip().startswith("{"):
+        hint = f'For one offset in each stream: {{"STREAM": {text}}}' if text.strip().isdigit() else ""
+        position = _position(f"option {option}", text.strip(), _FORMS, of_end=of_end, hint=hint)
+        return Positions(position, option=option)
+    by_stream = {
+        name: _position(f"offset of stream {name!r} in option {option}", given, _BY_STREAM, of_end=of_end)
+        for name, given in _json_object(option, text).items()
+    }
+    return Positions(by_stream=by_stream, option=option)
 
 
-def parse_times(option: str) -> Callable[[str], Positions | None]:
-    """A function that parses milliseconds since 1970, for all streams or by stream, as in the options of Kafka's source."""
-
-    def parse(text: str) -> Positions | None:
-        by_stream = _json_object(option, text) if text.lstrip().startswith("{") else {"": text.strip()}
-        times = {name: _time_of(str(given)) for name, given in by_stream.items() if type(given) is not float}
-        known = {name: time for name, time in times.items() if time is not None}
-        if not known or len(known) < len(by_stream):
-            return None
-        return Positions(known[""]) if "" in known else Positions(by_stream=known)
-
-    return parse
+def parse_times(text: str, *, option: str) -> Positions | None:
+    """Parse milliseconds since 1970, for all streams or by stream, as in the options of Kafka's source; None for other text."""
+    if not text.lstrip().startswith("{"):
+        everywhere = _time_of(text.strip())
+        return Positions(everywhere, option=option) if everywhere else None
+    by_stream = _json_object(option, text)
+    times = {name: time for name, given in by_stream.items() if (time := _time_of(given))}
+    return Positions(by_stream=times, option=option) if times and len(times) == len(by_stream) else None
 
 
-def _time_of(digits: str) -> datetime | None:
-    """The time of milliseconds since 1970, as text; None for other text."""
+def _time_of(milliseconds: Any) -> datetime | None:
+    digits = "" if type(milliseconds) is float else str(milliseconds)
     if not (digits.isascii() and digits.isdigit() and len(digits) <= len(str(_LAST_MILLISECOND))):
         return None
     return _EPOCH + int(digits) * _MILLISECOND if int(digits) <= _LAST_MILLISECOND else None
 
 
-def _json_object(option: str, text: str) -> dict[str, Any]:
+def json_by_stream(option: str, text: str) -> Any:
+    """Parse JSON. An object has a value for each stream, so it names each stream once."""
+
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         if twice := [name for name in names if names.count(name) > 1]:
             raise InvalidValue(f"streams in option {option}", twice, "each stream once")
         return dict(pairs)
 
+    return json.loads(text, object_pairs_hook=unique)
+
+
+def _json_object(option: str, text: str) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(text, object_pairs_hook=unique)
-    except (json.JSONDecodeError, RecursionError) as error:
-        reason = str(error) if isinstance(error, json.JSONDecodeError) else "it is nested too deeply"
+        found: dict[str, Any] = json_by_stream(option, text)
+    except InvalidValue:
+        raise
+    except (ValueError, RecursionError) as error:  # Python refuses numbers of thousands of digits
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InvalidValue(f"option {option}", text, _FORMS, f"The JSON is invalid: {reason}") from None
     return found
 

@@ -6,6 +6,7 @@ PySpark passes arguments to `latestOffset` from 4.2 on; before, it passes none, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,6 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.streams import Bounds
-from spark_connector.checkpoints import check_of_streams
 from spark_connector.option_table import unknown_name
 from spark_connector.reading.admission import AvailableNow, limits
 from spark_connector.reading.offsets import (
@@ -22,6 +22,7 @@ from spark_connector.reading.offsets import (
     OffsetTracker,
     SavedOffset,
     between,
+    check_of_streams,
     check_present,
     divided,
     limited,
@@ -30,7 +31,7 @@ from spark_connector.reading.offsets import (
 )
 from spark_connector.reading.options import MOST_ROWS
 from spark_connector.reading.positions import EARLIEST, LATEST
-from spark_connector.reading.rows import ReadJob, log_recreated
+from spark_connector.reading.rows import ReadJob, warn
 from spark_connector.reading.stream_access import StreamAccess
 from spark_connector.worker import freeze_worker
 
@@ -60,33 +61,28 @@ class BatchReader(DataSourceReader):
         self._job = job
 
     def partitions(self) -> list[RangePartition]:
-        """Ask the broker where the streams begin and end; called on the driver for each action."""
-        with StreamAccess(self._job.options) as access:
-            return _partitions(self._job, batch_ranges(self._job, access))
+        """Ask the broker where the streams begin and end, and check the range of each; called on the driver for each action."""
+        job = self._job
+        starting, ending = job.options.start(EARLIEST), job.options.end
+        with closing(StreamAccess(job.options)) as access:
+            found = access.bounds(access.chosen())
+            start, end = access.offsets(starting, found), access.offsets(ending, found)
+        for stream, bounds in found.items():
+            for option, offset in ((starting.option, start[stream]), (ending.option, end[stream])):
+                if offset > bounds.end:
+                    raise _beyond(option, stream, offset, bounds)
+            if start[stream] > end[stream]:
+                expected = f"at most {end[stream]}, where the read ends"
+                raise InvalidValue(f"start of stream {stream!r}", start[stream], expected)
+        first = {
+            stream: job.skip(stream, offset, min(found[stream].first, end[stream]))
+            for stream, offset in start.items()
+        }
+        return _partitions(job, between(first, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of one partition; called in a Python worker."""
         return _rows(self._job, partition)
-
-
-def batch_ranges(job: ReadJob, access: StreamAccess) -> list[OffsetRange]:
-    """The range of each stream, checked against the stream's bounds."""
-    found = access.bounds(access.chosen())
-    options = job.options
-    start = access.offsets(options.start(EARLIEST), options.start_option, found)
-    end = access.offsets(options.end, options.end_option, found)
-    for stream, bounds in found.items():
-        for option, offset in ((options.start_option, start[stream]), (options.end_option, end[stream])):
-            if offset > bounds.end:
-                raise _beyond(option, stream, offset, bounds)
-        if start[stream] > end[stream]:
-            expected = f"at most {end[stream]}, where the read ends"
-            raise InvalidValue(f"start of stream {stream!r}", start[stream], expected)
-    start = {
-        stream: job.skip(stream, first, min(found[stream].first, end[stream]))
-        for stream, first in start.items()
-    }
-    return between(start, end)
 
 
 def _ends(found: Mapping[str, Bounds]) -> dict[str, int]:
@@ -118,6 +114,8 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         self._latest: dict[str, int] | None = None
         self._planned: dict[str, int] = {}
         """Where the last micro-batch ends: PySpark before 4.2 does not pass it to `latestOffset`."""
+        self._initial: dict[str, SavedOffset] | None = None
+        """The answer of `initialOffset`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._job,)
@@ -125,16 +123,21 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
     # -- on the driver -------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, SavedOffset]:  # noqa: N802 - Spark's name
-        """Where a new query starts."""
+        """Where a new query starts. Spark asks until a micro-batch is committed, and expects the same answer each time."""
+        if self._initial is None:
+            self._initial = self._tracker.to_save(self._start(), {})
+        self._planned = offsets_in(self._initial)
+        return self._initial
+
+    def _start(self) -> dict[str, int]:
         found = self._access.bounds(self._access.chosen())
-        options = self._job.options
-        start = self._access.offsets(options.start(LATEST), options.start_option, found)
+        starting = self._job.options.start(LATEST)
+        start = self._access.offsets(starting, found)
         for stream, bounds in found.items():
             if start[stream] > bounds.end:
-                raise _beyond(options.start_option, stream, start[stream], bounds)
+                raise _beyond(starting.option, stream, start[stream], bounds)
             start[stream] = self._job.skip(stream, start[stream], bounds.first)
-        self._planned = start
-        return self._tracker.to_save(start, {})
+        return start
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """The limit of a micro-batch."""
@@ -155,8 +158,9 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         A stream that is not in ``start`` joins at its first offset. The checkpoint then contains this offset, and the next
         micro-batch reads the first rows of the stream.
         """
+        if start is not None:
+            check_of_streams(start)
         before = dict(start or {})
-        check_of_streams(before)
         found = self._found(self._planned if start is None else offsets_in(before))
         self._latest = _ends(found)
         if start is None:
@@ -186,9 +190,11 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
             del before[stream]
             begin[stream] = found[stream].first
         self._checked = {stream: saved for stream, saved in moved.items() if stream not in recreated}
-        if self._job.options.fail_on_data_loss:
-            for stream, offset in begin.items():
+        for stream, offset in begin.items():
+            if self._job.options.fail_on_data_loss:
                 self._job.skip(stream, offset, found[stream].first)
+            # Deleted rows do not count for the limit of a micro-batch; `partitions` logs them.
+            begin[stream] = max(offset, found[stream].first)
         return begin
 
     def _check_same(self, recreated: set[str]) -> None:
@@ -218,39 +224,43 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         for offsets in (start, end):
             check_of_streams(offsets)
         check_present(start, end, self._job.options.source)
+        if start == self._initial:
+            start = self._at_most(start, end)
         first, last = offsets_in(start), offsets_in(end)
         self._planned = last
-        moved = {stream for stream, offset in first.items() if offset != last[stream]}
-        gone = self._recreated_since_plan(end, moved)
-        recreated = self._recreated_before_plan(start, last, moved) - gone
+        moved = {stream for stream in first if start[stream] != end[stream]}
+        # Streams that were created again after an earlier run had planned this micro-batch.
+        planned = {stream: end[stream] for stream in moved if not self._tracker.is_own(stream, end[stream])}
+        gone = self._tracker.recreated(planned, _ends(self._access.bounds(planned, offsets_in(planned))))
+        # Streams that were created again before it was planned.
+        unchecked = {stream: start[stream] for stream in moved if start[stream] != self._checked.get(stream)}
+        recreated = self._tracker.recreated(unchecked, last) - gone
         self._check_same(gone | recreated)
         new = self._access.bounds((set(last) - set(first)) | recreated)
         for stream in recreated:
-            log_recreated(stream, first[stream], new[stream].first)
+            warn("stream created again", stream, offset=first[stream], continues=new[stream].first)
         first |= {stream: bounds.first for stream, bounds in new.items()}
         first |= {stream: last[stream] for stream in gone}  # the next micro-batch reads the new stream
         if not self._job.options.fail_on_data_loss:
-            first |= self._after_losses(first, last)
+            found = self._access.bounds(one.stream for one in between(first, last))
+            for stream, bounds in found.items():
+                first[stream] = self._job.skip(stream, first[stream], min(bounds.first, last[stream]))
         return _partitions(self._job, between(first, last))
 
-    def _recreated_since_plan(self, end: Mapping[str, SavedOffset], moved: set[str]) -> set[str]:
-        """Find the streams that were created again after an earlier run had planned this micro-batch."""
-        planned = {stream: end[stream] for stream in moved if not self._tracker.is_own(stream, end[stream])}
-        return self._tracker.recreated(planned, _ends(self._access.bounds(planned, offsets_in(planned))))
+    def _at_most(
+        self, initial: Mapping[str, SavedOffset], end: Mapping[str, SavedOffset]
+    ) -> dict[str, SavedOffset]:
+        """Where a new query starts, but not behind the end of its first micro-batch.
 
-    def _recreated_before_plan(
-        self, start: Mapping[str, SavedOffset], last: Mapping[str, int], moved: set[str]
-    ) -> set[str]:
-        """Find the streams that were created again before this micro-batch was planned."""
-        unchecked = {stream: start[stream] for stream in moved if start[stream] != self._checked.get(stream)}
-        return self._tracker.recreated(unchecked, last)
-
-    def _after_losses(self, start: Mapping[str, int], end: Mapping[str, int]) -> dict[str, int]:
-        """Start each stream after the offsets that retention has deleted, and log these offsets."""
-        found = self._access.bounds(one.stream for one in between(start, end))
+        An earlier run may have planned it when the streams were shorter, without committing it, or PySpark before 4.2 before it
+        asked for the start.
+        """
+        ends = offsets_in(end)
+        behind = {stream for stream, offset in offsets_in(initial).items() if offset > ends[stream]}
+        found = self._access.bounds(behind)
         return {
-            stream: self._job.skip(stream, start[stream], min(b.first, end[stream]))
-            for stream, b in found.items()
+            **initial,
+            **{stream: end[stream] for stream in behind if found[stream].first <= ends[stream]},
         }
 
     def stop(self) -> None:

@@ -16,11 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, StreamUnavailable
-from spark_connector.logs import Outage, log_line
+from rabbit_chx.streams import HEADERS_AS_STRUCTS
+from spark_connector.connections import stream_reader
+from spark_connector.logs import log_line, outage_of
 from spark_connector.reading.offsets import OffsetRange, check_not_truncated
 from spark_connector.reading.options import ReadOptions
-from spark_connector.reading.schema import AS_DOCUMENTED, Forms, batch_of, of_streams
-from spark_connector.reading.stream_access import open_reader
+from spark_connector.reading.schema import batch_of, of_streams
 from spark_connector.worker import Task
 
 _PAUSE_SECONDS: Final = 0.5
@@ -31,8 +32,8 @@ class ReadJob:
     """A read, as Spark ships it to the executors."""
 
     options: ReadOptions
-    columns: tuple[str, ...]
-    forms: Forms = AS_DOCUMENTED
+    schema: pa.Schema
+    """Of the rows, with the types that the user declares."""
 
     def read(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range.
@@ -64,12 +65,12 @@ class ReadJob:
         if self.options.invalid_rows == "fail":
             hint = "To leave out such messages, and log their offsets, set invalidRows=drop"
             raise InvalidMessage(f"{error.reason}. {hint}", error.stream, error.offset) from None
-        _warn("invalid message", error.stream, offset=error.offset)
+        warn("invalid message", error.stream, offset=error.offset)
 
     def _rows(self, wanted: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the rows of a range, each batch with the offset after it; after a lost connection the task reconnects."""
         start, last_seen, leader = wanted.start, time.monotonic(), False
-        outage = Outage(f"task for stream {wanted.stream!r}", self.options.reconnect_timeout_ms)
+        outage = outage_of(f"task for stream {wanted.stream!r}", self.options.timeouts.reconnect)
         while start < wanted.end:
             try:
                 for start, batch in self._batches(wanted, start, leader=leader):  # noqa: B020 - where the next attempt continues
@@ -81,9 +82,7 @@ class ReadJob:
                     start = self.skip(wanted.stream, start, min(error.first, wanted.end))
                 elif error.problem == "beyond the end" and not leader:
                     leader = True  # this replica may lag behind the one that the driver asked
-                elif (
-                    error.permanent or time.monotonic() - last_seen > self.options.reconnect_timeout_ms / 1000
-                ):
+                elif error.permanent or time.monotonic() - last_seen > self.options.timeouts.reconnect:
                     raise
                 else:
                     outage.failed(error)
@@ -95,9 +94,11 @@ class ReadJob:
         self, wanted: OffsetRange, start: int, *, leader: bool
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield batches over one connection, each with the offset after it."""
+        binary_headers = HEADERS_AS_STRUCTS in self.schema.types
         name = Task.current().connection_name(self.options.connection_name)
-        with open_reader(self.options, wanted.stream, self._decoded, name, leader=leader) as reader:
-            for batch in reader.read(start, wanted.end, binary_headers=self.forms.binary_headers):
+        given = {"columns": self._decoded, "connection_name": name, "leader": leader}
+        with stream_reader(self.options, wanted.stream, **given) as reader:
+            for batch in reader.read(start, wanted.end, binary_headers=binary_headers):
                 if batch.num_rows:
                     yield batch.column("offset")[-1].as_py() + 1, self._returned(batch)
 
@@ -110,27 +111,23 @@ class ReadJob:
         if self.options.fail_on_data_loss:
             check_not_truncated(stream, start, first)
         if first > start:
-            _warn("data loss", stream, first=start, end=first, offsets=first - start)
+            warn("data loss", stream, first=start, end=first, offsets=first - start)
         return max(start, first)
 
     @property
     def _decoded(self) -> tuple[str, ...]:
         """The columns of the rows, and those needed to filter them and to continue after a lost connection."""
         needed = ("offset",) if self.options.keys is None else ("offset", "routing_key")
-        return of_streams(self.columns) + tuple(name for name in needed if name not in self.columns)
+        names = self.schema.names
+        return of_streams(names) + tuple(name for name in needed if name not in names)
 
     def _returned(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.options.keys is not None:
             chosen = pc.is_in(batch.column("routing_key"), pa.array(self.options.keys, pa.string()))
             batch = batch.filter(chosen)
-        arrays = [batch.column(name) for name in of_streams(self.columns)]
-        return batch_of(arrays, self.columns, self.forms)
+        return batch_of([batch.column(name) for name in of_streams(self.schema.names)], self.schema)
 
 
-def log_recreated(stream: str, offset: int, first: int) -> None:
-    """Log that a stream was created again, and where a query continues instead of at its offset."""
-    _warn("stream created again", stream, offset=offset, continues=first)
-
-
-def _warn(event: str, stream: str, **more: int) -> None:
+def warn(event: str, stream: str, **more: int) -> None:
+    """Log an event of a stream as a line of JSON."""
     log_line(logging.WARNING, json.dumps({"event": event, "stream": stream, **more}))

@@ -5,26 +5,26 @@ Most of its columns are also columns of a write, so that rows which were read ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.streams import COLUMNS
+from rabbit_chx.streams import COLUMNS, HEADERS_AS_STRUCTS
 from spark_connector.columns import FIELD_OF, READ_COLUMNS
 from spark_connector.option_table import unknown_name
 
-_HEADERS_AS_STRUCTS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_BINARY_HEADERS: Final = from_arrow_type(HEADERS_AS_STRUCTS).simpleString()
 _TYPES: Final[dict[str, pa.DataType]] = {
     name: COLUMNS[field.name] if field.name in COLUMNS else pa.type_for_alias(field.kind.arrow)
     for name, field in FIELD_OF.items()
 }
 
 
-def of_streams(columns: tuple[str, ...]) -> tuple[str, ...]:
+def of_streams(columns: Iterable[str]) -> tuple[str, ...]:
     """The names of these columns for a reader of streams."""
     return tuple(FIELD_OF[name].name for name in columns)
 
@@ -44,27 +44,26 @@ def _type(name: str) -> Any:
     return from_arrow_type(_TYPES[name], prefer_timestamp_ntz=False)
 
 
-def checked_columns(
-    schema: StructType, columns: tuple[str, ...] | None, known: Mapping[str, str] = READ_COLUMNS
-) -> tuple[str, ...]:
-    """The columns of the schema that Spark passes: the user's after ``.schema(...)``, else that of `spark_schema`.
+def arrow_schema(
+    schema: StructType, columns: tuple[str, ...] | None = None, known: Mapping[str, str] = READ_COLUMNS
+) -> pa.Schema:
+    """The Arrow schema for the schema that Spark passes: the user's after ``.schema(...)``, else that of `spark_schema`.
 
     Raises:
         InvalidValue: the user's schema has a column or type that a read does not have.
     """
     for field in schema.fields:
-        hint = f'Remove .schema(...), and cast afterwards: col("{field.name}").cast("{field.dataType.simpleString()}")'
         if field.name not in known:
             error = unknown_name("column in the schema of a read", field.name, known)
-            raise InvalidValue(error.what, error.got, error.expected, error.hint or "Remove .schema(...)")
-        if field.dataType != _type(field.name) and not (_is_text_value(field) or _has_binary_headers(field)):
-            expected = _type(field.name).simpleString()
+            raise InvalidValue(error.what, error.got, error.expected, error.hint or "Leave it out")
+        if field.dataType != _type(field.name) and _arrow_type(field) == _TYPES[field.name]:
             what = f"type of column {field.name} in the schema of a read"
-            raise InvalidValue(what, field.dataType.simpleString(), expected, hint)
+            given, expected = field.dataType.simpleString(), _type(field.name).simpleString()
+            hint = f'Declare that type, and cast afterwards: col("{field.name}").cast("{given}")'
+            raise InvalidValue(what, given, expected, hint)
         if not field.nullable:
-            raise InvalidValue(
-                f"column {field.name} in the schema of a read", "NOT NULL", "a column that can be null", hint
-            )
+            what = f"column {field.name} in the schema of a read"
+            raise InvalidValue(what, "NOT NULL", "a column that can be null")
     names = tuple(schema.names)
     if columns is not None and names != columns:
         raise InvalidValue(
@@ -72,47 +71,21 @@ def checked_columns(
         )
     if len(set(names)) < len(names):
         raise InvalidValue("schema of a read", list(names), "each column once")
-    return names
+    return pa.schema([(field.name, _arrow_type(field)) for field in schema.fields])
 
 
-class Forms(NamedTuple):
-    """The columns that a user's schema declares with another type than the table of the columns has."""
-
-    text_value: bool = False
-    """The column ``value`` is a string."""
-    binary_headers: bool = False
-    """The column ``headers`` is an array of structs with binary values, as Spark's source of Kafka returns it."""
-
-
-AS_DOCUMENTED: Final = Forms()
+def _arrow_type(field: StructField) -> pa.DataType:
+    """The type of a column; a user may declare ``value`` as a string, and ``headers`` as Spark's source of Kafka returns them."""
+    if field.name == "value" and isinstance(field.dataType, StringType):
+        return pa.string()
+    if field.name == "headers" and field.dataType.simpleString() == _BINARY_HEADERS:
+        return HEADERS_AS_STRUCTS
+    return _TYPES[field.name]
 
 
-def forms_of(schema: StructType) -> Forms:
-    """The forms of the schema that Spark passes."""
-    return Forms(any(map(_is_text_value, schema.fields)), any(map(_has_binary_headers, schema.fields)))
-
-
-def _is_text_value(field: StructField) -> bool:
-    return field.name == "value" and isinstance(field.dataType, StringType)
-
-
-def _has_binary_headers(field: StructField) -> bool:
-    return (
-        field.name == "headers" and field.dataType.simpleString() == "array<struct<key:string,value:binary>>"
-    )
-
-
-def arrow_schema(columns: tuple[str, ...], forms: Forms = AS_DOCUMENTED) -> pa.Schema:
-    """The schema of a read of these columns, with a binary body."""
-    types = _TYPES | {"headers": _HEADERS_AS_STRUCTS} if forms.binary_headers else _TYPES
-    return pa.schema([(name, types[name]) for name in columns])
-
-
-def batch_of(arrays: list[pa.Array], columns: tuple[str, ...], forms: Forms) -> pa.RecordBatch:
-    """A batch for Spark; as text, its column ``value`` is the string that Spark's own cast returns."""
-    schema = arrow_schema(columns, forms)
-    if forms.text_value:
-        at = columns.index("value")
+def batch_of(arrays: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    """A batch for Spark, of arrays with a binary ``value``; as text, it is the string that Spark's own cast returns."""
+    at = schema.get_field_index("value")
+    if at >= 0 and schema.field(at).type == pa.string():
         arrays[at] = arrays[at].cast(pa.string(), safe=False)  # like Spark, without a check of the UTF-8
-        schema = schema.set(at, pa.field("value", pa.string()))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cached_property, partial
-from typing import Final, Self, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
-from rabbit_chx import RabbitChxError, SuperStream
+from rabbit_chx import AnyOf, RabbitChxError, SuperStream
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
-from rabbit_chx.streams import Bounds, StreamConnection, StreamReader, bounds, stored_at
-from rabbit_chx.topology import Management, Observed, Topology, read
+from rabbit_chx.streams import Bounds, StreamConnection, bounds, stored_at
+from rabbit_chx.text import sentences
+from rabbit_chx.topology import Management, Observed, Router, ToExchange, Topology, reachable, read
 from spark_connector.connections import connected, management_of, stream_reader
-from spark_connector.logs import Outage
-from spark_connector.reading.options import ReadOptions
+from spark_connector.logs import outage_of
+from spark_connector.reading.options import ReadOptions, no_keys
 from spark_connector.reading.positions import EARLIEST, LATEST, Position, Positions
-from spark_connector.reading.stream_keys import bound_queues, streams_of_keys
 
 _PAUSE_SECONDS: Final = 0.5
 _LISTED_SECONDS: Final = 5.0
@@ -38,19 +38,13 @@ class StreamAccess:
         self._connections: dict[str, StreamConnection] = {}
         """By stream for streams on other nodes; under ``""`` for all others."""
         self._was_open = False
-        self._outage = Outage(f"read of {options.source}", options.reconnect_timeout_ms)
+        self._outage = outage_of(f"read of {options.source}", options.timeouts.reconnect)
         self._types: dict[str, str] = {}
-        """The type of each queue that was bound to the option ``exchange``."""
+        """The type of each queue in the last list of queues bound to the option ``exchange``."""
         self._listed: _Streams = ((), ())
         self._listed_until = 0.0
         self._list_by = math.inf
         """When a list must succeed again, after one has failed."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connections."""
@@ -73,7 +67,7 @@ class StreamAccess:
         return {stream: self._bounds_from(stream, (reached or {}).get(stream, 0)) for stream in streams}
 
     def _bounds_from(self, stream: str, least: int) -> Bounds:
-        deadline = time.monotonic() + self._options.connection_timeout_ms / 1000
+        deadline = time.monotonic() + self._options.timeouts.connect
         while (found := self._bounds(stream)).end < least:
             if time.monotonic() >= deadline:
                 return self._bounds(stream, at_leader=True)
@@ -81,12 +75,8 @@ class StreamAccess:
         return found
 
     def _bounds(self, stream: str, *, at_leader: bool = False) -> Bounds:
-        try:
+        with _existing("stream", stream, "Read a super stream with the option superStream"):
             return self._ask(partial(bounds, stream=stream), stream, at_leader=at_leader)
-        except StreamUnavailable as error:
-            if error.problem != "no such stream":
-                raise
-            raise _missing("stream", stream, "Read a super stream with the option superStream") from None
 
     def stored_at(self, stream: str, offset: int) -> int | None:
         """Return when the broker stored the message at an offset, or None if the stream has no message there."""
@@ -101,9 +91,9 @@ class StreamAccess:
         with stream_reader(self._options, stream) as reader:
             return min(reader.offset_at(position), found.end)
 
-    def offsets(self, positions: Positions, option: str, found: Mapping[str, Bounds]) -> dict[str, int]:
+    def offsets(self, positions: Positions, found: Mapping[str, Bounds]) -> dict[str, int]:
         """Convert the positions in all streams to offsets."""
-        positions.check_streams(option, found)
+        positions.check_streams(found)
         return {stream: self.offset(stream, positions.of(stream), ends) for stream, ends in found.items()}
 
     # -- the streams of the source -------------------------------------------------------------------
@@ -125,10 +115,10 @@ class StreamAccess:
             self._listed, self._list_by = self._list(), math.inf
         except BrokerUnavailable as error:
             now = time.monotonic()
-            self._list_by = min(self._list_by, now + self._options.reconnect_timeout_ms / 1000)
+            self._list_by = min(self._list_by, now + self._options.timeouts.reconnect)
             if error.permanent or not self._listed[0] or now > self._list_by:
                 hint = "Without the API, name the streams in the option stream"
-                raise BrokerUnavailable(f"{error}. {hint}", permanent=error.permanent) from None
+                raise BrokerUnavailable(sentences(str(error), hint), permanent=error.permanent) from None
         self._listed_until = time.monotonic() + _LISTED_SECONDS
 
     def _list(self) -> _Streams:
@@ -143,12 +133,8 @@ class StreamAccess:
         return self._bound_streams(last)
 
     def _partitions(self, super_stream: str) -> list[str]:
-        try:
+        with _existing("super stream", super_stream, "Read a stream with the option stream"):
             return self._ask(lambda connection: connection.partitions(super_stream))
-        except StreamUnavailable as error:
-            if error.problem != "no such stream":
-                raise
-            raise _missing("super stream", super_stream, "Read a stream with the option stream") from None
 
     def _bound_streams(self, management: Management) -> _Streams:
         """The streams that are bound to the exchange, and those to which it routes the keys."""
@@ -157,14 +143,20 @@ class StreamAccess:
             observed = Observed(Topology(vhost, bindings=tuple(management.bindings(vhost))))
         else:
             observed = read(management, vhost)
-        queues = bound_queues(observed.topology, exchange)
+        found = reachable(observed.topology, [ToExchange(exchange)])
+        queues = {one for one in found if isinstance(one, str)}
+        # A queue that is not bound may be deleted and declared again with another type.
+        self._types = {queue: kind for queue, kind in self._types.items() if queue in queues}
         for queue in queues - set(self._types):
-            if kind := _type_of(management, vhost, queue):
-                self._types[queue] = kind
-        streams = {queue for queue in queues if self._types.get(queue) == "stream"}
+            if one := _unless_missing(management.queue, vhost, queue):
+                self._types[queue] = one.type
+        streams = {queue for queue, kind in self._types.items() if kind == "stream"}
         if not streams:
-            hint = "Bind a stream to it, or pass the names in the option stream"
-            raise InvalidValue("option exchange", exchange, "an exchange to which a stream is bound", hint)
+            expected, hint = f"an exchange of virtual host {vhost!r}", "Pass the names in the option stream"
+            if _unless_missing(management.exchange, vhost, exchange):
+                expected = "an exchange to which a stream is bound"
+                hint = "Bind a stream to it, or pass the names in the option stream"
+            raise InvalidValue("option exchange", exchange, expected, hint)
         return streams, streams if keys is None else streams_of_keys(keys, observed, exchange)
 
     @cached_property
@@ -179,12 +171,18 @@ class StreamAccess:
     def _ask(
         self, question: Callable[[StreamConnection], _T], stream: str = "", *, at_leader: bool = False
     ) -> _T:
-        """Ask over the connection for a stream, and reconnect if it is lost. The first attempt to connect is not repeated."""
-        deadline = time.monotonic() + self._options.reconnect_timeout_ms / 1000
+        """Ask over the connection for a stream, and reconnect if it is lost. The first attempt to connect is not repeated.
+
+        With ``at_leader``, also later questions go to the leader, which has all messages of the stream.
+        """
+        deadline = time.monotonic() + self._options.timeouts.reconnect
         while True:
             try:
                 if at_leader:
-                    self._go_to_leader(stream)
+                    leader = connected(self._options, stream=stream, leader=True)
+                    if replica := self._connections.get(stream):
+                        replica.close()
+                    self._connections[stream] = leader
                 answer = question(self._connection(stream))
             except StreamUnavailable as error:
                 if error.permanent or not self._was_open:
@@ -205,13 +203,6 @@ class StreamAccess:
             self._was_open = True
         return self._connections[key]
 
-    def _go_to_leader(self, stream: str) -> None:
-        """Ask the leader of a stream from now on, which has all its messages."""
-        leader = connected(self._options, stream=stream, leader=True)
-        if replica := self._connections.get(stream):
-            replica.close()
-        self._connections[stream] = leader
-
     def _drop(self, stream: str, *, elsewhere: bool) -> None:
         """Close the connection that failed; if the stream is on another node, open a connection to that node."""
         key = stream if stream in self._connections else ""
@@ -223,24 +214,46 @@ class StreamAccess:
                 self._connections[stream] = connected(self._options, stream=stream)
 
 
-def open_reader(
-    options: ReadOptions, stream: str, columns: tuple[str, ...], name: str, *, leader: bool = False
-) -> StreamReader:
-    """Prepare a reader of one stream, at the first address that answers; ``name`` is the name of its connection."""
-    return stream_reader(options, stream, columns=columns, connection_name=name, leader=leader)
+def streams_of_keys(keys: Iterable[str], observed: Observed, exchange: str) -> set[str]:
+    """The queues to which an exchange routes messages with these routing keys, computed by the mirror.
 
-
-def _type_of(management: Management, vhost: str, queue: str) -> str | None:
-    """The type of a queue; None if it was deleted after its bindings were listed."""
+    Raises:
+        InvalidValue: the route depends on more than the key, or on the unknown order of a ring.
+    """
+    chosen, topology = tuple(keys), observed.topology
+    exchanges = [one for one in reachable(topology, [ToExchange(exchange)]) if isinstance(one, ToExchange)]
+    for name in sorted(one.name for one in exchanges):
+        known = topology.exchange(name)
+        if known and (
+            known.type == "headers" or known.hash_header is not None or known.hash_property is not None
+        ):
+            reason = f"Exchange {name!r} does not route by the routing key"
+            raise no_keys(chosen, f"exchange {exchange!r}", reason)
+    router = Router(topology, release=observed.release, rings=observed.rings)
     try:
-        return management.queue(vhost, queue).type
+        found = [one for key in chosen for one in router.route(exchange, key)]
+    except RabbitChxError as error:
+        raise no_keys(chosen, f"exchange {exchange!r}", str(error)) from None
+    return {str(name) for one in found for name in (one.destinations if isinstance(one, AnyOf) else [one])}
+
+
+def _unless_missing(get: Callable[[str, str], _T], vhost: str, name: str) -> _T | None:
+    """A queue or an exchange; None if the broker does not have it, or no longer."""
+    try:
+        return get(vhost, name)
     except BrokerUnavailable as error:
         if not error.permanent:
             raise
         return None  # the API has just listed the bindings, so the user may read the virtual host
 
 
-def _missing(what: str, name: str, otherwise: str) -> InvalidValue:
-    """The error for a stream that the broker does not have."""
-    hint = f"{otherwise}, or a queue with the option queue. If the {what} was deleted, start the query with a new checkpoint"
-    return InvalidValue(f"name of a {what}", name, f"a {what} in the virtual host", hint)
+@contextmanager
+def _existing(what: str, name: str, otherwise: str) -> Iterator[None]:
+    """Explain that the broker does not have a stream."""
+    try:
+        yield
+    except StreamUnavailable as error:
+        if error.problem != "no such stream":
+            raise
+        hint = f"{otherwise}, or a queue with the option queue. If the {what} was deleted, start the query with a new checkpoint"
+        raise InvalidValue(f"name of a {what}", name, f"a {what} in the virtual host", hint) from None

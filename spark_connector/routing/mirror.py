@@ -68,7 +68,10 @@ class RingMirror:
         if self.on.part == "routing_key":
             return self._hashed(_without_null(column))
         present = column.drop_null() if column.null_count else column
-        found = _without_row_number(lambda: self._hashes_of_present(present))
+        of_part = {"timestamp": self._time_hashes, "headers": self._header_hashes}.get(
+            self.on.part, self._hashed
+        )
+        found = _without_row_number(lambda: of_part(present))
         if len(present) == len(column):
             return found
         _, missing = self.on.term({} if self.on.part == "headers" else None, self.release, None)
@@ -76,10 +79,12 @@ class RingMirror:
         hashes[column.is_valid().to_numpy(zero_copy_only=False)] = found
         return hashes
 
-    def _hashes_of_present(self, column: pa.Array) -> NDArray[Any]:
-        if self.on.part == "timestamp":
-            return phash2_column(pa.array(_property_seconds(column, "property timestamp")).cast(pa.string()))
-        return self._header_hashes(column) if self.on.part == "headers" else self._hashed(column)
+    def _time_hashes(self, column: pa.Array) -> NDArray[Any]:
+        what, tz = "property timestamp", getattr(column.type, "tz", None)
+        if tz is None:
+            hint = 'Cast it: col("...").cast("timestamp")'
+            raise InvalidValue(f"type of {what}", str(column.type), "timestamp", hint)
+        return phash2_column(pa.array(_seconds(column, what)).cast(pa.string()))
 
     # rabbit_exchange_type_consistent_hash.erl, value_to_hash/2: up to 3.12 the pair {Type, Value}, then the value.
     def _header_hashes(self, column: pa.Array) -> NDArray[Any]:
@@ -112,15 +117,6 @@ class ModulusMirror:
         keys = _without_null(column)
         numbers = _without_row_number(lambda: self.exchange.route_many(keys))
         return pa.array(numbers.astype(narrow(len(self.exchange.destinations))))
-
-
-def _property_seconds(column: pa.Array, what: str) -> NDArray[np.int64]:
-    """Whole seconds since 1970, as the property timestamp carries them."""
-    if not pa.types.is_timestamp(column.type) or column.type.tz is None:
-        raise InvalidValue(
-            f"type of {what}", str(column.type), "timestamp", 'Cast it: col("...").cast("timestamp")'
-        )
-    return _seconds(column, what)
 
 
 def _seconds(column: pa.Array, what: str) -> NDArray[np.int64]:

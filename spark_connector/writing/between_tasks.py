@@ -1,4 +1,4 @@
-"""What the tasks of an executor share while they write, in files: the first permanent problem, and the confirmed rows.
+"""What the tasks of a write share: the write itself, and in files of an executor the first permanent problem and the confirmed rows.
 
 Spark retries a task that raises, and a sink written in Python cannot reach the driver before its task has ended. So a
 task with a permanent problem writes it to a file in the executor's scratch folder, and reports it in its commit message.
@@ -16,9 +16,16 @@ import os
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Final
+from uuid import uuid4
+
+from rabbit_chx.text import sentences
+from spark_connector.writing.bindings import Bound
+from spark_connector.writing.options import WriteOptions
+from spark_connector.writing.publishing_ids import SORT_ROWS
+from spark_connector.writing.rules import Layout
 
 _LINE_SECONDS: Final = 5.0
 _ADD_SECONDS: Final = 1.0
@@ -34,6 +41,36 @@ def scratch_file(name: str) -> Path | None:
     return Path(folder, name) if folder else None
 
 
+@dataclass(frozen=True)
+class WriteJob:
+    """The checked options and columns of a write, for its tasks."""
+
+    options: WriteOptions
+    layout: Layout
+    id: str = field(default_factory=lambda: uuid4().hex)
+    """Shared by all tasks of a write, or of a micro-batch."""
+    bindings: tuple[Bound, ...] | None = None
+    """The bindings of the exchange before the write; None if the write does not compare them."""
+    in_terminal: bool = False
+    """Whether the tasks of a batch print their progress, because their stderr is a terminal."""
+
+    def failure(self, problem: str, stored: str, query_id: str) -> str:
+        """The problem, the rows that the broker already has, and what happens to them if the write runs again.
+
+        Of rows that differ from the stored ones, another run adds none.
+        """
+        if SORT_ROWS in problem:
+            return problem
+        if not self.options.exactly_once_to_streams:
+            then = "another run would write them again"
+        elif query_id:
+            then = "the restarted query adds only the missing rows"
+        else:
+            name = self.options.producer_name or self.id
+            then = f"another run of the same rows with producerName={name} adds only the missing rows"
+        return sentences(problem, f"{stored} are in the broker already; {then}")
+
+
 class Stopped(Exception):
     """Another task has failed permanently."""
 
@@ -46,9 +83,9 @@ class Verdict:
     """Exists once the write has failed; None if the tasks do not share their problems."""
 
     @classmethod
-    def on(cls, write: str) -> Verdict:
-        """Return the verdict for the write with this id."""
-        return cls(scratch_file(f"rabbit-chx-failed-{write}"))
+    def on(cls, job: WriteJob) -> Verdict:
+        """Return the verdict for a write."""
+        return cls(scratch_file(f"rabbit-chx-failed-{job.id}") if job.options.fail_fast else None)
 
     def check(self) -> None:
         """Raise `Stopped` if a task has failed permanently."""
@@ -91,28 +128,20 @@ class ProgressLine:
         if self._file is None:
             return
         with suppress(OSError, ValueError), self._file.open("a+", encoding="utf-8") as file:
-            _lock(file)
-            self._add_to(file, confirmed - self._added)
+            if sys.platform != "win32":  # without the lock, a line may be missing or occur twice
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX)
+            now = time.monotonic()
+            file.seek(0)
+            text = file.read()
+            rows, shown_rows, shown_at = json.loads(text) if text else (0, 0, now)
+            rows += confirmed - self._added
+            if now >= shown_at + _LINE_SECONDS:
+                rate = (rows - shown_rows) / (now - shown_at)
+                sys.stderr.write(f"{_CLEAR_LINE}rabbitmq: {rows:,} rows confirmed, {rate:,.0f} per second\n")
+                sys.stderr.flush()
+                shown_rows, shown_at = rows, now
+            file.truncate(0)
+            json.dump([rows, shown_rows, shown_at], file)
         self._added, self._due = confirmed, time.monotonic() + _ADD_SECONDS
-
-    def _add_to(self, file: IO[str], more: int) -> None:
-        now = time.monotonic()
-        file.seek(0)
-        text = file.read()
-        rows, shown_rows, shown_at = json.loads(text) if text else (0, 0, now)
-        rows += more
-        if now >= shown_at + _LINE_SECONDS:
-            rate = (rows - shown_rows) / (now - shown_at)
-            sys.stderr.write(f"{_CLEAR_LINE}rabbitmq: {rows:,} rows confirmed, {rate:,.0f} per second\n")
-            sys.stderr.flush()
-            shown_rows, shown_at = rows, now
-        file.truncate(0)
-        json.dump([rows, shown_rows, shown_at], file)
-
-
-def _lock(file: IO[Any]) -> None:
-    """Lock a file until it is closed. Windows has no such locks, so a line may be missing or occur twice there."""
-    if sys.platform != "win32":
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX)

@@ -30,6 +30,7 @@ from spark_connector.option_table import (
     options_of,
     text,
 )
+from spark_connector.writing.rules import Layout, layout_of
 
 _TARGET, _DELIVERY, _SAFETY = "Target", "Delivery", "Safety"
 _STREAM_TARGETS: Final = ("stream", "super_stream")
@@ -90,7 +91,10 @@ class WriteOptions(AmqpOptions, StreamOptions):
     )
     max_rate_per_task: int = integer(_DELIVERY, 0, "Rows per second; 0 means no limit.", least=0)
     task_headers: bool = flag(
-        _DELIVERY, "Add the headers x-spark-query-id, -batch-id, -partition and -attempt.", default=False
+        _DELIVERY,
+        "Add the headers x-spark-query-id, -batch-id, -partition and -attempt, the last one not to streams with "
+        "exactlyOnce=true.",
+        default=False,
     )
     max_message_bytes: int | None = integer(
         _DELIVERY,
@@ -126,10 +130,13 @@ class WriteOptions(AmqpOptions, StreamOptions):
             if one.metadata["shown"]["group"] in _OF_CONNECTION
         )
 
-    @property
-    def columns_given(self) -> frozenset[str]:
-        """The columns that options replace."""
-        return frozenset(name for name in ("exchange", "routing_key") if getattr(self, name) is not None)
+    def layout_of(self, schema: Any) -> Layout:
+        """Check the columns of a PySpark ``StructType``: some are replaced by options, some have no effect on streams."""
+        names = ("exchange", "routing_key")
+        given = frozenset(name for name in names if getattr(self, name) is not None)
+        to_super_stream = ("exchange",) if self.super_stream is not None else ()
+        optional = frozenset(names if self.stream is not None else to_super_stream)
+        return layout_of(schema, ignore_unknown=self.ignore_unknown_columns, given=given, optional=optional)
 
     @property
     def to_streams(self) -> bool:
@@ -141,17 +148,16 @@ class WriteOptions(AmqpOptions, StreamOptions):
         """Whether streams drop the rows that they already have."""
         return self.to_streams and self.exactly_once
 
-    @property
-    def refuses_speculation(self) -> bool:
-        """Whether a second attempt of a slow task would publish its rows again."""
-        return not self.allow_speculation and not self.exactly_once_to_streams
-
-    @property
-    def columns_optional(self) -> frozenset[str]:
-        """The columns that rows need not have, although no option replaces them."""
-        if self.stream is not None:
-            return frozenset({"exchange", "routing_key"})
-        return frozenset({"exchange"} if self.super_stream is not None else ())
+    def check_speculation(self, *, on: bool) -> None:
+        """Raise if speculative execution is on, and a second attempt of a slow task would publish its rows again."""
+        if on and not (self.allow_speculation or self.exactly_once_to_streams):
+            raise InvalidValue(
+                "setting spark.speculation",
+                "true",
+                "false",
+                "A second attempt of a slow task would publish its rows again. Turn it off for this job, or set "
+                "allowSpeculation=true if consumers can handle duplicates",
+            )
 
     def address(self, url: str | BrokerUrl) -> BrokerUrl:
         """Parse a URL as the address of the protocol that the target needs."""
@@ -188,14 +194,3 @@ _STREAMS_ONLY: Final = {"stream_port", "follow_advertised", "exactly_once", "pro
 
 OPTIONS: Final = options_of(WriteOptions)
 """All options of a write, for documentation."""
-
-
-def no_speculation() -> InvalidValue:
-    """The error of a write under speculative execution."""
-    return InvalidValue(
-        "setting spark.speculation",
-        "true",
-        "false",
-        "A second attempt of a slow task would publish its rows again. Turn it off for this job, or set "
-        "allowSpeculation=true if consumers can handle duplicates",
-    )

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rabbit_chx.message_fields import TEXT, TIME
 from rabbit_chx.publishing import ROUTING_HEADERS
 from spark_connector.columns import FIELD_OF
+from spark_connector.option_table import MAX_SHORT_TEXT
 from spark_connector.writing.rules import SIZES, Headers, InvalidRow, Layout, Rule
 
 Mask: TypeAlias = "NDArray[np.bool_]"
@@ -191,8 +192,7 @@ def _not_utf8(column: pa.Array) -> Mask | None:
 
 
 def _is_milliseconds(text: bytes) -> bool:
-    significant = text.lstrip(b"0")
-    return text.isdigit() and len(significant) <= 10 and int(significant or b"0") < 2**32
+    return text.isdigit() and len(text) <= MAX_SHORT_TEXT and int(text) < 2**32
 
 
 def _out_of_range(column: pa.Array, bounds: tuple[int, int]) -> Mask | None:

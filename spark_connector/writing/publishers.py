@@ -12,12 +12,14 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 from rabbit_chx import RabbitChxError, SuperStream, publishing
-from rabbit_chx.publishing import Publisher, Timeouts
+from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import StreamPublisher
-from spark_connector.connections import connected, credentials_of, tls_of, to_streams
+from spark_connector.connections import connected, credentials_of, names_port, tls_of, to_streams
+from spark_connector.logs import show
 from spark_connector.writing.options import WriteOptions
 
 _IDLE_SECONDS: Final = 30.0
@@ -42,7 +44,22 @@ def borrow(options: WriteOptions, name: str) -> Publisher:
         if publisher.error is None:
             return publisher
         discard(publisher)
-    publisher = _publisher(options, name)
+    publisher = Publisher(
+        options.urls,
+        properties=None if options.persistent else {"delivery_mode": 1},
+        max_in_flight=options.max_in_flight,
+        max_message_bytes=options.max_message_bytes,
+        timeouts=replace(
+            options.timeouts,
+            retry=options.retry_timeout_ms / 1000,
+            confirm=options.confirm_timeout_ms / 1000,
+            blocked=options.blocked_timeout_ms / 1000,
+        ),
+        heartbeat=options.heartbeat_seconds,
+        credentials=credentials_of(options),
+        tls=tls_of(options),
+        connection_name=name,
+    )
     publisher.open()
     return publisher
 
@@ -89,26 +106,6 @@ def discard(publisher: Publisher) -> None:
         publisher.close(timeout=FLUSH_SECONDS)
 
 
-def _publisher(options: WriteOptions, name: str) -> Publisher:
-    return Publisher(
-        options.urls,
-        properties=None if options.persistent else {"delivery_mode": 1},
-        max_in_flight=options.max_in_flight,
-        max_message_bytes=options.max_message_bytes,
-        timeouts=Timeouts(
-            connect=options.connection_timeout_ms / 1000,
-            reconnect=options.reconnect_timeout_ms / 1000,
-            retry=options.retry_timeout_ms / 1000,
-            confirm=options.confirm_timeout_ms / 1000,
-            blocked=options.blocked_timeout_ms / 1000,
-        ),
-        heartbeat=options.heartbeat_seconds,
-        credentials=credentials_of(options),
-        tls=tls_of(options),
-        connection_name=name,
-    )
-
-
 def check_target(options: WriteOptions) -> None:
     """Check that the exchange or the streams of a write exist and that the user may publish to them."""
     if options.to_streams:
@@ -123,7 +120,7 @@ def check_access(options: WriteOptions, exchanges: Iterable[str]) -> None:
         options.urls,
         exchanges,
         connection_name=f"{options.connection_name} check",
-        timeout=options.connection_timeout_ms / 1000,
+        timeout=options.timeouts.connect,
         credentials=credentials_of(options),
         tls=tls_of(options),
     )
@@ -146,15 +143,21 @@ def streams_of(options: WriteOptions) -> Sequence[str]:
         return connection.partitions(options.super_stream)
 
 
+def last_ids(options: WriteOptions, streams: Sequence[str], producer: str) -> dict[str, int]:
+    """Return the last publishing id that each stream remembers for a producer name; each node asks the leaders."""
+    if not streams:
+        return {}
+    with connected(options) as connection:
+        return {stream: connection.query_publisher_sequence(producer, stream) for stream in streams}
+
+
 def open_publisher(options: WriteOptions, stream: str, producer: str | None, name: str) -> StreamPublisher:
     """Connect to the leader of a stream; ``name`` is the name of the connection."""
-    timeouts = Timeouts(
-        connect=options.connection_timeout_ms / 1000,
-        reconnect=options.reconnect_timeout_ms / 1000,
-        confirm=options.confirm_timeout_ms / 1000,
-    )
+    show("rabbit_chx.streams")
+    timeouts = replace(options.timeouts, confirm=options.confirm_timeout_ms / 1000)
     publisher = to_streams(
         options, StreamPublisher, stream=stream, name=producer, connection_name=name, timeouts=timeouts
     )
-    publisher.open()
+    with names_port(options):
+        publisher.open()
     return publisher

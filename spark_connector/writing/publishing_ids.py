@@ -23,6 +23,11 @@ _ROW: Final = 24
 _MICRO_BATCH_CHECKSUM: Final = 12
 MAX_ROWS: Final = (1 << _ROW) - 1
 """Maximum number of rows that one partition of a micro-batch sends to one stream."""
+SORT_ROWS: Final = (
+    "Sort the rows of each partition before the write, so that each attempt sends the same rows in the same order: "
+    'df.sortWithinPartitions("id"). exactlyOnce=false writes them at least once'
+)
+"""Ends each error about rows that differ from those of an earlier attempt."""
 
 
 class NotRepeatable(Exception):

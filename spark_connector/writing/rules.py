@@ -138,9 +138,16 @@ def _headers_of(data_type: Any) -> Headers:
         _check_name_type(data_type.keyType, data_type)
         return Headers("map", (amqp_tag(data_type.valueType, "type of header values"),))
     if form == "struct":
-        _check_names([one.name for one in data_type.fields])
+        names = tuple(one.name for one in data_type.fields)
+        for name in names:
+            check_short_text(name, "name of a header")
+        if len(set(names)) < len(names):
+            raise InvalidValue("header names", [*names], "unique names")
+        if set(names) & set(ROUTING_HEADERS):
+            hint = "The broker reads these headers as lists of routing keys"
+            raise InvalidValue("header names", [*names], "names other than CC and BCC", hint)
         tags = tuple(amqp_tag(one.dataType, f"type of header {one.name}") for one in data_type.fields)
-        return Headers("struct", tags, tuple(one.name for one in data_type.fields))
+        return Headers("struct", tags, names)
     element = data_type.elementType
     by_name = {one.name.lower(): one for one in getattr(element, "fields", ())}
     if sorted(by_name) != ["key", "value"] or len(element.fields) != len(by_name):
@@ -158,16 +165,6 @@ def _headers_of(data_type: Any) -> Headers:
 def _check_name_type(name_type: Any, whole: Any) -> None:
     if sql_type(name_type) != "string":
         raise InvalidValue("type of header names", whole.simpleString(), "string")
-
-
-def _check_names(names: list[str]) -> None:
-    for name in names:
-        check_short_text(name, "name of a header")
-    if len(set(names)) < len(names):
-        raise InvalidValue("header names", names, "unique names")
-    if set(names) & set(ROUTING_HEADERS):
-        hint = "The broker reads these headers as lists of routing keys"
-        raise InvalidValue("header names", names, "names other than CC and BCC", hint)
 
 
 # -- rows ---------------------------------------------------------------------------------------------
@@ -258,31 +255,25 @@ def _rules_of(name: str, layout: Layout, limits: Limits, *, null_is_empty: bool)
 
 
 def _header_rules(headers: Headers, limits: Limits) -> Iterator[Rule]:
-    yield from (_struct_rules if headers.form == "struct" else _list_rules)(headers)
+    if headers.form == "struct":
+        for name, tag in zip(headers.names, headers.tags, strict=True):
+            yield from _value_rules(tag, f"headers: {name}", name)
+    else:
+        name = "headers: a name"
+        yield Rule("headers", "null", f"{name} is null", part="name")
+        yield _too_long("headers", MAX_SHORT_TEXT, name, "name")
+        yield Rule("headers", "not utf-8", f"{name} is not valid UTF-8", part="name")
+        yield from _value_rules(headers.tags[0], "headers: a value", "value")
+        reserved = "headers: CC and BCC are reserved; the broker reads them as lists of routing keys"
+        yield Rule("headers", "reserved name", reserved, part="name")
+        if headers.form == "array":
+            yield Rule("headers", "repeated name", f"{name} occurs twice", part="name")
     reason = f"headers take more than the {limits.headers} bytes that fit into one frame"
     yield Rule("headers", "headers too large", reason, (0, limits.headers))
 
 
 def _too_long(column: str, most: int, what: str = "", part: str = "") -> Rule:
     return Rule(column, "too long", f"{what or column} is longer than {most} bytes", (0, most), part)
-
-
-def _struct_rules(headers: Headers) -> Iterator[Rule]:
-    for name, tag in zip(headers.names, headers.tags, strict=True):
-        yield from _value_rules(tag, f"headers: {name}", name)
-
-
-def _list_rules(headers: Headers) -> Iterator[Rule]:
-    """For a map, or for an array of key and value."""
-    name = "headers: a name"
-    yield Rule("headers", "null", f"{name} is null", part="name")
-    yield _too_long("headers", MAX_SHORT_TEXT, name, "name")
-    yield Rule("headers", "not utf-8", f"{name} is not valid UTF-8", part="name")
-    yield from _value_rules(headers.tags[0], "headers: a value", "value")
-    reserved = "headers: CC and BCC are reserved; the broker reads them as lists of routing keys"
-    yield Rule("headers", "reserved name", reserved, part="name")
-    if headers.form == "array":
-        yield Rule("headers", "repeated name", f"{name} occurs twice", part="name")
 
 
 def _value_rules(tag: str, what: str, part: str) -> Iterator[Rule]:

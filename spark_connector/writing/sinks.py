@@ -6,16 +6,16 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.publishing import Bulk, Failure, Publisher, PublishFailed
 from spark_connector.worker import Task
-from spark_connector.writing.between_tasks import ProgressLine, Verdict
-from spark_connector.writing.options import WriteOptions
+from spark_connector.writing.between_tasks import ProgressLine, Verdict, WriteJob, scratch_file
 from spark_connector.writing.prepare import Prepared
-from spark_connector.writing.publishers import borrow, check_access, discard, give_back
+from spark_connector.writing.publishers import borrow, check_access, check_streams, discard, give_back
 from spark_connector.writing.rules import Limits
 
 _BATCHES_REMEMBERED: Final = 100
@@ -27,30 +27,22 @@ class PermanentFailure(Exception):
     """Another attempt would fail the same way."""
 
 
-class Pace:
-    """Keeps to ``maxRatePerTask``; after a pause, at most one second is caught up."""
-
-    def __init__(self, rate: int) -> None:
-        self._rate = rate
-        self._due = time.monotonic()
-
-    def most_rows(self, rows: int) -> int:
-        """How many of these rows to send at once."""
-        return max(self._rate // 20, 1) if self._rate else rows
-
-    def wait(self, rows: int) -> None:
-        """Wait until these rows are due."""
-        if self._rate:
-            time.sleep(max(self._due - time.monotonic(), 0.0))
-            self._due = max(self._due, time.monotonic() - 1.0) + rows / self._rate
+@contextmanager
+def stream_errors() -> Iterator[None]:
+    """Turn permanent errors of a stream into `PermanentFailure`, others into errors after which Spark retries the task."""
+    try:
+        yield
+    except StreamUnavailable as error:
+        raise (PermanentFailure if error.permanent else BrokerUnavailable)(str(error)) from None
 
 
 class DryRunSink:
     """Checks each exchange with the broker and publishes nothing. The other sinks have the same methods."""
 
-    def __init__(self, options: WriteOptions, verdict: Verdict) -> None:
-        self._options = options
-        self.verdict = verdict
+    def __init__(self, job: WriteJob, task: Task) -> None:
+        self._options = job.options
+        self._task = task
+        self.verdict = Verdict.on(job)
         self._asked: set[str] = set()
 
     def limits(self) -> Limits:
@@ -59,7 +51,11 @@ class DryRunSink:
 
     def send(self, prepared: Prepared, first: int) -> None:  # noqa: ARG002 - for the sinks that publish
         """Take the valid rows of a batch, whose first row has this number in the partition."""
-        if self._options.to_streams:  # the driver has checked the streams
+        if self._options.to_streams:
+            if not self._asked:
+                self._asked = {"streams"}
+                with stream_errors():
+                    check_streams(self._options)
             return
         exchanges = prepared.exchanges() if self._options.exchange is None else {self._options.exchange}
         if new := exchanges - self._asked:
@@ -80,30 +76,41 @@ class DryRunSink:
 class PublishingSink(DryRunSink):
     """The base class of the sinks for exchanges and for streams."""
 
-    def __init__(self, options: WriteOptions, verdict: Verdict, task: Task, progress: ProgressLine) -> None:
-        super().__init__(options, verdict)
-        self._task = task
-        self._progress = progress
-        self._pace = Pace(options.max_rate_per_task)
+    def __init__(self, job: WriteJob, task: Task) -> None:
+        super().__init__(job, task)
+        shown = job.in_terminal and not task.query_id  # Spark reports the progress of queries
+        self._progress = ProgressLine(scratch_file(f"rabbit-chx-rows-{job.id}") if shown else None)
+        self._due = time.monotonic()
+        """When the next rows may be sent, with ``maxRatePerTask``."""
+
+    @property
+    def _headers(self) -> dict[str, Any]:
+        """The headers of the option ``taskHeaders``."""
+        return self._task.headers
 
     def _chunks(self, prepared: Prepared) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield each chunk when it is due, as its number of rows and the arguments for publishing it."""
         given = {"exchange": self._options.exchange, "routing_keys": self._options.routing_key}
         fixed = {name: value for name, value in given.items() if value is not None}
-        headers = self._task.headers if self._options.task_headers else {}
-        for count, arguments in prepared.chunks(self._pace.most_rows(prepared.batch.num_rows), headers):
+        headers = self._headers if self._options.task_headers else {}
+        rate = self._options.max_rate_per_task
+        most_rows = max(rate // 20, 1) if rate else prepared.batch.num_rows
+        for count, arguments in prepared.chunks(most_rows, headers):
             self.verdict.check()
             if self._progress.due:
                 self._progress.add(self.counts()["confirmed"])
-            self._pace.wait(count)
+            if rate:
+                time.sleep(max(self._due - time.monotonic(), 0.0))
+                # After a pause, at most one second is caught up.
+                self._due = max(self._due, time.monotonic() - 1.0) + count / rate
             yield count, fixed | arguments
 
 
 class BrokerSink(PublishingSink):
     """Publishes over the connection of this Python worker."""
 
-    def __init__(self, options: WriteOptions, verdict: Verdict, task: Task, progress: ProgressLine) -> None:
-        super().__init__(options, verdict, task, progress)
+    def __init__(self, job: WriteJob, task: Task) -> None:
+        super().__init__(job, task)
         self._publisher: Publisher | None = None
         self._bulk: Bulk | None = None
         self._opened = 0

@@ -14,16 +14,14 @@ from functools import cached_property, lru_cache
 from typing import Any, Final
 
 from rabbit_chx import RabbitChxError, SuperStream
-from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.streams import StreamPublisher, encode_messages
 from spark_connector.worker import Task
-from spark_connector.writing.between_tasks import ProgressLine, Verdict
-from spark_connector.writing.options import WriteOptions
+from spark_connector.writing.between_tasks import WriteJob
 from spark_connector.writing.prepare import Prepared
-from spark_connector.writing.publishers import FLUSH_SECONDS, open_publisher, streams_of
-from spark_connector.writing.publishing_ids import NotRepeatable, PublishingIds
+from spark_connector.writing.publishers import FLUSH_SECONDS, last_ids, open_publisher, streams_of
+from spark_connector.writing.publishing_ids import SORT_ROWS, NotRepeatable, PublishingIds
 from spark_connector.writing.rules import Limits
-from spark_connector.writing.sinks import TOTALS, PermanentFailure, PublishingSink
+from spark_connector.writing.sinks import TOTALS, PermanentFailure, PublishingSink, stream_errors
 
 MAX_PARTITIONS: Final = 255
 """The number of producer names that a stream remembers."""
@@ -34,32 +32,23 @@ _TOO_MANY_PARTITIONS: Final = (
     "Reduce the partitions with df.coalesce(200), which needs an empty stream because it divides the rows differently, or set "
     "exactlyOnce=false"
 )
-_ADVICE: Final = (
-    "Sort the rows of each partition before the write, so that each attempt sends the same rows in the same order: "
-    'df.sortWithinPartitions("id"). exactlyOnce=false writes them at least once'
-)
 
 
 class StreamSink(PublishingSink):
     """Publishes to a stream, or to the partitions of a super stream."""
 
-    def __init__(
-        self, options: WriteOptions, verdict: Verdict, task: Task, progress: ProgressLine, write_id: str
-    ) -> None:
-        """Prepare a task. In a batch, ``write_id`` is the default of the option ``producerName``."""
-        super().__init__(options, verdict, task, progress)
-        producer = options.producer_name or task.query_id or write_id
-        self._producer = f"{producer}/{task.partition}" if options.exactly_once else None
+    def __init__(self, job: WriteJob, task: Task) -> None:
+        super().__init__(job, task)
+        producer = job.options.producer_name or task.query_id or job.id
+        self._producer = f"{producer}/{task.partition}" if job.options.exactly_once else None
         self._outputs: dict[str, _Output] = {}
 
     def limits(self) -> Limits:
         """Connect, and return the limits of the broker."""
         if self._producer is not None and self._task.partition >= MAX_PARTITIONS:
             raise PermanentFailure(_TOO_MANY_PARTITIONS)
-        with _stream_errors():
-            largest = self._output(self._streams[0]).publisher.max_message_bytes
-        limits = Limits.default(largest)
-        return Limits(min(limits.body, largest or limits.body), limits.properties)
+        with stream_errors():
+            return Limits.default(self._output(self._streams[0]).publisher.max_message_bytes)
 
     def send(self, prepared: Prepared, first: int) -> None:
         """Publish the rows of a batch that the streams do not have yet."""
@@ -67,16 +56,19 @@ class StreamSink(PublishingSink):
         for count, given in self._chunks(prepared):
             messages = list(encode_messages(**given))
             self._check_sizes(messages, lambda row, done=done: first + prepared.rows[done + row])  # type: ignore[misc]
-            with _stream_errors():
+            with stream_errors():
                 for stream, some in self._by_stream(messages, given.get("routing_keys")).items():
                     self._output(stream).send(some, self._task)
             done += count
 
     def finish(self) -> None:
-        """Wait for all confirms. Check that no other writer has used the producer names."""
-        with _stream_errors():
+        """Wait for all confirms. Check that no other writer has used the producer names, and that no stream has more rows."""
+        stopped = self.verdict.problem() is not None
+        with stream_errors():
             for output in self._outputs.values():
-                output.finish(self._task, stopped=self.verdict.problem() is not None)
+                output.finish(self._task, stopped=stopped)
+            if self._producer is not None and not stopped and self._may_be_repeated():
+                self._check_other_streams(self._producer)
         self._progress.add(self.counts()["confirmed"])
 
     def close(self) -> None:
@@ -90,6 +82,14 @@ class StreamSink(PublishingSink):
         totals = [output.publisher.totals for output in self._outputs.values()]
         counts = {name: sum(getattr(one, name) for one in totals) for name in TOTALS}
         return {**counts, "already_stored": sum(output.skipped for output in self._outputs.values())}
+
+    @property
+    def _headers(self) -> dict[str, Any]:
+        found = self._task.headers
+        if self._producer is not None:
+            # Each attempt must send identical messages: the publishing ids contain a checksum of them.
+            del found["x-spark-attempt"]
+        return found
 
     # -- the streams
 
@@ -106,10 +106,33 @@ class StreamSink(PublishingSink):
     def _output(self, stream: str) -> _Output:
         if stream not in self._outputs:
             name = self._task.connection_name(self._options.connection_name)
-            publisher = open_publisher(self._options, stream, self._producer, name)
-            ids = _ids(self._task, publisher) if self._producer is not None else None
-            self._outputs[stream] = _Output(publisher, ids)
+            self._outputs[stream] = output = _Output(
+                open_publisher(self._options, stream, self._producer, name), None
+            )
+            if self._producer is not None:
+                with _same_rows(self._task, stream, self._producer):
+                    output.ids = self._ids(output.publisher.sequence())
         return self._outputs[stream]
+
+    def _ids(self, known: int) -> PublishingIds:
+        return PublishingIds(int(self._task.batch_id) if self._task.batch_id else None, known)
+
+    def _may_be_repeated(self) -> bool:
+        """Whether an earlier attempt may have stored rows.
+
+        On a first attempt, asking a thousand streams would take longer than a small task. A restarted query does not tell its tasks
+        that it repeats a micro-batch; only the streams that have rows of it do.
+        """
+        named = self._options.producer_name is not None and not self._task.query_id
+        stored = any(output.ids is not None and output.ids.stored for output in self._outputs.values())
+        return self._task.attempt > 0 or named or stored
+
+    def _check_other_streams(self, producer: str) -> None:
+        """Check that the streams for which this attempt had no row have none from an earlier attempt."""
+        others = [stream for stream in self._streams if stream not in self._outputs]
+        for stream, known in last_ids(self._options, others, producer).items():
+            with _same_rows(self._task, stream, producer):
+                self._ids(known).end()
 
     def _by_stream(self, messages: list[bytes], keys: Any) -> Mapping[str, list[bytes]]:
         if self._options.super_stream is None:
@@ -145,7 +168,7 @@ class _Output:
             first = self.publisher.totals.published + 1
             self.publisher.add_encoded(enumerate(messages, first))
             return
-        with _same_rows(task, self.publisher):
+        with _same_rows(task, self.publisher.stream, self.publisher.name):
             new = self.ids.of(messages)
         self.skipped += len(messages) - len(new)
         self.publisher.add_encoded(new)
@@ -154,33 +177,19 @@ class _Output:
         self.publisher.flush()
         if self.ids is None or stopped:
             return
-        with _same_rows(task, self.publisher):
+        with _same_rows(task, self.publisher.stream, self.publisher.name):
             self.ids.end()
             if self.ids.last != self.publisher.sequence():
                 raise NotRepeatable("are mixed with rows of another writer that uses the same name")
 
 
-def _ids(task: Task, publisher: StreamPublisher) -> PublishingIds:
-    with _same_rows(task, publisher):
-        return PublishingIds(int(task.batch_id) if task.batch_id else None, publisher.sequence())
-
-
 @contextmanager
-def _same_rows(task: Task, publisher: StreamPublisher) -> Iterator[None]:
+def _same_rows(task: Task, stream: str | None, producer: str | None) -> Iterator[None]:
     """Turn `NotRepeatable` into a permanent failure that names the partition and the stream."""
     try:
         yield
     except NotRepeatable as error:
         raise PermanentFailure(
-            f"the rows of partition {task.partition} for stream {publisher.stream!r} {error} (producer name "
-            f"{publisher.name!r}). {_ADVICE}"
+            f"the rows of partition {task.partition} for stream {stream!r} {error} (producer name {producer!r}). "
+            f"{SORT_ROWS}"
         ) from None
-
-
-@contextmanager
-def _stream_errors() -> Iterator[None]:
-    """Turn permanent errors of a stream into `PermanentFailure`, others into errors after which Spark retries the task."""
-    try:
-        yield
-    except StreamUnavailable as error:
-        raise (PermanentFailure if error.permanent else BrokerUnavailable)(str(error)) from None

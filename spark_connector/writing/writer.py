@@ -23,8 +23,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
 from spark_connector.logs import log_line
 from spark_connector.worker import Task, WriteFailed, Written, freeze_worker
+from spark_connector.writing.between_tasks import WriteJob
 from spark_connector.writing.bindings import changes
-from spark_connector.writing.partition import ROWS_NAMED, WriteJob, write_partition
+from spark_connector.writing.partition import ROWS_NAMED, write_partition
 
 _PROBLEMS_SHOWN: Final = 3
 
@@ -121,9 +122,7 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
             )
         confirmed = sum(one.confirmed for one in written)
         if problems := _problems(written):
-            raise WriteFailed(
-                f"{problems}. {confirmed} rows are in the broker already; {self._job.another_run(written[0].query_id)}"
-            )
+            raise WriteFailed(self._job.failure(problems, f"{confirmed} rows", written[0].query_id))
         if lost := sum(one.published for one in written) - confirmed:
             raise WriteFailed(f"{lost} rows were published but not confirmed")
         if self._counts is not None:

@@ -16,7 +16,7 @@ from pika import BasicProperties
 
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.consuming import AsyncGroup
-from rabbit_chx.consuming.changes.holds import declare_commands, hold_commands
+from rabbit_chx.consuming.changes.records import declare_commands, hold_commands
 from rabbit_chx.consuming.markers import Hold
 from rabbit_chx.consuming.member.roll_call import ask
 from tests.broker.privileges import release_of

@@ -12,20 +12,23 @@ broker that is to be had but does not start is an error everywhere.
 from __future__ import annotations
 
 import os
+from urllib.parse import urlsplit
 
 import pytest
 
 from rabbit_chx.broker.management import Management
+from rabbit_chx.cli import _exit_code
 from rabbit_chx.streams import connect
 from rabbit_chx.testing import Broker, available
-from rabbit_chx.testing.node import CannotSupply
 from rabbit_chx.urls import BrokerUrl
 from tests.broker.erlang import asked_quickly
 from tests.broker.parity import Lab
 from tests.broker.stream_scene import delete_stream, new_stream
 from tests.broker.topology_site import CLIENTS, Site
 from tests.proof import LONG, record_result
+from tests.queues import confirming_channel
 from tests.spark.conftest import inbox, streams  # noqa: F401 - the same fixtures for both folders
+from tests.verbs import Result
 
 PLUGINS = ["rabbitmq_sharding", "rabbitmq_random_exchange", "rabbitmq_stream", "rabbitmq_stream_management"]
 PLUGINS += ["rabbitmq_auth_mechanism_ssl"]
@@ -63,12 +66,9 @@ def _broker_of(item) -> str | None:
 @pytest.fixture(scope="session", params=RELEASES)
 def broker(request):
     release = None if request.param == "any" else request.param
-    try:
-        contained = available(release).kind == "docker"
-        broker = Broker(release, plugins=PLUGINS + PROTOCOLS * contained)
-        broker.start()
-    except CannotSupply as reason:
-        pytest.skip(str(reason))
+    contained = available(release).kind == "docker"
+    broker = Broker(release, plugins=PLUGINS + PROTOCOLS * contained)
+    broker.start()
     with asked_quickly(broker):
         yield broker
     broker.stop()
@@ -115,6 +115,31 @@ def site(broker):
         yield site
 
 
+@pytest.fixture
+def environment(broker, monkeypatch):
+    """Where the broker is, as a user sets it once."""
+    parts = urlsplit(broker.url)
+    found = {
+        "AMQP_URL": f"amqp://{parts.netloc}",
+        "RABBITMQ_MANAGEMENT_URL": broker.management_url,
+    }
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    return found
+
+
+@pytest.fixture
+def run(environment, capsys):
+    def run(*arguments: object) -> Result:
+        capsys.readouterr()
+        code = _exit_code(list(map(str, arguments)))
+        found = Result(code, *capsys.readouterr())
+        assert "Traceback" not in found.err
+        return found
+
+    return run
+
+
 @pytest.fixture(params=CLIENTS)
 def applied(request):
     """Each of the two ways to apply a plan."""
@@ -125,8 +150,7 @@ def applied(request):
 def orders(broker):
     """An exchange orders with two queues, of weight 1 and 3; called, the number of messages that lie in them."""
     weights = {"orders.a": "1", "orders.b": "3"}
-    with broker.connection() as connection:
-        channel = connection.channel()
+    with confirming_channel(broker) as channel:
         channel.exchange_declare("orders", "x-consistent-hash", durable=True)
         for name, weight in weights.items():
             channel.queue_declare(name, durable=True)

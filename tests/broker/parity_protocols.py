@@ -17,6 +17,7 @@ from proton.utils import BlockingConnection
 from rabbit_chx.fields import Field, milliseconds
 from tests.broker.erlang import container_of
 from tests.broker.parity_clients import DEADLINE, Message
+from tests.faults.load import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -103,14 +104,25 @@ class Peers:
 
     def _over_stomp(self, exchange: str, messages: Sequence[Message]) -> None:
         connection = stomp.Connection12([(self._host, 61613)], vhost="/")
-        waiting = stomp.listener.WaitingListener("last")
-        connection.set_listener("", waiting)
+        receipts = Receipts()
+        connection.set_listener("", receipts)
         connection.connect(*self._login, wait=True)
         for place, message in enumerate(messages):
             to = f"/exchange/{exchange}/{_slashes(message.routing_key)}"
-            connection.send(to, str(place), headers=_stomp_headers(message))
-        connection.disconnect(receipt="last")  # answered when all before it are processed
-        waiting.wait_on_receipt()
+            # A receipt is a confirm; that of DISCONNECT may come before the messages are in their queues.
+            connection.send(to, str(place), headers=_stomp_headers(message), receipt=str(place))
+        wait_until(lambda: len(receipts.seen) == len(messages), "a receipt for each message", DEADLINE)
+        connection.disconnect()
+
+
+class Receipts(stomp.ConnectionListener):
+    """The receipts of a connection."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    def on_receipt(self, frame: Any) -> None:
+        self.seen.add(frame.headers["receipt-id"])
 
 
 def _slashes(key: str) -> str:

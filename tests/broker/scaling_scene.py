@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Self
 
 from rabbit_chx.broker.reading.reader import read
@@ -123,9 +125,10 @@ class Scene:
         management = self.site.broker.management_url
         arguments = [self._member_url, "orders", GROUP, management, str(self.log), str(self.milliseconds)]
         env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-        for _ in range(count):
-            self.members.append(subprocess.Popen([*program, *arguments], env=env))
-        self.wait(lambda: len(self.answers()) >= count)
+        new = [subprocess.Popen([*program, *arguments], env=env) for _ in range(count)]
+        self.members += new
+        # Members that were killed a moment ago may still have seats.
+        self.wait(lambda: {each.pid for each in new} <= {each.pid for each in self.answers()})
 
     def end_member(self, number: int = signal.SIGTERM) -> None:
         """End the member that was started last."""
@@ -219,8 +222,10 @@ class Scene:
         expected = self.assert_finished(queues)
         with self.site.connection() as connection:
             channel = connection.channel()
-            for name in expected:
-                assert channel.queue_declare(name, passive=True).method.message_count == 0, name
+            for name in expected:  # where messages of members that ended may be handled once more
+                self.wait(
+                    lambda name=name: channel.queue_declare(name, passive=True).method.message_count == 0
+                )
         self.write(queues)
         assert not self.planned().steps
 
@@ -234,7 +239,8 @@ class Scene:
 
     def ledger(self) -> Ledger:
         lines = []
-        for line in self.log.read_text().splitlines():
+        written, _, _ = self.log.read_text().rpartition("\n")  # the rest is half a line
+        for line in written.splitlines():
             when, key, number, queue = line.split()
             lines.append((int(when), key, int(number), queue))
         return Ledger(tuple(sorted(lines)), self.published)
@@ -248,24 +254,32 @@ def scale(
     kill_before: int = 0,
     verb: str = "scale",
 ) -> tuple[int, list[str], str]:
-    """Run the command; return its exit code, its actions and its errors.
+    """Run the command as on a new machine; return its exit code, its actions and its errors.
 
-    It is killed after ``kill_after`` actions, after ``kill_in`` seconds or before change number ``kill_before`` of the broker.
+    Its working directory, which is also its home, is new and holds only a copy of the topology file. It is killed after
+    ``kill_after`` actions, after ``kill_in`` seconds or before change number ``kill_before`` of the broker.
     """
-    module = ["tests.broker.killed_command", str(kill_before)] if kill_before else ["rabbit_chx"]
-    program = [sys.executable, "-m", *module, verb, str(scene.file), "-U", scene.site.url()]
-    env = os.environ | {
-        "RABBITMQ_MANAGEMENT_URL": scene.site.broker.management_url,
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-    }
+    with TemporaryDirectory() as machine:
+        module = ["tests.broker.killed_command", str(kill_before)] if kill_before else ["rabbit_chx"]
+        file = shutil.copy(scene.file, machine)
+        program = [sys.executable, "-m", *module, verb, file, "-U", scene.site.url(), "--yes"]
+        env = os.environ | dict.fromkeys(("HOME", "TMPDIR"), machine)
+        env |= {
+            "RABBITMQ_MANAGEMENT_URL": scene.site.broker.management_url,
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        }
+        command = [*program, "--output", "json", *options]
+        running = subprocess.Popen(
+            command, env=env, cwd=machine, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        return _followed(running, verb, kill_after, kill_in)
+
+
+def _followed(
+    running: subprocess.Popen[str], verb: str, kill_after: int, kill_in: float
+) -> tuple[int, list[str], str]:
     done: list[str] = []
-    with subprocess.Popen(
-        [*program, "--yes", "--output", "json", *options],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as running:
+    with running:
         assert running.stdout is not None
         assert running.stderr is not None
         timer = threading.Timer(kill_in, running.kill)

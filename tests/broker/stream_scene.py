@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from rabbit_chx.errors import StreamUnavailable
-from rabbit_chx.streams import Confirms, Refusals, StreamReader
+from rabbit_chx.streams import Confirms, OffsetSpec, Refusals, StreamReader
 
 SECONDS = 20
 
@@ -38,6 +38,15 @@ def delete_stream(connection, name: str) -> None:
         connection.delete(name)
 
 
+def delete_completely(connection, name: str) -> None:
+    """Delete a stream, and wait until it is gone: a stream that is deleted stores and sends messages for a while."""
+    # The broker tells all consumers and publishers at the same time.
+    connection.subscribe(name, OffsetSpec.next(), credit=0)
+    connection.delete(name)
+    with refused("not available"):
+        list(connection.chunks(SECONDS))
+
+
 def settle(connection, count: int) -> dict[int, int]:
     """Wait until ``count`` messages are confirmed or refused, and return the codes of refused messages."""
     refused, confirmed = {}, set()
@@ -63,7 +72,7 @@ def stored(url, stream: str, **options) -> list:
     """All messages of a stream, in order."""
     with StreamReader(url, stream, **options) as reader:
         found = reader.bounds()
-        return [message for _, message in reader.messages(found.first, found.end)]
+        return list(reader.messages(found.first, found.end))
 
 
 @contextmanager

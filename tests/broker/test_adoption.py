@@ -137,6 +137,9 @@ def test_applying_a_correct_file_records_the_order_for_everything_that_follows(s
     scene.check_keys(
         f"{BOUND}, adopted, then asked without a node", scene.live("route", *KEYS, "-x", "orders")
     )
+    scaled = scene.live("scale", scene.file, "-x", "orders", "--add", "e", "--dry-run", "--max-moved", "30")
+    assert scaled.code == 2, scaled.err
+    assert "unknown" not in scaled.out
     rows = scene.live("ring", "-x", "orders", "--output", "json").out.splitlines()
     assert [json.loads(row)["queue"] for row in rows] == list(WEIGHTS)
     assert scene.live("simulate", "-x", "orders").code == 0
@@ -149,6 +152,13 @@ def test_applying_a_correct_file_records_the_order_for_everything_that_follows(s
     exported = scene.live("export", "-o", scene.file)
     assert "unknown" not in exported.err + scene.file.read_text()
     scene.check_keys(f"{BOUND}, adopted and exported again", scene.run("route", *KEYS, "-f", scene.file))
+    definitions = scene.file.with_name("definitions.json")
+    definitions.write_text(json.dumps(scene.site.management.definitions()))
+    scene.file.unlink()
+    imported = scene.live("import", definitions, "-V", scene.site.vhost, "-o", scene.file)
+    assert imported.code == 0, imported.err
+    assert "rabbit-chx." not in scene.file.read_text()
+    scene.check_keys(f"{BOUND}, adopted and imported", scene.run("route", *KEYS, "-f", scene.file))
 
 
 def test_without_a_record_nothing_is_written(scene) -> None:
@@ -186,6 +196,12 @@ def test_a_binding_made_by_hand_is_named_and_predictions_are_right_or_refused(sc
         refused = scene.live("apply", scene.file, *options)
         assert refused.code == 1
         assert "Refused" in refused.err
+    written = scene.file.with_name("written.yaml")
+    written.write_text(scene.file.read_text())
+    assert scene.live("scale", written, "--write").code == 0
+    refused = scene.run("route", *KEYS, "-f", written)
+    assert refused.code == 1
+    scene.check_keys(f"a binding made by hand {place} of a recorded ring, `scale --write`: refused", refused)
     new = scene.file.with_name("new.yaml")
     assert scene.live("export", "-o", new).code == 0
     refused = scene.run("route", *KEYS, "-f", new)

@@ -53,7 +53,8 @@ def test_members_share_the_queues_and_a_killed_one_hands_over_in_order(shop):
     with process(shop) as other:
         wait_until(lambda: len(shop.statuses()) == 1, "a member")
         with shop.running(shop.group(), handle):
-            wait_until(lambda: len(shop.statuses()) == 2, "two members")
+            # An answer shows that the member consumes; it has a seat before.
+            wait_until(lambda: [each.answered for each in shop.statuses()] == [True] * 2, "two members")
             for number in range(100):
                 for queue in queues:
                     shop.publish(queue, f"{queue}:{number}")
@@ -108,17 +109,19 @@ def test_tasks_handle_several_queues_at_the_same_time_and_each_in_order(shop):
 def test_a_group_runs_while_a_block_runs_and_finishes_the_current_message_at_its_end(shop):
     shop.declare("a")
     shop.publish("a", "1", "2", "3")
-    reached = threading.Event()
+    reached, leaving = asyncio.Event(), asyncio.Event()
 
     async def handle(message):
         if message.body == b"2":
             reached.set()
+            await leaving.wait()
             await asyncio.sleep(0.2)
         await shop.handle(message)
 
     async def serve():
         async with shop.group().running(handle):
-            await asyncio.to_thread(reached.wait, PATIENCE)
+            await reached.wait()
+            leaving.set()  # the group is told to stop before the handler goes on
 
     within(PATIENCE, lambda: asyncio.run(serve()), "the block")
     assert shop.handled == ["1", "2"]
@@ -170,16 +173,26 @@ def test_a_handler_that_blocks_the_event_loop_does_not_stop_the_heartbeats(shop,
         released.wait(PATIENCE)
         await shop.handle(message)
 
-    with shop.running(shop.group(heartbeat=1), handle):
+    group = shop.group(
+        heartbeat=4
+    )  # with less, the broker may close the connection when the machine halts for a moment
+    with shop.running(group, handle):
         assert blocked.wait(PATIENCE)
-        until = monotonic() + 4  # the broker closes a connection that is silent for two intervals
-        answered = 0
-        while monotonic() < until:
-            answered += all(each.answered for each in shop.statuses())
+        heartbeats = group._member._connection._impl._heartbeat_checker
+        before, answered = heartbeats._heartbeat_frames_sent, 0
+
+        def is_alive():
+            nonlocal answered
+            answered += [each.answered for each in shop.statuses()] == [True]
+            return answered > 3 and heartbeats._heartbeat_frames_sent > before + 1
+
+        wait_until(is_alive, "two heartbeats and four answers")
         released.set()
         shop.wait_for("1")
-        assert answered > 3
-        wait_until(lambda: shop.statuses()[0].queues["a"].waiting == 0, "the message is acknowledged")
+        wait_until(
+            lambda: [each.queues["a"].waiting for each in shop.statuses() if each.answered] == [0],
+            "the message is acknowledged",
+        )
     assert shop.handled == ["1"]
     assert "trying again" not in caplog.text
     assert shop.left("a") == []
@@ -201,8 +214,12 @@ def test_a_member_uses_the_next_address_also_after_a_lost_connection(shop, kind)
         close_connections(shop.site.broker, "to be cut")
         shop.publish("a", "2")
         shop.wait_for("2")
-        (member,) = members(addresses, "billing")
-        assert member.queues["a"].handled == 2
+
+        def handled():
+            return [each.queues["a"].handled for each in members(addresses, "billing") if each.answered]
+
+        # More than two, if the acknowledgement of the first message was lost with the connection.
+        wait_until(lambda: sum(handled()) >= 2, "the member counts the messages of both connections")
         with QueueReader(addresses, "a") as reader:
             wait_until(lambda: reader.waiting() == 0, "the reader is connected")
     finally:
@@ -233,21 +250,27 @@ def test_a_failing_message_is_retried_in_place_and_then_handled_as_on_failure_sa
     with shop.running(group, handle):
         shop.wait_for("3")
     assert shop.handled == ["1", "2", "2", "2", "3"]
+    wait_until(lambda: shop.channel.queue_declare("failed").method.message_count, "the failed message")
     _, properties, body = shop.channel.basic_get("failed", auto_ack=True)
     assert (body, properties.type, properties.headers["n"]) == (b"2", "order", 7)
     assert shop.left("a") == shop.left("failed") == []
 
 
-def test_a_stop_waits_for_handlers_and_cancels_slow_ones(shop):
+def test_a_stop_waits_for_handlers_and_cancels_slow_ones(shop, monkeypatch):
     shop.declare("a", "b")
     shop.publish("a", "a1", "a2")
     shop.publish("b", "b1", "b2")
-    group, began, cancelled = shop.group(timeouts=Timeouts(close=3)), [], []
+    group, began, cancelled = shop.group(timeouts=Timeouts(close=30)), [], []
+    # The time for handlers is over when the fast one has returned, however slow the machine is.
+    clock = "rabbit_chx.consuming.member.member.monotonic"
+    monkeypatch.setattr(clock, lambda: monotonic() + 60 * len(shop.handled))
 
     async def handle(message):
         began.append(message.body)
         try:
-            await asyncio.sleep(0.1 if message.queue == "a" else 60)
+            while message.queue == "b" or not group._member.workers.stopped:  # noqa: ASYNC110 - no event of the loop
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
         except asyncio.CancelledError:
             cancelled.append(message.body)
             raise
@@ -256,7 +279,8 @@ def test_a_stop_waits_for_handlers_and_cancels_slow_ones(shop):
     with shop.running(group, handle):
         wait_until(lambda: {b"a1", b"b1"} <= set(began), "both queues")
     assert cancelled == [b"b1"]
-    assert shop.handled + shop.left("a", 2 - len(shop.handled)) == ["a1", "a2"]
+    assert shop.handled == ["a1"]
+    assert shop.left("a", 1) == ["a2"]
     assert shop.left("b", 2) == ["b1", "b2"]
 
 
@@ -328,4 +352,4 @@ def test_a_member_reconnects_drops_deleted_queues_and_consumes_new_ones(shop):
             lambda: any("c" in each.queues for each in shop.statuses(hold)), "the new queue is consumed"
         )
         shop.wait_for("4")
-    assert shop.handled == ["1", "2", "3", "4"]
+    assert [*dict.fromkeys(shop.handled)] == ["1", "2", "3", "4"]

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.broker.test_guides import environment, here  # noqa: F401 - a fixture
-from tests.unit.test_docs import ROOT
+from tests.unit.test_docs import ROOT, marked
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
 
@@ -45,6 +45,12 @@ def test_the_plan_is_in_the_summary_until_it_is_applied_and_drift_fails_the_chec
     assert step('rabbit-chx apply "$TOPOLOGY" --yes')[0] == 0
     assert step(STEPS["Check for drift"])[0] == 0
     assert step(STEPS["Plan the change"]) == (0, "No changes needed.\n")
+
+
+def test_the_commands_of_the_page_review_deploy_and_verify(step) -> None:
+    block = marked("ci.md", "test_the_commands_of_the_page_review_deploy_and_verify")
+    codes = [step(command)[0] for command in block.splitlines()]
+    assert codes == [0, 2, 0, 0], block
 
 
 def test_a_broker_that_cannot_be_reached_fails_the_plan(step) -> None:

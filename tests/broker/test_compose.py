@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from rabbit_chx.streams import connect
 from rabbit_chx.testing.node import free_ports
+from tests.programs import ran
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,7 +22,9 @@ pytestmark = pytest.mark.long
 @pytest.fixture
 def run():
     """Run a command with a broker of Docker Compose, with a project name, ports and a volume of its own."""
-    names = ("AMQP_PORT", "HTTP_PORT", "METRICS_PORT")
+    if ran("docker compose version", shell=True).returncode:  # the shell, in case there is no Docker at all
+        pytest.skip("Docker Compose v2 is not installed")
+    names = ("AMQP_PORT", "HTTP_PORT", "STREAM_PORT", "METRICS_PORT")
     ports = dict(zip(names, map(str, free_ports(len(names))), strict=True))
     where = {
         "AMQP_URL": f"amqp://guest:guest@127.0.0.1:{ports['AMQP_PORT']}",
@@ -41,13 +45,12 @@ def run():
             check=False,
         )
 
+    run.streams = f"rabbitmq-stream://guest:guest@127.0.0.1:{ports['STREAM_PORT']}"
     yield run
     run("docker compose down --volumes")
 
 
 def test_a_topology_outlives_a_restart_of_the_broker(run) -> None:
-    if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode:
-        pytest.skip("Docker Compose v2 is not installed")
     for command in (
         "docker compose up --wait",
         "rabbit-chx apply examples/topology.yaml --yes",
@@ -59,3 +62,6 @@ def test_a_topology_outlives_a_restart_of_the_broker(run) -> None:
     ):
         done = run(command)
         assert done.returncode == 0, f"{command}\n{done.stdout}"
+        if command == "docker compose up --wait":
+            with connect(run.streams) as connection:
+                assert connection.is_open

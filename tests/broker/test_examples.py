@@ -122,7 +122,10 @@ def test_workers_share_the_queues_and_end_on_sigterm(broker, name) -> None:
         program = [EXAMPLES / name]
         with started(program, variables) as first, started(program, variables) as second:
             with connect(broker.url) as connection:
-                wait_until(lambda: len(members_over(connection, "billing")) == 2, "both have a seat")
+                wait_until(
+                    lambda: [each.answered for each in members_over(connection, "billing")] == [True] * 2,
+                    "both consume",
+                )
             publish()
             both = [first, second]
             message = r"key-\d: body \d"

@@ -15,7 +15,7 @@ import pytest
 from rabbit_chx.broker import connect, drain
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.consuming import AsyncGroup, Group, Message
-from rabbit_chx.consuming.changes.holds import declare_commands, hold_commands
+from rabbit_chx.consuming.changes.records import declare_commands, hold_commands
 from rabbit_chx.consuming.markers import Hold
 from rabbit_chx.publishing import Publisher
 from tests.broker.topology_site import Site
@@ -131,7 +131,16 @@ def test_a_slow_key_and_a_failing_one_keep_no_other_key_waiting(shop) -> None:
     with shop.running(group, busy), connect(shop.site.url()) as connection:
         wait_until(lambda: shop.count == 1_999, "all messages but one")
         channel = connection.channel()
-        wait_until(lambda: channel.basic_get("parked", auto_ack=True)[2] == b"0", "the parked message")
+        wait_until(
+            lambda: channel.queue_declare("parked", passive=True).method.message_count, "the parked one"
+        )
+        _, properties, body = channel.basic_get("parked", auto_ack=True)
+    assert body == b"0"
+    origin = {
+        name: properties.headers[f"x-rabbit-chx-parked-{name}"]
+        for name in ("exchange", "routing-key", "attempts")
+    }
+    assert origin == {"exchange": "orders", "routing-key": "poison", "attempts": 3}
     shop.assert_in_order()
     assert [attempt for _, attempt in attempts] == [1, 2, 3]
     (first, _), (second, _), (third, _) = attempts

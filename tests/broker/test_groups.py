@@ -21,7 +21,7 @@ from rabbit_chx.broker import connect, drain
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.properties import Properties
 from rabbit_chx.consuming import Group, Message, QueueReader
-from rabbit_chx.consuming.changes.holds import declare_commands, hold_commands
+from rabbit_chx.consuming.changes.records import declare_commands, hold_commands
 from rabbit_chx.consuming.markers import Hold
 from rabbit_chx.consuming.member.member import Member
 from rabbit_chx.consuming.member.reporter import Reporter
@@ -59,8 +59,8 @@ class Orders:
 
     def handle(self, message: Message, who: str = "") -> None:
         with self._lock:
-            self.seen[message.routing_key].append(int(message.body))
             self.by[f"{who}:{message.queue}"] += 1
+            self.seen[message.routing_key].append(int(message.body))
 
     @property
     def all_seen(self) -> bool:
@@ -104,7 +104,8 @@ def running(group: Group, handler: Callable[[Message], object]) -> Iterator[thre
 
 @pytest.fixture
 def orders(broker) -> Iterator[Orders]:
-    with Site(broker) as site, connect(site.url()) as connection:
+    # Without heartbeats, because tests leave the connection idle.
+    with Site(broker) as site, connect(site.url(), heartbeat=0) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
         channel.exchange_declare("orders", "x-consistent-hash", durable=True)
@@ -254,8 +255,8 @@ def test_a_parked_message_keeps_its_headers(orders) -> None:
     }
 
 
-def test_the_status_of_a_group_says_whether_it_consumes_and_what_it_has_done(orders) -> None:
-    release = threading.Event()
+def test_the_status_of_a_group_says_whether_it_consumes_and_what_it_has_done(orders, monkeypatch) -> None:
+    release, again = threading.Event(), threading.Event()
 
     def handle(message: Message) -> None:
         if int(message.body) == 1:
@@ -263,24 +264,34 @@ def test_the_status_of_a_group_says_whether_it_consumes_and_what_it_has_done(ord
         assert int(message.body) < 2 or release.wait(DEADLINE)
         orders.handle(message)
 
+    def wait_to_connect(*_: object) -> float:
+        again.wait(DEADLINE)
+        return 0.0
+
     group = orders.group(attempts=1, on_failure="dead-letter")
     before = group.status
     assert (before.connected, before.reason, before.queues) == (False, "it is not running", ())
     assert (before.in_hand, before.oldest, before.handled, before.last_delivery) == (0, None, 0, None)
     orders.send(3, keys=1)
     with running(group, handle):
-        wait_until(lambda: group.status.oldest is not None and group.status.in_hand == 1, "the last message")
+        wait_until(
+            lambda: (each := group.status).oldest is not None and (each.handled, each.in_hand) == (2, 1),
+            "the last message",
+        )
         status = group.status
         assert (status.connected, status.reason, status.queues) == (True, "", tuple(QUEUES))
         assert (status.handled, status.failed) == (2, 1)
         assert abs((datetime.now(UTC) - status.last_delivery).total_seconds()) < DEADLINE
         release.set()
         wait_until(lambda: group.status.handled == 3, "the end of the last message")
+        # rabbitmqctl may return after the member would have connected again.
+        monkeypatch.setattr("rabbit_chx.consuming.member.member.next_try", wait_to_connect)
         orders.site.broker.ctl("close_all_connections", "-p", orders.site.vhost, "a test")
         wait_until(lambda: "a test" in group.status.reason, "the reason")
         assert not group.status.connected
+        again.set()
         wait_until(lambda: group.status.connected, "the next connection")
-        assert group.status.handled == 3
+        assert group.status.handled >= 3  # the broker may not have received the last acknowledgement
     assert not group.status.connected
 
 
@@ -362,12 +373,12 @@ def test_the_broker_gives_a_queue_to_another_member_after_consumer_timeout(order
         with running(group(), orders.handle):
             wait_until(lambda: orders.seats() == [0, 1], "the second member")
             orders.channel.basic_publish("", "o0", b"0")  # the first seat has the first queue
-            wait_until(lambda: orders.seen["o0"] == [0], "the second member has handled the message")
+            wait_until(lambda: orders.seen["o0"], "the second member has handled the message")
             over.set()
 
 
 def test_a_member_moves_to_a_lower_seat_that_has_become_free(orders, monkeypatch) -> None:
-    monkeypatch.setattr("rabbit_chx.consuming.member.membership._MOVE_AFTER", 0.2)
+    monkeypatch.setattr("rabbit_chx.consuming.member.member._MOVE_AFTER", 0.2)
     first = orders.group()
     with running(first, orders.handle):
         wait_until(lambda: orders.seats() == [0], "the first")
@@ -406,7 +417,7 @@ def memory_alarm(broker: Broker) -> Iterator[None]:
 
 
 def test_members_go_on_acknowledging_and_a_new_one_joins_during_an_alarm(orders, broker, monkeypatch) -> None:
-    monkeypatch.setattr("rabbit_chx.consuming.member.membership._MOVE_AFTER", 0.2)
+    monkeypatch.setattr("rabbit_chx.consuming.member.member._MOVE_AFTER", 0.2)
     monkeypatch.setattr("rabbit_chx.consuming.member.membership.looks_lower", lambda *_: True)
     going = threading.Event()
 

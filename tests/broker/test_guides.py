@@ -76,6 +76,12 @@ def test_the_test_of_the_testing_guide_passes(broker) -> None:
     names["test_each_message_is_where_it_was_predicted"](broker)
 
 
+def test_the_group_of_the_testing_guide_handles_its_message(broker) -> None:
+    names: dict[str, object] = {}
+    exec(marked("testing.md", "test_the_group_of_the_testing_guide_handles_its_message"), names)
+    names["test_a_group_handles_a_message"](broker)
+
+
 def test_the_lines_of_the_publisher_guide_publish(broker, orders, capsys) -> None:
     exec(at(broker, marked("publisher.md", "test_the_lines_of_the_publisher_guide_publish")), {})
     # One message, a batch of two, and a bulk of 10,000.
@@ -150,7 +156,8 @@ def test_the_commands_of_the_topology_guide_apply_a_file(broker, here) -> None:
 
 
 def test_the_commands_of_the_readme_declare_check_publish_compare_and_draw(broker, here) -> None:
-    (here / "examples").symlink_to(ROOT / "examples")
+    (topology,) = [block for _, block in fenced(README, "yaml")]
+    (here / "topology.yaml").write_text(topology)
     (block,) = [block for _, block in fenced(README, "sh") if "rabbit-chx check" in block]
     lines = [line for line in block.splitlines() if not line.startswith(("docker ", "export "))]
     done = answered(["set -e", *lines], broker)

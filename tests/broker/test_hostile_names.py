@@ -14,6 +14,7 @@ from rabbit_chx.broker.management import Management
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.text import UNPRINTABLE
 from tests.broker.erlang import node_command
+from tests.queues import confirming_channel
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
@@ -33,8 +34,7 @@ FILE = 'schema: 1\nvhost: "/"\nexchanges: {wanted.hostile: {type: x-consistent-h
 @pytest.fixture(params=PLANTED)
 def planted(request, broker):
     names = PLANTED[request.param]
-    with broker.connection() as connection:
-        channel = connection.channel()
+    with confirming_channel(broker) as channel:
         for name in names:
             channel.queue_declare(name)
             channel.exchange_declare(name, "x-consistent-hash")

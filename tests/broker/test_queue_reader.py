@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from time import monotonic
 from uuid import uuid4
 
@@ -10,10 +11,12 @@ import pika
 import pytest
 
 from rabbit_chx import Field
+from rabbit_chx.broker import fast_paths
 from rabbit_chx.broker.properties import Properties
 from rabbit_chx.consuming import QueueReader
 from rabbit_chx.errors import RabbitChxError
 from tests.faults.load import wait_until
+from tests.faults.proxy import Proxy
 from tests.queues import close_connections, confirming_channel
 from tests.users import a_user
 
@@ -50,9 +53,9 @@ def declare(channel):
 def taken(reader, count, patience=DEADLINE):
     """Take batches until they hold ``count`` messages."""
     batches, end = [], monotonic() + patience
-    while sum(len(each.messages) for each in batches) < count:
+    while (missing := count - sum(len(each.messages) for each in batches)) > 0:
         assert monotonic() < end, batches
-        batches.append(reader.take(count))
+        batches.append(reader.take(missing))
     return [each for each in batches if each.messages]
 
 
@@ -86,7 +89,29 @@ def test_headers_that_pika_cannot_decode_are_received(broker, channel, declare):
         assert batch.messages[0].headers == headers
 
 
-def test_a_batch_of_a_lost_connection_is_not_acknowledged_on_the_next_one(broker, declare):
+def test_an_outage_is_logged_when_it_begins_and_when_it_ends(broker, declare, caplog):
+    """Not at each attempt to connect: there is one each second."""
+    queue = declare(3)
+    with Proxy(broker.url) as proxy, QueueReader(proxy.url, queue) as reader:
+        taken(reader, 3)
+        proxy.cut_after = (1, 50)  # each new connection, before it is open
+        proxy.cut()
+        wait_until(lambda: proxy.connections > 4, "three failed attempts", DEADLINE)
+        proxy.cut_after = None
+        taken(reader, 3)
+    first, last = [one.getMessage() for one in caplog.records if one.name == "rabbit_chx.consuming"]
+    assert re.fullmatch(f"queue '{queue}': the connection to .* was lost: .*; trying again", first)
+    assert re.fullmatch(rf"queue '{queue}': connected again after \d+ s", last)
+
+
+@pytest.mark.parametrize(
+    "names", [fast_paths.PRIVATE_NAMES, pytest.param(["_missing"], marks=pytest.mark.newest_first)]
+)
+def test_a_batch_of_a_lost_connection_is_not_acknowledged_on_the_next_one(
+    broker, declare, monkeypatch, names
+):
+    """With the fast path for deliveries, and without it, because pika has renamed something."""
+    monkeypatch.setattr(fast_paths, "PRIVATE_NAMES", names)
     queue = declare(8, **KINDS["quorum"])
     # As many as are taken, so that no message of the lost connection waits to be taken.
     with QueueReader([broker.url], queue, prefetch=4, connection_name="to be cut") as reader:
@@ -104,7 +129,20 @@ def test_a_batch_of_a_lost_connection_is_not_acknowledged_on_the_next_one(broker
         while reader.waiting() and monotonic() < end:
             pass
     with QueueReader(broker.url, queue) as reader:
-        assert not reader.take(1, wait=2.0, quiet=1.0).messages
+        assert not reader.take(1, timeout=2.0, quiet=1.0).messages
+
+
+def test_a_batch_that_is_acknowledged_already_can_be_acknowledged_again(broker, channel, declare, caplog):
+    queue = declare(30)
+    with QueueReader(broker.url, queue) as reader:
+        first, second, third = (taken(reader, 10)[-1] for _ in range(3))
+        for batch in (second, first, second):
+            reader.acknowledge(batch)
+        assert reader.waiting() == 0  # answered after the acknowledgements
+        reader.acknowledge(third)
+        assert not reader.take(1, timeout=1.0, quiet=0.5).messages
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert channel.queue_declare(queue, passive=True).method.message_count == 0
 
 
 def test_the_error_for_an_unreadable_queue_names_the_reason(broker, declare):

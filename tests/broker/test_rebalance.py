@@ -189,6 +189,18 @@ def test_a_sample_of_keys_needs_no_traffic_and_names_the_hot_key(shop, site, run
     assert "'tenant-7'" in table.out
 
 
+def test_the_capacities_to_pass_from_then_on_are_printed_as_options(shop, run, tmp_path) -> None:
+    (tmp_path / "keys.txt").write_text("\n".join(f"tenant-{number}" for number in range(400)))
+    command = ("rebalance", shop.file, "--dry-run", "--keys", tmp_path / "keys.txt")
+    found = run(*command, "--capacity", "t.0=3")
+    (options,) = (
+        line.partition("rebalance: ")[2] for line in found.out.splitlines() if "From then on" in line
+    )
+    repeated = run(*command, *options.split())
+    assert found.code == 2
+    assert (repeated.code, repeated.out) == (found.code, found.out)
+
+
 @pytest.mark.since_4_0
 def test_applied_moves_keep_every_message_and_the_order_of_every_key(shop, site, run, tmp_path) -> None:
     shop.write(EVEN, queues=ORDERED)
@@ -245,7 +257,7 @@ def test_applied_moves_keep_every_message_and_the_order_of_every_key(shop, site,
     assert seen == {key: list(range(count)) for key, count in sent.items()}
 
 
-def test_an_administrator_sees_at_once_that_the_tracer_is_off(shop, run) -> None:
+def test_it_is_said_at_once_that_the_tracer_is_off(shop, run) -> None:
     found = run("rebalance", shop.file, "--dry-run")
     assert found.code == 1
     assert "rabbitmqctl trace_on -p" in found.err
@@ -294,7 +306,6 @@ def test_a_user_without_tags_measures_what_others_trace(shop, site, run, member)
         assert is_traced(site)  # rebalance did not turn it on, so it must not turn it off
         assert by_type(found)["rebalancing"][0]["messages"]
     # Messages published a moment ago must not count as published during the sample.
-    site.broker.ctl("trace_off", "-p", site.vhost)
     found = run("rebalance", shop.file, "--sample", 1, "--dry-run", url=member)
     assert found.code == 1
     assert "no message was published" in found.err

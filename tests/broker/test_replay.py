@@ -119,14 +119,34 @@ def test_what_cannot_be_replayed_stays_in_its_place(site, channel) -> None:
         channel, "3", "k", {"x-rabbit-chx-parked-exchange": "", "x-rabbit-chx-parked-routing-key": "deleted"}
     )
     park(channel, "4", "k")
+    of_stream = {"x-rabbit-chx-parked-exchange": "", "x-rabbit-chx-parked-offset": 7}
+    park(channel, "5", "a", of_stream)  # queue "a" is not where it came from
+    dry = run(site, "--dry-run")
+    assert dry[0] == 3
+    assert "parked: 3 would be replayed, 0 with other keys, 2 of unknown origin, 0 refused" in dry[1]
     code, out = run(site)
     assert code == 3
-    assert "no header says where it came from" in out
+    assert "no header says to which exchange it was published" in out
     assert "no exchange 'deleted'" in out
     assert "the broker returned or rejected it" in out
-    assert "parked: 1 replayed, 0 with other keys, 1 of unknown origin, 2 refused" in out
+    assert "parked: 1 replayed, 0 with other keys, 2 of unknown origin, 2 refused" in out
     assert bodies(channel, "a") == ["4"]
-    assert bodies(channel, "parked") == ["1", "2", "3"]
+    assert bodies(channel, "parked") == ["1", "2", "3", "5"]
+
+
+def test_a_queue_with_a_single_active_consumer_is_refused_and_never_advised(site, channel) -> None:
+    channel.queue_delete("parked")
+    arguments = {"x-queue-type": "quorum"}
+    channel.queue_declare("parked", durable=True, arguments=arguments)
+    code, out = run(site)
+    assert code == 0
+    assert "a delivery limit applies" in out
+    assert "preset: ordered" not in out
+    channel.queue_delete("parked")
+    channel.queue_declare("parked", durable=True, arguments=arguments | {"x-single-active-consumer": True})
+    code, out = run(site)
+    assert code == 64
+    assert "invalid queue: got 'parked', expected a queue without a single active consumer. " in out
 
 
 def test_a_replay_that_is_killed_loses_nothing(site, channel) -> None:

@@ -1,6 +1,7 @@
 """`rabbit-chx scale` is killed (SIGKILL) before each of its changes of the broker, and run again or given up.
 
-One run more ends the change: no message is lost, every key keeps its order, and nothing stays held.
+One run more ends the change: no message is lost, every key keeps its order, and nothing stays held. No run finds a file
+of an earlier one: each has a home and a working directory of its own.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ BOTH = [ON_RING, ON_SLOTS]
 REPEATED = pytest.mark.parametrize("scene", BOTH if LONG else [ON_RING], indirect=True)
 ABORTED = pytest.mark.parametrize("scene", BOTH if LONG else [ON_SLOTS], indirect=True)
 EVERY = 1 if LONG else 6
+MIDDLE = 8
+"""The change before which `scale` is killed when `--abort` follows: bindings have changed, and queues are held."""
 
 
 @pytest.fixture
@@ -45,7 +48,7 @@ def scene(request, site, tmp_path):
 
 
 def numbers() -> Iterator[int]:
-    """The changes before which the command is killed: all, or a sample."""
+    """The changes before which the command is killed: all in the long proof, or a sample."""
     return count(1 + dice("kills before a command").randrange(EVERY), EVERY)
 
 
@@ -56,12 +59,12 @@ class Kills:
         self.scene = scene
         self.count = 0
 
-    def kill(self, to: int, number: int) -> bool:
-        """Run `scale` until it is killed; return False if it finished before."""
-        code, _, errors = scale(self.scene, "--to", str(to), kill_before=number)
+    def kill(self, number: int, queues: int, *options: str) -> bool:
+        """Run `scale` until it is killed; return False if it finished before, with this number of queues."""
+        code, _, errors = scale(self.scene, *options, kill_before=number)
         if code != KILLED:
             assert code == 0, errors
-            self.scene.assert_finished(to)
+            self.scene.assert_finished(queues)
             return False
         self.count += 1
         if self.count % 2 == 0:
@@ -70,8 +73,13 @@ class Kills:
             self.scene.start_members(2)
         if self.count % 5 == 4 and self.scene.site.broker.store == "khepri":  # Mnesia would reorder rings
             self.scene.site.broker.restart()
-            self.scene.wait(lambda: len(self.scene.answers()) == 2)
+            self.scene.wait(lambda: [each.answered for each in self.scene.answers()] == [True] * 2)
         return True
+
+    def record(self, what: str) -> None:
+        division = "slots" if "slots:" in self.scene.text else "a ring"
+        version = self.scene.site.broker.version
+        record_result(f"RabbitMQ {version}, {division}: {what.format(f'{self.count} of its commands')}")
 
 
 def finish(scene: Scene, queues: int, *options: str) -> None:
@@ -86,13 +94,13 @@ def test_one_repeat_finishes_wherever_scale_was_killed(scene) -> None:
     for number in numbers():
         before = kills.count
         for to in (3, 2):
-            if kills.kill(to, number):
+            if kills.kill(number, to, "--to", str(to)):
                 finish(scene, to, "--to", str(to))
         scene.publish_on(200)
         if kills.count == before:
             break
     scene.assert_in_order(2)
-    record_result(f"`scale` killed before {kills.count} of its commands, and finished by one repeat")
+    kills.record("`scale` killed before {}, and finished by one repeat")
 
 
 @ABORTED
@@ -100,9 +108,30 @@ def test_abort_restores_the_state_before_wherever_scale_was_killed(scene) -> Non
     kills = Kills(scene)
     for to in (3, 2):
         for number in numbers():
-            if not kills.kill(to, number):
+            if not kills.kill(number, to, "--to", str(to)):
                 break
             finish(scene, 5 - to, "--abort")
         scene.publish_on(200)
     scene.assert_in_order(2)
-    record_result(f"`scale` killed before {kills.count} of its commands, and given up with --abort")
+    kills.record("`scale` killed before {}, and given up with `--abort`")
+
+
+@ABORTED
+def test_one_repeat_of_either_command_finishes_wherever_abort_was_killed(scene) -> None:
+    kills = Kills(scene)
+    for to in (3, 2):
+        for number in numbers():
+            code, _, errors = scale(scene, "--to", str(to), kill_before=MIDDLE)
+            assert code == KILLED, errors
+            if not kills.kill(number, 5 - to, "--abort"):
+                break
+            if number % 4 < 2:
+                finish(scene, 5 - to, "--abort")
+            else:
+                finish(scene, to, "--to", str(to))
+                finish(scene, 5 - to, "--to", str(5 - to))
+        finish(scene, to, "--to", str(to))
+        scene.publish_on(200)
+    scene.assert_in_order(2)
+    assert kills.count >= 2
+    kills.record("`scale --abort` killed before {}, and finished by one repeat of it or of `scale`")

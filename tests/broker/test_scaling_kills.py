@@ -132,8 +132,10 @@ def test_rebalance_killed_after_each_action_finishes_when_run_again(scene, tmp_p
 @pytest.mark.parametrize("scene", [RING], ids=["ring"], indirect=True)
 def test_scale_killed_between_two_unbinds_finishes_with_members_that_started_since(scene) -> None:
     """The queue that was unbound first is not held, and no binding leads new members to it."""
-    code, _, errors = scale(scene, "--to", "2", kill_after=4)
+    code, _, errors = scale(scene, "--to", "2", kill_before=12)
     assert code == KILLED, errors
+    bindings = scene.site.management.bindings(scene.site.vhost)
+    assert sum(each.source == "orders" for each in bindings) == 3
     for _ in range(2):
         scene.end_member(signal.SIGKILL)
     scene.start_members(2)

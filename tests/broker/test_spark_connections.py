@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rabbit_chx.publishing import Publisher
 from spark_connector.worker import Task
 from spark_connector.writing import publishers
 from spark_connector.writing.partition import write_partition
@@ -43,8 +44,16 @@ def test_a_worker_that_ends_with_its_task_keeps_none(broker, inbox):
 def test_an_idle_connection_is_closed(broker, inbox, reused_worker, monkeypatch):
     monkeypatch.setattr(publishers, "_IDLE_SECONDS", 0.2)
     schema, batch = rows(3)
+    opened = []
+
+    def open_publisher(*given, **more):
+        opened.append(Publisher(*given, **more))
+        return opened[-1]
+
+    monkeypatch.setattr(publishers, "Publisher", open_publisher)
     write(broker, schema, batch, exchange=inbox.exchange)
-    ((publisher, _),) = publishers._kept.values()
+    # It may be closed by now, and not be among those that are kept.
+    (publisher,) = opened
     wait_until(lambda: "closed" in repr(publisher), "the idle connection is closed")
     assert publishers._kept == {}
 
@@ -82,13 +91,14 @@ def test_an_error_of_the_rows_themselves_comes_through_and_leaves_no_connection(
 
 def test_a_lost_connection_is_mended_by_the_publisher(broker, inbox):
     schema, batch = rows(20_000)
-    writer = source(broker, exchange=inbox.exchange).writer(schema, overwrite=False)
+    named = source(broker, exchange=inbox.exchange, connectionName="to be cut")
+    writer = named.writer(schema, overwrite=False)
 
     def cut_in_the_middle():
         for start in range(0, 20_000, 1000):
             if start == 10_000:
                 listed = broker.ctl("list_connections", "pid", "client_properties").splitlines()
-                (ours,) = [line.split()[0] for line in listed if "rabbit-chx spark batch" in line]
+                (ours,) = [line.split()[0] for line in listed if "to be cut batch" in line]
                 broker.ctl("close_connection", ours, "by the test")
             yield batch.slice(start, 1000)
 

@@ -64,7 +64,7 @@ def test_headers_and_all_properties_are_read(broker, stream_url, stream) -> None
     ((_, _, properties, _),) = consumed(broker, stream, 1)
     assert {name: value for name, value in properties["headers"].items() if name in HEADERS} == HEADERS
     with StreamReader(stream_url, stream) as reader:
-        ((_, found),) = reader.messages(0, 1)
+        (found,) = reader.messages(0, 1)
     assert (found.body, found.routing_key, found.exchange) == (b"body", "", "")
     assert (found.headers, found.properties) == (HEADERS, PROPERTIES | {"timestamp": MOMENT})
     assert (found.queue, found.offset) == (stream, 0)

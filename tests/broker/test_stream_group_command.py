@@ -20,7 +20,7 @@ from tests.broker.stream_scene import SECONDS
 from tests.faults.load import wait_until
 from tests.json_lines import printed
 from tests.users import a_user
-from tests.verbs import Result
+from tests.verbs import Result, in_a_process
 
 pytestmark = [pytest.mark.broker, pytest.mark.since_4_0]
 
@@ -100,7 +100,7 @@ def offsets_of(url, exchange) -> dict[str, list[int]]:
     for number in range(STREAMS):
         with StreamReader(url, f"{exchange}-{number}") as reader:
             bounds = reader.bounds()
-            found[reader.stream] = [offset for offset, _ in reader.messages(bounds.first, bounds.end)]
+            found[reader.stream] = [each.offset for each in reader.messages(bounds.first, bounds.end)]
     return found
 
 
@@ -162,13 +162,32 @@ def test_what_a_user_cannot_see_is_named(group, broker, exchange):
     assert "Not seen: members of other users" in shown.err
     assert f"{exchange}-0" in shown.out
     with a_user(broker, "", "", f"^{exchange}.*") as user:
-        assert "Not seen: the members of the group" in group(url=user.url).err
+        hidden = group(url=user.url).err
+    assert "Not seen: the members of the group" in hidden
+    assert "--node asks a node instead" in hidden
+    failed = group("--node", "false").err
+    assert "Not seen: the members of the group" in failed
+    assert "--node asks" not in failed
+
+
+def test_a_missing_exchange_and_a_closed_port_are_errors_with_what_to_do(broker):
+    command = ["group", "billing", "-U", broker.url, "--management-url", broker.management_url]
+    port = urlsplit(broker.stream_url).port
+    missing = in_a_process(*command, "--exchange", "none", "--stream-port", str(port))
+    assert missing.returncode == Exit.FAILED
+    assert b"has no super stream or other exchange 'none'" in missing.stderr
+    closed = in_a_process(*command, "--exchange", "none")
+    assert closed.returncode == Exit.FAILED
+    assert (b"--stream-port names another port" in closed.stderr) == (port != 5552)  # a broker of one's own
 
 
 @pytest.mark.parametrize("by", ["management", "node"])
 def test_offsets_of_a_group_with_members_are_not_reset(group, broker, stream_url, exchange, by):
     options = ["--node", node_command(broker)] if by == "node" else []
     with members(stream_url, exchange, 2, []):
+        wait_until(  # the management API lists them a moment later
+            lambda: rows(group("--output", "json", *options), "stream_member"), "members", SECONDS
+        )
         refused = group("--reset", "first", "--yes", *options)
     assert refused.code == Exit.FAILED
     assert "Refused: group 'billing' has members" in refused.err

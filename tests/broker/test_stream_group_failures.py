@@ -12,10 +12,12 @@ import pytest
 
 from rabbit_chx.errors import InvalidMessage
 from rabbit_chx.streams import BatchFailed, Reject, RetryAfter, StreamGroup
+from rabbit_chx.text import counted
 from tests.broker.stream_scene import fill, settle
 from tests.broker.test_stream_groups import running, wait_for
 from tests.stream_chunks import sized
 from tests.unit.test_streams_hostile_entries import a_list
+from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.since_4_0]
 
@@ -76,7 +78,7 @@ def test_the_last_failure_stops_the_member_before_the_message(
     group = StreamGroup(stream_url, stream=stream, name="g", attempts=2, backoff=0.01)
     with pytest.raises(type(error), match="no") as caught:
         group.run(handle)
-    assert f"failed {attempts} times" in caught.value.__notes__[-1]
+    assert f"failed {counted(attempts, 'time')} with" in caught.value.__notes__[-1]
     assert seen == [0, 1, 2, 3, 4, *[5] * attempts]
     assert stream_connection.query_offset("g", stream) == 4
 
@@ -84,7 +86,8 @@ def test_the_last_failure_stops_the_member_before_the_message(
 def test_a_failed_message_is_parked_and_the_stream_goes_on(broker, stream_url, stream_connection, stream):
     queue = f"parked-{uuid.uuid4().hex[:8]}"
     fill(stream_connection, stream, range(1, 11))
-    with broker.connection() as connection:
+    needed = rf"^(amq\.default|{queue})$"
+    with broker.connection() as connection, a_user(broker, "^$", needed, "^$") as user:
         channel = connection.channel()
         channel.queue_declare(queue, durable=True)
         seen = []
@@ -94,7 +97,7 @@ def test_a_failed_message_is_parked_and_the_stream_goes_on(broker, stream_url, s
             if message.offset in {3, 7}:
                 raise Reject("no")
 
-        parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
+        parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": user.url}
         with running(StreamGroup(stream_url, stream=stream, name="g", **parking), handle):
             wait_for(lambda: seen[-1:] == [9])
             wait_for(lambda: channel.queue_declare(queue, passive=True).method.message_count == 2)

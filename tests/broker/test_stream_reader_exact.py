@@ -46,13 +46,13 @@ def written(broker, stream, random) -> list[bytes]:
     writers = [*WRITERS.values()] * (PARTS // len(WRITERS))
     random.shuffle(writers)
     everything = []
-    with connect(broker.stream_url) as connection:
-        for number, (write, values) in enumerate(zip(writers, parts(random, writers), strict=True)):
-            write(broker, stream, values)
-            everything += values
-            name = f"reader-{number}"
+    for number, (write, values) in enumerate(zip(writers, parts(random, writers), strict=True)):
+        write(broker, stream, values)
+        everything += values
+        name = f"reader-{number}"
+        with connect(broker.stream_url) as connection:
             connection.store_offset(name, stream, number)
-            wait_until(lambda name=name: connection.query_offset(name, stream) is not None, "a stored offset")
+            wait_until(lambda: connection.query_offset(name, stream) is not None, "a stored offset")  # noqa: B023
     return everything
 
 
@@ -76,21 +76,25 @@ def read(broker, stream, ranges):
 
 
 @contextmanager
-def a_named_stream(connection):
-    connection.create(NAME, SEGMENTS)
+def a_named_stream(url):
+    """A stream; without a connection in the meantime, which the broker would close after two minutes without a heartbeat."""
+    with connect(url) as connection:
+        connection.create(NAME, SEGMENTS)
     yield NAME
-    connection.delete(NAME)
+    with connect(url) as connection:
+        connection.delete(NAME)
 
 
-def test_messages_of_five_clients_are_read_once_in_order(broker, stream_connection):
+def test_messages_of_five_clients_are_read_once_in_order(broker):
     started, random = time.monotonic(), dice("five writers", broker.version)
-    with a_named_stream(stream_connection) as stream:
+    with a_named_stream(broker.stream_url) as stream:
         values = written(broker, stream, random)
         oracle = read_with_rstream(broker, stream, len(values))
         assert all(raw.endswith(value) for (_, raw), value in zip(oracle, values, strict=True))
         rows = [(offset, value) for (offset, _), value in zip(oracle, values, strict=True)]
         offsets = [offset for offset, _ in rows]
-        ends = bounds(stream_connection, stream)
+        with connect(broker.stream_url) as connection:
+            ends = bounds(connection, stream)
         assert ends.first == 0
         assert ends.end > len(rows), "the stream has no holes"
 

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.streams import StreamPublisher, StreamReader, connect
-from tests.broker.stream_scene import refused, stored
+from rabbit_chx.streams import StreamPublisher, StreamReader, connect, encode_messages
+from tests.broker.stream_scene import delete_completely, refused, stored
 from tests.unit.test_docs import marked
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
@@ -50,7 +50,7 @@ def test_the_lines_of_the_guide_publish_properties(broker, stream_connection, ca
     exec(block, {"url": broker.stream_url})
     assert capsys.readouterr().out == "2 confirmed\n"
     with StreamReader(broker.stream_url, "events") as reader:
-        found = [(message.routing_key, message.content_type) for _, message in reader.messages(0, 2)]
+        found = [(message.routing_key, message.content_type) for message in reader.messages(0, 2)]
     assert found == [("customer-1", "application/json"), ("customer-2", "application/json")]
     stream_connection.delete("events")
 
@@ -65,8 +65,10 @@ def test_the_totals_count_each_message_by_its_outcome(stream_url, stream):
         with refused("frame too large"):
             publisher.add_encoded([(11, b"f"), (12, bytes(largest + 1))])
         totals = publisher.totals
-    assert (totals.published, totals.confirmed, totals.unknown, totals.pending) == (4, 2, 2, 0)
-    assert (totals.bytes, totals.connections, totals.failed) == (3 + 1 + largest + 1, 1, 2)
+        assert publisher.publish(b"g") == 10
+    assert (totals.published, totals.confirmed, totals.unknown, totals.pending) == (2, 2, 0, 0)
+    assert (totals.bytes, totals.connections, totals.failed) == (3, 1, 0)
+    assert publisher.totals.resent == 0
 
 
 def test_a_named_publisher_stores_each_id_once_across_connections(stream_url, stream):
@@ -91,9 +93,34 @@ def test_a_named_publisher_continues_after_the_last_id(stream_url, stream):
 def test_ids_of_a_failed_send_are_not_reused(stream_url, stream):
     with StreamPublisher(stream_url, stream, name="job") as publisher:
         with refused("frame too large"):
-            publisher.publish_many([b"x" * 600_000, b"y" * 600_000, bytes(1 << 20)])
-        assert publisher.publish_many([b"z"]) == 4
-    assert bodies(stream_url, stream) in ([b"x" * 600_000, b"z"], [b"x" * 600_000, b"y" * 600_000, b"z"])
+            publisher.publish_encoded(encode_messages([*map(bytes, range(1_000)), bytes(1 << 20)]))
+        assert publisher.publish_many([b"z"]) == 1_001
+    assert bodies(stream_url, stream) == [*map(bytes, range(1_000)), b"z"]
+
+
+def test_a_message_for_a_stream_that_was_created_again_is_sent_once(stream_connection, stream_url, stream):
+    with StreamPublisher(stream_url, stream, name="job") as publisher:
+        publisher.publish(b"a")
+        delete_completely(stream_connection, stream)
+        with refused("no such stream"):
+            publisher.publish(b"b")
+        stream_connection.create(stream)
+        publisher.publish(b"c")
+        totals = publisher.totals
+    assert (totals.published, totals.confirmed, totals.unknown, totals.resent) == (3, 2, 1, 0)
+    assert bodies(stream_url, stream) == [b"c"]
+
+
+def test_the_highest_publishing_id_is_one_that_the_broker_remembers(stream_url, stream):
+    highest = 2**64 - 1
+    with StreamPublisher(stream_url, stream, name="job") as publisher:
+        assert publisher.publish_many([b"a", b"b"], first_id=highest - 1) == highest
+        assert publisher.sequence() == highest
+        assert publisher.publish_many([b"a", b"b"], first_id=highest - 1) == highest
+        with pytest.raises(InvalidValue, match=f"first publishing id: got {highest + 1}"):
+            publisher.publish(b"c")
+        assert publisher.totals.duplicates == 2
+    assert bodies(stream_url, stream) == [b"a", b"b"]
 
 
 def test_a_named_publisher_stores_each_message_once_when_connections_are_lost(broker, stream_url, stream):
@@ -120,7 +147,7 @@ def test_invalid_arguments_and_missing_streams_are_refused(stream_connection, st
             publisher.publish_many([b""], first_id=0)
         with refused("frame too large"):
             publisher.publish_many([bytes(1 << 20)])
-        stream_connection.delete(stream)
+        delete_completely(stream_connection, stream)
         with refused("no such stream"):
             publisher.publish_many([b"a"])
 
@@ -162,7 +189,7 @@ def test_a_forked_child_refuses_what_its_parent_has_opened_and_opens_its_own(str
         assert answers.get() == [b"one", b"two", b"child"]
         process.join(20)
         assert process.exitcode == 0
-        assert next(others)[0] == 1
+        assert next(others).offset == 1
         publisher.publish(b"after")
         assert connection.metadata([stream])[stream].exists
     assert bodies(stream_url, stream) == [b"one", b"two", b"child", b"after"]

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import re
+import shlex
 import signal
 import threading
 import time
@@ -13,6 +14,7 @@ import time
 import aio_pika
 import pytest
 
+from rabbit_chx.broker.applying.aio_driver import AioDriver
 from rabbit_chx.broker.applying.apply import apply, apply_async
 from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
@@ -199,8 +201,11 @@ def test_a_name_that_the_broker_changes_does_not_hang(site, applied) -> None:
 
 def test_a_full_virtual_host_is_not_taken_for_a_held_lock(site, applied) -> None:
     site.broker.ctl("set_vhost_limits", "-p", site.vhost, '{"max-queues": 0}')
-    with pytest.raises(ApplyStopped, match=r"may not have more than 0 queues; `rabbitmqctl set_vhost_limits"):
+    with pytest.raises(ApplyStopped, match=r"may not have more than 0 queues; `rabbitmqctl ") as full:
         applied(site.url(), site.plan(DeclareQueue(CLASSIC)), management=site.management)
+    _, _, hint = str(full.value).partition("`rabbitmqctl ")
+    site.broker.ctl(*shlex.split(hint.partition("`")[0].replace("N", "10")))
+    applied(site.url(), site.plan(DeclareQueue(CLASSIC)), management=site.management)
 
 
 # ---- one at a time
@@ -269,6 +274,31 @@ def test_an_interrupt_releases_the_lock(site) -> None:
             assert LOCK not in site.queue_names(".*")
 
     asyncio.run(cancelled())
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_cancellation_while_a_command_waits_for_its_answer_releases_the_lock(
+    site, number, monkeypatch
+) -> None:
+    """The first command takes the lock."""
+    plan, count, send = site.plan(DeclareQueue(CLASSIC)), itertools.count(1), AioDriver._send
+
+    async def cancelled(self, commands):
+        if next(count) == number:
+            asyncio.current_task().cancel()
+        return await send(self, commands)
+
+    monkeypatch.setattr(AioDriver, "_send", cancelled)
+
+    async def main() -> None:
+        async with await aio_pika.connect(site.url()) as connection:
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.create_task(apply_async(connection, plan))
+            assert LOCK not in site.queue_names(".*")
+            await apply_async(connection, plan)
+
+    asyncio.run(main())
+    assert site.queue_names(".*") == ["plain"]
 
 
 @pytest.mark.parametrize("batch", [1, 8])

@@ -18,12 +18,10 @@ from pika import BasicProperties
 
 from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.broker.applying.lock import LOCK
-from rabbit_chx.cli import _exit_code
 from rabbit_chx.releases import Release
 from tests.broker.topology_site import Site
 from tests.faults.load import wait_until
 from tests.json_lines import documented, printed
-from tests.verbs import Result
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
@@ -58,31 +56,6 @@ exchanges:
     queues: {a: 1, b: 1}
 queues: {a: {type: classic}, b: {type: classic}}
 """
-
-
-@pytest.fixture
-def environment(broker, monkeypatch):
-    """Where the broker is, as a user sets it once."""
-    parts = urlsplit(broker.url)
-    found = {
-        "AMQP_URL": f"amqp://{parts.netloc}",
-        "RABBITMQ_MANAGEMENT_URL": broker.management_url,
-    }
-    for name, value in found.items():
-        monkeypatch.setenv(name, value)
-    return found
-
-
-@pytest.fixture
-def run(environment, capsys):
-    def run(*arguments: object) -> Result:
-        capsys.readouterr()
-        code = _exit_code(list(map(str, arguments)))
-        found = Result(code, *capsys.readouterr())
-        assert "Traceback" not in found.err
-        return found
-
-    return run
 
 
 @pytest.fixture
@@ -344,11 +317,11 @@ def test_messages_that_apply_leaves_in_unbound_queues_are_announced_and_listed(r
         announced = f"queue 'third' is unbound with {count} messages in it: `rabbit-chx scale FILE`"
         assert announced in run("plan", file).err
         assert announced in run("apply", file, "--yes").err
-        wait_until(lambda: run("check", file).code == 2, "the statistics have the messages", 30)
+        wait_until(lambda: run("check", file).code == 2, "the statistics have the messages")
         found = run("check", file, "--output", "json")
         assert [(row["kind"], row["where"]) for row in found.rows] == [("stranded", "queue 'third'")]
         channel.queue_purge("third")
-        wait_until(lambda: run("check", file).code == 0, "the purged queue is no problem", 30)
+        wait_until(lambda: run("check", file).code == 0, "the purged queue is no problem")
         write("first, second, third")  # bound again, it is part of the ring as before
         assert run("apply", file, "--yes").code == 0
         assert announced not in run("apply", file, "--yes").err

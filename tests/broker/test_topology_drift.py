@@ -14,6 +14,7 @@ from rabbit_chx.topology.checks.drift import drift
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
 from rabbit_chx.topology.planning.plan import plan
 from tests.faults.load import PATIENCE
+from tests.queues import confirming_channel
 
 pytestmark = [
     pytest.mark.newest_first,
@@ -33,9 +34,7 @@ WANTED = Topology(
 
 @pytest.fixture
 def channel(broker):
-    with broker.connection() as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
+    with confirming_channel(broker) as channel:
         declare(channel)
         yield channel
         channel.exchange_delete("drift")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import uuid
 
 import pytest
@@ -12,6 +13,7 @@ from rabbit_chx.consuming import AsyncGroup, Group
 from rabbit_chx.publishing import Publisher
 from tests.broker.worker_programs import ordered_exchange
 from tests.faults.load import PATIENCE, wait_until, within
+from tests.programs import ran
 from tests.traces import recorded
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
@@ -46,3 +48,39 @@ def test_the_span_of_a_handler_links_to_the_span_of_the_publisher(broker, kind):
         wait_until(lambda: spans(exchange), "the span has ended")
     (span,) = spans(exchange)
     assert [link.context.span_id for link in span.links] == [request.get_span_context().span_id]
+
+
+FORWARDER = """
+import sys
+from opentelemetry import context, propagate, trace
+from rabbit_chx.consuming import Group
+from rabbit_chx.publishing import Publisher
+from rabbit_chx.streams import StreamGroup, StreamPublisher
+
+url, management, stream_url, exchange, stream = sys.argv[1:]
+parent = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
+token = context.attach(propagate.extract(parent))
+with Publisher(url, exchange) as publisher, StreamPublisher(stream_url, stream) as streams:
+    publisher.publish(b"body", "k", timeout=60)
+    headers = {}
+    propagate.inject(headers)
+    streams.publish(b"body", headers=headers, timeout=60)
+context.detach(token)
+
+def handle(_):
+    print(f"{trace.get_current_span().get_span_context().span_id:016x}")
+    group.stop()
+
+group = Group(url, exchange=exchange, name=exchange, management=management)
+group.run(handle)
+group = StreamGroup(stream_url, stream=stream, name=exchange, start="first")
+group.run(handle)
+"""
+
+
+def test_a_program_without_a_tracer_provider_continues_the_trace_of_the_publisher(broker, stream_url, stream):
+    exchange = f"forwarded.{uuid.uuid4().hex[:8]}"
+    with ordered_exchange(broker, exchange):
+        given = (broker.url, broker.management_url, broker.stream_url, exchange, stream)
+        done = ran([sys.executable, "-c", FORWARDER, *given], timeout=PATIENCE)
+    assert (done.stdout.split(), done.returncode) == (["b" * 16] * 2, 0), done.stderr

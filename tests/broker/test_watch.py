@@ -13,8 +13,10 @@ import time
 from collections import Counter
 from contextlib import closing
 from threading import Event
+from typing import IO
 from urllib.parse import urlsplit
 
+import pika
 import pytest
 
 from rabbit_chx import ConsistentHashExchange
@@ -25,14 +27,13 @@ from rabbit_chx.topology import Management, Topology, apply, loads, plan, read
 from rabbit_chx.watch import Interval, Observer, Snapshot, compare
 from tests.broker.conftest import RELEASES
 from tests.broker.erlang import container_of, node_command
-from tests.faults.load import wait_until
+from tests.faults.load import PATIENCE, wait_until
 from tests.json_lines import documented, printed
 from tests.unit.test_docs import marked
 
 pytestmark = pytest.mark.broker
 
 QUEUES = ["orders.0", "orders.1", "[bold red]orders.2[/]", "<script>orders.3</script>"]
-_PATIENCE = 30.0
 
 
 def applied(url: str, management: Management, vhost: str) -> Topology:
@@ -59,7 +60,7 @@ def is_quiet(interval: Interval) -> bool:
 
 def until(observer: Observer, before: Snapshot, wanted: Topology | None, met) -> tuple[Snapshot, Interval]:
     """Poll until a condition is met: the broker updates statistics only every five seconds."""
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + PATIENCE
     while True:
         snapshot = observer.poll()
         interval = compare(before, snapshot, wanted)
@@ -128,8 +129,8 @@ def plugins(broker: Broker, action: str) -> None:
 
 
 def consumed(broker: Broker):
-    """A connection with a consumer on each queue."""
-    connection = broker.connection()
+    """A connection with a consumer on each queue, without heartbeats, because it is left idle."""
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url + "?heartbeat=0"))
     channel = connection.channel()
     for name in QUEUES:
         channel.basic_consume(name, lambda *_: None, auto_ack=True)
@@ -222,40 +223,56 @@ WATCH = [sys.executable, "-m", "rabbit_chx", "watch", "--interval", "5", "--exch
 @pytest.mark.one_release
 def test_each_interval_is_a_json_object_until_a_signal(environment) -> None:
     with subprocess.Popen(
-        [*WATCH, "orders", "--output", "json"],
+        [*WATCH, "orders", "--output", "json", "--interval", "600"],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
         row = json.loads(process.stdout.readline())
         process.send_signal(signal.SIGTERM)
-        out, error = process.communicate(timeout=_PATIENCE)
+        out, error = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out, error) == (0, b"", b"")
     assert printed("watch", [row]) == documented("watch")
     assert [each["queue"] for each in row["rows"]] == QUEUES
 
 
+IN_TERMINAL = "import os, sys; os.login_tty(0); os.execv(sys.argv[1], sys.argv[1:])"
+"""Run a command with standard input as its terminal, whose Ctrl-C ends it."""
+
+
+def read_until(screen: IO[bytes], wanted: bytes | None) -> bytes:
+    """Read from a terminal until it has shown something, or without that until its programs have ended."""
+    shown = b""
+    deadline = time.monotonic() + PATIENCE
+    while wanted is None or wanted not in shown:
+        assert select.select([screen], [], [], max(deadline - time.monotonic(), 0))[0], shown
+        try:
+            shown += screen.read(65536)
+        except OSError:  # Linux: the other end is closed
+            assert wanted is None, shown
+            break
+    return shown
+
+
 @pytest.mark.one_release
 def test_a_terminal_shows_a_table_with_names_as_text_and_is_restored(environment, broker) -> None:
-    process, terminal = pty.fork()
-    if not process:
-        os.execvpe(WATCH[0], [*WATCH, "orders"], environment | {"COLUMNS": "100", "LINES": "30"})
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", IN_TERMINAL, *WATCH, "orders"]
+    sized = environment | {"COLUMNS": "100", "LINES": "30"}
     shown = b""
-    deadline = time.monotonic() + _PATIENCE
-    with os.fdopen(terminal, "r+b", buffering=0) as screen:
-        while b"orders.3" not in shown and time.monotonic() < deadline:
-            if select.select([screen], [], [], 1.0)[0]:
-                shown += screen.read(65536)
-        screen.write(b"\x03")  # Ctrl-C
-        while True:
-            try:
-                more = screen.read(65536)
-            except OSError:  # Linux: the other end is closed
-                break
-            if not more:
-                break
-            shown += more
-    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    # Not pty.fork: in a process with threads, what it leaves of them may keep the child from starting.
+    with (
+        os.fdopen(ours, "r+b", buffering=0) as screen,
+        subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=sized) as process,
+    ):
+        os.close(theirs)
+        try:
+            shown += read_until(screen, b"orders.3")
+            screen.write(b"\x03")  # Ctrl-C
+            shown += read_until(screen, None)
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()  # if it has not ended
     text = shown.decode()
     assert "[bold red]orders.2[/]" in text
     assert "Ring: unchanged since the start" in text
@@ -274,7 +291,7 @@ def test_an_exchange_or_broker_that_cannot_be_watched_is_an_error(
     file.write_text("schema: 1\nexchanges: {other: {type: fanout}}\n")
     cases = {
         ("--exchange", "missing"): (64, "an exchange of virtual host"),
-        ("--exchange", "orders", "--file", str(file)): (64, "expected an exchange of"),
+        ("--exchange", "orders", "--file", str(file)): (64, "expected a file with the exchange"),
         ("--exchange", "orders", "--interval", "1"): (64, "5"),
     }
     for arguments, (code, words) in cases.items():

@@ -19,7 +19,7 @@ from rabbit_chx.topology import apply, loads, plan, read
 from rabbit_chx.watch import CanarySender, Observer, watch
 from tests.broker.privileges import release_of
 from tests.broker.test_canary_reports import running
-from tests.faults.load import PATIENCE
+from tests.faults.load import PATIENCE, wait_until
 from tests.json_lines import documented, printed
 from tests.queues import close_connections
 from tests.users import a_user
@@ -216,6 +216,8 @@ def test_a_lost_connection_is_a_problem_until_the_next_canaries(site):
         shown = scene.intervals(sender)
         until(shown, all_as_expected)
         close_connections(site.broker, "rabbit-chx watch canaries")
+        # Canaries that are given to the sender before it knows of this would be sent on a new connection.
+        wait_until(lambda: sender.news().failure, "the sender has lost its connection")
         until(shown, lambda each: problems(each) == {("canary-not-sent", None)})
         until(shown, all_as_expected)
 
@@ -250,10 +252,14 @@ def test_the_command_prints_the_results_and_ends_without_an_error(site):
             stderr=subprocess.PIPE,
         ) as process,
     ):
-        rows = [json.loads(process.stdout.readline()) for _ in range(2)]
+        rows = [json.loads(process.stdout.readline())]
+        # On a slow machine, the first canaries may be sent in two intervals.
+        while len(rows) < 20 and rows[-1]["canaries"]["sent"] != len(QUEUES):
+            rows.append(json.loads(process.stdout.readline()))
         process.send_signal(signal.SIGTERM)
-        out, error = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, out, error) == (0, b"", b"")
+        rows += map(json.loads, process.stdout)
+        error = process.stderr.read()
+    assert (process.returncode, error) == (0, b"")
     assert printed("watch", rows) == documented("watch")
     assert rows[0]["canaries"]["sent"] == 0
-    assert rows[1]["canaries"]["sent"] == len(QUEUES)
+    assert len(QUEUES) in {row["canaries"]["sent"] for row in rows}

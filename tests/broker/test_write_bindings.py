@@ -11,9 +11,9 @@ import pytest
 
 from spark_connector import WriteFailed
 from spark_connector.worker import Written
+from spark_connector.writing.between_tasks import WriteJob
 from spark_connector.writing.bindings import bindings_of
 from spark_connector.writing.options import WriteOptions
-from spark_connector.writing.partition import WriteJob
 from spark_connector.writing.writer import Writer
 from tests.unit.spark.test_writer import job
 

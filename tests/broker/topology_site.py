@@ -66,7 +66,8 @@ class Site:
         return RingChange(exchange, before, after, None, None)
 
     def connection(self) -> pika.BlockingConnection:
-        return pika.BlockingConnection(pika.URLParameters(self.url()))
+        """Open a pika connection, without heartbeats, because tests leave it idle."""
+        return pika.BlockingConnection(pika.URLParameters(self.url() + "?heartbeat=0"))
 
     def bindings(self) -> str:
         """All bindings of exchanges in Erlang's own words: types of arguments included, order of listing not."""

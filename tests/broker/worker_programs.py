@@ -26,6 +26,10 @@ class Program:
         for line in self._output:
             self.text += line
 
+    def finish(self):
+        """Read the rest, before the output of a program that has ended is closed."""
+        self._reader.join(60)
+
     def found(self, pattern):
         """The sorted matches in the output, because lines of several threads may be mixed."""
         return sorted(re.findall(pattern, self.text))
@@ -41,12 +45,14 @@ def started(arguments, variables=()):
         stderr=sys.stderr,
         text=True,
     ) as process:
+        program = Program(process)
         try:
-            yield Program(process)
+            yield program
             process.send_signal(signal.SIGTERM)
             assert process.wait(240) == 0
         finally:
             process.kill()
+            program.finish()
 
 
 @contextmanager

@@ -74,11 +74,18 @@ def settled(site):
 
 
 def declare(site, exchanges, destinations) -> None:
+    """Declare exchanges, and return when all nodes have them: a follower of Khepri may be a moment late."""
     with site.channel(site.cluster.members[0]) as channel:
         for name in exchanges:
             channel.exchange_declare(name, "x-consistent-hash", durable=True)
         for name in destinations:
             channel.exchange_declare(name, "fanout", durable=True)
+
+    def there(member) -> bool:
+        listed = {each.name for each in site.management(member).exchanges(site.vhost)}
+        return listed >= {*exchanges, *destinations}
+
+    wait_until(lambda: all(map(there, site.cluster.members)), "all nodes have the exchanges", PATIENCE)
 
 
 def listed(site):

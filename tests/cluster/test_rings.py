@@ -7,6 +7,7 @@ import pytest
 from rabbit_chx import Ring, Store, ToExchange
 from rabbit_chx.errors import RingUnknown
 from tests.cluster.nodes import NAMES
+from tests.faults.load import wait_until
 from tests.proof import record_result
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
@@ -31,6 +32,11 @@ def rings(cluster, site):
                 classic = {"x-queue-type": "classic"}
                 channel.queue_declare(f"of-{number}.{letter}", durable=True, arguments=classic)
                 channel.exchange_declare(f"fan.{letter}", "fanout", durable=True)
+    wanted = {f"of-{number}.{letter}" for number in (1, 2, 3) for letter in "abc"}
+    wait_until(
+        lambda: wanted <= {queue.name for queue, _ in site.management(cluster.members[0]).queues(site.vhost)},
+        "the first node has the queues of the others: a follower of Khepri may be a moment late",
+    )
     commands = [("bind", destination, weight) for destination, weight in BINDINGS]
     for destination, first, second in DEAD:
         commands += [("bind", destination, second), ("unbind", destination, first)]

@@ -8,8 +8,8 @@ from itertools import count, islice
 
 import pytest
 
-from rabbit_chx.streams import StreamGroup, StreamPublisher, Timeouts, connect
-from tests.broker.stream_scene import refused, stored
+from rabbit_chx.streams import StreamGroup, StreamPublisher, StreamReader, Timeouts, bounds, connect
+from tests.broker.stream_scene import refused
 from tests.faults.load import wait_until
 
 pytestmark = pytest.mark.long
@@ -20,13 +20,26 @@ ON_ONE_NODE = {"initial-cluster-size": "1", "queue-leader-locator": "client-loca
 
 
 def values(url, stream):
-    return [
-        message.body for message in stored(url, stream, follow_advertised=True, timeouts=Timeouts(connect=60))
-    ]
+    """The messages of a stream up to the end that its leader knows: a replica may know it later."""
+    with connect(url, stream=stream, leader=True, follow_advertised=True, timeout=60) as connection:
+        found = bounds(connection, stream)
+    with StreamReader(url, stream, follow_advertised=True, timeouts=Timeouts(connect=60)) as reader:
+        return [message.body for message in reader.messages(found.first, found.end)]
+
+
+def leader_of(url, stream):
+    """The leader of a stream, as soon as this node knows it: a node may learn of a new stream later than others."""
+    with connect(url) as connection:
+
+        def leader():
+            return connection.metadata([stream])[stream].leader
+
+        wait_until(leader, f"the leader of {stream}")
+        return leader()
 
 
 def is_at(node, url) -> bool:
-    return (node.host, node.port) == (url.host, url.port)
+    return node is not None and (node.host, node.port) == (url.host, url.port)
 
 
 def test_a_stream_on_one_node_is_reached_through_another(urls):
@@ -35,6 +48,7 @@ def test_a_stream_on_one_node_is_reached_through_another(urls):
         connection.create("alone", ON_ONE_NODE)
         home = connection.node
     assert (home.host, home.port) == (first.host, first.port)
+    assert leader_of(second, "alone") == home
     with connect(second, stream="alone", leader=True, follow_advertised=True) as connection:
         assert connection.node == home
     with refused("not available", "follow_advertised=True connects to it directly"):
@@ -50,9 +64,10 @@ def test_no_message_is_lost_or_repeated_when_the_leader_stops(cluster, urls):
     *_, last = urls.values()
     with connect(last) as connection:
         connection.create("replicated")
-        leader = connection.metadata(["replicated"])["replicated"].leader
+    leader = leader_of(last, "replicated")
     (stopped,) = [member for member in cluster.members if is_at(leader, urls[member.name])]
     survivor = next(url for name, url in urls.items() if name != stopped.name)
+    assert leader_of(survivor, "replicated") == leader
 
     bodies = [b"%d" % number for number in range(60_000)]
     halting = threading.Thread(target=stopped.node.halt)
@@ -102,7 +117,7 @@ def members(urls, handled, **options):
         thread.start()
     try:
         wait_until(lambda: all(each.status.connected for each in groups), "members", 60)
-        yield
+        yield groups
     finally:
         for each in groups:
             each.stop()
@@ -121,7 +136,7 @@ def test_a_group_misses_nothing_while_the_leaders_of_its_streams_stop(cluster, u
     numbers = count()
     publishing = {"super_stream": "shared", "name": "job", "follow_advertised": True}
     with (
-        members(nodes, handled, super_stream="shared"),
+        members(nodes, handled, super_stream="shared") as groups,
         StreamPublisher(nodes, **publishing, timeouts=Timeouts(reconnect=120)) as publisher,
     ):
         for member in cluster.members:
@@ -134,7 +149,9 @@ def test_a_group_misses_nothing_while_the_leaders_of_its_streams_stop(cluster, u
                 publish_until(lambda halting=halting: not halting.is_alive(), publisher, numbers)
                 published = publish_until(lambda: True, publisher, numbers)
                 wait_until(
-                    lambda all_of=published: len({each[2] for each in handled}) == all_of, "messages", 120
+                    lambda all_of=published: len({each[2] for each in handled}) == all_of,
+                    lambda: f"messages; {[each.status for each in groups]}",
+                    120,
                 )
             finally:
                 halting.join()

@@ -9,7 +9,9 @@ not be acknowledged. The verdict:
     waits         how long each queue had messages that no member handled
 
 A sight can be unacknowledged only if its life ended without a stop. Acknowledgements are cumulative: if a sight was not
-acknowledged, every later message that the same life handled from the same queue must have been seen again too.
+acknowledged, every later message that the same life handled from the same queue must have been seen again too. With
+``order="key"``, each later message that is handled is acknowledged alone, so there are exceptions: as many as a member handles at the
+same time, of which all but one may be as old as they like, because their handlers were slow.
 """
 
 from __future__ import annotations
@@ -95,8 +97,17 @@ class Verdict:
         return max(self.waits.values(), default=0.0)
 
 
-def judge(sights: Iterable[Sight], ended_badly: set[Life], published: Mapping[int, int]) -> Verdict:
-    """Judge the sights of all processes; ``published`` has the publishing time of each confirmed number."""
+def judge(
+    sights: Iterable[Sight], ended_badly: set[Life], published: Mapping[int, int], *, at_once: int = 1
+) -> Verdict:
+    """Judge the sights of all processes.
+
+    Args:
+        sights: of all processes.
+        ended_badly: the lives that ended without a stop.
+        published: the publishing time of each confirmed number.
+        at_once: how many messages of a queue a member handles at the same time.
+    """
     ordered = sorted(sights)
     first: dict[int, Sight] = {}
     for sight in ordered:
@@ -109,7 +120,7 @@ def judge(sights: Iterable[Sight], ended_badly: set[Life], published: Mapping[in
         unexpected=sorted(first.keys() - published.keys()),
         disorder=list(_disorder(first.values())),
         duplicated=len(ordered) - len(first),
-        unexplained=sorted(_unexplained(ordered, ended_badly)),
+        unexplained=sorted(_unexplained(ordered, ended_badly, at_once)),
         waits=_waits(ordered, published),
         handled=dict(handled),
     )
@@ -124,7 +135,7 @@ def _disorder(firsts: Iterable[Sight]) -> Iterator[Sight]:
             highest[sight.key] = sight.number
 
 
-def _unexplained(ordered: Sequence[Sight], ended_badly: set[Life]) -> Iterator[int]:
+def _unexplained(ordered: Sequence[Sight], ended_badly: set[Life], at_once: int) -> Iterator[int]:
     """The numbers of messages with more than one acknowledged sight."""
     seen: defaultdict[int, list[Sight]] = defaultdict(list)
     runs: defaultdict[tuple[Life, str], list[Sight]] = defaultdict(list)
@@ -133,10 +144,17 @@ def _unexplained(ordered: Sequence[Sight], ended_badly: set[Life]) -> Iterator[i
         runs[sight.life, sight.queue].append(sight)
     unacknowledged: set[Sight] = set()
     for (life, _), run in runs.items():
+        left = at_once if life in ended_badly else 0
+        slow = left - 1
         for sight in reversed(run):
-            if life not in ended_badly or len(seen[sight.number]) < 2:
+            left -= len(seen[sight.number]) < 2
+            if left > 0:
+                unacknowledged.add(sight)
+            elif slow > 0 and sight is not seen[sight.number][-1]:
+                unacknowledged.add(sight)
+                slow -= 1
+            elif slow <= 0:
                 break
-            unacknowledged.add(sight)
     for number, its in seen.items():
         if len(its) - sum(sight in unacknowledged for sight in its) > 1:
             yield number

@@ -2,25 +2,32 @@
 
     python -m tests.faults.group_worker '{"url": ..., "exchange": ..., "queues": [...], "file": ..., "kind": "group"}'
 
-Each line goes to the file in one write before the message is acknowledged, so even a killed process has recorded exactly
+The kind is "group", or "async" for an `AsyncGroup`. With "fast": false, pika decodes every delivery. Each line goes to the file in one write before the message is acknowledged, so even a killed process has recorded exactly
 the messages that it handled. `tests.faults.group_history.Diary` reads the lines. The kind "plain" is the control: it consumes
 with plain pika, each queue with a given priority.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import pika
 
-from rabbit_chx.consuming import Group, Message
+from rabbit_chx.broker import fast_paths, receiving
+from rabbit_chx.consuming import AsyncGroup, Group, Message
 from tests.faults.ledger import row_of
+
+SLOW = 500
+"""One in so many messages takes its handler a tenth of a second, so that messages wait."""
 
 
 class Notes:
@@ -34,9 +41,10 @@ class Notes:
         os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
 
     def handled(self, queue: str, key: str, body: bytes, redelivered: bool) -> None:
-        self.write("handled", time.monotonic_ns(), queue, key, row_of(body), redelivered)
-        if self._pause:
-            time.sleep(self._pause)
+        number = row_of(body)
+        self.write("handled", time.monotonic_ns(), queue, key, number, redelivered)
+        if self._pause or number % SLOW == 0:
+            time.sleep(self._pause or 0.1)
 
 
 class Connections(logging.Handler):
@@ -60,11 +68,20 @@ class Connections(logging.Handler):
 
 def main(options: dict[str, Any]) -> None:
     notes = Notes(options.pop("file"), options.pop("pause"))
-    {"group": run_group, "plain": run_plain}[options.pop("kind")](notes, **options)
+    if not options.pop("fast", True):
+        without_fast_path()
+    kinds = {"group": run_group, "async": partial(run_group, kind=AsyncGroup), "plain": run_plain}
+    kinds[options.pop("kind")](notes, **options)
     notes.write("stopped")
 
 
-def run_group(notes: Notes, *, url: str, **options: Any) -> None:
+def without_fast_path() -> None:
+    """Imitate a pika that has renamed something; reading deliveries in one pass is an error."""
+    fast_paths.PRIVATE_NAMES = (*fast_paths.PRIVATE_NAMES, "_missing")
+    del receiving.read_deliveries
+
+
+def run_group(notes: Notes, *, url: str, kind: type[Group | AsyncGroup] = Group, **options: Any) -> None:
     log = logging.getLogger("rabbit_chx.consuming")
     log.setLevel(logging.INFO)
     log.addHandler(Connections(notes))
@@ -72,7 +89,16 @@ def run_group(notes: Notes, *, url: str, **options: Any) -> None:
     def handle(message: Message) -> None:
         notes.handled(message.queue, message.routing_key, message.body, message.redelivered)
 
-    Group(url, **options).run(handle)
+    async def handle_in_loop(message: Message) -> None:
+        handle(message)
+
+    if options.get("order") == "key":
+        options["key"] = attrgetter("routing_key")
+    group = kind(url, **options)
+    if isinstance(group, AsyncGroup):
+        asyncio.run(group.run(handle_in_loop))
+    else:
+        group.run(handle)
 
 
 def run_plain(notes: Notes, *, url: str, queues: dict[str, int], prefetch: int) -> None:

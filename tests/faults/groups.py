@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,6 +27,16 @@ from tests.faults.load import PATIENCE, Load
 REPOSITORY = Path(__file__).parents[2]
 STUCK = 150.0
 """Seconds after which a queue with unhandled messages counts as stuck: longer than any fault of these tests."""
+
+AT_ONCE = 4
+"""The concurrency of members."""
+KINDS = [
+    {"kind": kind, "order": order, "fast": fast}
+    for with_fast_path in ((True, False), (False, True))
+    for order in ("queue", "key")
+    for kind, fast in zip(("group", "async"), with_fast_path, strict=True)
+]
+"""The members of a group, in turn: a group may have members of both classes, with both orders, with and without the fast path for deliveries."""
 
 _CONSUMERS = "list_consumers queue_name channel_pid consumer_tag active activity_status arguments"
 _OVERVIEW = "ra:local_query({{'%2F_{queue}', node()}}, fun rabbit_fifo:overview/1)"
@@ -111,6 +122,8 @@ class Workers:
         self._moved = dict.fromkeys(topology.queues, time.monotonic())
         self._next = time.monotonic()
         self._paused = False
+        self.at_once = 1
+        """How many messages of a queue a member handles at the same time."""
         self.events: list[str] = []
         """The faults so far, with their times."""
         self.load = Load(broker.url, topology.exchange, key=self._key)
@@ -163,7 +176,7 @@ class Workers:
         """Publish nothing until `flow`, and wait until all messages are confirmed."""
         self._paused = True
         self.load.hold()
-        self.until(lambda: self.load.publisher.totals.pending == 0, "all messages are confirmed")
+        self.until(lambda: self.load.is_quiet, "all messages are confirmed")
 
     def flow(self) -> None:
         self._paused = False
@@ -252,7 +265,7 @@ class Workers:
         diaries = [worker.diary for worker in self.workers]
         sights = [sight for diary in diaries for sight in diary.sights]
         badly = set().union(*(diary.ended_badly for diary in diaries))
-        return judge(sights, badly, dict(enumerate(self._published)))
+        return judge(sights, badly, dict(enumerate(self._published)), at_once=self.at_once)
 
 
 class Faults:
@@ -266,6 +279,7 @@ class Faults:
         self.revived = 0
         """How many queues the killed broker left with a dead consumer."""
         self._broker, self._dice, self.options = broker, dice, options
+        self._kinds = cycle({**options, **kind} for kind in KINDS)
         self._group = options["name"]
 
     def _one(self) -> Worker:
@@ -285,7 +299,8 @@ class Faults:
 
     def joins(self, most: int) -> None:
         """Start processes at the same time, until ``most`` are running."""
-        new = self.workers.start(self.options, most - len(self.workers.living))
+        missing = most - len(self.workers.living)
+        new = [each for _ in range(missing) for each in self.workers.start(next(self._kinds))]
         self.workers.until_consuming(new)
         self._note("join", len(new))
 
@@ -330,14 +345,21 @@ class Faults:
         self._note("partition")
 
     def close_seat(self) -> None:
-        """Have the broker close the connection of a member."""
-        worker = self._one()
-        lives = worker.diary.lives
-        name = seat_queue(self._group, worker.diary.seat or 0)
-        rows = self._broker.ctl("list_queues", "name", "owner_pid", "--no-table-headers").splitlines()
-        (owner,) = (owner for queue, owner in (row.split("\t") for row in rows) if queue == name)
-        self._broker.ctl("close_connection", owner, "by hand")
-        self._until_connected_again(worker, lives)
+        """Have the broker close the connection of a member: of that in the seat by now, as members move to lower seats."""
+        lives = {each: each.diary.lives for each in self.workers.living}
+        owners: list[str] = []
+
+        def is_taken() -> bool:
+            name = seat_queue(self._group, self._one().diary.seat or 0)
+            rows = self._broker.ctl("list_queues", "name", "owner_pid", "--no-table-headers").splitlines()
+            owners[:] = [owner for queue, owner in (row.split("\t") for row in rows) if queue == name]
+            return bool(owners)
+
+        self.workers.until(is_taken, "a member has a seat")
+        self._broker.ctl("close_connection", owners[0], "by hand")
+        self.workers.until(
+            lambda: any(each.diary.lives > count for each, count in lives.items()), "a member connects again"
+        )
         self._note("connection closed")
 
     def kill_broker(self) -> None:

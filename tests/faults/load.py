@@ -30,12 +30,13 @@ SLACK = 30.0
 """Extra seconds for operations that end at a timeout, because the machine may be busy."""
 
 
-def wait_until(condition, what: str, patience: float = PATIENCE, *, pause: float = 0.005) -> None:
+def wait_until(condition, what, patience: float = PATIENCE, *, pause: float = 0.005) -> None:
+    """Wait for a condition; ``what`` is awaited, as a text, or a function that returns it after the wait failed."""
     deadline = time.monotonic() + patience
     while not condition():
         if time.monotonic() > deadline:
             faulthandler.dump_traceback(file=sys.__stderr__)
-            pytest.fail(f"waited {patience:.0f} seconds in vain: {what}")
+            pytest.fail(f"waited {patience:.0f} seconds in vain: {what() if callable(what) else what}")
         time.sleep(pause)
 
 
@@ -76,7 +77,7 @@ class Load:
         self._quota = 0
         self._special = None
         self._changed = threading.Condition()
-        self._finishing = False
+        self._finishing = self._waits = False
         self.publisher = Publisher(url, exchange, **options)
         self.bulk = self.publisher.bulk(on_failure=self.ledger.note)
         self._thread = threading.Thread(target=self._run, daemon=True, name="load")
@@ -97,9 +98,20 @@ class Load:
         self.more(sys.maxsize // 2)
 
     def hold(self) -> None:
-        """Publish nothing new for now; accepted messages continue."""
+        """Publish nothing new for now; accepted messages continue, and so does a batch that has begun."""
         with self._changed:
             self._quota = 0
+
+    def until_quiet(self) -> None:
+        """Hold, and wait until no batch is being published and every message has its outcome."""
+        self.hold()
+        wait_until(lambda: self.is_quiet, "the last batch is published and settled")
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no batch is being published and no message is pending."""
+        with self._changed:
+            return self._waits and self.publisher.totals.pending == 0
 
     def inject(self, special) -> None:
         """Call a function with the bulk between two batches."""
@@ -146,7 +158,9 @@ class Load:
     def _may_publish(self) -> bool:
         published = self.publisher.totals.published
         with self._changed:
+            self._waits = True
             self._changed.wait_for(lambda: self._quota > published or self._finishing)
+            self._waits = False
             return self._quota > published
 
     def _publish_batch(self) -> None:

@@ -27,7 +27,7 @@ def read(site: Site, url: str, *, stream: str = STREAM, **options: Any) -> None:
     """Read a stream, and show the reader and its bounds."""
     with StreamReader(url, stream, timeouts=Timeouts(connect=5, reconnect=5), **options) as reader:
         site.places.show(reader, reader.bounds())
-        found = [body for _, body in reader.messages(0, ROWS)]
+        found = list(reader.messages(0, ROWS))
     assert len(found) == ROWS
 
 
@@ -83,7 +83,7 @@ def spark_receive(site: Site, url: str, tls: dict[str, str] | None = None, **opt
     site.places.show(reader, reader._options)
     start = reader.initialOffset()
     try:
-        wait_until(lambda: reader.latestOffset() != start, "messages", pause=0.1)
+        wait_until(lambda: reader.latestOffset()["rows"] == ROWS, "all messages", pause=0.1)
         end = reader.latestOffset()
         site.places.note("files", json.dumps([start, end]))
         partitions = reader.partitions(start, end)

@@ -235,6 +235,7 @@ def held_back(site: Site, *, cut: bool) -> None:
         proxy.hold()
         bulk = publisher.bulk()
         bulk.add_many([site.body] * 20, "k")
+        wait_until(lambda: publisher.totals.bytes, "they are written, and can no longer be withdrawn")
         if cut:
             proxy.__exit__()
         site.places.show(publisher)
@@ -323,8 +324,8 @@ def appliers(carry_out: Callable[..., object]) -> Scenarios:
 # -- the management API --------------------------------------------------------------------------------------
 
 
-def management(site: Site, url: str, **options: Any) -> Management:
-    made = Management(url, timeout=0.5, **options)
+def management(site: Site, url: str, *, timeout: float = 10.0, **options: Any) -> Management:
+    made = Management(url, timeout=timeout, **options)
     site.places.show(made)
     return made
 
@@ -333,12 +334,18 @@ def overview(site: Site, url: str, **options: Any) -> object:
     return management(site, url, **options).overview()
 
 
+def no_answer(site: Site) -> None:
+    with silent() as where:
+        management(site, site.http(where=where), timeout=0.5).overview()
+
+
 def two_passwords(site: Site) -> None:
     """The password of the URL is used; the other is no less secret."""
     management(site, site.http(site.wrong), credentials=lambda: (site.user, site.password)).whoami()
 
 
 READER: Scenarios = common(overview, Management, Site.http) | {
+    "a host that sends nothing": (no_answer, "did not answer"),
     "two passwords": (two_passwords, "rejected the user"),
     "a user without the tag": (lambda site: read(management(site, site.http()), "/"), "needs the tag"),
     "404": (lambda site: overview(site, site.http(path="/nothing/here")), "not a management API|answered 40"),

@@ -199,6 +199,7 @@ def naive(url: str, exchange: str, rows_a_second: int):
                         channel = pika.BlockingConnection(parameters).channel()
                     channel.basic_publish(exchange, row.key, row.value.encode(), properties)
                     sent = True
-        channel.connection.close()
+        with suppress(AMQPError, OSError):  # the broker may have closed it
+            channel.connection.close()
 
     return publish

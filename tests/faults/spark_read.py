@@ -96,21 +96,26 @@ def copy(spark, folder: str, options: dict[str, str], into: dict[str, str] | Non
             copies = rows.writeStream.format("parquet").option("path", f"{folder}/rows")
         return copies.option("checkpointLocation", f"{folder}/checkpoint")
 
-    query = write().trigger(processingTime="100 milliseconds").start()
-    while not Path(folder, "stop").exists():
-        if query.awaitTermination(0.1):
-            raise RuntimeError("the query ended by itself")
-    query.stop()
+    if not is_stopped(folder):
+        query = write().trigger(processingTime="100 milliseconds").start()
+        while not is_stopped(folder):
+            if query.awaitTermination(0.1):
+                raise RuntimeError("the query ended by itself")
+        query.stop()
     write().trigger(availableNow=True).start().awaitTermination()
+
+
+def is_stopped(folder: str) -> bool:
+    return Path(folder, "stop").exists()
 
 
 def stop(folder: Path) -> None:
     (folder / "stop").touch()
 
 
-def committed(folder: Path) -> int:
-    """The number of committed micro-batches."""
-    return sum(one.name.isdigit() for one in (folder / "checkpoint" / "commits").glob("*"))
+def committed(folder: Path, log: str = "commits") -> int:
+    """The number of committed micro-batches, or with ``offsets`` of those that have begun."""
+    return sum(one.name.isdigit() for one in (folder / "checkpoint" / log).glob("*"))
 
 
 def until_committed(program, folder: Path, more: int = 1) -> None:

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from rabbit_chx.streams import StreamGroup, StreamMessage
+from rabbit_chx.streams import StreamBatch, StreamGroup, StreamMessage
 from tests.unit.test_docs import marked
 
 
@@ -35,7 +35,13 @@ def main(*, url: str, file: str, pause: float, directory: str | None = None, **o
     else:
         os.chdir(directory)
         start, store = of_guide()
-        StreamGroup(url, start=start, **options).run_batches(store)
+
+        def handle_batch(batch: StreamBatch) -> None:
+            store(batch)
+            for message in batch.messages():
+                write("handled", time.monotonic_ns(), message.queue, message.offset, message.body.decode())
+
+        StreamGroup(url, start=start, **options).run_batches(handle_batch)
     write("stopped")
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
+
 import pytest
 
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed
 from rabbit_chx.publishing import Outcome, Publisher, Timeouts
 from tests.faults.ledger import body, drain
 from tests.faults.load import PATIENCE, SLACK, wait_until, within
+from tests.users import a_user
 
 pytestmark = pytest.mark.broker
 
+GIVEN_UP = r"\(\d+ attempts?\)"
+"""A machine that halts for some seconds leaves time for one attempt."""
 THOUSAND = [body(row) for row in range(1_000)]
 
 
@@ -70,6 +76,28 @@ def test_a_message_that_the_broker_refuses_is_found_among_others(broker, topolog
     assert set(rows) == set(range(41)) - {7, 30}
 
 
+def test_a_refused_permission_and_a_refused_size_fail_the_messages_concerned_and_no_others(broker, topology):
+    used = topology(queues=1)
+    denied, large = {7, 30}, 20
+    with (
+        a_user(broker, "^$", used.exchange, "^$") as user,
+        Publisher(user.url, used.exchange, max_message_bytes=32 << 20) as publisher,
+    ):
+        bulk = publisher.bulk()
+        for row in range(40):
+            text = body(row) + bytes(17 << 20 if row == large else 0)
+            bulk.add(text, "k", exchange="amq.direct" if row in denied else None)
+        with pytest.raises(PublishFailed, match=r"3 of 40 messages were not confirmed"):
+            bulk.flush(PATIENCE)
+    replies = {failure.row: failure.reply for failure in bulk.failures}
+    assert replies.keys() == {*denied, large}
+    assert all("no write permission on exchange 'amq.direct'" in replies[row] for row in denied)
+    assert "is larger than configured max size" in replies[large]
+    assert publisher.totals.connections == 1
+    (rows,) = drain(broker.url, used.queues)
+    assert set(rows) == set(range(40)) - {*denied, large}
+
+
 def test_a_message_alone_that_is_refused_has_not_arrived(broker):
     with Publisher(broker.url) as publisher, pytest.raises(PublishFailed, match=r"rejected .* 404") as caught:
         publisher.publish(b"0 ", "k", exchange="missing", timeout=PATIENCE)
@@ -86,14 +114,21 @@ def test_a_publisher_tries_again_after_it_has_given_up(broker, topology):
             broker.kill()
             try:
                 for _ in range(2):
-                    with pytest.raises(PublishFailed, match="attempts"):
+                    with pytest.raises(PublishFailed, match=GIVEN_UP):
                         publisher.publish(b"-1 ", "k")
-                    assert "attempts" in str(publisher.error)
+                    assert re.search(GIVEN_UP, str(publisher.error))
             finally:
                 broker.restart()
-            publisher.publish(b"1 ", "k")
+
+            def published() -> bool:
+                with suppress(PublishFailed):  # two seconds for the connection may be too short
+                    publisher.publish(b"1 ", "k")
+                    return True
+                return False
+
+            wait_until(published, "the broker is used again")
             assert publisher.error is None
-            with pytest.raises(BrokerUnavailable, match="attempts"):  # its earlier rows may have failed
+            with pytest.raises(BrokerUnavailable, match=GIVEN_UP):  # its earlier rows may have failed
                 bulk.add(b"2 ", "k")
 
     within(PATIENCE, work, "publishing")
@@ -142,6 +177,8 @@ def test_a_returned_message_that_is_given_up_is_reported_as_returned(broker, sce
         # Then a message waits one or two seconds between attempts, so hardly any is in flight when the broker is killed.
         wait_until(lambda: it.totals.resent >= 700, "returned messages were sent again seven times")
         wait_until(lambda: it.totals.confirmed == 100, "the others are confirmed")
+        sender = it.load.publisher.pipeline._sender
+        wait_until(lambda: len(sender._retries) == 100, "no message is in flight")
         broker.kill()
         try:
             it.load.finish(2 + SLACK)

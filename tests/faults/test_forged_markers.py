@@ -11,7 +11,7 @@ from pika import BasicProperties
 from rabbit_chx.broker import connect, drain
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.consuming import Group, Message, QueueReader
-from rabbit_chx.consuming.changes.holds import declare_commands, hold_commands
+from rabbit_chx.consuming.changes.records import declare_commands, hold_commands
 from rabbit_chx.consuming.markers import HOLD, Hold
 from rabbit_chx.consuming.member.roll_call import members_over
 from tests.faults.forgeries import (  # noqa: F401 - the fixtures
@@ -201,5 +201,6 @@ def test_a_question_of_others_is_not_answered_to_a_queue_and_names_no_queues(sce
             channel.basic_publish("", "rabbit-chx.seat.billing.0", question, properties)
         scene.send(20)
         scene.assert_unharmed(caplog)
-        assert {*members_over(connection, "billing")[0].queues} == {*QUEUES}
+        (answer,) = members_over(connection, "billing", timeout=30)
+        assert {*answer.queues} == {*QUEUES}
         assert scene.seats() == ["rabbit-chx.seat.billing.0"]

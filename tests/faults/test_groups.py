@@ -1,5 +1,7 @@
 """Members of a group join, end, hang and lose their connections under load: no message is lost, and each key stays in order.
 
+They are of both classes, with both orders, with and without the fast path for deliveries (`groups.KINDS`).
+
 RABBIT_CHX_GROUP_MESSAGES=300000 pytest tests/faults/test_groups.py -k every_fault     (as in the proof)
 """
 
@@ -44,8 +46,10 @@ def group(broker, workers):
 
     def make(**options) -> Faults:
         made = workers(**options)
+        made.at_once = groups.AT_ONCE
         settings = {
             "kind": "group",
+            "concurrency": groups.AT_ONCE,
             "exchange": made.topology.exchange,
             "queues": made.topology.queues,
             "name": f"proof.{secrets.token_hex(3)}",
@@ -69,6 +73,8 @@ def controls(workers):
             options = {"kind": "plain", "pause": 0.001, "prefetch": 50, "queues": priorities}
             it.until_consuming(it.start(options))
         it.handle(2_000)
+        if not single:  # one of them may have handled all so far
+            it.until(lambda: it.judge().disorder, "messages are out of order", pause=0.2)
         return it.kill()
 
     shared = plain(False, lambda seat, at: priority(seat, at, 4))

@@ -11,7 +11,7 @@ from tests.proof import LONG
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
-PATIENT = {"heartbeat": 2, "timeouts": Timeouts(connect=2)}
+PATIENT = {"heartbeat": 2, "timeouts": Timeouts(connect=5)}
 ROUNDS = 2 if LONG else 1
 """How often a fault hits the same connection."""
 
@@ -22,9 +22,9 @@ def test_a_broker_that_is_paused_for_a_moment(broker, scene):
         it.flow(5_000)
         broker.pause()
         try:
-            it.load.hold()
             it.control.flow()
             wait_until(lambda: it.totals.pending, "messages are in flight")
+            it.load.hold()
             wait_until(lambda: it.control.ledger.taken_in, "the control publishes")
             it.control.hold()
         finally:
@@ -34,16 +34,20 @@ def test_a_broker_that_is_paused_for_a_moment(broker, scene):
 
 def test_a_broker_that_is_paused_until_its_heartbeats_are_missed(broker, survives, log):
     def pause(load, control):
+        # On a busy machine, both may have lost a connection before.
+        tried, broken, connections = len(log("trying again")), control.broken, control.connections
         broker.pause()
         try:
             load.hold()
-            wait_until(lambda: log("trying again"), "the publisher notices that the broker is silent")
-            wait_until(lambda: control.broken, "the control notices, too")
+            wait_until(
+                lambda: len(log("trying again")) > tried, "the publisher notices that the broker is silent"
+            )
+            wait_until(lambda: control.broken > broken, "the control notices, too")
         finally:
             broker.unpause()
         # The resumed broker continues to read, so the control's queues hang until it has reconnected: by then a
         # heartbeat has met the closed connection, and what the control's side still held is gone.
-        wait_until(lambda: control.connections > 1, "the control has reconnected")
+        wait_until(lambda: control.connections > connections, "the control has reconnected")
 
     totals = survives("container paused (long)", pause, control={"heartbeat": 1}, **PATIENT)
     assert totals.connections == 2
@@ -118,7 +122,10 @@ def test_a_queue_that_hangs(broker, scene, end):
         queues = [*it.used.queues, *it.other.queues]
         it.flow(2_000)
         on_queues(broker, queues, "sys:suspend(Queue)")
-        wait_until(lambda: it.totals.pending >= 3_000, "nothing is confirmed any more")
+        # On a slow machine, the publisher may have given up its messages by now.
+        wait_until(
+            lambda: it.totals.pending >= 3_000 or it.load.error is not None, "nothing is confirmed any more"
+        )
         it.load.hold()
         it.control.flood()
         it.control.hold()

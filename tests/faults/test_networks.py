@@ -54,7 +54,7 @@ def test_connections_cut_in_the_handshake(scene, proxy):
     patient = {"more": 1_000, "timeouts": Timeouts(reconnect=60)}
     with scene("proxy: cut in the handshake", url=proxy.url, **harmless, **patient) as it:
         it.load.more(1_000)
-        it.load.until_confirmed(1_000)
+        wait_until(lambda: it.totals.confirmed == 1_000, "the first messages are confirmed")
         proxy.cut_after = (1, 400)
         proxy.cut()
         wait_until(lambda: proxy.cuts >= 10 or it.load.error, "10 connections are cut while they open")
@@ -66,7 +66,7 @@ def test_a_network_that_never_lets_a_message_through(scene, proxy):
     patience = {"timeouts": Timeouts(reconnect=4), "outcomes": {Outcome.UNKNOWN, Outcome.UNSENT}}
     what, large = "proxy: nothing gets through", {"size": 20_000}
     with scene(what, url=proxy.url, start=100, control=large, **large, **patience) as it:
-        it.load.until_confirmed(100)
+        wait_until(lambda: it.totals.confirmed == 100, "the first messages are confirmed")
         proxy.cut_after = (2_000, 15_000)  # enough to open the connection, never enough for a message
         proxy.cut()
         it.control.flood(3)
@@ -96,7 +96,7 @@ def test_slow_networks(scene, proxy, what, settings, count, size):
 def test_a_caller_that_stalls_for_three_heartbeats(scene):
     harmless = {"control": None, "harmless": "no loss is possible, nothing is in flight"}
     with scene("caller stalls for three heartbeats", start=1_000, more=1_000, heartbeat=2, **harmless) as it:
-        it.load.until_confirmed(1_000)
+        wait_until(lambda: it.totals.confirmed == 1_000, "the first messages are confirmed")
         end = time.monotonic() + 3 * 2 + 1
         wait_until(lambda: time.monotonic() > end, "the stall, which is the test, is over")
     assert it.totals.connections == 1

@@ -1,6 +1,6 @@
 """Batch writes of Spark under faults: no row is lost, and rows are duplicated only where the docs say so.
 
-The guarantees are in docs/spark.md. Streams are in `test_spark_stream_faults`.
+The guarantees are in docs/spark-guarantees.md. Streams are in `test_spark_stream_faults`.
 """
 
 from __future__ import annotations

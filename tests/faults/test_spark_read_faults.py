@@ -169,8 +169,9 @@ def test_rows_deleted_by_retention_fail_a_query_or_are_logged(
     failed = cluster.answer()
     assert "retention deleted them before they were read" in failed.get("failed", ""), failed
     before = table(spark, tmp_path)[stream]
-    cluster.order(copy=str(tmp_path), options={**chosen, **LENIENT})
+    # Only what remains is read: a query that is stopped and repeats its micro-batch would log the loss again.
     stop(tmp_path)
+    cluster.order(copy=str(tmp_path), options={**chosen, **LENIENT})
     assert cluster.answer() == {"done": True}, cluster.complaint()
 
     rows = table(spark, tmp_path)[stream]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rabbit_chx.movement import ChangeMovement, TrackedMovement
-from rabbit_chx.ring import ToExchange
+from rabbit_chx.ring import Ring, ToExchange
 from rabbit_chx.topology.checks.drift import drift
 from rabbit_chx.topology.model import (
     BIND_SEQUENCE,
@@ -34,7 +34,8 @@ SHARD = "sharding: mod - rabbit@a - 0"
 class _Uncounted:
     """Stands in for the count of two million keys, on which no law here depends."""
 
-    def __init__(self, *_) -> None:
+    def __init__(self, start: Ring, *_: int) -> None:
+        self.start = start
         self._names = (*QUEUES, ToExchange("mod"))
 
     def overlap(self, size: int):

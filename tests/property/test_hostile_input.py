@@ -214,7 +214,7 @@ def test_files_of_pairs(tmp_path):
 
     def tried(data):
         file.write_bytes(data)
-        return read_pairs(str(file), option="--pairs")
+        return read_pairs(str(file), None, option="--pairs")
 
     fuzz("files of pairs", hostile.CSV_FILES, tried, examples=200)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from pika import BasicProperties
 from pyspark.sql import types as t
 
@@ -194,6 +194,8 @@ def spark_array(kind: str, value: Any) -> pa.Array:
 
 
 @given(cells())
+@example(("expiration", "string", "0" * 254 + "7"))
+@example(("expiration", "string", "0" * 255 + "7"))
 def test_spark_accepts_the_values_that_the_publisher_accepts(cell: tuple[str, str, Any]) -> None:
     name, kind, value = cell
     schema = t.StructType([t.StructField("value", t.BinaryType()), t.StructField(name, SPARK_TYPES[kind][0])])

@@ -90,6 +90,7 @@ def test_text_and_bytes_may_be_mixed(bindings, release, keys) -> None:
 
 @given(RINGS, st.sampled_from(RELEASES), st.lists(HEADER_VALUES, max_size=8), A_CLIENT)
 @example([("q0", 1)], "4.0.5", [[], {}], None)
+@example([("q0", 1)], "3.13.0", [[], 0.0], None)
 @example([("q0", 1), ("q1", 1)], "4.0.5", ["a", []], None)
 @example([("q0", 1), ("q1", 1)], "3.13.0", [None], None)
 def test_headers_of_every_type_route_like_each_alone(bindings, release, values, client) -> None:

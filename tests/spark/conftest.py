@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from rabbit_chx.testing import Broker
-from rabbit_chx.testing.node import CannotSupply
 from tests.inbox import Inbox
 from tests.spark import BRIEF_JAVA
 from tests.spark.streams import Streams
@@ -45,10 +44,7 @@ def rabbitmq_broker(request):
     """The broker of all these tests, with the stream protocol, which the fixture of the plugin lacks."""
     release = request.config.getoption("--rabbitmq-release") or request.config.getini("rabbitmq_release")
     broker = Broker(release or None, plugins=["rabbitmq_stream"])
-    try:
-        broker.start()
-    except CannotSupply as reason:
-        pytest.skip(str(reason))
+    broker.start()
     yield broker
     broker.stop()
 

@@ -46,6 +46,15 @@ class Streams:
         self.channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream", **arguments})
         return name
 
+    def create_again(self, name: str) -> None:
+        """Delete a stream with its messages, and declare it again."""
+        self.channel.queue_delete(name)
+        self.declare(name)
+        # This channel may still send to the stream that was deleted, and the broker confirms what is lost by that
+        # (rabbit_channel, when the queue reports `eol`).
+        self.channel = self._connection.channel()
+        self.channel.confirm_delivery()
+
     def exchange(self, kind: str, keys: dict[str, str], **arguments: Any) -> str:
         """Declare an exchange, and bind streams to it with their keys."""
         name = f"{self._prefix}.x{len(self._exchanges)}"

@@ -72,7 +72,7 @@ assert sorted(int(row.value) for row in rows.collect()) == list(range(5))
 copied = spark.readStream.format("rabbitmq").options(**reading).load().writeStream.format("parquet")
 folder = tempfile.mkdtemp()
 copied = copied.option("path", folder + "/rows").option("checkpointLocation", folder + "/checkpoint")
-assert copied.trigger(availableNow=True).start().awaitTermination(100)
+assert copied.trigger(availableNow=True).start().awaitTermination(300)
 assert spark.read.parquet(folder + "/rows").count() == 5
 
 answers, expected = ask_executors(spark, {"url": url})

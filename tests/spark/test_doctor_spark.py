@@ -16,6 +16,7 @@ from rabbit_chx.cli.spark import ask_executors
 from tests.programs import ran
 from tests.spark import BRIEF_JAVA
 from tests.spark.streams import Streams
+from tests.users import a_user
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -102,18 +103,25 @@ def test_a_wrong_password_is_told_from_a_broker_that_is_not_there(spark, rabbitm
 
 
 @pytest.mark.broker
-def test_an_executor_checks_a_read_or_a_write_of_streams(spark, rabbitmq_broker):
+def test_an_executor_checks_a_read_and_a_write_of_streams(spark, rabbitmq_broker):
     port = str(urlsplit(rabbitmq_broker.stream_url).port)
-    with Streams(rabbitmq_broker.url) as streams:
-        read = {"url": rabbitmq_broker.url, "stream": streams.stream(), "streamPort": port}
-        for change, words in [
-            ({}, "read of streams: 1"),
-            ({"exactlyOnce": "true"}, "write to streams"),
-            ({"stream": "nowhere"}, "a stream in the virtual host"),
-            ({"streamPort": "1"}, "rabbitmq-plugins enable rabbitmq_stream"),
+    source = {"url": rabbitmq_broker.url, "streamPort": port}
+    with Streams(rabbitmq_broker.url) as streams, a_user(rabbitmq_broker, "^$", "^$", ".*") as user:
+        stream = source | {"stream": streams.stream()}
+        super_stream = source | {"superStream": streams.super_stream(3)[0]}
+        for options, words in [
+            (stream, "read of streams: 1, and write to streams"),
+            (super_stream, "read of streams: 3, and write to streams"),
+            (super_stream | {"url": user.url}, "read of streams: 3; a write would fail: "),
+            (stream | {"columns": "value"}, "read of streams: 1"),
+            (stream | {"exactlyOnce": "true"}, "write to streams"),
+            (stream | {"stream": "nowhere"}, "a stream in the virtual host"),
+            (stream | {"streamPort": "1"}, "rabbitmq-plugins enable rabbitmq_stream"),
         ]:
-            ((answer,), _) = ask_executors(spark, read | change)
-            assert words in answer["broker"] + answer["refused"]
+            ((answer,), _) = ask_executors(spark, options)
+            found = answer["broker"] + answer["refused"]
+            assert words in found
+            assert ("write" in words) == ("write" in found)
 
 
 @pytest.mark.parametrize("target", [f"spark://{NOBODY}", f"sc://{NOBODY}/;token=sesame"])

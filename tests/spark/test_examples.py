@@ -26,7 +26,9 @@ ALONE = {  # how many rows each writes
     "spark_connect.py": 20_000,  # a process holds no classic session and a Connect session at a time
 }
 CLAIMS = {
-    "spark_bulk_load.py": r"9 micro-batches finished(?s:.*)\n1 finished by a second run(?s:.*)\n0 finished by a third"
+    # On a slow machine, the interruption may come too late for the last micro-batch.
+    "spark_bulk_load.py": r"(?s:9 micro-batches finished.*\n1|10 micro-batches finished.*\n0) finished by a second run"
+    r"(?s:.*)\n0 finished by a third"
     r"(?s:.*)10,000 of 10,000 rows arrived, [\d,]+ of them twice",
     "spark_foreach_batch.py": r"12:00:00 30 30\n(?s:.*)12:09:00 30 30\n\d+ messages, 600 readings",
     "spark_ordered_write.py": r"20,000 changes of 100 customers, 0 customers out of order",
@@ -34,7 +36,7 @@ CLAIMS = {
     "spark_read_keys.py": r"10,000 rows, 100 customers with 100 rows each, 0 not on the predicted stream\n(?s:.*)"
     r"100 rows of customer-42 on one stream of 4, 100 on all of them\n(?s:.*)100 rows copied",
     "spark_read_stream.py": r"6,000 rows after the first run, 10,000 after the second, 10,000 of them different",
-    "spark_stream.py": r"[1-9],\d{3} rows finished over a restart, 0 missing, \d+ twice",
+    "spark_stream.py": r"[1-9]\d*,\d{3} rows finished over a restart, 0 missing, \d+ twice",
 }
 
 

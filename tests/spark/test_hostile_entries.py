@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from urllib.parse import urlsplit
@@ -90,7 +90,8 @@ class Peak:
 def watched():
     """Watch the memory of Spark's Python processes, whose earlier peaks are forgotten."""
     for each in python_processes():
-        (each / "clear_refs").write_text("5")
+        with suppress(OSError):  # it has ended
+            (each / "clear_refs").write_text("5")
     peak, stop = Peak(), threading.Event()
 
     def look() -> None:

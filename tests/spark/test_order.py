@@ -15,8 +15,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from rabbit_chx import ConsistentHashExchange, InvalidValue
-from spark_connector.routing.ordering import order_for
-from spark_connector.routing.queue_column import queue_of
+from spark_connector.routing.queue_column import order_for, queue_of
 from tests.deliveries import deliveries
 from tests.programs import ran
 from tests.spark import two_executors

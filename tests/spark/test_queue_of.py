@@ -127,7 +127,7 @@ def test_queue_of_works_on_a_stream(spark, keys, tmp_path):
     stream = spark.readStream.schema("routing_key string").parquet(str(tmp_path / "in"))
     stream = stream.withColumn("queue", queue_of("routing_key", exchange))
     query = stream.writeStream.format("memory").queryName("routed").trigger(availableNow=True).start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(200)
     found = {row["routing_key"]: row["queue"] for row in spark.table("routed").collect()}
     assert found == {key: exchange.route(key) for key in KEYS}
 

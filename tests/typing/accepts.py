@@ -30,7 +30,15 @@ from rabbit_chx import (
 )
 from rabbit_chx.kernel import jump_consistent_hash, phash2
 from rabbit_chx.publishing import Failure, Publisher, Totals
-from rabbit_chx.streams import OffsetSpec, StreamMessage, StreamPublisher, StreamReader, connect
+from rabbit_chx.streams import (
+    AsyncStreamGroup,
+    OffsetSpec,
+    StreamGroup,
+    StreamMessage,
+    StreamPublisher,
+    StreamReader,
+    connect,
+)
 from rabbit_chx.topology import Management, Observed, Plan, Topology, drift, lint, load, plan, read
 
 if TYPE_CHECKING:
@@ -97,7 +105,7 @@ def keep(failure: Failure) -> None:
     """Any callable will do for failures."""
 
 
-with Publisher("amqp://localhost", "orders") as publisher:
+with Publisher("amqp://localhost", "orders", properties={"app_id": "shop", "headers": {"n": 1}}) as publisher:
     publisher.publish(b"body", "customer-42", timeout=5)
     assert_type(publisher.publish_many([b"one", b"two"], ["a", "b"]), Totals)
     kinds, sizes = ["created", "paid"], [1, 2]
@@ -116,13 +124,23 @@ with StreamPublisher("rabbitmq-stream://localhost", "events", name="job") as str
 
 with StreamReader("rabbitmq-stream://localhost", "events", columns=["body"]) as reader:
     assert_type(reader.bounds().end, int)
-    for offset, message in reader.messages(0, 10):
-        assert_type(offset, int)
+    for message in reader.messages(0, 10):
         assert_type(message, StreamMessage)
+    for message in reader.follow(0):
+        assert_type(message.offset, int)
 
 with connect("rabbitmq-stream://localhost", stream="events") as connection:
     assert_type(connection.partitions("orders"), list[str])
     assert_type(connection.subscribe("events", OffsetSpec.first(), credit=10), int)
+
+
+async def start(stream: str) -> int | None:
+    """Only a group of the event loop awaits it, as its other callbacks."""
+    return len(stream) or None
+
+
+AsyncStreamGroup("rabbitmq-stream://localhost", stream="events", name="g", start=start, on_assigned=start)
+StreamGroup("rabbitmq-stream://localhost", stream="events", name="g", start=len, on_assigned=print)
 
 # --- pictures -----------------------------------------------------------------------------------------------
 

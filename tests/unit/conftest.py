@@ -67,7 +67,7 @@ def empty_broker(monkeypatch) -> None:
 
     monkeypatch.setattr(BrokerAccess, "read", lambda _self, wanted: Observed(Topology(vhost=wanted.vhost)))
     monkeypatch.setattr(BrokerAccess, "amqp", lambda _self, _vhost: nullcontext())
-    monkeypatch.setattr(BrokerAccess, "management", lambda _self: None)
+    monkeypatch.setattr(BrokerAccess, "management", lambda _self: SimpleNamespace(queues=lambda _: []))
     monkeypatch.setattr("rabbit_chx.cli.apply.apply_steps", applied)
 
 

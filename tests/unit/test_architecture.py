@@ -40,7 +40,7 @@ LONG_FUNCTIONS = {
     "rabbit_chx.broker.amqp.connect": "one argument for each setting of a connection",
     "rabbit_chx.broker.amqp.parameters_of": "one argument for each setting of a connection",
     "rabbit_chx.broker.deliveries.read_deliveries": "a call for each part of a delivery would take as long as the part",
-    "rabbit_chx.consuming.options.__init__": "one argument for each option of a group",
+    "rabbit_chx.consuming.group.__init__": "one argument for each option of a group",
     "rabbit_chx.consuming.changes.scaling.carry_out": DOCUMENTED,
     "rabbit_chx.cli.rebalance.rebalance": MANY_OPTIONS,
     "rabbit_chx.cli.scale.scale": MANY_OPTIONS,
@@ -93,6 +93,8 @@ WITH_ROOMS = {"rabbit_chx", "rabbit_chx.consuming", "rabbit_chx.streams", "spark
 
 OPEN_TO_SPARK = {"rabbit_chx", "rabbit_chx.errors", "rabbit_chx.lazy_exports", "rabbit_chx.kernel"} | {
     "rabbit_chx.message_fields",
+    "rabbit_chx.outages",
+    "rabbit_chx.text",
     "rabbit_chx.timeouts",
     *(f"rabbit_chx.{name}" for name in ("consuming", "publishing", "streams", "topology")),
 }

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
+from rabbit_chx import Ring
+from rabbit_chx.cli import _without_secrets
+from rabbit_chx.cli.described import Located
+from rabbit_chx.cli.file_routes import FileRoutes, is_alone
+from rabbit_chx.topology.model import Binding, Exchange, Queue, Topology
 from tests.programs import loaded_after
+from tests.unit.test_management import NODES, serving
 from tests.verbs import EVENTS, ORDERS, SLOTS, in_a_process
 
 TWO = ("-q", "q0", "-q", "q1")
@@ -35,10 +43,35 @@ def test_explain_shows_the_evidence(run) -> None:
     assert (line["hash"], line["seed"]) == (66013791, 66013791 % 2**21)
 
 
+def test_bytes_of_a_header_that_are_not_utf8_keep_their_value(run) -> None:
+    hashed = ("--hash-header", "h", *TWO, "--release", "4.3", *JSON)
+    (as_key,) = run("route", "\udcff", "--explain", *hashed).rows
+    (as_header,) = run("route", "--header", "h=\udcff", "--explain", *hashed).rows
+    (in_file, _) = run("route", "--keys", "-", "--raw", *hashed, stdin=b"\xff\nplain\n").rows
+    assert as_key["hashed"] == as_header["hashed"] == "<<255>>"
+    assert in_file["bucket"] == as_key["bucket"]
+
+
 def test_a_header_is_routed_by_its_value_and_as_key_alike(run) -> None:
     by_header = run("route", "--hash-header", "t", "--header", "t=acme", *TWO, *JSON)
     by_key = run("route", "acme", "--hash-header", "t", *TWO, *JSON)
     assert by_header.rows[0]["queue"] == by_key.rows[0]["queue"]
+
+
+def test_a_ring_without_buckets_leaves_the_route_to_its_alternate_exchange() -> None:
+    topology = Topology(
+        exchanges=(
+            Exchange("x", "x-consistent-hash", arguments={"alternate-exchange": "ae"}),
+            Exchange("ae", "fanout"),
+        ),
+        queues=(Queue("q"), Queue("lost")),
+        bindings=(Binding("x", "q", "2"), Binding("ae", "lost")),
+    )
+    dead = Ring.of(["q"]).bind("q", 2).unbind("q", 1)
+    at = Located(topology, "x", dead.release, {"x": dead})
+    assert not is_alone(at)
+    assert FileRoutes(at).answer("k", {}, None).end == "lost"
+    assert is_alone(Located(topology, "x", dead.release, {"x": Ring.of(["q"])}))
 
 
 def test_keys_from_a_file_a_pipe_and_arguments_agree(run, write) -> None:
@@ -54,6 +87,15 @@ def test_line_ends_of_either_system_are_no_part_of_a_key(run) -> None:
     unix = run("route", "--keys", "-", *TWO, stdin=b"a\nb\n\nc\n").out
     assert unix == run("route", "--keys", "-", *TWO, stdin=b"a\r\nb\r\n\r\nc\r\n").out
     assert unix.count("\n") == 4
+
+
+def test_a_byte_order_mark_is_no_part_of_a_key(run) -> None:
+    mark = "\ufeff".encode()
+    (row,) = run("route", "--keys", "-", *TWO, *JSON, stdin=mark + b"a\n").rows
+    assert row["key"] == "a"
+    assert "an empty file" in run.refused("route", "--keys", "-", *TWO, stdin=mark)
+    (kept,) = run("route", "--keys", "-", "--raw", *TWO, *JSON, stdin=mark + b"a\n").rows
+    assert kept["key"] == "\ufeffa"
 
 
 def test_a_file_larger_than_a_block_is_counted_whole(run) -> None:
@@ -78,13 +120,21 @@ def test_ring_shows_shares_and_that_a_mnesia_restart_is_unknown(run) -> None:
     assert "unknown" in run("ring", *TWO, "--release", "4.0").out
 
 
-def test_ring_infers_the_order_from_pairs(run, write) -> None:
-    keys = [f"k{i}" for i in range(200)]
-    routed = run("route", *keys, "-q", "b=2", "-q", "a", "-q", "c", *JSON).rows
+@pytest.mark.parametrize(
+    ("keys", "hashed"),
+    [
+        ([f"k{i}" for i in range(200)], ()),
+        (range(1_700_000_000, 1_700_000_200), ("--hash-property", "timestamp")),
+    ],
+)
+def test_ring_infers_the_order_from_pairs(run, write, keys, hashed) -> None:
+    routed = run("route", *keys, "-q", "b=2", "-q", "a", "-q", "c", *hashed, *JSON).rows
     lines = [f"{line['key']},{line['queue']}\n" for line in routed]
     pairs = write("".join(["key,queue\n", *lines]), "pairs.csv")
-    rows = run("ring", "--infer", pairs, "-q", "a", "-q", "b=2", "-q", "c", *JSON).rows
+    rows = run("ring", "--infer", pairs, "-q", "a", "-q", "b=2", "-q", "c", *hashed, *JSON).rows
     assert [row["queue"] for row in rows] == ["b", "a", "c"]
+    marked = write("".join(["\ufeffkey,queue\n", *lines]), "marked.csv")
+    assert run("ring", "--infer", marked, "-q", "a", "-q", "b=2", "-q", "c", *hashed, *JSON).rows == rows
     refused = run("ring", "--infer", write("a,q0\na,q1\n", "pairs.csv"), *TWO)
     assert refused.code == 1
     assert "'a' (seen at 'q0') and 'a' (seen at 'q1')" in refused.err
@@ -124,6 +174,55 @@ def test_of_slots_the_slot_is_named_and_the_queue_left_to_the_broker(run, write)
     assert sum(int(row["keys"]) for row in counted.rows) == 3
 
 
+BEHIND = """
+schema: 1
+exchanges:
+  top:
+    type: x-consistent-hash
+    hash-property: correlation_id
+    bindings: [{exchange: second, key: "3"}]
+  second: {type: x-consistent-hash, queues: [a, b]}
+  header: {type: x-consistent-hash, hash-header: t, bindings: [{exchange: other, key: "1"}]}
+  other: {type: x-consistent-hash, hash-header: u, queues: [a, b]}
+  direct: {type: x-consistent-hash, hash-header: t, bindings: [{exchange: plain, key: "1"}]}
+  plain: {type: direct, bindings: [{queue: a, key: k}]}
+  in: {type: fanout, bindings: [{exchange: second}]}
+  keyed: {type: x-consistent-hash, bindings: [{exchange: in, key: "1"}]}
+queues: {a: {}, b: {}}
+"""
+
+
+def test_a_part_of_the_message_that_the_key_does_not_give_is_not_guessed(run, write) -> None:
+    file = ("-f", write(BEHIND), "--release", "4.3")
+    found = run("route", "k", *file, "-x", "top", "--explain", *JSON)
+    assert [row["queues"] for row in found.rows] == [[{"any_of": ["a", "b"]}]]
+    assert "exchange 'second' may choose any of its queues: it hashes the routing key" in found.err
+    (counted,) = run("route", "k", "l", *file, "-x", "top", "--count", *JSON).rows
+    assert (counted["end"], counted["keys"]) == ("any of a, b", 2)
+    (row,) = run("route", "acme", *file, "-x", "header", *JSON).rows
+    assert row["queues"] == [{"any_of": ["a", "b"]}]
+    (alone,) = run("route", "x", "--hash-header", "u", "-q", "a", "-q", "b", *JSON).rows
+    (row,) = run("route", "acme", *file, "-x", "header", "--header", "u=x", *JSON).rows
+    assert row["queues"] == [alone["queue"]]
+    refused = run("route", "k", *file, "-x", "direct")
+    assert (refused.code, refused.out) == (1, "")
+    assert "exchange 'plain' (type direct) routes by the routing key" in refused.err
+
+
+def test_headers_alone_leave_the_routing_key_open(run, write) -> None:
+    slots = "  slotted: {type: x-modulus-hash, slots: 2, queues: [a, b]}\nqueues:"
+    file = ("-f", write(BEHIND.replace("queues: {a", f"{slots} {{a")), "--release", "4.3")
+    found = run("route", "--header", "a=b", *file, "-x", "in")
+    assert "any of a, b" in found.out
+    assert "exchange 'second' may choose any of its queues: it hashes the routing key" in found.err
+    assert "slot" not in found.err  # the route meets none
+    found = run("route", "--header", "a=b", *file, "-x", "keyed", "--explain")
+    assert "the part that the exchange hashes is not given" in found.out
+    refused = run("route", "--header", "a=b", *file, "-x", "")
+    assert refused.code == 1
+    assert "the default exchange routes by the routing key of the message, which is not given" in refused.err
+
+
 # ---- what is refused
 
 
@@ -151,6 +250,8 @@ PUBLISH = ("publish", "x.csv", "-x", "e", "-U", "amqp://h")
         (["route", "--keys", "/", *TWO], "Is a directory"),
         (["route", "--keys", "-", *TWO], "empty"),
         (["route", "soon", *TWO, "--hash-property", "timestamp"], "seconds since 1970"),
+        (["route", "9" * 5000, *TWO, "--hash-property", "timestamp"], "seconds since 1970"),
+        (["route", "٣", *TWO, "--hash-property", "timestamp"], "seconds since 1970"),
         (["route", "k", "--file", "FILE", "-q", "a"], "--file replaces --queue"),
         (["route", "k", "--exchange", "orders"], "--exchange needs --file"),
         (["route", "k", "--file", "FILE", "--exchange", "nope"], "got 'nope'"),
@@ -190,6 +291,11 @@ def test_a_line_that_is_no_key_is_named(run, keys: bytes, expected: list[str]) -
     assert all(each in text for each in expected)
 
 
+def test_a_file_and_an_argument_agree_on_which_texts_are_timestamps(run) -> None:
+    text = run.refused("route", "--keys", "-", *TWO, "--hash-property", "timestamp", stdin="٣\n".encode())
+    assert "seconds since 1970" in text
+
+
 @pytest.mark.parametrize(
     "url", ["amqp://u:sesame@h:port", "amqp://u:ses/ame@h", "http://u:sesame@h", "sesame"]
 )
@@ -198,6 +304,31 @@ def test_a_malformed_url_is_never_echoed(run, url: str) -> None:
     assert "sesame" not in text
     assert "ame@h" not in text
     assert "%2F" in text
+
+
+@pytest.mark.parametrize("url", ["amqp://u:sesame@host", "amqp://u:ses/ame@h", "amqp://u:open sesame@h/v"])
+@pytest.mark.parametrize(
+    "verb",
+    [["check"], ["lint"], ["import"], ["route", "k", "-f"], ["watch", "-U", "amqp://h", "-x", "e", "-f"]],
+)
+def test_a_url_in_place_of_a_file_is_not_echoed(run, verb: list[str], url: str) -> None:
+    text = run.refused(*verb, url)
+    assert "'amqp://***@h" in text
+    assert "ame@" not in text
+    assert "-U or --url" in text
+
+
+@pytest.mark.parametrize(
+    "url", ["amqp://u:open sesame@h/", "amqp://u:o')p sesame@h/", "amqp://u@x:a sesame@h/"]
+)
+def test_a_password_with_blanks_is_not_echoed(run, write, url: str) -> None:
+    text = run.refused("check", write("schema: 1\n"), url)
+    assert "argument (amqp://***@h/)" in text
+
+
+def test_only_user_and_password_are_hidden() -> None:
+    text = "got 'http://h/a', expected amqp://u:p w@h/, or http://h/ as 'a' says"
+    assert _without_secrets(text) == "got 'http://h/a', expected amqp://***@h/, or http://h/ as 'a' says"
 
 
 def test_a_broker_that_is_not_there_fails_with_its_address_and_without_the_password(run) -> None:
@@ -209,6 +340,34 @@ def test_a_broker_that_is_not_there_fails_with_its_address_and_without_the_passw
     (row,) = (check for check in checked.rows if check["state"] == "failed")
     assert row["hint"]
     assert "sesame" not in failed.err + checked.out + checked.err
+
+
+def test_doctor_names_a_missing_package_of_every_installation(run, monkeypatch) -> None:
+    installed = metadata.version
+
+    def version(name: str) -> str:
+        if name == "mmh3":
+            raise metadata.PackageNotFoundError(name)
+        return installed(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    checked = run("doctor", *JSON)
+    assert checked.code == 1
+    (row,) = (check for check in checked.rows if check["state"] == "failed")
+    assert (row["name"], row["found"], row["hint"]) == ("mmh3", "not installed", "pip install mmh3")
+
+
+def test_doctor_sees_the_cluster_of_a_release_that_is_not_mirrored(run) -> None:
+    answers = {
+        "/api/whoami": {"name": "me", "tags": ["monitoring"]},
+        f"/api/nodes?columns={NODES}": [{"name": "rabbit@a", "running": True}],
+        "/api/overview": {"product_name": "RabbitMQ", "rabbitmq_version": "9.0.0"},
+    }
+    with serving(answers) as api:
+        checked = run("doctor", "--url", "amqp://me@127.0.0.1:1/", "--management-url", api.url, *JSON)
+    states = {check["name"]: (check["state"], check["found"]) for check in checked.rows}
+    assert states["management API"] == ("ok", "RabbitMQ 9.0.0, user 'me' with the tags monitoring")
+    assert states["cluster"] == ("ok", "1 node, all running, no alarm")
 
 
 # ---- in a process of its own
@@ -245,3 +404,26 @@ def test_routing_one_key_loads_only_what_it_needs() -> None:
     )
     assert not {"numpy", "rich", "pika", "pydantic"} & loaded
     assert not [name for name in loaded if "topology" in name]
+
+
+def test_a_change_goes_on_when_the_reader_of_its_output_has_left() -> None:
+    program = (
+        "import os, sys; from rabbit_chx.cli.output import even_unheard, tell\n"
+        "for number in range(3):\n"
+        "    with even_unheard(): tell('table', 'step', 'done')\n"
+        "    print(number, file=sys.stderr)\n"
+    )
+    out, ours = os.pipe()
+    os.close(out)
+    done = subprocess.run([sys.executable, "-c", program], stdout=ours, stderr=subprocess.PIPE, check=False)
+    os.close(ours)
+    assert (done.returncode, done.stderr.split()) == (0, [b"0", b"1", b"2"])
+
+
+def test_a_verb_that_only_shows_something_ends_well_when_its_reader_has_left() -> None:
+    out, ours = os.pipe()
+    os.close(out)
+    command = [sys.executable, "-m", "rabbit_chx", "route", "k", *TWO]
+    done = subprocess.run(command, stdout=ours, stderr=subprocess.PIPE, check=False)
+    os.close(ours)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -27,15 +27,20 @@ SHOP, OTHER = of_vhost("shop"), of_vhost("other/one")
 DEFINITIONS = {
     "rabbit_version": "3.10.8",
     "vhosts": [
-        {"name": "shop", "metadata": {"tags": ["a", "b"]}},
-        {"name": "other/one", "limits": {"max-queues": 5}},
+        {"name": "shop", "metadata": {"tags": ["a", "b"]}, "limits": {"max-queues": 5, "max-connections": 9}},
+        {"name": "other/one", "limits": []},
     ],
     "users": [{"name": "guest"}, {"name": "app"}],
     "permissions": [{"user": "app", "vhost": "shop"}, {"user": "app", "vhost": "other/one"}],
     "topic_permissions": [{"user": "app", "vhost": "shop"}],
     "parameters": [
         {"component": "operator_policy", "vhost": "shop", "name": "limit", "value": {}},
-        {"component": "vhost-limits", "vhost": "shop", "name": "limits", "value": {"max-queues": 5}},
+        {
+            "component": "vhost-limits",
+            "vhost": "shop",
+            "name": "limits",
+            "value": {"max-queues": 5, "max-connections": 9},
+        },
         {"component": "shovel", "vhost": "other/one", "name": "s", "value": {}},
     ],
     "global_parameters": [{"name": "cluster_name", "value": "c"}],
@@ -60,10 +65,19 @@ def test_import_warns_about_the_order_and_counts_what_it_leaves_out(run, file):
         "permissions: 1",
         "topic permissions: 1",
         "operator policies: 1",
-        "virtual host limits: 1",
+        "virtual host limits: 2",
         "global parameters: 1",
         "virtual host tags: 2",
     }
+
+
+@pytest.mark.parametrize("value", [[], [[]], {"a": {}}, 7, None])
+def test_import_counts_what_is_no_export_of_rabbitmq_as_far_as_it_can(run, write, value):
+    rows = [{"vhost": value, "limits": value, "component": value, "value": value}]
+    sections = dict.fromkeys(("users", "permissions", "parameters", "global_parameters"), rows)
+    vhosts = [{"name": "/", "limits": value, "metadata": value, "tags": value}]
+    file = write(json.dumps({"rabbit_version": "3.10.8", "vhosts": vhosts, **sections}), "definitions.json")
+    assert run("import", file).code == 0
 
 
 def test_import_writes_sixteen_equal_queues_as_a_range(run, file):

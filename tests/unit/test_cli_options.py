@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from tests.verbs import commands
+from tests.verbs import EVENTS, ORDERS, commands
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,3 +85,18 @@ def test_a_topology_file_among_the_keys_is_pointed_out(run: Runner, tmp_path: Pa
     found = run("route", "customer-42", str(file), "-q", "a", "-q", "b")
     assert found.err.endswith("is treated as a key; to pass a topology file, use --file\n")
     assert run("route", "customer-42", "topology.yaml", "-q", "a", "-q", "b").err == ""
+
+
+def test_watch_says_that_the_file_lacks_the_exchange(run: Runner, write: Callable[[str], Path]) -> None:
+    found = run("watch", "-x", "jobs", "-f", write(ORDERS), "-U", "amqp://127.0.0.1:1/")
+    assert found.code == 64
+    assert "expected a file with the exchange 'jobs' of virtual host '/'. Without --file" in found.err
+    found = run("watch", "-x", "events", "-f", write(EVENTS), "-U", "amqp://127.0.0.1:1/")
+    assert "expected an exchange of virtual host '/' that hashes: one of orders" in found.err
+
+
+@pytest.mark.parametrize("port", ["0", "65536"])
+def test_a_port_is_at_most_65535(run: Runner, port: str) -> None:
+    found = run("group", "g", "--stream", "s", "-U", "amqp://127.0.0.1:1/", "--stream-port", port)
+    assert found.code == 64
+    assert "not in the range 1<=x<=65535" in found.err

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import nullcontext
 
 import click
 import pytest
 
 from rabbit_chx.cli import output
+from rabbit_chx.consuming.messages import Delivery
+from rabbit_chx.consuming.replay import Origin, Outcome, Replayed
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.text import UNPRINTABLE, printable
 from rabbit_chx.topology.model import Observed, Queue, Topology
@@ -94,3 +97,25 @@ def test_unprintable_characters_are_shown_as_escapes() -> None:
     line = output.json_line("route", key=ESCAPES)
     assert is_safe(line)
     assert json.loads(line)["key"] == ESCAPES
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [(KeyboardInterrupt(), 130, "Interrupted."), (BrokerUnavailable("lost"), 1, "lost")],
+)
+def test_a_replay_that_does_not_come_to_its_end_says_how_much_is_done(
+    run, monkeypatch, error, code, said
+) -> None:
+    def replayed(*_, **__):
+        for key in "ab":
+            yield Replayed(
+                Delivery(b"", key, queue="parked"), Origin("x", key, "a", "", ""), Outcome.REPLAYED
+            )
+        raise error
+
+    monkeypatch.setattr("rabbit_chx.cli.replay.connect", lambda *_, **__: nullcontext())
+    monkeypatch.setattr("rabbit_chx.cli.replay.replayed_messages", replayed)
+    done = run("replay", "parked", "--url", "amqp://127.0.0.1:1")
+    assert (done.code, done.out) == (code, "")
+    assert done.err.startswith("parked: 2 replayed, 0 with other keys, 0 of unknown origin, 0 refused\n")
+    assert said in done.err

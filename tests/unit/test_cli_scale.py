@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rabbit_chx.cli.broker_access import BrokerAccess
+from rabbit_chx.cli.verb import Exit
+from rabbit_chx.consuming.markers import CHANGES, HOLDS
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.topology.file.definitions import to_definitions
 from rabbit_chx.topology.file.load import load
-from rabbit_chx.topology.model import NodeState
+from rabbit_chx.topology.model import NodeState, Queue, Topology
 from rabbit_chx.topology.planning.scaled import scaled
 from rabbit_chx.topology.planning.what_if import assume_applied
-from tests.verbs import SCALED
+from tests.verbs import ORDERS, SCALED
 
 STREAMS = """
 schema: 1
@@ -27,6 +33,12 @@ class NoQueues:
 
     def queues(self, _vhost: str) -> list[object]:
         return []
+
+    def bindings(self, _vhost: str) -> list[object]:
+        return []
+
+    def tracing(self, _vhost: str) -> bool:
+        return False
 
     def nodes(self) -> dict[str, NodeState]:
         return {"a": NodeState()}
@@ -60,7 +72,7 @@ def test_a_dry_run_shows_the_plan_and_its_cost(file, run, exchange, count) -> No
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("-x", "ring", "--remove", "r.0"), "queues that gain keys from each other"),
+        (("-x", "ring", "--remove", "r.0"), "which gain keys from each other"),
         (("-x", "flat", "--add", "1"), "Give it slots under a new name"),
     ],
 )
@@ -151,6 +163,24 @@ def test_the_printed_part_of_the_file_has_the_new_number_of_queues(file, run, mo
     assert '"s.{0..5}": {' in found.out
 
 
+def test_nothing_is_to_be_written_into_a_file_that_has_these_queues(file, run) -> None:
+    found = run("scale", file, "-x", "slots", "--to", "4", "--yes")
+    assert found.code == 0
+    assert "has these queues already: no changes needed" in found.out
+    assert "exchanges:" not in found.out
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+@pytest.mark.parametrize(("code", "is_printed"), [(Exit.PARTLY, True), (Exit.FAILED, False)])
+def test_the_part_of_the_file_is_printed_only_if_something_was_changed(
+    file, run, monkeypatch, output, code, is_printed
+) -> None:
+    monkeypatch.setattr("rabbit_chx.cli.scale.carry_out_plans", lambda *_, **__: code)
+    found = run("scale", file, "-x", "slots", "--to", "6", "--yes", "--output", output)
+    assert found.code == code
+    assert ("s.{0..5}" in found.out) == is_printed
+
+
 def test_a_file_that_is_older_than_the_broker_gets_its_queues(file, run, monkeypatch) -> None:
     more = scaled(scaled(load(file), "ring", to=6), "slots", add=["s.new"])
     monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(more))
@@ -182,6 +212,40 @@ def test_a_file_with_queues_that_scale_removed_is_older_than_the_broker(
     assert "only the" not in found.err
 
 
+@pytest.mark.parametrize("verb", [("plan",), ("apply", "--dry-run"), ("check",)])
+@pytest.mark.parametrize("name", [f"{HOLDS}1.2", f"{CHANGES}1"])
+def test_an_unfinished_change_is_named_before_other_bindings_change(
+    file, run, monkeypatch, verb, name
+) -> None:
+    text = "a change by `scale` or `rebalance` is unfinished"
+    assert text not in run(verb[0], file, *verb[1:]).err
+    monkeypatch.setattr(NoQueues, "queues", lambda *_: [(Queue(name), 0)])
+    found = run(verb[0], file, *verb[1:])
+    assert found.code == 0
+    assert text in found.err
+
+
+@pytest.mark.parametrize("option", ["--status", "--abort", "--to=6"])
+def test_a_silent_node_is_named_before_anything_is_asked_that_waits_for_it(
+    file, run, monkeypatch, option
+) -> None:
+    def silent(*_: object) -> None:
+        raise BrokerUnavailable("a node of the cluster is silent")
+
+    monkeypatch.setattr(NoQueues, "nodes", silent)
+    monkeypatch.delattr(NoQueues, "queues")
+    monkeypatch.delattr(NoQueues, "bindings")
+    found = run("scale", file, "--yes", option, *(["-x", "ring"] if "=" in option else []))
+    assert (found.code, found.out) == (1, "")
+    assert "a node of the cluster is silent" in found.err
+
+
+def test_one_queue_that_scale_added_is_called_it(file, run, monkeypatch) -> None:
+    more = scaled(load(file), "ring", to=5)
+    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(more))
+    assert "only the broker has queue 'r.4': if `scale` added it, the file is" in run("plan", file).err
+
+
 def test_a_file_with_comments_is_not_written_but_the_changes_are_shown(file, run, monkeypatch) -> None:
     more = scaled(load(file), "ring", to=3)
     text = "# ours\n" + Path(file).read_text()
@@ -192,3 +256,113 @@ def test_a_file_with_comments_is_not_written_but_the_changes_are_shown(file, run
     assert "has comments" in found.err
     assert "r.{0..2}" in found.err
     assert Path(file).read_text() == text
+
+
+UNFINISHED = "the interrupted change is unfinished. Run the command that began the change again: it finishes the change"
+
+
+@pytest.mark.parametrize("unfinished", [True, False])
+def test_a_command_that_cannot_finish_the_change_of_another_one_names_that(
+    file, run, monkeypatch, keys, unfinished
+) -> None:
+    """Killed while it pointed slot 0 from s.0 to s.1; by the file, a third queue gets the slot."""
+    state = assume_applied(load(file))
+    to = {"slots.slot.00": ["s.0", "s.1"], "slots.slot.02": ["s.0"]}
+    bindings = [
+        replace(each, destination=queue)
+        for each in state.topology.bindings
+        for queue in to.get(each.source, [each.destination])
+    ]
+    rings = {name: ring for name, ring in state.rings.items() if name not in to}
+    state = replace(state, topology=replace(state.topology, bindings=tuple(bindings)), rings=rings)
+    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: state)
+    for verb in ("scale", "rebalance"):
+        monkeypatch.setattr(f"rabbit_chx.cli.{verb}.print_unfinished", lambda *_: unfinished)
+        monkeypatch.setattr(f"rabbit_chx.cli.{verb}.carry_out_plans", lambda *_, **__: 0)
+    found = run("scale", file, "--yes")
+    assert found.code == (3 if unfinished else 1)
+    assert "which gain keys from each other" in found.err
+    assert (UNFINISHED in found.err) is unfinished
+    older = scaled(load(file), "slots", remove=["s.3"], add=["s.new"])
+    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(older))
+    found = run("rebalance", file, "-x", "slots", "--keys", keys, "--yes")
+    assert found.code == (3 if unfinished else 64)
+    assert "The file may be older than the broker" in found.err
+    assert (UNFINISHED in found.err) is unfinished
+
+
+# ---- options without an effect, and what is left when a file or a virtual host fails
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--write",), ("--status",), ("--abort",)], ids=lambda options: "".join(options) or "none"
+)
+def test_an_exchange_without_a_change_of_its_queues_is_refused(file, run, options) -> None:
+    complaint = run.refused("scale", file, "-x", "ring", "--yes", *options)
+    assert "--exchange has no effect on a change without --to, --add and --remove" in complaint
+
+
+@pytest.mark.parametrize("verb", ["scale", "plan"])
+@pytest.mark.parametrize("option", ["--add", "--remove"])
+@pytest.mark.parametrize("value", ["", "0", "00", "a,,b", ","])
+def test_no_queues_and_queues_without_a_name_are_refused(file, run, verb, option, value) -> None:
+    complaint = run.refused(verb, file, "-x", "ring", option, value, *["--yes"] * (verb == "scale"))
+    expected = "a number of queues from 1, or their names (a,b)"
+    assert f"invalid {option}: got {value!r}, expected {expected}" in complaint
+
+
+def test_a_dry_run_does_not_write_the_file_but_shows_the_changes(file, run, monkeypatch) -> None:
+    more, text = scaled(load(file), "ring", to=3), Path(file).read_text()
+    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(more))
+    found = run("scale", file, "--write", "--dry-run")
+    assert found.code == 2
+    assert f"{file} would be written" in found.err
+    assert "r.{0..2}" in found.err
+    assert Path(file).read_text() == text
+    assert run("scale", file, "--write").code == 0
+    assert run("scale", file, "--write", "--dry-run").code == 0
+
+
+def _definitions(write, *vhosts: str) -> Path:
+    """Definitions of a broker, as RabbitMQ exports them."""
+    one = to_definitions(load(write(ORDERS, "orders.yaml")))
+    parts = ("exchanges", "queues", "bindings")
+    many = {part: [each | {"vhost": vhost} for vhost in vhosts for each in one[part]] for part in parts}
+    return write(json.dumps(one | many | {"vhosts": [{"name": vhost} for vhost in vhosts]}), "defs.json")
+
+
+@pytest.mark.parametrize("vhosts", [("/",), ("a", "b")])
+def test_definitions_are_refused_before_the_broker_is_changed(run, write, monkeypatch, vhosts) -> None:
+    monkeypatch.setattr("rabbit_chx.cli.scale.carry_out_plans", lambda *_, **__: pytest.fail("changed"))
+    for change in (("--yes",), ("-x", "orders", "--to", "3", "--yes")):
+        complaint = run.refused("scale", _definitions(write, *vhosts), "--write", *change)
+        assert "expected a topology file, not definitions of a broker" in complaint
+
+
+def test_what_to_write_is_printed_if_the_file_cannot_be_written(file, run, monkeypatch) -> None:
+    def refuses(path: str, _text: str, *, option: str) -> None:
+        raise InvalidValue(option, path, "a file that can be written")
+
+    monkeypatch.setattr("rabbit_chx.cli.scale.carry_out_plans", lambda *_, **__: Exit.FINE)
+    monkeypatch.setattr("rabbit_chx.cli.file_writer.replace_file", refuses)
+    found = run("scale", file, "-x", "slots", "--to", "6", "--write", "--yes")
+    assert found.code == Exit.PARTLY
+    assert "expected a file that can be written" in found.err
+    assert 'queues: {"s.{0..5}": 1}' in found.out
+
+
+def test_a_virtual_host_that_fails_after_another_was_changed_leaves_the_work_partly_done(
+    run, write, monkeypatch
+) -> None:
+    def read(_self, wanted):
+        if wanted.vhost == "b":
+            raise BrokerUnavailable("the management API refused virtual host 'b'")
+        return assume_applied(Topology(vhost="a"))
+
+    monkeypatch.setattr(BrokerAccess, "read", read)
+    monkeypatch.setattr(BrokerAccess, "recounted", lambda _self, observed, _queues: observed)
+    monkeypatch.setattr(BrokerAccess, "management", lambda _self: NoQueues())
+    monkeypatch.setattr("rabbit_chx.cli.scale.carry_out_plans", lambda *_, **__: Exit.FINE)
+    found = run("scale", _definitions(write, "a", "b"), "--yes")
+    assert found.code == Exit.PARTLY
+    assert "refused virtual host 'b'" in found.err

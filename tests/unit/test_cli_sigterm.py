@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rabbit_chx.cli import main
 from tests.faults.load import wait_until
 from tests.verbs import ORDERS, SLOTS, commands
 
@@ -132,3 +133,26 @@ def test_sigterm_while_a_verb_waits_for_input(verb: str, files: dict[str, str], 
         opened_for_writing(files["FIFO"], running),
     ):
         check_ended(verb, running)
+
+
+def test_an_object_whose_constructor_was_interrupted_is_not_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finalized: list[object] = []
+
+    class Incomplete:
+        def __init__(self, *_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        def __del__(self) -> None:
+            finalized.append(None)
+            self.closed  # noqa: B018 - the constructor would have set it
+
+    reported: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", reported.append)
+    monkeypatch.setattr("rabbit_chx.cli.cli.main", Incomplete)
+    with pytest.raises(SystemExit, match="130"):
+        main(["lint"])
+    assert capsys.readouterr().err.splitlines() == ["Interrupted."]
+    assert finalized
+    assert not reported

@@ -37,6 +37,17 @@ def test_names_give_way_and_numbers_do_not(terminal, columns) -> None:
     assert NAME in "".join(first)
 
 
+@pytest.mark.parametrize("columns", [24, 30, 40])
+def test_no_column_vanishes_from_a_very_narrow_terminal(terminal, columns) -> None:
+    _, shown = terminal(columns, *RING)
+    rows = [line for line in shown.splitlines() if line.startswith(" ")]
+    widths = [len(line) for line in rows]
+    assert max(widths) <= columns
+    first = [line[1:].partition("  ")[0].strip() for line in rows]
+    assert {"q0"} < set(first)
+    assert NAME in "".join(first)
+
+
 def test_narrow_tables_have_no_bars(terminal) -> None:
     assert "█" not in terminal(50, *RING)[1]
     assert "█" in terminal(80, *RING)[1]

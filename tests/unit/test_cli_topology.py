@@ -6,6 +6,7 @@ import io
 import json
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,7 @@ from rabbit_chx.cli.broker_access import BrokerAccess
 from rabbit_chx.cli.plan_rows import condense, rows_of
 from rabbit_chx.errors import ApplyStopped
 from rabbit_chx.ring import Ring
+from rabbit_chx.topology.file.load import loads
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Queue, Topology
 from rabbit_chx.topology.planning.steps import Bind, DeclareQueue, Plan, Unbind
 from tests.verbs import ORDERS, SLOTS, Result
@@ -61,7 +63,9 @@ def test_import_turns_definitions_into_a_topology_that_loads_again(run, write, t
     assert again.code == 0
     assert "x-consistent-hash" in again.out
     kept = out.read_text()
-    assert run("import", write(ORDERS), "-o", out).code == 64  # what is there is never overwritten
+    found = run("import", write(ORDERS), "-o", out)
+    assert found.code == 64
+    assert "expected a file that does not exist yet. `export` and `import` overwrite no file" in found.err
     assert out.read_text() == kept
 
 
@@ -111,6 +115,22 @@ def test_a_plan_says_whose_consumers_to_hold_so_that_keys_keep_their_order(plan)
     # Without q.1 the buckets behind it shift: q.2 loses some of its keys and gains others.
     shifted = ORDERS.replace('{"q.{0..2}": 1, vip: 2}', "{q.0: 1, q.2: 1, vip: 2}")
     assert "gain keys from each other" in plan(shifted, "--force").out
+
+
+@pytest.mark.parametrize("option", [["--strategy", "swap"], ["--prune"], ["--force"], ["--max-moved", "9"]])
+def test_options_of_a_plan_are_refused_where_only_the_cost_of_a_change_is_shown(run, write, option) -> None:
+    complaint = run.refused("plan", write(ORDERS), "--add", "1", *option)
+    assert f"{option[0]} has no effect on the cost of --add, --remove and --weight" in complaint
+
+
+def test_selections_without_an_effect_on_a_plan_are_refused(run, write, plan) -> None:
+    file = write(ORDERS)
+    assert "--against has no effect on the cost" in run.refused(
+        "plan", file, "--against", file, "--weight", "vip=3"
+    )
+    refused = plan(GROWN, "-x", "orders")
+    assert refused.code == 64
+    assert "--exchange has no effect on a plan without --add, --remove and --weight" in refused.err
 
 
 @pytest.mark.parametrize(
@@ -237,7 +257,11 @@ def test_an_apply_that_ends_early_says_what_is_done(
     found = run("apply", write(ORDERS))
     assert found.code == code
     assert found.out.count("] declare") == count
-    assert ("Steps done: 2 of 9." in found.err) == (count == 2)
+    ends = {
+        ApplyStopped: "Steps done: 2 of 9. With the cause removed, the same command applies the rest.",
+        KeyboardInterrupt: "Steps done: at least 2 of 9. Run the same command again to apply the rest.",
+    }
+    assert (ends[error] in found.err) == ("Steps done" in found.err) == (count == 2)
     assert "Traceback" not in found.err
 
 
@@ -269,6 +293,50 @@ def test_what_a_check_lacks_is_named(run, write, options, expected) -> None:
     assert expected in run.refused("check", write(ORDERS), *options)
 
 
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        ((), "exchange 'orders': it is not there"),
+        ((Exchange("orders", "fanout"),), "exchange 'orders': its type there is fanout"),
+        ((Exchange("orders", "x-consistent-hash"),), "exchange 'orders': its weights are invalid there"),
+    ],
+)
+def test_a_report_says_why_the_broker_has_no_ring(run, write, monkeypatch, there, expected) -> None:
+    monkeypatch.setattr(BrokerAccess, "read", lambda *_: Observed(Topology(exchanges=there)))
+    options = ("-f", write(ORDERS), "--live", "-U", "amqp://h", "-o", "x.html")
+    assert expected in run.refused("report", *options)
+
+
+def test_a_report_needs_an_exchange_with_a_ring(run, write, monkeypatch) -> None:
+    observed = Observed(loads(SLOTS % 1, format="yaml"))
+    monkeypatch.setattr(BrokerAccess, "read", lambda *_: observed)
+    expected = "got 'tenants', expected one of none. Only an x-consistent-hash exchange has a ring"
+    file = ("-f", write(SLOTS % 1))
+    for options in (file, (*file, "--live", "-U", "amqp://h"), ("-U", "amqp://h")):
+        assert expected in run.refused("report", "-x", "tenants", *options, "-o", "x.html")
+
+
+def test_the_default_exchange_of_a_broker_routes_to_queues(run, monkeypatch) -> None:
+    monkeypatch.setattr(BrokerAccess, "read", lambda *_: Observed(Topology(queues=(Queue("q"),))))
+    assert run("route", "q", "other", "-x", "", "-U", "amqp://h").out.split() == [
+        "q",
+        "q",
+        "other",
+        "unroutable",
+    ]
+
+
+@pytest.mark.parametrize("verb", [("route", "k"), ("ring",), ("simulate",)])
+def test_an_exchange_that_the_broker_does_not_have_is_named_with_those_that_it_has(
+    run, monkeypatch, verb
+) -> None:
+    there = (Exchange("orders", "x-consistent-hash"), Exchange("tenants", "fanout"))
+    monkeypatch.setattr(BrokerAccess, "read", lambda *_: Observed(Topology(exchanges=there)))
+    expected = "invalid exchange: got '{}', expected an exchange of virtual host '/'. {}"
+    for given, hint in (("order", "Did you mean 'orders'?"), ("x", "It has exchanges 'orders', 'tenants'")):
+        assert expected.format(given, hint) in run.refused(*verb, "-x", given, "-U", "amqp://h")
+
+
 def test_pairs_teach_a_ring_or_leave_what_is_possible(run, write, monkeypatch) -> None:
     bounds = tuple(Binding("orders", queue, "1") for queue in ("a", "b", "c"))
     exchange = Exchange("orders", "x-consistent-hash")
@@ -279,7 +347,11 @@ def test_pairs_teach_a_ring_or_leave_what_is_possible(run, write, monkeypatch) -
         ring_sources={"orders": "unknown"},
     )
     monkeypatch.setenv("AMQP_URL", "amqp://nowhere")
-    monkeypatch.setattr(BrokerAccess, "management", lambda _self: object())
+    monkeypatch.setattr(
+        BrokerAccess,
+        "management",
+        lambda _self: SimpleNamespace(tracing=lambda _: False, queues=lambda _: []),
+    )
     monkeypatch.setattr("rabbit_chx.cli.broker_access.read", lambda *_, **__: unknown)
     classic = "queues: {a: {type: classic}, b: {type: classic}, c: {type: classic}}\n"
     file = write("schema: 1\nexchanges: {orders: {type: x-consistent-hash, queues: [c, a, b]}}\n" + classic)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -21,10 +22,10 @@ import pytest
 
 from rabbit_chx import consuming, publishing, streams
 from rabbit_chx.broker.credentials import Credentials
-from rabbit_chx.consuming import AsyncGroup, Batch, Group, QueueReader
+from rabbit_chx.consuming import AsyncGroup, Batch, Group, Message, QueueReader
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.message_fields import Headers
-from rabbit_chx.publishing import AsyncPublisher, Publisher
+from rabbit_chx.publishing import AsyncPublisher, Bulk, Publisher
 from rabbit_chx.streams import AsyncStreamGroup, StreamGroup, StreamPublisher, StreamReader
 from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, HEARTBEAT_OF_CALLER, Timeouts
 from rabbit_chx.urls import BrokerUrl
@@ -63,8 +64,6 @@ SAME = {
 DEFAULT = {"timeouts": DEFAULTS, "credentials": None, "tls": None}
 WITHOUT_THREAD = {StreamReader, StreamPublisher}
 """Clients that send heartbeats only while they are used."""
-WITH_HEADERS = {(client, "__init__", "properties") for client in (Publisher, AsyncPublisher)}
-"""Where a mapping has the properties and the headers."""
 
 
 def methods(client: type) -> dict[str, Callable[..., Any]]:
@@ -111,7 +110,30 @@ def test_a_signature_says_which_types_it_takes(client: type) -> None:
         for name, hint in hints(function).items()
         if Any in parts(hint)
     }
-    assert vague <= WITH_HEADERS
+    assert not vague
+
+
+SOURCES = Path(consuming.__file__).parents[1].rglob("*.py")
+ALIASES = {
+    name for path in SOURCES for name in re.findall(r"^([A-Z]\w*): TypeAlias", path.read_text(), re.MULTILINE)
+}
+"""Names of types that are no classes; only the text of an annotation has them."""
+
+
+@pytest.mark.parametrize(
+    ("client", "package"), [*CLIENTS.items(), (Bulk, publishing), (Message, consuming), (Message, streams)]
+)
+def test_an_alias_that_a_signature_names_can_be_imported_beside_the_client(
+    client: type, package: Any
+) -> None:
+    named = {
+        word
+        for function in methods(client).values()
+        for text in function.__annotations__.values()
+        for word in re.findall(r"\w+", str(text))
+        if not isinstance(function.__globals__.get(word), type)  # a class may have the name of another alias
+    }
+    assert named & ALIASES <= set(package.__all__)
 
 
 @pytest.mark.parametrize(("client", "package"), CLIENTS.items())
@@ -241,6 +263,32 @@ def test_a_call_of_a_client_that_is_not_open_says_so(client: type) -> None:
             call()
         assert caught.value.got == "a call while it is not open"
         assert caught.value.expected == "open(), or a `with` block"
+
+
+def test_a_bulk_has_only_what_its_users_call() -> None:
+    public = {name for name, _ in inspect.getmembers(Bulk) if not name.startswith("_")}
+    assert public == {"add", "add_many", "confirmed_before", "error", "failures", "flush", "totals"}
+
+
+WAITING = {
+    Publisher: "close publish publish_many submit",
+    AsyncPublisher: "close publish publish_many",
+    Bulk: "add add_many flush",
+    StreamPublisher: "close publish publish_many publish_encoded add_encoded flush",
+    StreamReader: "follow",
+    QueueReader: "take waiting",
+}
+"""The calls that may wait for a broker."""
+
+
+@pytest.mark.parametrize("client", WAITING)
+def test_a_call_that_may_wait_takes_a_timeout(client: type) -> None:
+    without = [
+        name
+        for name in WAITING[client].split()
+        if "timeout" not in inspect.signature(getattr(client, name)).parameters
+    ]
+    assert not without
 
 
 @pytest.mark.parametrize("client", CLIENTS)

@@ -8,9 +8,10 @@ import threading
 import types
 import typing
 from concurrent.futures import ThreadPoolExecutor
-from time import monotonic
+from time import monotonic, thread_time
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from rabbit_chx import consuming
 from rabbit_chx.broker.amqp import connect
@@ -18,15 +19,27 @@ from rabbit_chx.consuming import (
     AsyncGroup,
     BrokerUnavailable,
     Group,
+    GroupStatus,
     InvalidValue,
     QueueReader,
     Timeouts,
     members,
 )
 from tests.faults.load import wait_until
+from tests.unit.test_docs import marked
 
 DEAD = ["amqp://user:secret@127.0.0.1:1", "amqp://user:secret@127.0.0.1:2"]
 GIVEN = {"url": DEAD, "exchange": "orders", "name": "billing", "queues": ["a"]}
+STATUS = GroupStatus(
+    connected=True,
+    reason="",
+    queues=("a",),
+    in_hand=3,
+    oldest=301.5,
+    handled=7,
+    failed=2,
+    last_delivery=None,
+)
 CALLS = [Group.__init__, Group.run, Group.stop, QueueReader.__init__, QueueReader.take, members]
 CALLS += [AsyncGroup.__init__, AsyncGroup.run, AsyncGroup.running]
 
@@ -89,10 +102,31 @@ def test_a_reader_refuses_a_timeout_that_it_cannot_honour() -> None:
 # ---- a reader without a broker
 
 
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lambda reader: reader.take(1, quiet="soon"), "quiet"),
+        (lambda reader: reader.take(1, quiet=-1.0), "quiet"),
+        (lambda reader: reader.take(1, most_bytes=0.5), "most_bytes"),
+        (lambda reader: reader.waiting(timeout="long"), "timeout"),
+    ],
+)
+def test_a_reader_refuses_impossible_arguments_of_a_call(call, what) -> None:
+    with QueueReader(DEAD, "a") as reader, pytest.raises(InvalidValue, match=f"invalid {what}"):
+        call(reader)
+
+
+def test_a_reader_that_waits_for_no_quiet_moment_needs_no_cpu_until_it_is_connected() -> None:
+    with QueueReader(DEAD, "a") as reader:
+        began = thread_time()
+        reader.take(1, timeout=0.5, quiet=0.0)
+        assert thread_time() - began < 0.1
+
+
 def test_a_reader_that_reaches_no_address_says_so_after_its_timeout() -> None:
     reached = pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1.*127\.0\.0\.1:2")
     with QueueReader(DEAD, "a", timeouts=Timeouts(connect=0.1)) as reader, reached:
-        reader.take(1, wait=60)
+        reader.take(1, timeout=60)
 
 
 def test_without_a_connection_the_number_of_waiting_messages_is_unknown_at_once() -> None:
@@ -107,9 +141,28 @@ def test_a_lost_connection_answers_the_question_for_the_number_of_waiting_messag
     reader._channel = types.SimpleNamespace()  # as if it were consuming
     with ThreadPoolExecutor(initializer=reader._guard.opened) as threads:
         answer = threads.submit(reader.waiting)
-        wait_until(lambda: reader._counts, "the question is asked")
+        wait_until(lambda: reader._asked, "the question is asked")
         reader._forget()
-        assert answer.result(5) is None
+        assert answer.result(60) is None
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lambda reader: reader.take(-1), "most: got -1"),
+        (lambda reader: reader.take(1, most_bytes=-1), "most_bytes: got -1"),
+        (lambda reader: reader.take(1, timeout=-1.0), "timeout: got -1.0, expected seconds"),
+        (lambda reader: reader.take(1, timeout=float("nan")), "timeout: got nan, expected seconds"),
+        (lambda reader: reader.take(1, quiet="1"), "quiet: got '1', expected seconds"),
+        (lambda reader: reader.waiting("1"), "timeout: got '1', expected seconds"),
+        (lambda _: members(DEAD, "billing", timeout="1"), "timeout: got '1', expected seconds"),
+    ],
+)
+def test_a_call_refuses_impossible_arguments(call, what) -> None:
+    reader = QueueReader(DEAD, "a")
+    reader._guard.opened()
+    with pytest.raises(InvalidValue, match=f"invalid {what}"):
+        call(reader)
 
 
 def test_a_reader_of_an_idle_queue_waits_for_messages() -> None:
@@ -117,8 +170,33 @@ def test_a_reader_of_an_idle_queue_waits_for_messages() -> None:
     reader._guard.opened()
     reader._channel = types.SimpleNamespace()
     began = monotonic()
-    assert reader.take(10, wait=1.0, quiet=0.2).messages == ()
-    assert 0.2 <= monotonic() - began < 1.0
+    assert reader.take(10, timeout=60, quiet=0.2).messages == ()
+    assert 0.2 <= monotonic() - began < 60
+
+
+# ---- health and metrics
+
+
+def test_the_health_checks_of_the_guide_answer() -> None:
+    names: dict[str, typing.Any] = {"group": Group(**GIVEN)}
+    exec(marked("consuming-production.md", "test_the_health_checks_of_the_guide_answer"), names)
+    assert (names["healthz"](), names["readyz"]()) == (200, (503, "it is not running"))
+    names["group"] = types.SimpleNamespace(status=STATUS)
+    assert (names["healthz"](), names["readyz"]()) == (503, (200, ""))
+
+
+def test_the_metrics_of_the_guide_are_those_of_the_member(monkeypatch) -> None:
+    registry = CollectorRegistry()
+    monkeypatch.setattr("prometheus_client.core.REGISTRY", registry)
+    names = {"group": types.SimpleNamespace(status=STATUS)}
+    exec(marked("consuming-production.md", "test_the_metrics_of_the_guide_are_those_of_the_member"), names)
+    assert {each.name: each.value for found in registry.collect() for each in found.samples} == {
+        "group_connected": 1,
+        "group_in_hand": 3,
+        "group_oldest_seconds": 301.5,
+        "group_handled_total": 7,
+        "group_failed_total": 2,
+    }
 
 
 # ---- threads and forks

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
+from copy import copy
 from datetime import datetime
 from time import monotonic
+from types import SimpleNamespace
 
 import pytest
 
-from rabbit_chx.broker.applying.protocol import OnChannel
+from rabbit_chx.broker.applying.protocol import Lost, OnChannel
 from rabbit_chx.consuming import Reject, RetryAfter
-from rabbit_chx.consuming.failures import origin_of
+from rabbit_chx.consuming.failures import OFFSET, origin_of
 from rabbit_chx.consuming.member.interruptions import Interruptions
 from rabbit_chx.consuming.member.lanes import QueueLane
-from rabbit_chx.consuming.member.workers import Workers
+from rabbit_chx.consuming.member.trials import is_suspect, notes_of
+from rabbit_chx.consuming.member.workers import Progress, Workers
 from rabbit_chx.consuming.messages import Delivery
+from rabbit_chx.consuming.replay import origin_of as origin_in
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.message import Message, StreamMessage
 from tests.unit.test_consuming_lanes import SETTINGS
+from tests.wire import encoded_properties
 
 
 class Unspeakable(Exception):
@@ -30,13 +37,16 @@ class Scene:
 
     def __init__(self, **settings: object) -> None:
         self.settings = Settings(**SETTINGS | {"on_failure": "park", "parking_queue": "parked"} | settings)
-        self.interruptions = Interruptions(self.settings, Workers(print, 1, 10, print), None)
+        self.workers = Workers(print, 1, 10, print)
+        owner = SimpleNamespace(on_progress=lambda: None, on_interruption=lambda *_: None)
+        Progress.start(self.workers, owner)  # without its threads
+        self.interruptions = Interruptions(self.settings, self.workers, print, print)
         self.lane, self.channel = QueueLane("q"), object()
         self.lane.attach(self.channel, 1)
         self.message = Delivery(
-            b"body", "k", queue="q", exchange="orders", decoded={"message_id": "m-1"}, tag=1
+            *(b"body", "k"), queue="q", exchange="orders", encoded=encoded_properties(message_id="m-1"), tag=1
         )
-        self.lane.add(self.message)
+        self.lane.add([self.message])
         self.lane.take()
 
     def fail(self, error: Exception) -> list[OnChannel]:
@@ -85,6 +95,196 @@ def test_a_handler_may_say_when_the_next_attempt_follows_up_to_a_limit(error, se
     assert scene.message.attempt == 2
 
 
+@pytest.mark.parametrize(
+    ("attempts", "note"),
+    [
+        (1, "The handler failed 1 time with <"),
+        (2, "The handler failed 2 times with <"),
+        (None, "The key function failed with <"),
+    ],
+)
+def test_the_log_and_a_note_say_what_has_failed(caplog, attempts, note) -> None:
+    scene = Scene(attempts=attempts or 5, on_failure="stop", parking_queue=None)
+    scene.interruptions._owner = SimpleNamespace(fail=lambda _: None)
+    error = ValueError("x")
+    scene.message.attempt = attempts or 1
+    scene.message.key_error = None if attempts else error
+    assert scene.fail(error) == []
+    (found,) = error.__notes__
+    assert found.startswith(note)
+    assert found.endswith(", which stays in its queue.")
+    what = f"attempt {attempts} of {attempts}" if attempts else "the key function"
+    described = f"{what} failed: queue 'q', key 'k', message_id 'm-1'; on_failure='stop'"
+    assert [record.message for record in caplog.records] == [f"group 'billing': {described}"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "redelivered", "count", "suspect"),
+    [
+        ({}, True, 5, True),
+        ({}, True, 4, False),
+        ({}, True, "5", False),
+        ({}, True, None, False),
+        ({}, False, 5, False),  # the publisher's header
+        ({"crashes": None}, True, 500, False),
+        ({"on_failure": "stop", "parking_queue": None}, True, 500, False),
+    ],
+)
+def test_a_message_is_suspect_once_the_broker_has_taken_it_back_too_often(
+    settings, redelivered, count, suspect
+) -> None:
+    properties = encoded_properties(headers={"x-delivery-count": count})
+    message = Delivery(b"", "k", queue="q", redelivered=redelivered, encoded=properties)
+    assert is_suspect(message, Scene(**{"crashes": 5} | settings).settings) is suspect
+
+
+class Trial(Scene):
+    """A suspect message that has been taken, and what the member sends while other processes have left notes about it."""
+
+    def __init__(self, notes: int = 0) -> None:
+        super().__init__(crashes=5)
+        self.notes = notes
+        self.interruptions._owner = SimpleNamespace(acknowledge=lambda _: None)
+        self.message.suspect = True
+
+    def go_on(self, error: Exception | None = None) -> list[str]:
+        """The names of the commands that follow, and where messages are published to."""
+        return self.sent_of(self.interruptions.deal_with(self.lane, self.channel, self.message, error))
+
+    def sent_of(self, commands: Generator[OnChannel, object, None]) -> list[str]:
+        sent, answer = [], None
+        try:
+            while True:
+                command = commands.send(answer)
+                sent.append(command.arguments.get("routing_key", command.method))
+                answer = SimpleNamespace(message_count=self.notes)
+        except StopIteration:
+            return sent
+
+    def begin(self) -> None:
+        self.go_on()
+        assert self.workers.noted is self.message
+        assert self.lane.take() is self.message
+
+    def begin_other(self) -> QueueLane:
+        """A lane whose suspect message waits until this one has been tried."""
+        other = QueueLane("other")
+        other.attach(self.channel, 1)
+        waiting = Delivery(b"", "k", queue="other", tag=1)
+        waiting.suspect = True
+        other.add([waiting])
+        other.take()
+        assert list(self.interruptions.deal_with(other, self.channel, waiting, None)) == []
+        assert other.paused
+        return other
+
+
+NOTES = notes_of("billing", "q")
+
+
+def test_a_suspect_message_is_acknowledged_after_its_note_is_taken_back() -> None:
+    trial = Trial(notes=4)
+    assert trial.go_on() == ["queue_declare", NOTES]
+    assert trial.lane.take() is trial.message
+    assert trial.workers.was_trial(trial.lane, trial.channel, trial.message)
+    assert trial.lane.to_acknowledge() == []
+    assert trial.go_on() == ["queue_purge"]
+    assert trial.lane.to_acknowledge() == [(1, True)]
+
+
+def test_a_suspect_message_that_fails_is_tried_again_with_another_note() -> None:
+    trial = Trial()
+    trial.begin()
+    assert trial.go_on(ValueError("out of stock")) == ["queue_purge"]
+    assert trial.workers.noted is None
+    assert trial.lane.resume(trial.message, trial.channel)
+    assert trial.lane.take() is trial.message
+    assert trial.go_on() == ["queue_declare", NOTES]
+
+
+def test_a_suspect_message_is_given_up_once_it_has_ended_too_many_processes() -> None:
+    trial = Trial(notes=5)
+    assert trial.go_on() == ["queue_declare", "queue_purge", "parked"]
+    assert trial.lane.to_acknowledge() == [(1, True)]
+
+
+def test_a_suspect_message_counts_as_handled_only_when_its_handler_has_returned() -> None:
+    """Not when the broker was silent before the handler got it: the member asks the broker, and the message waits."""
+    trial = Trial()
+    trial.begin()
+    assert trial.go_on() == ["queue_declare"]
+    assert trial.lane.to_acknowledge() == []
+    assert trial.lane.take() is trial.message
+
+
+def test_one_suspect_message_is_tried_at_a_time() -> None:
+    trial = Trial()
+    trial.begin()
+    other = trial.begin_other()
+    trial.workers.was_trial(trial.lane, trial.channel, trial.message)
+    trial.go_on()
+    assert not other.paused
+
+
+def test_a_suspect_message_that_leaves_before_its_handler_had_it_leaves_no_note_and_keeps_no_other_waiting() -> (
+    None
+):
+    """Its lane has lost the channel while all workers were busy. Only the own note is taken back: others count ended processes."""
+    trial = Trial(notes=3)
+    assert trial.go_on() == ["queue_declare", NOTES]
+    other = trial.begin_other()
+    assert trial.sent_of(trial.interruptions.end_dropped_trial()) == []
+    trial.lane.detach()
+    assert trial.sent_of(trial.interruptions.end_dropped_trial()) == ["basic_get"]
+    assert trial.workers.noted is None
+    assert not other.paused
+
+
+def test_a_trial_goes_on_while_its_handler_runs_on_after_a_lost_connection() -> None:
+    trial = Trial()
+    trial.begin()
+    trial.lane.detach()
+    assert trial.sent_of(trial.interruptions.end_dropped_trial()) == []
+    assert trial.workers.noted is trial.message
+
+
+@pytest.mark.parametrize("command", ["basic_publish", "queue_purge"])
+def test_a_note_is_taken_back_before_the_next_one_if_the_connection_was_lost_with_it(command) -> None:
+    """Under an alarm, for example, the broker takes the note, and nothing after it."""
+    trial = Trial()
+    commands = trial.interruptions.deal_with(trial.lane, trial.channel, trial.message, None)
+    if command == "queue_purge":
+        trial.begin()
+        commands = trial.interruptions.deal_with(trial.lane, trial.channel, trial.message, ValueError())
+    step = commands.send(None)
+    while step.method != command:
+        step = commands.send(SimpleNamespace(message_count=0))
+    with pytest.raises(Lost):
+        commands.throw(Lost("no answer in time"))
+    trial.lane.detach()
+    trial.lane.attach(trial.channel, 1)
+    trial.message = copy(trial.message)  # redelivered
+    trial.message.suspect = True
+    trial.lane.add([trial.message])
+    trial.lane.take()
+    assert trial.go_on() == ["basic_get", "queue_declare", NOTES]
+
+
+@pytest.mark.parametrize(
+    ("redelivered", "headers", "count"),
+    [
+        (False, {"x-delivery-count": 7}, 0),
+        (True, {"x-delivery-count": 7}, 7),
+        (True, {"x-delivery-count": "7"}, None),
+        (True, None, None),
+    ],
+)
+def test_deliveries_are_what_the_broker_has_counted_and_not_what_a_publisher_says(
+    redelivered, headers, count
+) -> None:
+    assert Message(b"", redelivered=redelivered, headers=headers).deliveries == count
+
+
 def test_an_attempt_that_asks_for_another_one_counts() -> None:
     scene = Scene(attempts=1)
     assert len(scene.fail(RetryAfter(1))) == 1
@@ -124,3 +324,31 @@ def test_a_failure_is_logged_once_with_its_traceback_and_what_names_the_message(
 def test_any_error_fits_into_a_header(error, text) -> None:
     message = Delivery(b"", "k", queue="q")
     assert origin_of(message, "billing", error)["x-rabbit-chx-parked-error"] == text
+
+
+def test_a_message_that_is_parked_again_has_only_the_headers_of_the_last_time() -> None:
+    scene = Scene()
+    encoded = encoded_properties(headers={OFFSET: 7, "n": 1})
+    scene.message = Delivery(b"", "k", queue="q", encoded=encoded, tag=1)
+    (parked,) = scene.fail(Reject("no"))
+    headers = parked.arguments["properties"]["headers"]
+    assert headers["n"] == 1
+    assert OFFSET not in headers
+
+
+def test_a_message_of_a_stream_is_replayed_only_to_a_named_exchange() -> None:
+    def parked(message: Message, **added: object) -> dict[str, object]:
+        return {**origin_of(message, "billing", Reject("no")), **added}
+
+    of_client = StreamMessage(b"", "victim", queue="events", offset=7)
+    assert origin_in(parked(of_client, **{OFFSET: 7})) is None
+    # It came to the stream as a dead letter: that origin is not where it failed now.
+    died = {
+        "x-death": [{"exchange": "", "routing-keys": ["orders"], "queue": "orders", "reason": "rejected"}]
+    }
+    assert origin_in(parked(of_client, **{OFFSET: 7}, **died)) is None
+    routed = StreamMessage(b"", "k", exchange="shop", queue="events", offset=8)
+    found = origin_in(parked(routed, **{OFFSET: 8}))
+    assert (found.exchange, found.routing_key, found.queue) == ("shop", "k", "events")
+    # In a queue, no exchange means the default exchange.
+    assert origin_in(parked(Delivery(b"", "orders", queue="orders"))).exchange == ""

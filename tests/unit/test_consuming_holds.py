@@ -10,11 +10,9 @@ import pytest
 from rabbit_chx import InvalidValue, Ring
 from rabbit_chx.broker.applying.pika_driver import at_once
 from rabbit_chx.broker.applying.protocol import OnChannel, Pause, Refused, Surprise, carry_out as do_each
-from rabbit_chx.consuming.changes.emptied import delete_when_empty
-from rabbit_chx.consuming.changes.held_queues import held_queues
-from rabbit_chx.consuming.changes.holds import declare_commands, hold_commands
-from rabbit_chx.consuming.changes.outcomes import Done
-from rabbit_chx.consuming.changes.scaling import _Change
+from rabbit_chx.broker.permissions import NOTHING
+from rabbit_chx.consuming.changes.records import declare_commands, hold_commands
+from rabbit_chx.consuming.changes.scaling import Done, _Change, delete_when_empty
 from rabbit_chx.consuming.markers import HOLD, HOLDS, Hold, Kind, hold_of, kind_of
 from rabbit_chx.consuming.member.interruptions import Interruptions
 from rabbit_chx.consuming.member.lanes import QueueLane
@@ -24,9 +22,13 @@ from rabbit_chx.consuming.queues.queues import fit_queues
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.releases import Release
 from rabbit_chx.ring import ToExchange
-from rabbit_chx.topology.model import Binding
+from rabbit_chx.topology.model import Binding, Queue
+from rabbit_chx.topology.planning.drain_order import check_current, held_queues
+from rabbit_chx.topology.planning.plan import plan as planned
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
 from tests.unit.test_consuming_lanes import SETTINGS
+from tests.unit.topology.broker_model import hashed, made, slotted
+from tests.wire import encoded_properties
 
 
 def test_a_hold_survives_writing_and_reading() -> None:
@@ -68,25 +70,9 @@ def test_the_marker_of_a_hold_names_the_hold() -> None:
     assert published.arguments["mandatory"]
     properties = published.arguments["properties"]
     assert properties == {"headers": {HOLD: hold.name}, "delivery_mode": 2}
-    marker = Delivery(published.arguments["body"], "q8", queue="q8", decoded=properties)
+    marker = Delivery(published.arguments["body"], "q8", queue="q8", encoded=encoded_properties(**properties))
     assert kind_of(marker) is Kind.HOLD
     assert hold_of(marker) == hold
-
-
-@pytest.mark.parametrize(
-    ("refused", "error"),
-    [
-        (Refused(312, "NO_ROUTE"), pytest.raises(InvalidValue, match="'q8'")),
-        (Refused(403, "ACCESS_REFUSED"), pytest.raises(Refused, match="ACCESS_REFUSED")),
-    ],
-    ids=["a missing queue", "no permission to publish"],
-)
-def test_a_queue_that_cannot_be_held_is_an_error_and_leaves_no_hold(refused, error) -> None:
-    commands = hold_commands(Hold.of("q8", ["q0"]))
-    next(commands)
-    assert commands.throw(refused).method == "queue_delete"
-    with error:
-        next(commands)
 
 
 DOWN = [
@@ -103,7 +89,8 @@ def test_a_queue_stays_held_while_the_broker_cannot_reach_its_hold(text) -> None
     lane.hold = "rabbit-chx.hold.x"
 
     def look(answer: str) -> None:
-        commands = Interruptions(Settings(**SETTINGS), Workers(print, 1, 10, print), None).release([lane])
+        made = Interruptions(Settings(**SETTINGS), Workers(print, 1, 10, print), print, print)
+        commands = made.release([lane])
         assert next(commands).arguments == {"queue": "rabbit-chx.hold.x", "passive": True}
         with pytest.raises(StopIteration):
             commands.throw(Refused(404, answer))
@@ -178,6 +165,23 @@ def test_an_unknown_ring_is_an_error() -> None:
         held_queues(plan)
 
 
+@pytest.mark.parametrize("kind", [hashed, slotted])
+@pytest.mark.parametrize(("queues", "other"), [("ab", "abcd"), ("abcd", "ab")])
+def test_a_plan_is_current_until_another_change_has_begun(kind, queues, other) -> None:
+    start, wanted = kind("x", "abc"), kind("x", queues)
+    broker = made(start)
+    plan, foreign = (planned(kind("x", each), broker.seen(), max_moved=1) for each in (queues, other))
+    assert {step.binding.source for step in plan.steps if isinstance(step, (Bind, Unbind))}
+    check_current(plan, broker.bindings)
+    for step in plan.steps:
+        broker.do(step)
+        check_current(plan, broker.bindings)
+    assert not planned(wanted, broker.seen())
+    broker = made(start).carry_out(foreign.steps)
+    with pytest.raises(InvalidValue, match="bindings that have changed since it was planned"):
+        check_current(plan, broker.bindings)
+
+
 # ---- the deletion of removed queues
 
 
@@ -190,7 +194,8 @@ def actions_of_deletion(trouble: Exception | None) -> list[Done]:
 
     done: list[Done] = []
     driver = SimpleNamespace(vhost="/", run=run)
-    _Change(None, None, driver, done.append, timeout=1, settle=0, group=None, holder="")._delete("q")
+    there = SimpleNamespace(queues=lambda _: [(Queue("q"), 0)], bindings=lambda _: [])
+    _Change(None, there, driver, done.append, timeout=1, by="", needs=NOTHING).delete(["q"])
     return done
 
 
@@ -201,7 +206,7 @@ def test_a_removed_queue_that_is_not_empty_is_kept(trouble) -> None:
 
 
 def test_a_removed_queue_is_deleted_once_its_last_message_is_handled() -> None:
-    commands = delete_when_empty("/", "q")
+    commands = delete_when_empty("/", "q", patience=5.0)
     assert next(commands).method == "queue_declare"
     assert isinstance(commands.send(SimpleNamespace(message_count=1, consumer_count=1)), Pause)
     assert next(commands).method == "queue_declare"

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from functools import partial
+from queue import SimpleQueue
+from time import monotonic
+from types import SimpleNamespace
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
 from rabbit_chx.broker.management import Management
 from rabbit_chx.consuming import AsyncGroup, Group, InvalidValue
+from rabbit_chx.consuming.member.lanes import QueueLane
+from rabbit_chx.consuming.member.workers import Workers
+from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.consuming.queues.sources import queue_source
 from rabbit_chx.consuming.retries import check_handler
 from rabbit_chx.consuming.seats import priority, seat_queue
+from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.timeouts import Timeouts
 
 URL = "amqp://user:secret@127.0.0.1:1"
@@ -48,11 +56,14 @@ queues: {a: {preset: ordered}, b: {preset: ordered}, c: {preset: ordered}}
         ),
         ({"on_failure": "park"}, "invalid parking_queue: got None, expected the name of a queue"),
         ({"parking_queue": "lot"}, "invalid parking_queue: got 'lot', expected"),
+        ({"crashes": 0}, "invalid crashes: got 0, expected an integer from 1 to 1000000"),
         ({"queues": "a"}, "invalid queues: got 'a', expected a list of names"),
         ({"queues": []}, "invalid queues: got [], expected a list of names"),
         ({"queues": ["a", "q" * 256]}, "invalid queue"),
         ({"name": ""}, "invalid group name: got ''"),
         ({"name": "g" * 256}, "invalid group name"),
+        ({"name": 5}, "invalid group name: got 5, expected text of 1 to 255 bytes of UTF-8"),
+        ({"queues": ["a", 1]}, "invalid queue: got 1, expected text of 1 to 255 bytes of UTF-8"),
         ({"exchange": ""}, "invalid exchange: got ''"),
         ({"exchange": "x" * 256}, "invalid exchange"),
         ({"url": "http://host"}, "invalid"),
@@ -83,9 +94,23 @@ def generator(_message):
     yield
 
 
+async def async_generator(_message):
+    yield
+
+
 class Callable:
     async def __call__(self, _message):
         pass
+
+
+class CallableGenerator:
+    def __call__(self, _message):
+        yield
+
+
+class CallableAsyncGenerator:
+    async def __call__(self, _message):
+        yield
 
 
 @pytest.mark.parametrize(
@@ -97,19 +122,86 @@ class Callable:
         (partial(coroutine), False, "AsyncGroup takes coroutine functions"),
         (Callable(), False, "AsyncGroup takes coroutine functions"),
         (print, True, "Group takes functions"),
-        (generator, False, "A generator would never run"),
+        (partial(Callable()), False, "AsyncGroup takes coroutine functions"),
+        (generator, False, "got 'a generator function', expected a function. A generator would never run"),
+        (partial(generator), False, "got 'a generator function'"),
+        (CallableGenerator(), False, "got 'a generator function'"),
+        (partial(CallableGenerator()), True, "got 'a generator function'"),
+        (async_generator, False, "got 'an async generator function', expected a function. A generator would"),
+        (async_generator, True, "got 'an async generator function', expected a coroutine function. A gen"),
+        (partial(async_generator, 1), False, "got 'an async generator function'"),
+        (CallableAsyncGenerator(), False, "got 'an async generator function'"),
     ],
 )
 def test_a_handler_of_the_wrong_kind_is_an_error(handler, is_coroutine, text):
     with pytest.raises(InvalidValue) as caught:
         check_handler(handler, coroutine=is_coroutine)
     assert text in str(caught.value)
-    assert check_handler(Callable(), coroutine=True)
-    assert check_handler(print, coroutine=False)
+    check_handler(Callable(), coroutine=True)
+    check_handler(print, coroutine=False)
+
+
+@pytest.mark.parametrize("kind", [Group, AsyncGroup])
+@pytest.mark.parametrize("key", [coroutine, async_generator, generator])
+def test_a_key_that_would_have_to_be_awaited_is_an_error(kind, key):
+    """Otherwise each message had a key of its own, and none an order."""
+    with pytest.raises(InvalidValue, match=r"invalid key: got '.* function', expected a function\."):
+        kind(URL, **GIVEN, order="key", key=key)
+
+
+class Awaitable:
+    def __await__(self):
+        yield
+
+
+@pytest.mark.filterwarnings("error")  # of a coroutine that was never awaited
+@pytest.mark.parametrize(
+    ("handler", "got"),
+    [
+        (lambda message: coroutine(message), "coroutine"),  # noqa: PLW0108 - a lambda hides what it calls
+        (lambda message: generator(message), "generator"),  # noqa: PLW0108
+        (lambda message: async_generator(message), "async_generator"),  # noqa: PLW0108
+        (lambda _: Awaitable(), "Awaitable"),
+        (lambda _: None, None),
+        (lambda _: 1, None),
+        (lambda _: Mock(), None),
+        (lambda _: [1], None),
+        (MagicMock(), None),
+    ],
+)
+def test_a_message_is_not_handled_by_a_function_that_returns_what_has_not_run(handler, got):
+    outcomes = SimpleQueue()
+    workers = Workers(handler, 1, 10, print)
+    workers.heard = monotonic() + 3600
+    lane = QueueLane("q")
+    owner = SimpleNamespace(
+        on_progress=lambda: outcomes.put(lane.done), on_interruption=lambda *given: outcomes.put(given[-1])
+    )
+    workers.start(owner)
+    lane.attach("channel", 1)
+    lane.add([Delivery(b"", "k", queue="q", tag=1)])
+    workers.submit(lane)
+    outcome = outcomes.get(timeout=20)
+    workers.end()
+    if got is None:
+        assert outcome == 1
+    else:
+        assert str(outcome) == (
+            f"invalid result of the handler: got {got!r}, expected one that is neither awaited nor iterated over. "
+            "It would never run; AsyncGroup and AsyncStreamGroup await coroutine functions"
+        )
+        assert lane.done == 0
 
 
 def source(queues, exchange="orders"):
     return queue_source(queues, exchange, [("/", lambda: Management("http://127.0.0.1:1"))])
+
+
+def test_a_member_without_a_management_api_says_how_to_name_another_one(monkeypatch):
+    no_answer = Mock(side_effect=BrokerUnavailable("is it running?"))
+    monkeypatch.setattr(Management, "exchange", no_answer)
+    with pytest.raises(BrokerUnavailable, match=r"is it running\? Pass its address with management=, or"):
+        source(None)()
 
 
 def test_the_queues_of_a_file_are_read_again_each_time(write):

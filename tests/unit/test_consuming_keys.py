@@ -16,10 +16,11 @@ from rabbit_chx.canaries import CANARY
 from rabbit_chx.consuming import AsyncGroup, Group, Message
 from rabbit_chx.consuming.member.key_lanes import KeyLane
 from rabbit_chx.consuming.messages import Delivery
-from rabbit_chx.consuming.queues.keys import key_of
+from rabbit_chx.consuming.queues.sources import key_of
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.ring import ToExchange
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Topology
+from tests.wire import encoded_properties
 
 DRAIN = {
     "headers": {MARKER: "0123456789abcdef", "x-rabbit-chx-queue": "q"},
@@ -36,7 +37,7 @@ class Queue:
     """A model of a queue and its consumer: what is not acknowledged is redelivered in order on a new channel."""
 
     def __init__(self, keys: list[str]) -> None:
-        self.lane = KeyLane("q", routing_key, WORKERS, room=None)
+        self.lane = KeyLane("q", routing_key, WORKERS, room=None, many=2)
         self.messages = dict(enumerate(keys))
         self.of_tag: dict[int, int] = {}
         self.undelivered: list[int] = []
@@ -61,10 +62,9 @@ class Queue:
             self.of_tag[tag] = number
             key = self.messages[number]
             marker = DRAIN if key == "marker" else {}
-            message = Delivery(
-                str(number).encode(), "q" if marker else key, queue="q", decoded=marker, tag=tag
-            )
-            self.submitted += self.lane.add(message)
+            body, properties = str(number).encode(), encoded_properties(**marker)
+            message = Delivery(body, "q" if marker else key, queue="q", encoded=properties, tag=tag)
+            self.submitted += self.lane.add([message])
 
     def take(self) -> None:
         if self.submitted:
@@ -103,13 +103,18 @@ class Queue:
         if self.paused:
             self.submitted += self.lane.resume(*self.paused.pop(which % len(self.paused)))
 
-    def acknowledge(self) -> None:
-        for tag, multiple in self.lane.to_acknowledge():
+    def acknowledge(self, *, lazily: bool = False) -> None:
+        for tag, multiple in self.lane.to_acknowledge(lazily=lazily):
             assert tag in self.of_tag, "the broker refuses unknown tags"
             for each in [each for each in self.of_tag if each == tag or (multiple and each < tag)]:
                 number = self.of_tag.pop(each)
                 assert number in self.handled, "an unfinished message is acknowledged"
                 self.acknowledged.add(number)
+
+    def acknowledge_lazily(self) -> None:
+        self.acknowledge(lazily=True)
+        held = self.lane._delivered - self.lane.acked
+        assert held == len(self.of_tag), "the lane knows how many are not acknowledged"
 
     def lose(self) -> None:
         self.lane.detach()
@@ -127,7 +132,10 @@ class Queue:
 
 ACTIONS = st.tuples(
     st.sampled_from(
-        ["deliver", "deliver", "take", "take", "finish", "finish", "fail", "retry", "acknowledge", "lose"]
+        [
+            *(["deliver", "take", "finish"] * 2),
+            *("fail", "retry", "acknowledge", "acknowledge_lazily", "lose"),
+        ]
     ),
     st.integers(0, 5),
 )
@@ -161,7 +169,7 @@ def test_each_key_is_in_order_and_nothing_unfinished_is_acknowledged_or_left(key
 
 def deliver(lane: KeyLane, *keys: str, first: int = 1) -> int:
     """Add messages; return how often the lane was submitted to a worker."""
-    return sum(lane.add(Delivery(b"", key, queue="q", tag=tag)) for tag, key in enumerate(keys, first))
+    return lane.add([Delivery(b"", key, queue="q", tag=tag) for tag, key in enumerate(keys, first)])
 
 
 def lane_of(*keys: str, room: int | None = None, key=routing_key) -> KeyLane:
@@ -196,6 +204,21 @@ def test_acknowledgements_pass_a_slow_message_one_by_one() -> None:
     assert lane.to_acknowledge() == [(4, True)]
 
 
+def test_few_messages_behind_a_slow_one_are_acknowledged_together_if_it_ends_soon() -> None:
+    lane = KeyLane("q", routing_key, WORKERS + 1, None, many=2)
+    lane.attach("channel", 1)
+    deliver(lane, "slow", "a", "b", "c")
+    slow, *others = [lane.take() for _ in range(4)]
+    lane.finish(others[0], "channel")
+    assert lane.to_acknowledge(lazily=True) == []
+    lane.finish(others[1], "channel")
+    assert lane.to_acknowledge(lazily=True) == [(2, False), (3, False)]
+    lane.finish(others[2], "channel")
+    assert lane.to_acknowledge(lazily=True) == []
+    lane.finish(slow, "channel")
+    assert lane.to_acknowledge(lazily=True) == [(4, True)]
+
+
 def test_a_failing_key_holds_a_bounded_part_of_the_prefetch() -> None:
     lane = lane_of("poison", room=2)
     message = lane.take()
@@ -209,11 +232,29 @@ def test_a_failing_key_holds_a_bounded_part_of_the_prefetch() -> None:
     assert not lane.resume(message, "channel")
 
 
+def test_the_attempt_that_was_due_for_an_earlier_message_of_a_key_is_none_at_the_next_one() -> None:
+    lane = lane_of("poison", "poison", room=2)
+    first = lane.take()
+    lane.pause(first, "channel")
+    deliver(lane, "poison", first=3)
+    assert lane.take() is first
+    lane.finish(first, "channel")
+    second = lane.take()
+    lane.pause(second, "channel")
+    assert not lane.resume(first, "channel")
+    assert lane.take() is None
+    lane.resume(second, "channel")
+    assert lane.take() is second
+
+
+@pytest.mark.parametrize("suspect", [False, True])
 @pytest.mark.parametrize("key", [lambda message: message.headers["tenant"], lambda _: []])
-def test_a_message_without_a_key_is_alone_and_has_failed(key) -> None:
+def test_a_message_without_a_key_is_alone_and_has_failed(key, suspect) -> None:
     lane = KeyLane("q", lambda message: message.routing_key if message.tag != 2 else key(message), 3, None)
     lane.attach("channel", 1)
-    deliver(lane, "a", "b", "c")
+    messages = [Delivery(b"", letter, queue="q", tag=tag) for tag, letter in enumerate("abc", 1)]
+    messages[1].suspect = suspect
+    lane.add(messages)
     first = lane.take()
     assert lane.take() is None
     lane.finish(first, "channel")
@@ -224,27 +265,33 @@ def test_a_message_without_a_key_is_alone_and_has_failed(key) -> None:
     assert lane.take().tag == 3
 
 
-def test_waiting_messages_do_not_keep_long_headers_decoded() -> None:
-    lane = KeyLane("q", lambda message: len(message.headers["h"]), 3, None)
+@pytest.mark.parametrize(
+    ("items", "key", "most"),  # decoded, the lists of all messages take 16 MB, and 600 kB
+    [(50_000, lambda message: len(message.headers["h"]), 5_000_000), (1_900, routing_key, 200_000)],
+)
+def test_messages_that_wait_keep_no_headers_decoded_for_nothing(items, key, most) -> None:
+    lane = KeyLane("q", key, 3, None)
     lane.attach("channel", 1)
-    array = b"A" + struct.pack(">I", 100_000) + b"t\0" * 50_000
+    array = b"A" + struct.pack(">I", 2 * items) + b"t\0" * items
     encoded = struct.pack(">HI", 1 << 13, len(array) + 2) + b"\1h" + array
     tracemalloc.start()
     try:
         for tag in range(1, 41):
-            lane.add(Delivery(b"", "k", queue="q", encoded=encoded, tag=tag))
+            lane.add([Delivery(b"", "k", queue="q", encoded=encoded, tag=tag)])
         kept = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert kept < 5_000_000  # the lists of all messages take 16 MB
-    assert lane.take().key == 50_000
+    assert kept < most
+    message = lane.take()
+    assert message.key == key(message)
+    assert len(message.headers["h"]) == items
 
 
 def test_a_canary_waits_for_no_other_message_and_needs_no_key() -> None:
     lane = KeyLane("q", lambda message: message.headers["tenant"], 3, None)
     lane.attach("channel", 1)
     for tag in (1, 2):
-        lane.add(Delivery(b"", "k", queue="q", decoded={"headers": {CANARY: "1"}}, tag=tag))
+        lane.add([Delivery(b"", "k", queue="q", encoded=encoded_properties(headers={CANARY: "1"}), tag=tag)])
     assert [lane.take().tag, lane.take().tag] == [1, 2]
 
 

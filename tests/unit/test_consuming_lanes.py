@@ -7,7 +7,6 @@ from time import monotonic
 
 import pytest
 from hypothesis import given, strategies as st
-from pika import BasicProperties
 
 from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.canaries import CANARY
@@ -22,6 +21,7 @@ from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.timeouts import Timeouts
 from tests.faults.load import wait_until
+from tests.wire import encoded_properties
 
 SETTINGS = {
     "exchange": "orders",
@@ -32,6 +32,7 @@ SETTINGS = {
     "backoff": 1.0,
     "on_failure": "stop",
     "parking_queue": None,
+    "crashes": 5,
     "timeouts": Timeouts(),
     "heartbeat": 10,
     "failover_only": False,
@@ -55,7 +56,7 @@ class Broker:
         if lane.channel is None or self.next == self.messages:
             return False
         self.next += 1
-        return lane.add(Delivery(str(self.next - 1).encode(), "k", queue="q", tag=self.next - self.first))
+        return lane.add([Delivery(str(self.next - 1).encode(), "k", queue="q", tag=self.next - self.first)])
 
     def acknowledge(self, lane: Lane) -> None:
         if lane.channel is not None and lane.done > lane.acked:
@@ -103,7 +104,7 @@ def test_messages_are_first_seen_in_order_and_acknowledged_only_after_they_are_h
 def test_a_leaving_lane_gives_out_no_more_messages() -> None:
     lane = QueueLane("q")
     lane.attach("channel", 1)
-    assert lane.add(Delivery(b"", "k", queue="q", tag=1))
+    assert lane.add([Delivery(b"", "k", queue="q", tag=1)])
     lane.leaving = True
     assert lane.take() is None
     assert lane.is_idle
@@ -148,11 +149,11 @@ OF_Q = Hold.of("q", ["p"])
     ],
 )
 def test_markers_and_canaries_are_known_by_more_than_their_headers(headers, more, kind) -> None:
-    properties = {"headers": headers, "reply_to": more.get("reply_to")}
+    properties = encoded_properties(headers=headers, reply_to=more.get("reply_to"))
     body, exchange, queue = (
         more.get(name, other) for name, other in (("body", ""), ("exchange", ""), ("queue", "q"))
     )
-    message = Delivery(body.encode(), "q", queue=queue, exchange=exchange, decoded=properties)
+    message = Delivery(body.encode(), "q", queue=queue, exchange=exchange, encoded=properties)
     assert kind_of(message) is kind
 
 
@@ -196,15 +197,15 @@ def test_the_delays_are_not_checked_against_a_timeout_that_only_the_broker_knows
 
 
 class LosingConnection:
-    """A member whose connection is lost when it sends anything."""
+    """A member and its channel, whose connection is lost when it sends anything."""
 
     def __init__(self) -> None:
         self.acknowledge = self.fail = lambda *_: None
 
-    def reject(self, *_: object) -> None:
+    def basic_publish(self, *_: object, **__: object) -> None:
         raise ConnectionError
 
-    pass_marker = reject
+    basic_reject = basic_publish
 
 
 @pytest.mark.parametrize(
@@ -214,18 +215,18 @@ class LosingConnection:
 )
 def test_after_a_connection_is_lost_while_sending_the_lane_accepts_redeliveries(headers, error) -> None:
     settings = Settings(**SETTINGS | {"attempts": 1, "on_failure": "dead-letter"})
-    interruptions = Interruptions(settings, Workers(print, 1, 10, print), LosingConnection())
-    lane, channel = QueueLane("q"), object()
+    lane, channel = QueueLane("q"), LosingConnection()
+    interruptions = Interruptions(settings, Workers(print, 1, 10, print), channel.acknowledge, print)
     lane.attach(channel, 1)
-    properties = BasicProperties(headers=headers, **ANSWERS)
-    message = Delivery(b"", "q", queue="q", tag=1, decoded=vars(properties))
-    assert lane.add(message)
+    properties = encoded_properties(headers=headers, **ANSWERS)
+    message = Delivery(b"", "q", queue="q", tag=1, encoded=properties)
+    assert lane.add([message])
     assert lane.take() is message
     with pytest.raises(ConnectionError):
         list(interruptions.deal_with(lane, channel, message, error))
     lane.detach()
     lane.attach(object(), 1)
-    assert lane.add(message)
+    assert lane.add([message])
 
 
 class FailingOwner:
@@ -239,7 +240,7 @@ class FailingOwner:
 
     def fail(self, _: BaseException) -> None:
         with self.workers.lock:
-            begin = self.lane.add(Delivery(b"", "k", queue="q", tag=2))
+            begin = self.lane.add([Delivery(b"", "k", queue="q", tag=2)])
         if begin:
             self.workers.submit(self.lane)
             wait_until(lambda: not self.lane.waiting, "the message is handled")
@@ -258,22 +259,23 @@ def test_after_a_handler_has_raised_system_exit_no_later_message_of_its_queue_is
     lane.attach(object(), 1)
     owner = FailingOwner(lane)
     owner.workers = Workers(handle, 2, 10, print)
-    owner.workers.heard = monotonic()
+    owner.workers.heard = monotonic() + 3600
     owner.workers.start(owner)
-    assert lane.add(Delivery(b"", "k", queue="q", tag=1))
+    assert lane.add([Delivery(b"", "k", queue="q", tag=1)])
     owner.workers.submit(lane)
     assert owner.failed.wait(10)
     wait_until(lambda: lane.is_idle, "the lane is free for redeliveries")
     owner.workers.end()
     assert handled == [1]
-    assert owner.workers.progress() == []
+    assert owner.workers.progress() == set()
 
 
 def test_a_parked_message_stays_in_the_parking_queue() -> None:
     theirs = {"user_id": "publisher", "expiration": "60000", "cluster_id": "c", "delivery_mode": 1}
     kept = {"message_id": "7", "priority": 1, "type": "order", "content_type": "text/plain"}
     headers = {"CC": ["orders.1"], "BCC": ["orders.2"], "n": 7}
-    message = Delivery(b"x", "k", queue="q", decoded=vars(BasicProperties(headers=headers, **theirs, **kept)))
+    encoded = encoded_properties(headers=headers, **theirs, **kept)
+    message = Delivery(b"x", "k", queue="q", encoded=encoded)
     published = next(park("lot", message, {"origin": 1})).arguments
     assert (published["routing_key"], published["body"], published["mandatory"]) == ("lot", b"x", True)
     assert published["properties"] == {**kept, "headers": {"n": 7, "origin": 1}, "delivery_mode": 2}
@@ -281,12 +283,14 @@ def test_a_parked_message_stays_in_the_parking_queue() -> None:
 
 
 def test_a_consumer_is_displaced_if_it_may_have_messages(monkeypatch) -> None:
+    now = monotonic()
+    monkeypatch.setattr("rabbit_chx.consuming.member.lanes.monotonic", lambda: now)
     lane = QueueLane("q")
     lane.attach("channel", 1, careful=True)
     assert lane.to_displace == "q"  # messages may be in transit
-    monkeypatch.setattr("rabbit_chx.consuming.member.lanes.monotonic", lambda: monotonic() + 60)
+    monkeypatch.setattr("rabbit_chx.consuming.member.lanes.monotonic", lambda: now + 60)
     assert not lane.to_displace
-    lane.add(Delivery(b"", "", queue="q", tag=1))
+    lane.add([Delivery(b"", "", queue="q", tag=1)])
     lane.acked = 1
     assert lane.to_displace == "q"
     lane.attach("another", 1)

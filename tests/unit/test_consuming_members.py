@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Generator
 from time import monotonic
 from types import SimpleNamespace
@@ -10,20 +13,25 @@ from typing import Any
 
 import pytest
 from pika import BasicProperties
+from pika.exceptions import AMQPError, StreamLostError
 
-from rabbit_chx.broker.applying.pika_driver import at_once
-from rabbit_chx.broker.applying.protocol import Command, OnChannel, Refused, carry_out
+from rabbit_chx.broker.amqp import connect
+from rabbit_chx.broker.applying.pika_driver import PikaDriver, at_once
+from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, Refused, carry_out
 from rabbit_chx.consuming.member.interruptions import Interruptions
+from rabbit_chx.consuming.member.key_lanes import KeyLane
 from rabbit_chx.consuming.member.lanes import QueueLane
 from rabbit_chx.consuming.member.member import Member
 from rabbit_chx.consuming.member.roll_call import question
 from rabbit_chx.consuming.member.workers import Progress, Workers
 from rabbit_chx.consuming.messages import Delivery
+from rabbit_chx.consuming.queues.queues import exists, park
 from rabbit_chx.consuming.seats import seat_queue
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.releases import Release
 from rabbit_chx.replies import REPLY_TO
+from tests.amqp_server import AmqpServer
 from tests.unit.test_consuming_lanes import SETTINGS
 
 QUEUES = ("a", "b")
@@ -84,7 +92,7 @@ def member(broker: Broker, source: Callable[[], tuple[str, ...]] = lambda: QUEUE
         channel=lambda: SimpleNamespace(queue_delete=print),
         add_callback_threadsafe=print,
     )
-    made._interruptions = Interruptions(made._settings, made.workers, made)
+    made._interruptions = Interruptions(made._settings, made.workers, made._acknowledge, made.fail)
     return made
 
 
@@ -125,7 +133,7 @@ def seated(broker: Broker, seat: int) -> Member:
     broker.locked |= lower
     joined = member(broker)
     joined._subscribe = nothing
-    joined._answer_questions = joined._until_stopped = nothing
+    joined._answer_questions = nothing
     joined._consume("4.3.6")
     assert joined.seat == seat
     return joined
@@ -206,19 +214,89 @@ def test_a_member_that_may_not_publish_ends() -> None:
         joined._do_due()
 
 
+# ---- stops
+
+
+class Slow(deque[Delivery]):
+    """Messages that are ready, and that a worker finds while something else begins."""
+
+    def __init__(self, begin: Callable[[], object]) -> None:
+        super().__init__([MESSAGE])
+        self._begin = begin
+
+    def __bool__(self) -> bool:
+        self._begin()
+        time.sleep(0.2)
+        return True
+
+
+def test_a_stop_waits_for_a_message_that_a_worker_is_just_taking() -> None:
+    """Otherwise the broker redelivers it while it is handled."""
+    joined = member(Broker())
+    joined.workers.heard = monotonic() + 3600
+    Progress.start(joined.workers, joined)  # without its threads
+    lane = KeyLane("a", lambda message: message.routing_key, 1, None)
+    lane.attach("channel", 1)
+    lane.add([MESSAGE])
+    joined._lanes, joined._acknowledge_all = {"a": lane}, lambda: None
+    stop = threading.Thread(target=joined._finish, daemon=True)
+    lane._ready = Slow(stop.start)
+    assert joined.workers.next_of(lane) == ("channel", MESSAGE)
+    stop.join(0.5)
+    assert stop.is_alive()
+    lane.abandon()
+    stop.join(10)
+    assert not stop.is_alive()
+
+
+def test_a_member_whose_parking_queue_is_gone_waits_for_the_handlers_of_other_messages() -> None:
+    joined = member(Broker())
+    joined.workers.heard = monotonic() + 3600
+    Progress.start(joined.workers, joined)  # without its threads
+    parks = park("gone", MESSAGE, {})
+    joined._ask(lambda: joined._driver.run(parks))
+    joined._do_due()
+    assert joined.workers.stopped  # so that it ends as after any other stop
+    assert "parking_queue: got 'gone'" in str(joined._error)
+    assert "returned or rejected" in str(joined._error)
+
+
 # ---- pauses
 
 
 def test_after_a_pause_only_an_answer_of_the_broker_allows_a_member_to_handle_messages() -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def deal_with(*asking: object):
+        asked.append(asking)
+        yield from ()
+
     paused = member(Broker("rabbit-chx.seat.billing.0"))
     paused.workers.heard = monotonic() - 60
     paused._turn(0.0)
     Progress.start(paused.workers, paused)  # without its threads
     lane = QueueLane("a")
     lane.attach("channel", 1)
-    assert lane.add(MESSAGE)
+    assert lane.add([MESSAGE])
     assert paused.workers.next_of(lane) is None
-    assert [call.args for call in paused._calls] == [(lane, "channel", MESSAGE, None)]
+    paused._interruptions.deal_with = deal_with
+    (call,) = paused._calls
+    call()
+    assert asked == [(lane, "channel", MESSAGE, None)]
     lane.put_back(MESSAGE, "channel")
     paused._listen()
     assert paused.workers.next_of(lane) == ("channel", MESSAGE)
+
+
+# ---- connections that end silently
+
+
+def test_a_command_on_a_connection_that_has_ended_is_lost_and_not_refused() -> None:
+    """pika raises a ValueError then, as for what it cannot send. The end of the connection while a channel was closed raised nothing."""
+    with AmqpServer(print) as server, connect(server.url) as connection:
+        driver = PikaDriver(connection)
+        connection._impl._terminate_stream(StreamLostError("it is over"))
+        with pytest.raises(AMQPError):
+            connection.process_data_events(0)
+        with pytest.raises(Lost, match="has ended"):
+            driver.run(exists("a"))

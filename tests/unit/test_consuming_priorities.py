@@ -6,13 +6,14 @@ from collections import Counter
 
 import pytest
 
-from rabbit_chx.consuming.seats import owner, priority
+from rabbit_chx.consuming.seats import priority
 
 MOST_SEATS = 16
 
 
 def owners(seats: list[int], queues: int) -> list[int]:
-    return [owner(seats, queue, queues) for queue in range(queues)]
+    """The seat whose member gets the messages of each queue."""
+    return [max(seats, key=lambda seat: priority(seat, queue, queues)) for queue in range(queues)]
 
 
 @pytest.mark.parametrize("queues", [1, 2, 3, 5, 7, 8, 16, 31, 64, 100, 257])

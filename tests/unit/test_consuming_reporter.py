@@ -12,11 +12,12 @@ from typing import Any, Self
 import pytest
 from pika.exceptions import ConnectionWrongStateError, StreamLostError
 
+from rabbit_chx.broker.applying.protocol import Refused
 from rabbit_chx.consuming.member import reporter as module
 from rabbit_chx.consuming.member.reporter import Reporter, reply
 from rabbit_chx.errors import BrokerUnavailable
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class Connection:
@@ -63,6 +64,12 @@ class Connection:
         self.published.put(routing_key)
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch) -> None:
+    """A reporter that is closed has time to end."""
+    monkeypatch.setattr(module, "_TICK", PATIENCE)
+
+
 @pytest.fixture
 def connections() -> list[Connection]:
     return []
@@ -100,8 +107,8 @@ def test_answers_share_a_connection_and_keep_their_order(reporter, connections) 
 def test_an_answer_that_finds_its_idle_connection_ended_is_sent_on_another_one(
     reporter, connections, warnings, monkeypatch, noticed
 ) -> None:
-    # An idle connection is read at each tick.
-    monkeypatch.setattr(module, "_TICK", 0.01 if noticed else PATIENCE)
+    if noticed:  # an idle connection is read at each tick
+        monkeypatch.setattr(module, "_TICK", 0.01)
     reporter.publish(reply("a", b""))
     while not connections:
         pass
@@ -135,3 +142,19 @@ def test_every_dropped_publishing_is_closed_so_that_who_gave_it_can_tell(warning
     failing.publish(given[2])
     assert [getgeneratorstate(each) for each in given] == [GEN_CLOSED] * 3
     assert len(warnings) == 1
+
+
+def test_a_refusal_names_no_command_that_would_take_permissions_away(warnings) -> None:
+    """The reporter does not know the other permissions that its owner needs."""
+
+    def refuse() -> Any:
+        raise Refused(
+            403, "ACCESS_REFUSED - write access to exchange 'amq.default' in vhost '/' refused for user 'u'"
+        )
+
+    failing = Reporter(refuse, warnings.append)
+    failing.publish(reply("a", b""))
+    failing.close()
+    (warning,) = warnings
+    assert "write access to exchange 'amq.default'" in warning
+    assert "set_permissions" not in warning

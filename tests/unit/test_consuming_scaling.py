@@ -22,13 +22,14 @@ from rabbit_chx.broker.applying.protocol import (
 )
 from rabbit_chx.cli.carry_out import carry_out_plans
 from rabbit_chx.cli.verb import Exit
-from rabbit_chx.consuming.changes import scaling
-from rabbit_chx.consuming.changes.held_queues import groups_of_held
-from rabbit_chx.consuming.changes.outcomes import NotConsumed
+from rabbit_chx.consuming.changes import members, scaling
+from rabbit_chx.consuming.changes.members import NotConsumed, groups_of_held
+from rabbit_chx.consuming.changes.records import ChangeRecord
 from rabbit_chx.consuming.markers import CHANGES, HOLDS, RECORD, Hold
 from rabbit_chx.consuming.member.roll_call import MemberStatus, QueueStatus
 from rabbit_chx.consuming.seats import seat_queue
-from rabbit_chx.topology.model import Binding, NodeState
+from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.topology.model import Binding, NodeState, Queue
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange
 
 
@@ -41,7 +42,8 @@ class Scene:
         self.groups = groups
         self.existing = {name: {} for queues in groups.values() for name in queues}
         self.existing |= {seat_queue(group, 0): {} for group in groups}
-        self.full: set[str] = set()
+        self.full: dict[str, Refused] = {}
+        self.bound: list[Binding] = []
         self.done: list[str] = []
         self._answers: deque[Any] = deque()
 
@@ -63,9 +65,7 @@ class Scene:
 
     def scale(self, plan: Plan, **options: Any) -> None:
         """Carry out a plan."""
-        scaling.carry_out(
-            plan, self, self, on_done=lambda done: self.done.append(str(done)), settle=0, **options
-        )
+        scaling.carry_out(plan, self, self, on_done=lambda done: self.done.append(str(done)), **options)
 
     # ---- the management API and the connection
 
@@ -78,8 +78,8 @@ class Scene:
     def nodes(self) -> dict[str, NodeState]:
         return {"a": NodeState()}
 
-    def bindings(self, _: str) -> list[object]:
-        return []
+    def bindings(self, _: str) -> list[Binding]:
+        return self.bound
 
     def sleep(self, _: float) -> None: ...
 
@@ -109,27 +109,34 @@ class Scene:
         return None
 
     def publish(self, queue: str, headers: dict[str, Any]) -> None:
-        """Answer the marker of a drain at the second look; a full queue rejects every message."""
+        """Answer the marker of a drain at the second look; the broker refuses every message to a full queue."""
         if queue in self.full:
-            raise Refused(NO_ROUTE, "NO_ROUTE")
+            raise self.full[queue]
         if MARKER in headers:
             self._answers += [None, SimpleNamespace(headers=headers)]
 
 
-def declared_and_bound(plan: Plan, **_: object):
+def declared_and_bound(plan: Plan, *_: object):
     """Stands for the commands of a plan."""
     for step in plan.steps:
         yield OnChannel("queue_declare", {"queue": step.binding.destination})
+
+
+def deleted(_vhost: str, queue: str, _patience: float):
+    """Stands for the commands that delete a queue when it is empty."""
+    yield OnChannel("queue_delete", {"queue": queue})
 
 
 @pytest.fixture
 def scene(monkeypatch):
     """Two groups, each with its own exchange and queues."""
     scene = Scene(billing={"o0", "o1"}, mailer={"m0", "m1"})
+    monkeypatch.setattr(scaling, "_SETTLE", 0)
     monkeypatch.setattr(scaling, "PikaDriver", lambda *_: scene)
-    monkeypatch.setattr(scaling, "ask", scene.ask)
-    monkeypatch.setattr(scaling, "plan_commands", declared_and_bound)
-    monkeypatch.setattr(scaling, "_LONGEST_WAIT_FOR_ANSWERS", 0.1)
+    monkeypatch.setattr(members, "ask", scene.ask)
+    monkeypatch.setattr(scaling, "commands_under_lock", declared_and_bound)
+    monkeypatch.setattr(scaling, "delete_when_empty", deleted)
+    monkeypatch.setattr(members, "_LONGEST_WAIT_FOR_ANSWERS", 0.1)
     return scene
 
 
@@ -161,11 +168,41 @@ def test_an_interrupted_change_goes_on_with_the_groups_of_its_holds(scene) -> No
     assert not scene.held
 
 
+def test_a_change_after_an_interrupted_abort_deletes_the_queues_that_the_change_before_it_removed(
+    scene,
+) -> None:
+    record = ChangeRecord("rabbit-chx.hold.change.1", removed=(Queue("o2", "quorum"),), is_abort=True)
+    scene.existing |= {record.name: record.arguments, "o2": {}}
+    scene.scale(Plan("/"), more=True)
+    assert "o2" in scene.existing, "another call is to complete the change"
+    scene.scale(Plan("/"))
+    assert "o2" not in scene.existing
+    assert not scene.recorded
+
+
 def test_queues_of_another_group_than_the_named_one_are_not_switched(scene) -> None:
-    with pytest.raises(NotConsumed, match=r"no member of group 'mailer' consumes 'o0', 'o1'"):
+    with pytest.raises(NotConsumed, match=r"no member of group 'mailer' consumes queues 'o0', 'o1'"):
         scene.scale(TWO, group="mailer")
     assert not scene.done
     assert scene.groups == {"billing": {"o0", "o1"}, "mailer": {"m0", "m1"}}
+
+
+def test_a_plan_from_before_another_command_changed_the_ring_is_refused(scene) -> None:
+    """Another command has run while this one waited for an answer to its question."""
+    bound = Binding("orders", "o9", "1")
+    before = Ring.of(["o0", "o1"])
+    change = RingChange("orders", before, before.bind("o9"), None, None)
+    scene.bound = [Binding("orders", queue, "1") for queue in ("o0", "o1", "o5")]
+    with pytest.raises(InvalidValue, match="'orders': got bindings that have changed"):
+        scene.scale(Plan("/", (Bind(bound, exchange_moved="orders"),), (change,)))
+    assert not scene.done
+    assert not scene.recorded
+
+
+def test_a_change_that_another_command_has_finished_is_not_given_up(scene) -> None:
+    with pytest.raises(InvalidValue, match="got one that another command has continued meanwhile"):
+        scene.scale(Plan("/"), restores=ChangeRecord(f"{CHANGES}1"))
+    assert not scene.recorded
 
 
 def test_a_member_that_answers_late_is_asked_again_before_anything_is_switched(scene, monkeypatch) -> None:
@@ -176,16 +213,27 @@ def test_a_member_that_answers_late_is_asked_again_before_anything_is_switched(s
         asked.append(group)
         return [MemberStatus(0)] if len(asked) == 1 else scene.ask(connection, group, **options)
 
-    monkeypatch.setattr(scaling, "ask", ask)
+    monkeypatch.setattr(members, "ask", ask)
     scene.scale(appended(orders="o9"), group="billing")
     assert "released queue 'o9'" in scene.done
 
 
-def test_if_a_queue_cannot_be_held_the_others_are_released_and_nothing_is_switched(scene) -> None:
-    scene.full = {"o9"}
-    with pytest.raises(
-        InvalidValue, match="queue to hold: got 'o9', expected an existing queue that accepts"
-    ):
+@pytest.mark.parametrize(
+    ("refused", "error"),
+    [
+        (
+            Refused(NO_ROUTE, "NO_ROUTE"),
+            pytest.raises(InvalidValue, match="hold: got 'o9', expected an existing queue that accepts"),
+        ),
+        (Refused(403, "ACCESS_REFUSED"), pytest.raises(BrokerUnavailable, match="ACCESS_REFUSED")),
+    ],
+    ids=["a missing queue", "no permission to publish"],
+)
+def test_if_a_queue_cannot_be_held_the_others_are_released_and_nothing_is_switched(
+    scene, refused, error
+) -> None:
+    scene.full = {"o9": refused}
+    with error:
         scene.scale(appended(mail="m9", orders="o9"))
     assert scene.done == ["held queue 'm9'", "released queue 'm9'"]
     assert not scene.held
@@ -209,8 +257,8 @@ def test_a_connection_lost_while_members_are_asked_leaves_a_command_to_run_again
             raise ConnectionClosedByBroker(320, "CONNECTION_FORCED - shutdown")
         return scene.ask(*given, **options)
 
-    monkeypatch.setattr(scaling, "ask", ask)
-    monkeypatch.setattr(scaling, "_ANNOUNCE_EVERY", 0.0)
+    monkeypatch.setattr(members, "ask", ask)
+    monkeypatch.setattr(members, "_ANNOUNCE_EVERY", 0.0)
     live = SimpleNamespace(amqp=lambda _: nullcontext(scene), management=lambda: scene)
     assert carry_out_plans(live, [appended(orders="o9")], "text") == Exit.PARTLY
     assert shown == "held queue 'o9'\n"

@@ -8,12 +8,13 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
-from rabbit_chx.consuming import AsyncGroup, options
-from rabbit_chx.consuming.member.signals import stopped_by_signals, stopped_by_signals_of_loop
+from rabbit_chx.consuming import AsyncGroup
+from rabbit_chx.interruption import stopped_by_signals
 
 USUAL = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
 FIRST = pytest.mark.parametrize("first", USUAL)
@@ -42,12 +43,47 @@ def test_after_the_first_signal_any_other_takes_effect_at_once(first) -> None:
 
 
 @FIRST
+def test_members_that_share_a_loop_are_all_stopped(first) -> None:
+    stops: list[str] = []
+    one, other = (stopped_by_signals(partial(stops.append, name)) for name in ("one", "other"))
+    with one, other:
+        signal.raise_signal(first)
+        assert stops == ["one", "other"]
+        assert handlers() == USUAL
+    assert handlers() == USUAL
+
+
+@FIRST
+def test_a_member_that_began_first_and_ends_first_leaves_the_signals_to_the_other(first) -> None:
+    stops: list[str] = []
+    one, other = (stopped_by_signals(partial(stops.append, name)) for name in ("one", "other"))
+    one.__enter__()
+    with other:
+        one.__exit__(None, None, None)
+        signal.raise_signal(first)
+        assert stops == ["other"]
+    assert handlers() == USUAL
+
+
+@FIRST
+def test_a_handler_that_the_program_sets_during_a_run_stays(first) -> None:
+    def of_the_program(*_: object) -> None: ...
+
+    with stopped_by_signals(lambda: None):
+        signal.signal(first, of_the_program)
+    assert handlers() == {**USUAL, first: of_the_program}
+
+
+@FIRST
 def test_after_the_first_signal_in_a_loop_any_other_takes_effect_at_once(first) -> None:
     async def main() -> None:
         stopped = asyncio.Event()
-        with stopped_by_signals_of_loop(stopped.set):
-            signal.raise_signal(first)
-            await stopped.wait()
+        loop = asyncio.get_running_loop()
+        with stopped_by_signals(partial(loop.call_soon_threadsafe, stopped.set)):
+            # From another thread, so that the loop waits for events when the signal arrives.
+            threading.Timer(0.2, os.kill, [os.getpid(), first]).start()
+            async with asyncio.timeout(30):
+                await stopped.wait()
             assert handlers() == USUAL
 
     loop = asyncio.new_event_loop()  # `asyncio.run` would handle Ctrl-C
@@ -78,7 +114,7 @@ def test_ctrl_c_after_sigterm_does_not_wait_for_handlers(monkeypatch) -> None:
 
     async def handle(_: object) -> None: ...
 
-    monkeypatch.setattr(options, "Member", Member)
+    monkeypatch.setattr("rabbit_chx.consuming.group.Member", Member)
     group = AsyncGroup("amqp://127.0.0.1:1", exchange="orders", name="billing", queues=["a"])
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(group.run(handle))

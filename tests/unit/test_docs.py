@@ -30,12 +30,22 @@ BLOCKS = re.findall(r"^( *)```python\n(.*?)^ *```", README, re.DOTALL | re.MULTI
 PAGES = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
 BESIDE = {name: (ROOT / name).read_text() for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")}
 EVERYTHING = {"README.md of the project": README, **BESIDE, **PAGES}
+FURTHER = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for pattern in ("CHANGELOG.md", "benchmarks/*.md", "examples/**/*.md", "docs/python/*.md")
+    for path in sorted(ROOT.glob(pattern))
+}
+"""Other pages, of which only links and commands are checked."""
+COMMANDS = {name: page for name, page in {**EVERYTHING, **FURTHER}.items() if name != "CHANGELOG.md"}
+"""All pages but the one that names what is gone."""
 GUIDES = [
     "routing.md",
     "ring.md",
     "choosing.md",
     "scaling.md",
     "scaling-under-load.md",
+    "rebalance.md",
+    "charts.md",
     "testing.md",
     "output.md",
 ]
@@ -113,7 +123,8 @@ def _sessions() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("name", "block"), _sessions())
 def test_commands_of_a_guide_print_what_it_shows(name: str, block: str, run, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("examples").symlink_to(ROOT / "examples")
+    if name in GUIDES:  # the README's work without a clone
+        Path("examples").symlink_to(ROOT / "examples")
     for _, text in fenced(EVERYTHING[name], "yaml"):
         Path(text.splitlines()[0].removeprefix("# ")).write_text(text)
     for variable in [each for each in os.environ if each.startswith(("AMQP_", "RABBIT"))]:
@@ -217,9 +228,9 @@ def _unknown(page: str) -> list[str]:
     return unknown
 
 
-@pytest.mark.parametrize("name", sorted(EVERYTHING))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_verbs_and_options_that_a_page_names_exist(name: str) -> None:
-    assert _unknown(EVERYTHING[name]) == []
+    assert _unknown(COMMANDS[name]) == []
 
 
 def test_a_verb_or_option_that_is_not_there_would_be_seen() -> None:
@@ -234,6 +245,12 @@ def test_the_index_names_every_page_and_no_other() -> None:
     assert named == set(PAGES) - {"README.md"}
 
 
+def pages_of(part: str) -> dict[str, str]:
+    """The pages that the index lists in one of its parts."""
+    text = PAGES["README.md"].partition(f"**{part}**\n")[2].partition("\n**")[0]
+    return {name: PAGES[name] for name in re.findall(r"^\| \[[^]]+\]\(([\w-]+\.md)\)", text, re.MULTILINE)}
+
+
 def test_no_page_but_references_and_results_is_long() -> None:
     generated = {"cli.md", "output.md", "proof-results.md", "spark-options.md"}
     assert {
@@ -241,8 +258,27 @@ def test_no_page_but_references_and_results_is_long() -> None:
     }.keys() == generated
 
 
+def test_a_how_to_guide_has_at_most_1500_words_and_begins_with_whom_it_is_for() -> None:
+    guides = pages_of("How-to guides")
+    assert len(guides) >= 20
+    assert {name: len(page.split()) for name, page in guides.items() if len(page.split()) > 1_500} == {}
+    beginnings = {name: re.sub(r"\A# .+\n+(<!--.*-->\n+)?", "", page) for name, page in guides.items()}
+    assert [name for name, text in beginnings.items() if not text.startswith("This page is for ")] == []
+
+
+def test_a_page_about_spark_names_the_packages_that_its_install_lacks() -> None:
+    lacking = {
+        "```yaml\n": "pip install 'rabbit-chx[topology]'",
+        "prometheus_client": "pip install prometheus-client",
+    }
+    for word, command in lacking.items():
+        pages = {name: page for name, page in PAGES.items() if name.startswith("spark") and word in page}
+        assert pages, word
+        assert [name for name, page in pages.items() if command not in page] == [], command
+
+
 def test_the_glossary_is_in_order_and_its_words_are_linked() -> None:
-    words = re.findall(r"^\| \*\*(.+?)\*\*", PAGES["glossary.md"], re.MULTILINE)
+    words = re.findall(r"^## (.+)$", PAGES["glossary.md"], re.MULTILINE)
     assert words == sorted(words)
     assert {
         "mirror",
@@ -256,7 +292,8 @@ def test_the_glossary_is_in_order_and_its_words_are_linked() -> None:
         "chunk",
         "ledger",
     } <= {*words}
-    linking = [name for name, page in PAGES.items() if "](glossary.md)" in page]
+    linking = [name for name, page in PAGES.items() if "](glossary.md#" in page]
+    assert [name for name, page in PAGES.items() if "](glossary.md)" in page] == ["README.md"]
     assert len(linking) >= 12
 
 
@@ -271,14 +308,14 @@ def test_the_pages_of_performance_have_each_benchmark_with_options_that_it_has()
         assert [one for one in re.findall(r"--[\w-]+", arguments) if f'"{one}"' not in source] == []
 
 
-@pytest.mark.parametrize("name", sorted(EVERYTHING))
+@pytest.mark.parametrize("name", sorted({**EVERYTHING, **FURTHER}))
 def test_links_within_the_project_lead_somewhere(name: str) -> None:
-    folder = ROOT if name not in PAGES else ROOT / "docs"
-    for target in re.findall(r"\]\(([^)\s]+)\)", EVERYTHING[name]):
+    folder = ROOT / "docs" if name in PAGES else (ROOT / name).parent
+    for target in re.findall(r"\]\(([^)\s]+)\)", {**EVERYTHING, **FURTHER}[name]):
         path, _, anchor = target.partition("#")
         if "://" in target:
             continue
-        file = folder / path if path else folder / name
+        file = folder / path if path else folder / Path(name).name
         assert file.exists(), target
         if anchor:
             titles = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)

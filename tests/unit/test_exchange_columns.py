@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rabbit_chx import ConsistentHashExchange
+from rabbit_chx.errors import InvalidValue
 from tests.unit.complaints import complaint
 from tests.unit.erlang import HEADER, ROUTING_KEYS, SEVEN, exchange
 
@@ -145,3 +147,34 @@ def test_an_error_in_a_column_names_the_row_and_keeps_its_parts() -> None:
     error = complaint(lambda: exchange(**HEADER).route_many(["a", 1, object()]))
     assert error.what.endswith("in row 2")
     assert "text" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("column", "got"),
+    [
+        (np.array(["2020-01-01", "20000-01-01"], "datetime64[s]"), "20000"),
+        (pa.array([0, 568_971_820_800], pa.timestamp("s")), "9999"),
+        (np.array([5, 6], "timedelta64[ns]"), "timedelta"),
+    ],
+)
+@pytest.mark.parametrize("arguments", [{"hash_property": "timestamp"}, {"hash_header": "t"}])
+def test_a_time_that_python_lacks_is_not_taken_for_a_number(arguments: dict, column, got: str) -> None:
+    with pytest.raises(InvalidValue, match=got):
+        ConsistentHashExchange(["a", "b"], **arguments).route_many(column)
+
+
+def test_pandas_timestamps_are_hashed_as_one_by_one_and_missing_ones_are_named() -> None:
+    pd = pytest.importorskip("pandas")
+    by_time = exchange(SEVEN, hash_property="timestamp")
+    for zone in (None, "UTC", "Europe/Berlin"):
+        times = pd.Series(pd.date_range("2024-01-01", periods=5, tz=zone))
+        for column in (times, pd.DatetimeIndex(times)):
+            one_by_one = [by_time.route(timestamp=each) for each in times]
+            assert [f"q{number}" for number in by_time.route_many(column)] == one_by_one
+    with pytest.raises(InvalidValue, match="in row 1: got NaT"):
+        by_time.route_many(pd.Series(pd.to_datetime(["2024-01-01", None])))
+
+
+def test_a_masked_value_is_missing() -> None:
+    with pytest.raises(InvalidValue, match="row 1"):
+        exchange(SEVEN).route_many(np.ma.array(["a", "b", "c"], mask=[False, True, False]))

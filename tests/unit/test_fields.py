@@ -210,7 +210,8 @@ def test_an_integer_of_a_subclass_is_an_integer(client, value):
             encode(decoded, client)
     else:
         assert type(encode(decoded, client).value) is int
-        assert encode(decoded, client) == field
+        assert encode(decoded, client) == (Field("l", value) if client == "pika" else field)
+        assert shown(plain(encode(decoded, client))) == shown(read(WRITERS[client](decoded)))
 
 
 # What the broker makes of each tag: its own name for it, and the term.

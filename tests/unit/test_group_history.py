@@ -109,3 +109,21 @@ def test_a_diary_distinguishes_lives() -> None:
     assert diary.ended_badly == {("ada", 1), ("ada", 2)}
     diary.read("stopped")
     assert diary.ended_badly == {("ada", 1)}
+
+
+def test_with_several_messages_at_once_an_earlier_one_may_be_the_unacknowledged_one() -> None:
+    rows = history((ADA, "x", 0), (ADA, "y", 1), (BOB, "x", 0))
+    assert judge(rows, {ADA}, {0: 0, 1: 0}).unexplained == [0]
+    assert judge(rows, {ADA}, {0: 0, 1: 0}, at_once=2).unexplained == []
+    assert judge(rows, set(), {0: 0, 1: 0}, at_once=2).unexplained == [0]
+
+
+def test_with_several_messages_at_once_the_message_of_a_slow_handler_may_be_seen_again() -> None:
+    later = [(ADA, "y", number) for number in range(2, 9)]
+    slow = history((ADA, "x", 0), (ADA, "z", 1), *later, (BOB, "x", 0))
+    both = history((ADA, "x", 0), (ADA, "z", 1), *later, (BOB, "x", 0), (BOB, "z", 1))
+    published = dict.fromkeys(range(9), 0)
+    assert judge(slow, {ADA}, published, at_once=2).unexplained == []
+    assert judge(slow, {ADA}, published, at_once=1).unexplained == [0]
+    assert judge(both, {ADA}, published, at_once=3).unexplained == []
+    assert judge(both, {ADA}, published, at_once=2).unexplained == [0]

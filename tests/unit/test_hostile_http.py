@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import socket
+import sys
 import threading
 import time
 import tracemalloc
@@ -79,6 +81,67 @@ def test_a_request_ends_at_its_deadline_however_slowly_the_answer_comes(pieces):
         assert time.monotonic() - started < 60  # 50,000 bytes of a header's line would take an hour
 
 
+def test_a_server_that_closes_without_an_answer_is_taken_for_another_port_only_if_it_has_never_answered():
+    answers = iter([[], [HEAD + b"[]"], []])
+    with answering(lambda: next(answers)) as (url, _):
+        management = Management(url)
+        with pytest.raises(
+            BrokerUnavailable, match="closed the connection without an answer; is this the AMQP port"
+        ):
+            management.nodes()
+        management.nodes()
+        with pytest.raises(BrokerUnavailable, match=r"closed the connection without an answer$"):
+            management.nodes()
+
+
+@pytest.mark.parametrize(
+    "length", ["Content-Length: 500\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n500\r\n"]
+)
+@pytest.mark.parametrize("call", ["overview", "bindings", "queues"])
+def test_an_answer_that_ends_too_early_is_called_so_and_not_another_server(call, length):
+    cut = [b"HTTP/1.1 200 OK\r\n", length.encode(), b'[{"name":"q0","']
+    expected = "closed the connection in the middle of an answer$"
+    with answering(lambda: cut) as (url, _), pytest.raises(BrokerUnavailable, match=expected):
+        CALLS[call](Management(url))
+
+
+# Interrupted requests leave their sockets open.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_at_the_call_of_any_function_ends_the_request():
+    """As a signal does, whose handler runs when the next function begins: also one that Python calls to close a dropped file."""
+    calls = at = 0
+
+    def interrupt(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise KeyboardInterrupt
+
+    def interrupted(call: int) -> bool:
+        nonlocal calls, at
+        calls, at = 0, call
+        before = sys.gettrace()
+        gc.disable()  # it calls functions at any time, such as finalizers, whose errors Python drops
+        sys.settrace(interrupt)
+        try:
+            management.nodes()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+            gc.enable()
+        return False
+
+    with answering(lambda: [HEAD + b"[]"]) as (url, _):
+        management = Management(url)
+        for _ in range(2):  # the first time also imports
+            assert not interrupted(0)
+        most = calls
+        survived = [call for call in range(1, most + 1) if not interrupted(call)]
+    assert most > 100
+    assert survived == []
+
+
 def test_a_server_that_accepts_no_connection_is_not_waited_for_as_long_as_for_an_answer():
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server, ExitStack() as filled:
         address = server.getsockname()
@@ -131,7 +194,7 @@ def test_an_endless_answer_takes_little_memory(call, piece):
         yield from always(piece)
 
     with answering(pieces) as (url, _):
-        management = Management(url, timeout=60)
+        management = Management(url, timeout=600)
         tracemalloc.start()
         try:
             with pytest.raises(BrokerUnavailable, match=r"sent more data about|is not a management API"):
@@ -238,6 +301,28 @@ def test_a_proxy_in_the_environment_is_ignored_and_one_that_is_named_is_used(mon
     assert proxied[0].startswith(f"GET {url}/api/whoami HTTP/1.1\r\n".encode())
     assert b"Proxy-Authorization: Basic cHJveHk6a2V5" in proxied[0]
     assert b"Proxy-Authorization" not in direct[0]
+
+
+def test_a_proxy_gets_no_password_in_clear_that_its_url_protects(monkeypatch):
+    with pytest.raises(
+        InvalidValue, match=r"management proxy: got 'https://proxy\.corp', expected an http"
+    ) as caught:
+        Management("https://broker:15671", proxy="https://me:sesame@proxy.corp")
+    assert "sesame" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://broker:15672", "https://broker:15671"])
+def test_the_default_port_of_a_proxy_is_80(monkeypatch, url):
+    asked = []
+
+    def refuse(address, *_, **__):
+        asked.append(address)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr("socket.create_connection", refuse)
+    with pytest.raises(BrokerUnavailable):
+        Management(url, proxy="http://proxy.corp").whoami()
+    assert set(asked) == {("proxy.corp", 80)}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from rabbit_chx.consuming.messages import from_raw
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.fields import Field
 from rabbit_chx.message import Message, StreamMessage
-from rabbit_chx.message_fields import FIELDS, PROPERTIES, Properties, checked
+from rabbit_chx.message_fields import FIELDS, PROPERTIES, Properties, PropertyColumns, checked
 from tests.unit.complaints import complaint
 
 MOMENT = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
@@ -47,6 +47,7 @@ def test_every_property_is_an_attribute(kind: type[Message]) -> None:
     message = kind(b"", **SET)
     assert {name: getattr(message, name) for name in SET} == SET == message.properties
     assert {*SET, "headers"} == set(PROPERTIES) == {*Properties.__annotations__, "headers"}
+    assert PropertyColumns.__annotations__.keys() == SET.keys()
 
 
 def test_a_message_has_no_unknown_property() -> None:

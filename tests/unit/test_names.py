@@ -11,7 +11,22 @@ from rabbit_chx.topology.file.definitions import from_definitions
 from rabbit_chx.topology.model import Observed, Queue, Topology
 from rabbit_chx.topology.planning.plan import plan
 
-INVALID = ["", "a\nb", "a\r", "\t", "\0", "\x1b[2J", "\x7f", "\x85", "\ud800", "x" * 256, "é" * 128]
+INVALID = [
+    5,
+    b"a",
+    None,
+    "",
+    "a\nb",
+    "a\r",
+    "\t",
+    "\0",
+    "\x1b[2J",
+    "\x7f",
+    "\x85",
+    "\ud800",
+    "x" * 256,
+    "é" * 128,
+]
 
 
 @pytest.mark.parametrize("name", INVALID)
@@ -19,6 +34,12 @@ def test_an_invalid_name_is_refused_in_words_that_hold_no_control_character(name
     with pytest.raises(InvalidValue, match=r"^invalid queue: .*1 to 255 bytes") as caught:
         check_name("queue", name)
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("name", [5, None, b"x", ["x"]])
+def test_a_name_that_is_not_text_is_refused(name):
+    with pytest.raises(InvalidValue, match=r"^invalid queue: got .*, expected text of 1 to 255 bytes"):
+        check_name("queue", name)
 
 
 @pytest.mark.parametrize("name", ["x" * 255, "é" * 127, " ", "a b", "\u202e", "\U0010ffff"])

@@ -129,7 +129,7 @@ def test_no_file_names_a_registry_or_a_machine():
 def test_the_compose_file_opens_ports_on_this_machine_only_and_checks_health_without_a_rabbitmq_command():
     text = (ROOT / "docker-compose.yml").read_text()
     ports = re.findall(r'^ +- "(.*:[0-9]+)"$', text, re.MULTILINE)
-    assert len(ports) == 3
+    assert len(ports) == 4
     assert all(port.startswith("127.0.0.1:") for port in ports)
     (check,) = re.findall(r"^ +test: (.*)$", text, re.MULTILINE)
     assert "rabbitmq" not in check

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import socket
+import threading
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,8 +17,8 @@ from pika import spec
 
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
 from rabbit_chx.publishing import AsyncPublisher, Timeouts
-from tests.amqp_server import AmqpServer
-from tests.unit.test_publishing_calls import PATIENCE, TIMEOUTS, Script
+from tests.amqp_server import AmqpServer, received
+from tests.unit.test_publishing_calls import PATIENCE, TIMEOUTS, Script, let_arrive, method
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -30,7 +35,7 @@ def play(work: Callable[[AsyncPublisher, Script], Awaitable[object]], **options:
             await opening
             await work(publisher, script)
             if script.late.is_set():
-                script.send(spec.Basic.Ack(0, multiple=True), 1)
+                script.confirm_late()
         return publisher
 
     script = Script()
@@ -51,6 +56,23 @@ def test_each_task_learns_the_outcome_of_its_own_message() -> None:
     assert play(work, max_in_flight=50).totals.confirmed == 1 + 450 + 2
 
 
+def test_the_outcomes_of_many_messages_wake_the_loop_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(publisher: AsyncPublisher, script: Script) -> None:
+        tasks = [asyncio.create_task(publisher.publish(b"late")) for _ in range(200)]
+        await until(lambda: len(script.bodies) == len(tasks))
+        loop, calls = asyncio.get_running_loop(), []
+        wake = loop.call_soon_threadsafe
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "call_soon_threadsafe", lambda *call: calls.append(call) or wake(*call))
+            script.confirm_late()
+            while publisher.totals.pending:  # the loop is busy with something else
+                time.sleep(0.001)  # noqa: ASYNC251
+            await asyncio.gather(*tasks)
+        assert 1 <= len(calls) <= len(tasks) / 10
+
+    play(work)
+
+
 def test_the_loop_runs_while_a_task_waits_for_room() -> None:
     async def work(publisher: AsyncPublisher, script: Script) -> None:
         late = asyncio.create_task(publisher.publish(b"late"))
@@ -59,15 +81,113 @@ def test_the_loop_runs_while_a_task_waits_for_room() -> None:
             await publisher.publish(b"yes", timeout=0.05)
         assert not caught.value.may_have_arrived
         waiting = asyncio.create_task(publisher.publish(b"yes"))
-        turns, began = 0, time.monotonic()
-        while time.monotonic() - began < 0.1:
-            await asyncio.sleep(0)
-            turns += 1
-        assert turns > 20
+        turns = 0
+        while turns <= 20:  # in a tenth of a second, unless the machine has halted
+            turns, began = 0, time.monotonic()
+            while time.monotonic() - began < 0.1:
+                await asyncio.sleep(0)
+                turns += 1
         script.send(spec.Basic.Ack(0, multiple=True), 1)
         await asyncio.gather(late, waiting)
 
     play(work, max_in_flight=1)
+
+
+def test_a_call_behind_others_that_wait_for_room_ends_in_time() -> None:
+    text = "too many messages were in flight for 0.05 seconds"
+
+    async def work(publisher: AsyncPublisher, script: Script) -> None:
+        late = asyncio.create_task(publisher.publish(b"late"))
+        await until(script.late.is_set)
+        patient = asyncio.create_task(publisher.publish(b"yes"))
+        await asyncio.sleep(0.01)
+        for call in (publisher.publish, lambda body, **more: publisher.publish_many([body, body], **more)):
+            with pytest.raises(PublishFailed, match=text) as caught:
+                await asyncio.wait_for(call(b"no", timeout=0.05), PATIENCE / 4)
+        assert [failure.row for failure in caught.value.failures] == [0, 1]
+        script.send(spec.Basic.Ack(0, multiple=True), 1)
+        await asyncio.gather(late, patient)
+        assert script.bodies == [b"late", b"yes"]
+
+    play(work, max_in_flight=1)
+
+
+def test_a_batch_larger_than_the_room_keeps_its_order_and_names_its_rows() -> None:
+    async def work(publisher: AsyncPublisher, script: Script) -> None:
+        bodies = [b"no" if row in {3, 1_500} else b"%d" % row for row in range(2_000)]
+        one = asyncio.create_task(publisher.publish(b"one"))
+        with pytest.raises(PublishFailed, match="2 of 2000 messages were not confirmed") as caught:
+            await publisher.publish_many(bodies)
+        await one
+        assert [failure.row for failure in caught.value.failures] == [3, 1_500]
+        assert [body for body in script.bodies if body not in {b"one", b"no"}] == [
+            body for body in bodies if body != b"no"
+        ]
+        assert (await publisher.publish_many([])).published == 0
+
+    play(work, max_in_flight=50)
+
+
+def test_a_batch_that_is_being_added_when_the_publisher_is_closed_says_what_was_confirmed() -> None:
+    async def work(publisher: AsyncPublisher, script: Script) -> None:
+        batch = asyncio.create_task(publisher.publish_many([b"yes"] * 3 + [b"late"] * 2_000))
+        await until(script.late.is_set)
+        await publisher.close(0.05)
+        with pytest.raises(PublishFailed, match="2000 of 2003 messages were not confirmed") as caught:
+            await batch
+        assert caught.value.totals.confirmed == 3
+        assert "the publisher is closed" in str(caught.value.failures[-1])
+        script.late.clear()  # nothing can be confirmed any more
+
+    play(work, max_in_flight=50)
+
+
+def test_many_batches_end_in_time_and_leave_the_threads_of_the_loop_alone() -> None:
+    async def work(publisher: AsyncPublisher, script: Script) -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        let_arrive(publisher, script)
+        began = time.monotonic()
+        batches = [asyncio.create_task(publisher.publish_many([b"late"], timeout=0.5)) for _ in range(20)]
+        await until(script.late.is_set)
+        await asyncio.wait_for(asyncio.to_thread(int), PATIENCE / 4)
+        for found in await asyncio.gather(*batches, return_exceptions=True):
+            assert isinstance(found, PublishFailed)
+            assert str(found) == "unconfirmed after 0.5 seconds: 1 message"
+            assert found.may_have_arrived
+        assert time.monotonic() - began < PATIENCE / 4
+        cancelled = [asyncio.create_task(publisher.publish_many([b"late"])) for _ in range(20)]
+        await asyncio.sleep(0.01)
+        for batch in cancelled:
+            batch.cancel()
+        await asyncio.wait(cancelled, timeout=PATIENCE / 4)
+        assert all(batch.cancelled() for batch in cancelled)
+        busy = threading.Event()
+        application = asyncio.create_task(asyncio.to_thread(busy.wait, PATIENCE))
+        began = time.monotonic()
+        await publisher.close(0.1)
+        assert time.monotonic() - began < PATIENCE / 2
+        busy.set()
+        await application
+        script.late.clear()
+
+    play(work)
+
+
+@pytest.mark.parametrize("timeout", [math.nan, "5", -1, True])
+def test_a_timeout_that_is_not_a_number_of_seconds_is_refused_before_anything_is_published(
+    timeout: Any,
+) -> None:
+    async def work(publisher: AsyncPublisher, _: Script) -> None:
+        for call in (
+            publisher.publish(b"x", timeout=timeout),
+            publisher.publish_many([b"x"], timeout=timeout),
+            publisher.close(timeout),
+        ):
+            with pytest.raises(InvalidValue, match=r"invalid timeout: got .*, expected seconds, at least 0"):
+                await call
+        await publisher.publish(b"still open")
+
+    assert play(work).totals.published == 2
 
 
 def test_what_was_not_written_is_withdrawn_by_a_cancellation_or_a_timeout() -> None:
@@ -90,7 +210,8 @@ def test_what_was_not_written_is_withdrawn_by_a_cancellation_or_a_timeout() -> N
 
 
 def test_a_written_message_may_have_arrived_when_its_time_is_over() -> None:
-    async def work(publisher: AsyncPublisher, _: Script) -> None:
+    async def work(publisher: AsyncPublisher, script: Script) -> None:
+        let_arrive(publisher, script)
         with pytest.raises(PublishFailed, match="unconfirmed after") as caught:
             await publisher.publish(b"late", timeout=0.1)
         assert caught.value.may_have_arrived
@@ -120,3 +241,66 @@ def test_an_open_publisher_is_refused_in_a_second_event_loop() -> None:
     for _ in range(2):  # it is not open afterwards, so another loop may open it
         with pytest.raises(BrokerUnavailable):
             asyncio.run(publisher.open())
+
+
+def confirm_all(client: socket.socket) -> None:
+    client.sendall(method(spec.Basic.Ack(0, multiple=True), 1))
+    for _ in received(client):
+        client.sendall(method(spec.Basic.Ack(0, multiple=True), 1))
+
+
+def test_a_cancelled_opening_is_given_up_and_the_next_one_tries_again() -> None:
+    async def give_up(publisher: AsyncPublisher) -> None:
+        for _ in range(2):  # the second one does not take the publisher for open
+            opening = asyncio.create_task(publisher.open())
+            await asyncio.sleep(0)
+            pipeline = publisher.pipeline
+            await until(lambda: pipeline.state == "open" or opening.done())  # noqa: B023 - it is awaited here
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            assert publisher.pipeline.state == "new"
+            await until(lambda: pipeline.state == "closed")  # noqa: B023
+        with pytest.raises(InvalidValue, match="a call while it is not open"):
+            await publisher.publish(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"amqp://127.0.0.1:{silent.getsockname()[1]}"
+        asyncio.run(asyncio.wait_for(give_up(AsyncPublisher(url, "x")), PATIENCE))
+
+
+def test_a_closed_publisher_is_opened_again_in_another_loop() -> None:
+    async def burst() -> None:
+        async with publisher:
+            await asyncio.gather(*(publisher.publish(b"x") for _ in range(50)))
+
+    with AmqpServer(confirm_all) as server:
+        publisher = AsyncPublisher(server.url, "x", timeouts=TIMEOUTS, max_in_flight=5)
+        for _ in range(2):
+            asyncio.run(asyncio.wait_for(burst(), PATIENCE))
+    assert publisher.totals.confirmed == 50
+
+
+def test_outcomes_after_the_end_of_a_loop_do_not_disturb_the_next_one() -> None:
+    resume = threading.Event()
+
+    def confirm_later(client: socket.socket) -> None:
+        resume.wait(PATIENCE)
+        confirm_all(client)
+
+    async def leave_open() -> None:
+        await publisher.open()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(publisher.publish(b"x"), 0.2)
+
+    async def again() -> None:
+        await publisher.close()
+        async with publisher:
+            await publisher.publish(b"x")
+
+    with AmqpServer(confirm_later) as server:
+        publisher = AsyncPublisher(server.url, "x", timeouts=TIMEOUTS)
+        asyncio.run(leave_open())
+        resume.set()
+        asyncio.run(asyncio.wait_for(again(), PATIENCE))
+    assert publisher.totals.confirmed == 1

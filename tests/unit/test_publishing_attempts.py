@@ -9,11 +9,11 @@ from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
-from pika import exceptions
+from pika import exceptions, frame, spec
 from pika.adapters.utils import io_services_utils
 
 from rabbit_chx.broker.amqp import connect, parameters_of
-from rabbit_chx.broker.reasons import NotAmqp, Reason, why_down
+from rabbit_chx.broker.reasons import NotAmqp, why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.publishing import Bulk, Failure, Outcome, Publisher, Timeouts
 from rabbit_chx.publishing.attempts import Address, Attempts
@@ -21,12 +21,14 @@ from rabbit_chx.publishing.encoder import Encoder
 from rabbit_chx.publishing.messages import OutgoingMessage, Owner
 from rabbit_chx.publishing.outbox import Outbox
 from rabbit_chx.publishing.properties import encode_properties
+from rabbit_chx.urls import BrokerUrl
 from tests.amqp_server import AmqpServer
+from tests.faults.load import wait_until
 
 TIMEOUTS = Timeouts(connect=10, reconnect=100, retry=1, confirm=1, blocked=1)
 A, B = Address("a", parameters_of), Address("b", parameters_of)
-LOST = Reason("lost")
-REFUSED = Reason("refused", permanent=True)
+LOST = BrokerUnavailable("lost")
+REFUSED = BrokerUnavailable("refused", permanent=True)
 
 
 # -- attempts ------------------------------------------------------------------------------------------------
@@ -76,7 +78,7 @@ def test_the_addresses_share_the_remaining_time():
 @pytest.mark.parametrize("was_up", [False, True])
 def test_each_address_is_tried_before_the_time_counts(was_up):
     tried = attempts(A, B)
-    assert tried.failed(A, Reason("slow"), was_up=was_up, now=101) is None
+    assert tried.failed(A, BrokerUnavailable("slow"), was_up=was_up, now=101) is None
     assert tried.next(101) == (B, 1)
     assert tried.failed(B, LOST, was_up=False, now=102) == "slow; lost (2 attempts)"
 
@@ -89,7 +91,14 @@ def test_after_a_connection_that_worked_the_other_address_is_tried_too(lost):
     assert tried.next(1000)[0] is (B if lost is A else A)
 
 
-def test_a_first_broker_that_is_silent_leaves_time_for_the_second():
+def test_a_first_broker_that_is_silent_leaves_time_for_the_second(monkeypatch):
+    chosen = Attempts.next
+
+    def choose(self, now):
+        address, seconds = chosen(self, now)
+        return address, 60 if self.count else seconds  # the second one has a second left, and may need longer
+
+    monkeypatch.setattr(Attempts, "next", choose)
     with (
         AmqpServer(lambda client: client.recv(1), handshake=False) as silent,
         AmqpServer(lambda client: client.recv(1)) as second,
@@ -133,6 +142,24 @@ def test_events_of_a_connection_that_has_ended_are_an_error_of_amqp():
             connection.close()
     with pytest.raises(exceptions.ConnectionWrongStateError):
         connection.process_data_events(0)
+
+
+def test_a_publisher_that_gives_up_while_nobody_publishes_says_so_in_the_log(caplog):
+    """Otherwise, "trying again" would be its last word."""
+    ended = threading.Event()
+
+    def confirm(client):
+        client.sendall(frame.Method(1, spec.Basic.Ack(1)).marshal())
+        ended.wait(60)
+
+    with AmqpServer(confirm) as server:
+        publisher = Publisher(server.url, "x", timeouts=Timeouts(connect=60, reconnect=0.1))
+        publisher.open()
+        publisher.publish(b"")
+    ended.set()
+    wait_until(lambda: publisher.error, "the publisher gives up")
+    publisher.close()
+    assert caplog.messages[-1] == f"{publisher.error}; the next call tries again"
 
 
 def test_connections_that_open_and_confirm_nothing_are_failures():
@@ -227,8 +254,16 @@ LOGIN = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN
 def test_the_brokers_reply_decides_whether_a_failure_is_permanent(error, permanent, words):
     reason = why_down(error, "h")
     assert reason.permanent is permanent
-    assert words in reason.text
-    assert "\n" not in reason.text
+    assert words in str(reason)
+    assert "\n" not in str(reason)
+
+
+def test_a_missing_permission_names_user_and_virtual_host_once():
+    refused = ACCESS(repr(CLOSED(530, "NOT_ALLOWED - access to vhost 'v' refused for user 'u'")))
+    found = str(why_down(refused, str(BrokerUrl.parse("amqp://u@h:1/v"))))
+    assert (
+        "the user 'u' has no permission in the virtual host 'v' of the broker at h:1: `rabbitmqctl" in found
+    )
 
 
 def test_the_credentials_of_a_callable_are_checked():

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.message_fields import ROUTING_HEADERS
 from rabbit_chx.publishing import batch_columns as columns
 from rabbit_chx.publishing.batch_columns import body_column, key_column, property_column
 from rabbit_chx.publishing.properties import encode_properties
@@ -20,8 +21,9 @@ text = st.text(max_size=80)
 header_values = st.one_of(
     text, st.integers(-(2**40), 2**40), st.booleans(), st.none(), st.lists(text, max_size=2)
 )
+names = text.filter(lambda name: name not in ROUTING_HEADERS)
 tables = st.one_of(
-    st.dictionaries(text, text, max_size=4), st.dictionaries(text, header_values, max_size=4), st.none()
+    st.dictionaries(names, text, max_size=4), st.dictionaries(names, header_values, max_size=4), st.none()
 )
 kinds: dict[str, st.SearchStrategy[Any]] = {
     "headers": tables,
@@ -58,7 +60,7 @@ def test_text_columns_need_no_closer_look(monkeypatch: pytest.MonkeyPatch) -> No
     def closer_look(*_: Any) -> None:
         raise AssertionError("these columns are plain")
 
-    monkeypatch.setattr(columns, "_row_by_row", closer_look)
+    monkeypatch.setattr(columns, "by_row", closer_look)
     varying = {"message_id": ["a", "b"], "headers": [{"tenant": "x"}, {"tenant": "é"}]}
     first, second = property_column({"priority": 3}, varying, 2, frame_max=FRAME_MAX)
     assert first != second
@@ -99,6 +101,11 @@ def test_keys_are_str_or_bytes_for_all_rows_or_one_per_row() -> None:
     assert key_column([b"a", b"\xff"], 2) == [b"a", b"\xff"]
     assert key_column([b"a", "b", bytearray(b"c")], 3) == [b"a", b"b", b"c"]
     assert key_column("a", 2) == [b"a", b"a"]
+    assert key_column((key for key in "ab"), 2) == [b"a", b"b"]
+    assert key_column({"a": 1, "b": 2}.keys(), 2) == [b"a", b"b"]
+    assert sorted(key_column({"a", "b"}, 2)) == [b"a", b"b"]
+    with pytest.raises(InvalidValue, match="invalid routing key: got"):
+        key_column({"a": 1}, 1)
 
 
 def test_bodies_are_bytes_or_str_within_the_limit() -> None:

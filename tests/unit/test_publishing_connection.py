@@ -12,9 +12,13 @@ import pika
 import pytest
 from hypothesis import given, settings, strategies as st
 from pika import frame, spec
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.adapters.utils import io_services_utils
 
+from rabbit_chx.broker import fast_paths
+from rabbit_chx.broker.fast_paths import PRIVATE_NAMES, has_private_names
 from rabbit_chx.publishing import connection as module
-from rabbit_chx.publishing.connection import PRIVATE_NAMES, PublisherConnection, has_private_names
+from rabbit_chx.publishing.connection import PublisherConnection
 from rabbit_chx.publishing.frames import encode
 from rabbit_chx.publishing.messages import OutgoingMessage
 from rabbit_chx.publishing.properties import encode_properties
@@ -82,13 +86,21 @@ def test_the_installed_pika_has_every_private_name(connection):
     assert connection.fast
 
 
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(BlockingChannel, "_add_pending_event"), (io_services_utils._AsyncTransportBase, "_MAX_RECV_BYTES")],
+)
+def test_the_installed_pika_has_what_deliveries_use_beside_the_connection(owner, name):
+    assert hasattr(owner, name)
+
+
 @pytest.mark.parametrize("name", PRIVATE_NAMES)
 def test_any_missing_private_name_is_noticed(name):
     assert not has_private_names(set(PRIVATE_NAMES) - {name})
 
 
 def test_a_method_that_pika_lacks_is_noticed_although_this_package_overrides_it(recorder, monkeypatch):
-    monkeypatch.setattr(module, "dir", lambda _: set(PRIVATE_NAMES) - {"_read_frame"}, raising=False)
+    monkeypatch.setattr(fast_paths, "dir", lambda _: set(PRIVATE_NAMES) - {"_read_frame"}, raising=False)
     with new_connection(recorder) as connection:
         assert not connection.fast
 
@@ -163,7 +175,7 @@ def test_a_confirm_is_the_frame_that_the_fast_path_looks_for():
 
 
 def test_without_the_fast_path_pika_reads_and_sends(recorder, monkeypatch):
-    monkeypatch.setattr(module, "PRIVATE_NAMES", (*PRIVATE_NAMES, "_missing"))
+    monkeypatch.setattr(fast_paths, "PRIVATE_NAMES", (*PRIVATE_NAMES, "_missing"))
     with new_connection(recorder) as connection:
         assert not connection.fast
         connection._on_data_available(confirm(5, True, True) + confirm(6, False, False))

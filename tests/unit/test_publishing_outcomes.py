@@ -6,22 +6,23 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from pika import frame, spec
+from pika import BasicProperties, frame, spec
 
 from rabbit_chx.errors import PublishFailed
-from rabbit_chx.publishing import Publisher, Timeouts
+from rabbit_chx.publishing import Failure, Outcome, Publisher, Timeouts, Totals
 from tests.amqp_server import AmqpServer, received
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from rabbit_chx.publishing import Bulk, Failure, Totals
+    from rabbit_chx.publishing import Bulk
 
-TIMEOUTS = Timeouts(connect=5, reconnect=1, retry=0.001, confirm=5)
+TIMEOUTS = Timeouts(connect=60, reconnect=60, retry=0.001, confirm=60)
 
 
 def confirm(number: int, *, ack: bool) -> bytes:
@@ -37,7 +38,7 @@ def test_a_failure_is_reported_by_the_flush_that_times_out() -> None:
         client.sendall(confirm(1, ack=False))
         next(sending)  # message 1 again, as number 3
         client.sendall(confirm(3, ack=False))
-        resume.wait(10)
+        resume.wait(60)
         client.sendall(confirm(2, ack=True))
         list(sending)
 
@@ -55,6 +56,47 @@ def test_a_failure_is_reported_by_the_flush_that_times_out() -> None:
         assert late.value.may_have_arrived
         resume.set()
         assert bulk.flush().confirmed == 1  # nothing new
+
+
+def test_a_message_that_one_queue_rejected_may_be_in_another_although_it_was_returned_later() -> None:
+    def behave(client: socket.socket) -> None:
+        client.sendall(confirm(1, ack=False))
+        for number, _ in enumerate(received(client), start=2):
+            returned = frame.Method(1, spec.Basic.Return(312, "NO_ROUTE", "x", "k")).marshal()
+            header = frame.Header(1, 1, BasicProperties(delivery_mode=2)).marshal()
+            client.sendall(returned + header + frame.Body(1, b"m").marshal() + confirm(number, ack=True))
+
+    timeouts = replace(TIMEOUTS, retry=0.1)
+    with AmqpServer(behave) as server, Publisher(server.url, "x", timeouts=timeouts) as publisher:
+        with pytest.raises(PublishFailed, match=r"returned .*NO_ROUTE") as caught:
+            publisher.publish(b"m", "k")
+        assert caught.value.may_have_arrived
+
+
+def test_an_error_in_the_block_of_a_bulk_says_how_many_messages_have_no_outcome() -> None:
+    def work() -> None:
+        with publisher.bulk() as bulk:
+            bulk.add(b"opening")
+            while not publisher.totals.bytes:  # what was not written would be withdrawn
+                time.sleep(0.001)
+            raise KeyboardInterrupt
+
+    timeouts = replace(TIMEOUTS, close=0.5)
+    with (
+        AmqpServer(lambda client: list(received(client))) as server,
+        Publisher(server.url, "x", timeouts=timeouts) as publisher,
+    ):
+        with pytest.raises(KeyboardInterrupt) as caught:
+            work()
+        assert caught.value.__notes__ == ["unconfirmed after 0.5 seconds: 1 message"]
+
+
+def test_one_of_many_failures_that_may_have_arrived_is_enough() -> None:
+    listed = [
+        Failure(row, Outcome.RETURNED, "x", "k", "312 NO_ROUTE", may_have_arrived=row == 50)
+        for row in range(100)
+    ]
+    assert PublishFailed("", Totals(published=101, returned=101), listed).may_have_arrived
 
 
 # -- the hook for failures -----------------------------------------------------------------------------------
@@ -104,7 +146,7 @@ def test_a_thread_with_the_number_of_the_publishers_ended_thread_is_no_hook() ->
     together = threading.Barrier(count)  # so that no two have the same number
 
     def flush(_: int) -> Totals:
-        together.wait(10)
+        together.wait(60)
         return bulk.flush()
 
     with ThreadPoolExecutor(count) as threads:

@@ -30,6 +30,7 @@ if not child:
     for call in (
         lambda: publisher.publish(b"x"), lambda: publisher.publish_many([b"x"]), lambda: publisher.submit(b"x"),
         lambda: publisher.bulk(), lambda: publisher.totals, lambda: bulk.add(b"x"), lambda: bulk.flush(),
+        publisher.stop_accepting,
     ):
         try:
             call()
@@ -57,22 +58,79 @@ kept = [publisher.submit(b"message") for _ in range(1000)]
 """
 
 
+CALLBACK = """
+import atexit, sys
+from rabbit_chx.publishing import Publisher
+publisher = Publisher(sys.argv[1], "x")
+publisher.open()
+atexit.register(print, "ending", flush=True)
+publisher.submit(b"one").add_done_callback(lambda _: publisher.submit(b"two"))
+"""
+
+FORKED_LOOP = """
+import asyncio, os, sys
+from rabbit_chx.publishing import AsyncPublisher
+publisher = AsyncPublisher(sys.argv[1], "x")
+async def publish():
+    await publisher.open()
+    await publisher.publish(b"message")
+asyncio.run(publish())
+child = os.fork()
+asyncio.run(publish() if not child else publisher.close())
+if child:
+    print(os.waitpid(child, 0)[1])
+"""
+
+
+def confirm(client: socket.socket) -> None:
+    client.sendall(ACK)
+    for _ in received(client):
+        client.sendall(ACK)
+
+
+def command(program: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-W", "ignore", "-c", program, *arguments]
+
+
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "ignore", "-c", program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return subprocess.run(
+        command(program, *arguments), capture_output=True, text=True, timeout=60, check=True
+    )
 
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="this system does not fork")
 def test_a_forked_process_opens_the_publisher_afresh_and_leaves_the_parents_connection_alone() -> None:
-    def confirm(client: socket.socket) -> None:
-        client.sendall(ACK)
-        for _ in received(client):
-            client.sendall(ACK)
-
     with AmqpServer(confirm) as server:
         lines = run(FORKED, server.url).stdout.splitlines()
-    assert lines == ["InvalidValue True"] * 7 + ["published", "child 0", "closed"]
+    assert lines == ["InvalidValue True"] * 8 + ["published", "child 0", "closed"]
     assert server.connections == 2
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="this system does not fork")
+def test_a_forked_process_opens_a_publisher_for_asyncio_afresh() -> None:
+    with AmqpServer(confirm) as server:
+        assert run(FORKED_LOOP, server.url).stdout == "0\n"
+    assert server.connections == 2
+
+
+def test_a_callback_that_runs_while_the_program_ends_is_told_why_it_may_not_publish() -> None:
+    ending = threading.Event()
+
+    def confirm_late(client: socket.socket) -> None:
+        ending.wait(60)
+        confirm(client)
+
+    with (
+        AmqpServer(confirm_late) as server,
+        subprocess.Popen(
+            command(CALLBACK, server.url), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as running,
+    ):
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ending\n"
+        ending.set()
+        _, said = running.communicate(timeout=60)
+    assert "and neither must a callback while the program ends" in said
 
 
 def test_a_program_that_ends_gives_accepted_messages_their_time() -> None:

@@ -126,7 +126,7 @@ def test_a_message_that_pika_does_not_decode_exactly_is_reported_when_it_comes_b
         for _ in received(client):  # it is sent again
             client.sendall(answer(messages[1], 3))
 
-    timeouts = Timeouts(connect=5, reconnect=1, retry=0.001, confirm=5)
+    timeouts = Timeouts(connect=60, reconnect=60, retry=0.001, confirm=60)
     failures: list[Failure] = []
     with (
         AmqpServer(behave) as server,

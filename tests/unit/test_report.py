@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 from functools import cache
 from html.parser import HTMLParser
 from math import sqrt
@@ -110,6 +112,17 @@ def test_only_a_consistent_hash_exchange_has_a_ring() -> None:
         assert (error.got, error.expected) == (exchange, "one of orders")
 
 
+def test_an_exchange_with_as_many_queues_as_slots_has_no_price_for_one_more() -> None:
+    text = """
+schema: 1
+exchanges:
+  orders: {type: x-consistent-hash, slots: 4, queues: {"q.{0..3}": 1}}
+queues: {"q.{0..3}": {}}
+"""
+    assert made(text).ways == ()
+    assert complaint(lambda: made(text, add=1)).expected == "at least one slot per queue"
+
+
 # -- the page -------------------------------------------------------------------------------------------
 
 
@@ -213,6 +226,22 @@ def test_a_page_that_cannot_be_written_is_refused(run, write, tmp_path) -> None:
     assert "invalid --out" in run.refused(
         "report", "--file", write(FILE), "--out", tmp_path / "no" / "page.html"
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are any bytes")
+def test_the_keys_may_be_in_a_file_whose_name_is_not_utf8(run, write, tmp_path) -> None:
+    keys, out = tmp_path / os.fsdecode(b"caf\xe9"), tmp_path / "page.html"
+    keys.write_text("a\nb\n")
+    assert run("report", "--file", write(FILE), "--keys", keys, "--out", out).code == 0
+    assert r"2 rows of caf\xe9" in " ".join(Page(out.read_text()).text)
+
+
+def test_a_page_that_cannot_be_encoded_leaves_the_one_that_is_there(tmp_path) -> None:
+    out = tmp_path / "page.html"
+    out.write_text("before")
+    with pytest.raises(UnicodeEncodeError):
+        made(keys=KEYS, sample_name="\udce9").save(out)
+    assert out.read_text() == "before"
 
 
 # -- a browser ------------------------------------------------------------------------------------------

@@ -121,3 +121,12 @@ def test_without_a_sample_the_exact_shares_are_shown(run) -> None:
     assert [line["queue"] for line in lines[:-1]] == list(QUEUES)
     assert sum(line["share"] for line in lines[:-1]) == pytest.approx(1)
     assert "All possible keys" in run(*SIMULATE).out.splitlines()[0]
+
+
+@pytest.mark.parametrize("sample", [(), ("--keys", "-")])
+def test_an_exchange_without_bindings_spreads_nothing(run, write, sample) -> None:
+    file = write("schema: 1\nexchanges: {e: {type: x-consistent-hash}}\n")
+    found = run("simulate", "--file", file, *sample, stdin=b"a\n")
+    assert (found.code, found.out) == (1, "")
+    assert "the exchange has no bucket" in found.err
+    assert "0 buckets" in run("ring", "--file", file).out

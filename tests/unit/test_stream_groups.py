@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import sqlite3
 import struct
 import zlib
+from contextlib import closing
 from datetime import datetime
+from functools import partial
+from time import sleep
+from types import SimpleNamespace
 
+import click
 import pytest
 
-from rabbit_chx import InvalidValue
-from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx import InvalidValue, urls
+from rabbit_chx.cli import _exit_code
+from rabbit_chx.cli.broker_access import BrokerAccess
+from rabbit_chx.cli.stream_group import GroupOfStreams
+from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.streams import AsyncStreamGroup, BatchFailed, StreamBatch, StreamGroup
-from rabbit_chx.streams.group.lanes import Attention, Change, StreamLane
+from rabbit_chx.streams.group import offsets
+from rabbit_chx.streams.group.assignments import Assignments
+from rabbit_chx.streams.group.lanes import Attention, Change, StreamLane, status_of
+from rabbit_chx.streams.group.member import StreamMember
 from rabbit_chx.streams.group.places import in_order
 from rabbit_chx.streams.group.settings import check_release
+from rabbit_chx.streams.group.workers import StreamWorkers
 from rabbit_chx.streams.messages.chunks import HEADER, Chunk, parse_chunk
+from rabbit_chx.streams.protocol.answers import ConsumerUpdate, StreamStats
+from rabbit_chx.streams.protocol.requests import OffsetSpec
 from rabbit_chx.timeouts import Timeouts
+from rabbit_chx.topology import Management
+from tests.faults.stream_group_member import of_guide
+from tests.unit.test_docs import marked
 
 URL = "rabbitmq-stream://user:secret@127.0.0.1:1"
 GIVEN = {"url": URL, "stream": "events", "name": "g"}
@@ -72,10 +91,61 @@ def test_an_invalid_parameter_is_refused_before_anything_connects(kind, changed,
         kind(**{**GIVEN, **changed})
 
 
-def test_a_handler_must_fit_the_class():
-    async def coroutine(_):
-        """Never awaited."""
+async def coroutine(_):
+    """Never awaited."""
 
+
+def generator(_):
+    yield
+
+
+@pytest.mark.parametrize("name", ["start", "on_assigned", "on_revoked"])
+def test_only_a_group_of_the_event_loop_awaits_what_it_calls(name):
+    AsyncStreamGroup(**GIVEN, **{name: coroutine})
+    with pytest.raises(
+        InvalidValue,
+        match=f"invalid {name}: got 'a coroutine function', expected a function. AsyncStreamGroup takes",
+    ):
+        StreamGroup(**GIVEN, **{name: coroutine})
+    for kind in (StreamGroup, AsyncStreamGroup):
+        with pytest.raises(InvalidValue, match=f"invalid {name}: got 'a generator function'"):
+            kind(**GIVEN, **{name: generator})
+
+
+def test_a_callback_of_a_thread_that_returns_a_coroutine_has_failed():
+    settings = StreamGroup(**GIVEN, on_revoked=lambda stream: coroutine(stream))._settings  # noqa: PLW0108
+    tell = StreamWorkers(print, settings)._handler
+    with pytest.raises(InvalidValue, match="invalid result of on_revoked: got 'coroutine', expected"):
+        tell(Change("events", assigned=False))
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"on_assigned": print}, "on_assigned"),
+        ({"start": lambda _: None}, "start"),
+        ({"on_assigned": print, "start": lambda _: None}, "on_assigned and start"),
+    ],
+)
+def test_a_callback_that_does_not_return_in_time_is_named(given, names):
+    settings = StreamGroup(**GIVEN, **given, timeouts=Timeouts(close=0.01))._settings
+    assignments, it = Assignments(settings, StreamWorkers(print, settings)), lane()
+    assignments.on_update(it, ConsumerUpdate(1, 0, active=True))
+    sleep(0.02)
+    with pytest.raises(
+        StreamUnavailable, match=f"^{names} did not return within 0.01 s for stream 'events'$"
+    ):
+        assignments.do_due(SimpleNamespace(connection=Asked(), top_up=lambda _: None), it)
+
+
+def test_a_stream_that_does_not_exist_is_named_with_its_virtual_host():
+    connection = SimpleNamespace(url=SimpleNamespace(vhost="billing"))
+    member = SimpleNamespace(_settings=StreamGroup(**GIVEN)._settings)
+    with pytest.raises(StreamUnavailable, match="virtual host 'billing' has no stream 'events': it does not"):
+        StreamMember._on_missing(member, connection, lane())
+
+
+def test_a_handler_must_fit_the_class():
     with pytest.raises(InvalidValue, match="AsyncStreamGroup takes coroutine functions"):
         StreamGroup(**GIVEN).run(coroutine)
     with pytest.raises(InvalidValue, match="StreamGroup takes functions"):
@@ -98,6 +168,16 @@ def test_earlier_releases_are_refused_with_the_reason(version):
     check_release("3.13.7")
 
 
+@pytest.mark.parametrize("options", [(), ("--reset", "first", "--yes")])
+def test_the_command_refuses_earlier_releases_too(monkeypatch, capsys, options):
+    closed = []
+    connection = SimpleNamespace(release="3.10.8", close=lambda: closed.append(True))
+    monkeypatch.setattr("rabbit_chx.cli.stream_group.connect", lambda *_, **__: connection)
+    assert _exit_code(["group", "g", "--stream", "events", "-U", "amqp://127.0.0.1:1/", *options]) == 64
+    assert "invalid broker release: got '3.10.8', expected 3.13 or later" in capsys.readouterr().err
+    assert closed == [True]
+
+
 def test_streams_are_joined_in_the_order_of_their_numbers():
     assert in_order(["o-10", "o-2", "b", "a", "o-1"]) == ["a", "b", "o-1", "o-2", "o-10"]
 
@@ -116,6 +196,10 @@ def test_a_batch_is_cut_at_an_offset():
     assert [each.body for each in failed.messages()][-1] == b"12"
     assert [each.offset for each in after.messages()] == [13, 14, 15, 16]
     assert batch.divided(17) == (batch, None)
+    middle = failed.since(5, 2)
+    assert (middle.first, middle.last, len(middle)) == (5, 12, 6)
+    assert [each.offset for each in middle.messages()] == [*range(5, 10), 12]
+    assert [each and (each.first, each.last) for each in failed.divided(9)] == [(3, 8), (9, 12)]
 
 
 def test_a_batch_has_arrow_columns():
@@ -129,6 +213,23 @@ def test_a_batch_has_arrow_columns():
 def test_only_an_offset_says_where_a_batch_failed(offset):
     with pytest.raises(InvalidValue, match="the offset of the message that failed"):
         BatchFailed(offset)
+
+
+def test_the_example_of_the_guide_stores_each_message_once_whichever_batches_members_have(
+    tmp_path, monkeypatch
+):
+    """A member commits late, after another one has begun with the same messages, which its batches divide in other places."""
+    monkeypatch.chdir(tmp_path)
+    with closing(sqlite3.connect("orders.db")) as database:
+        guide = marked("stream-groups.md", "test_each_message_is_stored_once")
+        database.executescript("".join(re.findall(r"^# (CREATE TABLE .*;)$", guide, re.MULTILINE)))
+        start, handle = of_guide()
+        assert start("events") == 0
+        for first, count in [(0, 10), (0, 5), (5, 10), (20, 5), (10, 5)]:
+            handle(StreamBatch([chunk(first, count)]))
+        stored = [offset for (offset,) in database.execute('SELECT "offset" FROM orders')]
+    assert stored == [*range(15), *range(20, 25)]
+    assert start("events") == 25
 
 
 # ---- lanes
@@ -146,6 +247,18 @@ def test_a_lane_hands_out_messages_in_order_and_counts_the_handled_ones():
         assert it.handled_to == offset
     assert it.take() is None
     assert it.is_idle
+
+
+def test_the_rest_of_a_chunk_is_handled_after_the_broker_was_silent():
+    it = lane()
+    it.add(chunk(0, 3))
+    it.finish(it.take(), it.channel)
+    for _ in range(2):
+        assert it.take(changes_only=True) is None
+        assert it.wake()
+    assert [it.take().offset for _ in range(2)] == [1, 2]
+    assert it.take() is None
+    assert not it.wake()
 
 
 def test_messages_before_the_start_of_an_assignment_are_left_out():
@@ -166,6 +279,93 @@ def test_what_is_handled_after_an_assignment_has_ended_does_not_count():
     assert it.done is None
     assert it.handled == 1
     assert not it.put_back(message, channel)
+
+
+class Asked:
+    """A connection that keeps the answers to the broker's questions."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, bool]] = []
+        self.stored = 6
+
+    def query_offset(self, _group: str, _stream: str) -> int:
+        return self.stored
+
+    def store_offset(self, _group: str, _stream: str, offset: int) -> None:
+        self.stored = offset
+
+    def stats(self, _stream: str) -> StreamStats:
+        return StreamStats(0, 0, 0)
+
+    def answer_update(self, update: ConsumerUpdate, start: OffsetSpec | None) -> None:
+        self.answers.append((update.correlation, start is not None))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_each_question_of_the_broker_is_answered_in_turn(first):
+    settings = StreamGroup(**GIVEN)._settings
+    workers = StreamWorkers(print, settings)
+    assignments, it, asked = Assignments(settings, workers), lane(), Asked()
+    place = SimpleNamespace(connection=asked, top_up=lambda _: None)
+    if first:
+        it.end_assignment()
+    for correlation, active in enumerate((first, not first, first)):
+        assignments.on_update(it, ConsumerUpdate(correlation, 0, active))
+    for _ in range(3):
+        assignments.do_due(place, it)
+    assert asked.answers == [(0, first), (1, not first), (2, first)]
+    assert (it.channel is not None) == first
+
+
+def test_the_end_of_a_stream_that_was_created_again_is_that_of_the_new_one():
+    settings = StreamGroup(**GIVEN)._settings
+    assignments, it, asked = Assignments(settings, StreamWorkers(print, settings)), lane(), Asked()
+    it.end = 300
+    it.end_assignment()
+    assignments.on_update(it, ConsumerUpdate(1, 0, active=True))
+    assignments.do_due(SimpleNamespace(connection=asked, top_up=lambda _: None), it)
+    assert it.end == 1
+
+
+def test_a_gap_behind_the_last_message_is_no_lag(monkeypatch):
+    """Each stored offset is an entry of the stream that the broker does not deliver."""
+    settings = StreamGroup(**GIVEN)._settings
+    assignments, it, asked = Assignments(settings, StreamWorkers(print, settings)), lane(), Asked()
+    place = SimpleNamespace(connection=asked, lanes={0: it})
+    end, there, looked = 3, None, []
+    monkeypatch.setattr(asked, "stats", lambda _: StreamStats(0, 0, end - 1))
+    monkeypatch.setattr(
+        "rabbit_chx.streams.group.assignments.first_chunk", lambda *given: looked.append(given[2]) or there
+    )
+
+    def lag() -> int:
+        assignments.listen(place)
+        return status_of([it], "").lag
+
+    it.add(chunk(0, 3))
+    while (message := it.take()) is not None:
+        assert lag() == 3 - message.offset
+        it.finish(message, it.channel)
+    assert (lag(), looked) == (0, [])
+    end = 5
+    assert [lag() for _ in range(2)] == [0, 0]
+    assert looked == [OffsetSpec.offset(3)]
+    end, there = 7, chunk(6, 1)
+    assert lag() == 4
+    it.add(there)
+    it.finish(it.take(), it.channel)
+    assert lag() == 0
+
+
+def test_a_member_that_is_stopping_tells_the_program_of_no_new_stream():
+    told = []
+    settings = StreamGroup(**GIVEN, on_assigned=told.append)._settings
+    workers, it = StreamWorkers(print, settings), lane()
+    it.end_assignment()
+    workers.stopping.set()
+    Assignments(settings, workers).on_update(it, ConsumerUpdate(1, 0, True))
+    assert it.change is None
+    assert not it.told
 
 
 def test_a_revoked_lane_starts_nothing_and_tells_the_program_last():
@@ -205,8 +405,59 @@ def test_batches_contain_what_has_arrived():
     assert (it.done, it.handled) == (4, 5)
 
 
-def test_a_broker_that_cannot_be_reached_is_tried_until_the_group_is_stopped(caplog):
-    group = StreamGroup(**GIVEN)
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [({}, r"\. amqp_url= names another address$"), ({"amqp_url": "amqp://127.0.0.1:1"}, "")],
+)
+def test_the_error_of_parking_at_the_default_port_names_the_parameter_for_another(monkeypatch, given, hint):
+    monkeypatch.setitem(urls._PORTS, (False, False), 1)
+    group = StreamGroup(**GIVEN, on_failure="park", parking_queue="failed", **given)
+    with pytest.raises(BrokerUnavailable, match=f"no broker answers at .*refused{hint}$"):
+        group._connect_for_parking()
+
+
+def test_members_that_are_not_seen_are_noted_without_a_full_stop_after_a_question(capsys):
+    live = BrokerAccess("amqp://127.0.0.1", partial(Management.of, url="http://127.0.0.1:1"), {})
+    group = GroupOfStreams(
+        name="g",
+        live=live,
+        super_stream=None,
+        exchange=None,
+        stream="s",
+        stream_port=None,
+        reset=None,
+        yes=False,
+    )
+    with click.Context(click.Command("group")):
+        assert group.consumers(["s"]) is None
+    assert "with the plugin rabbitmq_management? --node asks a node instead" in capsys.readouterr().err
+
+
+def compressed(first: int, batches: int, size: int) -> Chunk:
+    """A chunk of sub-entry batches with one message each, which has this size when it is decompressed."""
+    plain = struct.pack(">I", size) + bytes(size)
+    data = zlib.compress(plain, wbits=31)
+    entry = struct.pack(">BHII", 0x90, 1, len(plain), len(data)) + data
+    return Chunk("events", 0, batches, batches, 0, 1, first, memoryview(entry * batches))
+
+
+def test_a_batch_is_limited_by_its_decompressed_bytes():
+    it = lane(batches=True)
+    it.assign(5, None)
+    for first in range(8):
+        it.add(compressed(first, 1, 3 << 20))
+    it.add(compressed(8, 20, 3 << 20))
+    it.add(chunk(28, 10))
+    it.add(Chunk("events", 0, 2, 9, 0, 1, 38, compressed(0, 2, 9 << 20).data))  # not as many as it says
+    it.add(chunk(47, 1))
+    taken = iter(it.take, None)
+    ranges = [(5, 7), (8, 12), (13, 17), (18, 22), (23, 27), (28, 46), (47, 47)]
+    assert [(batch.first, batch.last) for batch in taken] == ranges
+
+
+@pytest.mark.parametrize("parking", [{}, {"on_failure": "park", "parking_queue": "failed"}])
+def test_a_broker_that_cannot_be_reached_is_tried_until_the_group_is_stopped(caplog, parking):
+    group = StreamGroup(**GIVEN, **parking, amqp_url="amqp://127.0.0.1:1" if parking else None)
 
     def stop(record):
         group.stop()
@@ -220,3 +471,10 @@ def test_a_broker_that_cannot_be_reached_is_tried_until_the_group_is_stopped(cap
     assert "trying again" in caplog.text
     assert StreamUnavailable.__name__ not in caplog.text
     assert "secret" not in caplog.text
+
+
+def test_an_offset_that_the_broker_dropped_while_the_leader_moved_is_stored_again(monkeypatch):
+    monkeypatch.setattr(offsets, "_STORE_AGAIN", 0.01)
+    asked = Asked()
+    offsets.wait_until_stored(asked, "g", "events", 7)
+    assert asked.stored == 7

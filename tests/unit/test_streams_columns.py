@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, InvalidValue
-from rabbit_chx.streams.messages.arrow.batch import COLUMNS, record_batches, schema
+from rabbit_chx.streams import StreamBatch, StreamReader
+from rabbit_chx.streams.messages.arrow.batch import COLUMNS, chosen, record_batches, schema
 from rabbit_chx.streams.messages.chunks import parse_chunk
 from spark_connector.columns import COLUMNS as SINK
 from tests.stream_chunks import RECORDED, a_batch, a_chunk, expected_rows, moment, sized
@@ -75,6 +76,16 @@ def test_columns_have_the_requested_order() -> None:
 def test_unknown_and_duplicate_columns_are_refused(columns, reason: str) -> None:
     with pytest.raises(InvalidValue, match=reason):
         table_of(parsed([b"a"]), columns)
+
+
+def test_text_is_no_list_of_columns() -> None:
+    complaint = "invalid columns: got 'body', expected a list of names"
+    with pytest.raises(InvalidValue, match=complaint):
+        StreamReader("rabbitmq-stream://host", "s", columns="body").read(0, 1)
+    with pytest.raises(InvalidValue, match=complaint):
+        StreamBatch([parsed([b"a"])], first=0).arrow("body")
+    assert chosen(None) == tuple(COLUMNS)
+    assert chosen(["body"]) == ("body",)
 
 
 def test_columns_are_those_of_the_sink_and_three_of_the_stream() -> None:
@@ -154,6 +165,15 @@ def test_batches_own_their_data() -> None:
 def test_an_invalid_message_is_refused_with_its_offset() -> None:
     with pytest.raises(InvalidMessage, match="invalid message at offset 8 of stream 'orders'"):
         table_of(parsed([b"fine", b"\x00Su\xa0\x09x"], offset=7))
+
+
+@pytest.mark.parametrize(("section", "count"), [(0x70, 1), (0x70, 3), (0x73, 1), (0x73, 11)])
+def test_a_list_with_bytes_after_its_last_item_is_refused(section: int, count: int) -> None:
+    items = b"\x40" * (count + 1)
+    message = b"\0\x53%c\xc0%c%c%b\0\x53\x75\xa0\x01x" % (section, len(items) + 1, count, items)
+    for columns in (tuple(COLUMNS), ("body", "priority", "expiration", "timestamp", "app_id")):
+        with pytest.raises(InvalidMessage, match=r"offset 2 .*: 1 bytes follow the last item of a list"):
+            table_of(parsed([b"a", b"b", message, b"c"]), columns)
 
 
 def test_a_damaged_chunk_is_refused_with_its_offset() -> None:

@@ -190,7 +190,7 @@ def test_a_reader_may_accept_larger_batches_or_only_smaller_ones(way: str) -> No
         reader = StreamReader("rabbitmq-stream://h", "s", columns=["body"], max_batch_bytes=limit)
         reader.chunks = lambda start, end: iter([chunk])
         if way == "messages":
-            return sum(len(message.body) for _, message in reader.messages(0, 2))
+            return sum(len(message.body) for message in reader.messages(0, 2))
         return sum(len(body) for batch in reader.read(0, 2) for body in batch["body"].to_pylist())
 
     assert found(26 << 20) == 2 * 25 << 20
@@ -206,7 +206,7 @@ def test_a_small_limit_admits_a_chunk_of_many_small_batches() -> None:
     chunk = parse_chunk(a_chunk([batch] * 5), "s")
     reader = StreamReader("rabbitmq-stream://h", "s", max_batch_bytes=1_000)
     reader.chunks = lambda start, end: iter([chunk])
-    assert [len(message.body) for _, message in reader.messages(0, 5)] == [900] * 5
+    assert [len(message.body) for message in reader.messages(0, 5)] == [900] * 5
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1 << 32])

@@ -6,12 +6,15 @@ The expected bytes of requests follow the protocol document. Answers were record
 from __future__ import annotations
 
 import pickle
+import re
+import signal
 import socket
 import struct
 import threading
 import time
 from contextlib import suppress
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -21,13 +24,12 @@ from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams import connect
 from rabbit_chx.streams.protocol.answers import (
     OK,
+    U32,
     Close,
     Command,
     Confirms,
     ConsumerUpdate,
-    CreditRefused,
     Delivery,
-    Heartbeat,
     MetadataUpdate,
     Node,
     Refusals,
@@ -39,19 +41,22 @@ from rabbit_chx.streams.protocol.answers import (
     reason,
     stats,
 )
+from rabbit_chx.streams.protocol.calls import Calls
 from rabbit_chx.streams.protocol.requests import (
     OffsetSpec,
+    arguments,
+    array,
     close_answer,
     command_versions,
     consumer_update_answer,
     name,
     one_way,
+    partitions,
     publish_frames,
     request,
     string,
     string_map,
     sub_batch,
-    tuned,
 )
 from rabbit_chx.streams.protocol.wire import RECEIVE, Wire
 from tests.stream_chunks import sized
@@ -76,7 +81,7 @@ def without_size(data: bytes) -> memoryview:
     [
         (request(Command.DELETE, 7, name("s")), "0000000b 000e 0001 00000007 0001 73"),
         (one_way(Command.HEARTBEAT), "00000004 0017 0001"),
-        (tuned(1024, 60), "0000000c 0014 0001 00000400 0000003c"),
+        (one_way(Command.TUNE, U32.pack(1024), U32.pack(60)), "0000000c 0014 0001 00000400 0000003c"),
         (close_answer(9), "0000000a 8016 0001 00000009 0001"),
         (string(None), "ffff"),
         (string("ü"), "0002 c3bc"),
@@ -133,6 +138,47 @@ def test_invalid_names_are_refused(text: object) -> None:
         name(text)  # type: ignore[arg-type]
 
 
+def test_arguments_of_streams_are_text_or_integers() -> None:
+    given = {"max-length-bytes": 1_000_000, "max-age": "7D"}
+    assert arguments(given) == string_map({"max-length-bytes": "1000000", "max-age": "7D"})
+    assert arguments(None) == arguments({}) == string_map({})
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"max-age": 7.5}, "invalid argument max-age: got 7.5, expected text or an integer"),
+        ({"max-age": True}, "invalid argument max-age: got True, expected text or an integer"),
+        ({"max-age": None}, "invalid argument max-age: got None, expected text or an integer"),
+        ({5: "7D"}, "invalid name of an argument: got 5, expected text"),
+        (["max-age"], "invalid arguments: got ['max-age'], expected a dict such as {'max-age': '7D'}"),
+    ],
+)
+def test_invalid_arguments_of_streams_are_refused(given: Any, text: str) -> None:
+    with pytest.raises(InvalidValue, match=re.escape(text)):
+        arguments(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (
+            ["s-0"],
+            "invalid partitions: got ['s-0'], expected a dict of stream names and binding keys, such as",
+        ),
+        ({"s-0": 0}, "invalid binding key of stream 's-0': got 0, expected text"),
+        ({5: "0"}, "invalid stream name: got 5, expected text"),
+    ],
+)
+def test_invalid_partitions_are_refused(given: Any, text: str) -> None:
+    with pytest.raises(InvalidValue, match=re.escape(text)):
+        partitions(given)
+    assert partitions({"s-0": "a", "s-1": "b"}) == (
+        array([string("s-0"), string("s-1")]),
+        array([string("a"), string("b")]),
+    )
+
+
 @pytest.mark.parametrize("offset", [-1, 1 << 64, 1.5, "first"])
 def test_invalid_offsets_are_refused(offset: object) -> None:
     with pytest.raises(InvalidValue, match="invalid start of a subscription"):
@@ -155,13 +201,13 @@ def test_the_question_of_a_single_active_consumer_is_read_and_answered() -> None
 @pytest.mark.parametrize(
     ("sent", "expected"),
     [
-        ("0017 0001", Heartbeat()),
+        ("0017 0001", None),
         ("0014 0001 00100000 0000003c", Tune(1 << 20, 60)),
         ("0003 0001 02 00000002 0000000000000001 0000000000000002", Confirms(2, (1, 2))),
         ("0004 0001 02 00000001 0000000000000009 0012", Refusals(2, {9: 18})),
         ("0010 0001 0006 0001 73", MetadataUpdate(6, "s")),
         ("0016 0001 00000005 0001 0002 6f6b", Close(5, OK, "ok")),
-        ("8009 0001 0004 07", CreditRefused(4, 7)),
+        ("8009 0001 0004 07", None),
         ("0008 0001 05 5000", Delivery(5, memoryview(b"\x50\x00"))),
     ],
 )
@@ -386,11 +432,43 @@ def test_chunks_may_exceed_the_agreed_frame_size(ends) -> None:
 def test_receiving_sends_heartbeats_and_silence_ends_the_connection(ends) -> None:
     wire, theirs = ends
     wire.heartbeat = 0.5
+    wire._last_sent -= 0.5  # a heartbeat is due before the silence begins
     with pytest.raises(StreamUnavailable, match="no data for") as caught:
         wire.receive(soon())
     assert caught.value.problem == "lost"
     theirs.settimeout(60)
     assert theirs.recv(8) == one_way(Command.HEARTBEAT)
+
+
+def test_a_frame_that_is_sent_in_part_ends_the_connection(ends) -> None:
+    """What is sent after it would complete the frame: the broker would store a message with the bytes of another frame."""
+    wire, theirs = ends
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            wire.send(bytes(1 << 24), 60)  # the broker reads nothing, as during an alarm
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert wire.closed
+    assert theirs.recv(1)
+
+
+def test_the_reason_of_a_broker_that_closes_the_connection_is_told_though_it_is_gone(ends) -> None:
+    wire, theirs = ends
+    text = b"no more connections"
+    closing = struct.pack(">HHIHh", Command.CLOSE, 1, 1, 17, len(text)) + text
+    theirs.sendall(sized(closing))
+    theirs.close()
+    with pytest.raises(StreamUnavailable, match=r"closed the connection: .*no more connections") as caught:
+        Calls(wire, 60).take(lambda: None, 60)
+    assert caught.value.permanent
+    assert wire.closed
 
 
 def test_a_server_that_does_not_answer_is_a_timeout() -> None:

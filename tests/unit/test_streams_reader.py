@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.streams import OffsetSpec, StreamReader, Timeouts, reader as module
 from rabbit_chx.streams.ends import offset_at
 from tests.stream_chunks import a_chunk, sized
@@ -26,6 +26,9 @@ class Connection:
 
     is_open = has_stats = True
     timeout = 0.1
+    time = 1_000
+    """When the messages were stored."""
+    lost = False
 
     def __init__(self) -> None:
         self.next: dict[int, int] = {}
@@ -44,11 +47,18 @@ class Connection:
         first = self.next[number]
         self.next[number] = min(first + chunks, END)
         for offset in range(first, self.next[number]):
-            self.delivered.append((number, a_chunk([sized(b"%d" % offset)], offset=offset)))
+            self.delivered.append((number, a_chunk([sized(b"%d" % offset)], offset=offset, time=self.time)))
 
     def chunks(self, _: float) -> Iterator[tuple[int, bytes]]:
         while self.delivered:
+            if self.lost:
+                self.lost = False
+                self.delivered.clear()
+                raise StreamUnavailable("lost", "lost")
             yield self.delivered.popleft()
+
+    def close(self) -> None:
+        """Another connection is the same one."""
 
     def unsubscribe(self, number: int) -> list[bytes]:
         del self.next[number]
@@ -72,12 +82,12 @@ def reader(connection: Connection) -> StreamReader:
 
 
 def offsets(reader: StreamReader, start: int, end: int) -> list[int]:
-    return [offset for offset, _ in reader.messages(start, end)]
+    return [message.offset for message in reader.messages(start, end)]
 
 
 def test_a_range_does_not_continue_after_another_one_began(reader, connection) -> None:
     outer = reader.messages(0, END)
-    assert [next(outer)[0] for _ in range(12)] == list(range(12))
+    assert [next(outer).offset for _ in range(12)] == list(range(12))
     assert offsets(reader, 20, 23) == [20, 21, 22]
     with pytest.raises(InvalidValue, match=r"offsets 12 to 200 .* expected one range at a time"):
         next(outer)
@@ -86,7 +96,7 @@ def test_a_range_does_not_continue_after_another_one_began(reader, connection) -
 
 def test_a_range_whose_last_chunk_was_taken_ends_after_another_one_began(reader, connection) -> None:
     outer = reader.messages(0, 3)
-    assert [next(outer)[0] for _ in range(3)] == [0, 1, 2]
+    assert [next(outer).offset for _ in range(3)] == [0, 1, 2]
     assert offsets(reader, 20, 23) == [20, 21, 22]
     assert [*outer] == []
     assert not connection.next
@@ -100,6 +110,44 @@ def test_an_abandoned_range_does_not_keep_others_from_beginning(reader, connecti
     next(reader.messages(0, END))
     assert offsets(reader, 5, END) == list(range(5, END))
     assert not connection.next
+
+
+@pytest.mark.parametrize("created_again", [False, True])
+def test_a_stream_that_was_created_again_is_not_read_from_the_place_in_the_old_one(
+    reader, connection, created_again
+) -> None:
+    range_ = reader.messages(0, END)
+    assert [next(range_).offset for _ in range(50)] == list(range(50))
+    connection.lost = True
+    if created_again:
+        connection.time += 1
+        with pytest.raises(StreamUnavailable, match=r"'s' was deleted and created again after .* offset 49"):
+            next(range_)
+    else:
+        assert [message.offset for message in range_] == list(range(50, END))
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        (1_700_000_000.5, r"\. Of seconds: int\(seconds \* 1000\)"),
+        (-5, ""),
+        (2**63, ""),
+        (True, ""),
+        ("1", ""),
+    ],
+)
+def test_a_time_is_a_datetime_or_milliseconds(reader, given, hint) -> None:
+    expected = r"an aware datetime, or milliseconds since 1970 as an integer from 0 to 2\^63 - 1"
+    with pytest.raises(InvalidValue, match=f"^invalid time: got {given!r}, expected {expected}{hint}$"):
+        reader.offset_at(given)
+
+
+def test_a_stop_holds_until_the_next_open(reader) -> None:
+    reader.stop()
+    assert list(reader.follow(END - 3, timeout=0)) == []
+    reader.open()
+    assert [message.offset for message in reader.follow(END - 3, timeout=0)] == [END - 3, END - 2, END - 1]
 
 
 def test_times_become_milliseconds_rounded_up(monkeypatch) -> None:

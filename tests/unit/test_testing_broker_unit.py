@@ -349,3 +349,14 @@ def test_a_skipped_broker_test_fails_where_ci_is_set(project, monkeypatch, ci, o
     result = project.runpytest_subprocess("-ra", "--continue-on-collection-errors")
     result.assert_outcomes(passed=1, **outcomes)
     result.stdout.fnmatch_lines(["*no broker to be had*"])
+
+
+def test_a_forked_child_leaves_the_broker_to_its_parent(monkeypatch):
+    node = FakeNode()
+    supply(monkeypatch, docker=node)
+    broker = Broker()
+    broker.start()
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        broker.stop()
+    assert "stop" not in node.done

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 
 import pytest
+from pika.adapters.utils.connection_workflow import AMQPConnectorStackTimeout
 
 from rabbit_chx.broker.reading.erlang_rings import parse_rings, rings_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError, RingUnknown
@@ -59,6 +62,24 @@ def test_a_second_boot_is_awaited_beyond_the_line_of_the_first():
     logs = iter([READY, READY, f"{READY}\n{READY}"])
     node.wait_for_boot(2, logs=lambda: next(logs), running=lambda: True)
     assert list(logs) == []
+
+
+def test_a_proxy_that_resets_connections_or_is_silent_is_asked_again_and_a_bug_is_not(monkeypatch):
+    """What pika raises then is no AMQPError."""
+    reset = ValueError("Expected connected socket, but getpeername() failed: ...")
+    answers = [reset, AMQPConnectorStackTimeout("timeout"), "4.3.6", ValueError("another")]
+
+    def server_version(_):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(node, "server_version", server_version)
+    node.wait_for_amqp("amqp://127.0.0.1")
+    with pytest.raises(ValueError, match="another"):
+        node.wait_for_amqp("amqp://127.0.0.1")
+    assert answers == []
 
 
 @pytest.mark.parametrize(
@@ -225,3 +246,28 @@ def test_a_private_node_takes_nothing_over_from_a_broker_of_the_environment(tmp_
     assert private["RABBITMQ_NODENAME"] == "rabbit@localhost"
     assert private["HOME"] == str(tmp_path)
     assert private["PATH"] == os.environ["PATH"]
+
+
+def test_a_server_that_was_killed_or_has_ended_gets_no_signal(tmp_path, monkeypatch):
+    private = local_node.LocalNode(tmp_path, NodeSettings())
+    private._folder = tmp_path
+    signals, killpg = [], os.killpg
+    monkeypatch.setattr(os, "killpg", lambda group, signum: (signals.append(signum), killpg(group, signum)))
+
+    def run(program):
+        private._server = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
+        return private._server
+
+    run("import time; time.sleep(60)")
+    private.kill()
+    for again in (private.kill, private.pause, private.unpause):
+        with pytest.raises(BrokerUnavailable, match=r"it was killed or has ended; restart\(\) starts it"):
+            again()
+    private.stop()
+    assert signals == [signal.SIGKILL]
+
+    private._folder = tmp_path
+    run("").wait()
+    with pytest.raises(BrokerUnavailable, match="has ended"):
+        private.kill()
+    assert signals == [signal.SIGKILL]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from rabbit_chx.publishing.encoder import Encoder
 from rabbit_chx.traces import in_async_spans, in_spans
 from tests.programs import loaded_after
 from tests.traces import recorded
+from tests.wire import encoded_properties
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -83,8 +85,8 @@ def test_a_handler_runs_in_a_consumer_span_that_links_to_the_publishers(asynchro
     recorded()
     with trace.get_tracer("test").start_as_current_span("a request") as request:
         headers = published()[0]
-        decoded = {"headers": headers, "message_id": "m-1", "correlation_id": "c-1"}
-        message = Delivery(b"body", "k", queue="q", exchange="orders", decoded=decoded, tag=7)
+        encoded = encoded_properties(headers=headers, message_id="m-1", correlation_id="c-1")
+        message = Delivery(b"body", "k", queue="q", exchange="orders", encoded=encoded, tag=7)
         span = handled(message, asynchronous=asynchronous)
     assert (span.name, span.kind, span.parent) == ("process q", trace.SpanKind.CONSUMER, None)
     assert [link.context.span_id for link in span.links] == [request.get_span_context().span_id]
@@ -106,16 +108,34 @@ def test_a_handler_runs_in_a_consumer_span_that_links_to_the_publishers(asynchro
 def test_the_error_of_a_handler_is_that_of_its_span(asynchronous: bool) -> None:
     recorded()
     span = handled(Delivery(b"", "q", queue="q"), asynchronous=asynchronous, error=ZeroDivisionError("x"))
-    assert span.status.status_code is trace.StatusCode.ERROR
+    assert (span.status.status_code, span.status.description) == (
+        trace.StatusCode.ERROR,
+        "ZeroDivisionError: x",
+    )
+    assert [event.name for event in span.events] == ["exception"]
     assert (span.attributes or {})[error_attributes.ERROR_TYPE] == "ZeroDivisionError"
     assert (span.attributes or {})[conventions.MESSAGING_DESTINATION_NAME] == "q"
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_error_that_cannot_describe_itself_is_that_of_its_span_by_its_name(asynchronous: bool) -> None:
+    recorded()
+    span = handled(Delivery(b"", "q", queue="q"), asynchronous=asynchronous, error=Unspeakable())
+    assert (span.status.status_code, span.status.description) == (trace.StatusCode.ERROR, "Unspeakable")
+    assert (span.attributes or {})[error_attributes.ERROR_TYPE] == "Unspeakable"
 
 
 @pytest.mark.parametrize("value", ["", "00-0-0-0", "x" * 10_000, b"\xff", 5, None])
 def test_a_message_with_an_invalid_context_is_handled_without_a_link(value: object) -> None:
     recorded()
     headers = {"traceparent": value, "tracestate": value, "baggage": value}
-    span = handled(Delivery(b"", "k", queue="q", decoded={"headers": headers}), asynchronous=False)
+    message = Delivery(b"", "k", queue="q", encoded=encoded_properties(headers=headers))
+    span = handled(message, asynchronous=False)
     assert not span.links
 
 
@@ -124,6 +144,42 @@ def test_without_the_extra_handlers_stay_what_they_are(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "opentelemetry.propagate", None)
     assert in_spans(handler, "billing") is handler
     assert in_async_spans(handler, "billing") is handler
+
+
+WITHOUT_PROVIDER = """
+import asyncio
+from opentelemetry.trace import get_current_span
+from rabbit_chx.consuming.messages import Delivery
+from rabbit_chx.publishing.encoder import Encoder
+from rabbit_chx.streams import encode_messages
+from rabbit_chx.streams.messages.stored import StoredMessage
+from rabbit_chx.traces import in_async_spans, in_spans
+
+def current(_):
+    print(f"{get_current_span().get_span_context().span_id:016x}", end=" ")
+
+async def current_async(message):
+    await asyncio.sleep(0)
+    current(message)
+
+async def main():
+    for headers in {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}, {"other": "1"}, None:
+        encoded = Encoder("orders", {}, None).one(b"", "k", None, headers, {})[2]
+        (stored,) = encode_messages([b""], headers=headers)
+        for message in Delivery(b"", "k", queue="q", encoded=encoded), StoredMessage(stored, b"", "k", "", "s", 0, None):
+            in_spans(current, "billing")(message)
+            await in_async_spans(current_async, "billing")(message)
+            current(message)
+
+asyncio.run(main())
+"""
+
+
+def test_without_a_tracer_provider_handlers_run_in_the_context_of_the_message() -> None:
+    """In a process of its own, because a provider cannot be taken back."""
+    ran = subprocess.run([sys.executable, "-c", WITHOUT_PROVIDER], capture_output=True, text=True, check=True)
+    published, none = "b" * 16, "0" * 16
+    assert ran.stdout.split() == [published, published, none] * 2 + [none] * 12
 
 
 def test_nothing_is_imported_without_the_extra_or_before_a_publisher_is_made() -> None:

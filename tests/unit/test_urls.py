@@ -80,7 +80,7 @@ def test_passwords_are_in_no_text() -> None:
     "text",
     ["", "h", "http://h", "amqp://", "amqp://h:0", "amqp://h:x", "amqp://u:sesame/w@h", "amqp://u:ses?ame@h",
      "amqp://u:5?sesame@h", "amqp://u:ses#ame@h", "amqp://h/a/b", "amqp://h /v", "amqp://h\n/v",
-     "amqp://h:99999", "amqp://u:sesame@", "amqp://u:sesame@[::1", "amqp://u:sesame\n@h"],
+     "amqp://h:99999", "amqp://u:sesame@a..b", "amqp://u:sesame@" + 64 * "h", "amqp://u:sesame@", "amqp://u:sesame@[::1", "amqp://u:sesame\n@h"],
 )  # fmt: skip
 def test_invalid_urls_are_refused_and_not_shown(text) -> None:
     with pytest.raises(InvalidValue, match=r"invalid broker URL: got .*not shown") as caught:

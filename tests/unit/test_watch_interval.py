@@ -200,6 +200,17 @@ def test_problems(case: str, wanted: Topology | None) -> None:
     assert marks == {(name, queue) for name, queue in expected if queue is not None}
 
 
+@pytest.mark.parametrize(("consumers", "text"), [(1, "1 consumer"), (2, "2 consumers")])
+def test_consumers_of_which_none_is_active_are_counted(consumers: int, text: str) -> None:
+    idle = queue("q1", 1000, consumers=consumers, single_active=True, active_consumer="")
+    states = EVEN | {"q1": idle}
+    interval = compare(
+        snapshot(0.0, assume_applied(FILE), **states), snapshot(10.0, assume_applied(FILE), **states)
+    )
+    (found,) = interval.problems
+    assert found.message == f"has {text}, but none is active"
+
+
 def test_a_frequent_key_is_hot_below_twice_the_share_of_one_of_two_queues() -> None:
     two = topology("q0", "q1")
     observed = assume_applied(two)

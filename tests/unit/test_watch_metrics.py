@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -106,5 +107,6 @@ def test_hostile_names_are_label_values() -> None:
 
 def test_without_prometheus_client_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "rabbit_chx.watch.metrics")
     with pytest.raises(MissingDependency, match=r"pip install 'rabbit-chx\[watch\]'"):
-        Metrics()
+        import_module("rabbit_chx.watch.metrics")

@@ -40,8 +40,8 @@ def interval(*names: str, problems: tuple[Problem, ...] = (), **fields: object) 
         )
         for name in names
     )
-    usual = {"ring": RingState("same", "file"), "totals": Totals(rate_in=1234.5, depth=7)}
-    return Interval(0.0, 10.0, "orders", "/", "4.3.6", rows=rows, problems=problems, **{**usual, **fields})
+    usual = {"ring": RingState("same", "file"), "totals": Totals(rate_in=1234.5, depth=7), "rows": rows}
+    return Interval(0.0, 10.0, "orders", "/", "4.3.6", problems=problems, **{**usual, **fields})
 
 
 def screen(shown: Interval | None, width: int, height: int = 30) -> list[str]:
@@ -112,6 +112,12 @@ def test_a_pipe_gets_a_line_for_each_interval_and_each_change() -> None:
         [f"orders: ring as in the file; {numbers}; 1 problem"],
         [f"orders: ring order unknown; {numbers}; 0 problems", "resolved: queue 'q0' [hot-queue]"],
     ]
+
+
+def test_messages_that_the_broker_does_not_count_are_not_shown_as_none() -> None:
+    shown = interval(totals=Totals(), rows=(Row("q0"), Row("q1")))
+    (line,) = Changes().lines(shown)
+    assert line.endswith("rates unknown, messages in 2 queues unknown; 0 problems")
 
 
 def test_a_broker_that_cannot_be_read_resolves_no_problem() -> None:

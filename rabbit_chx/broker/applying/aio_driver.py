@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rabbit_chx.broker.amqp_async import connect
 from rabbit_chx.broker.applying.protocol import NO_ROUTE, TIMEOUT, Driver, Lost, OnChannel, Refused
@@ -32,6 +32,8 @@ from pamqp import commands as spec
 from pamqp.base import Frame
 from pamqp.exceptions import CLASS_MAPPING
 
+_T = TypeVar("_T")
+
 # aiormq drops the reply code, but the reply text begins with its name. Codes up to 400 are not errors of the client.
 _CODES: Final = {
     error.name.replace("-", "_"): code  # type: ignore[attr-defined]
@@ -53,8 +55,8 @@ async def opened(given: object, tls: ssl.SSLContext | None = None) -> AsyncItera
     """The connection that was given, or that of a channel, or a new one to a URL that is closed at the end."""
     if isinstance(given, aio_pika.abc.AbstractConnection) and given.transport is not None:
         yield given.transport.connection
-    elif isinstance(given, aio_pika.abc.AbstractChannel):
-        yield (await given.get_underlay_channel()).connection
+    elif isinstance(given, aio_pika.abc.AbstractChannel) and (channel := await _underlay(given)) is not None:
+        yield channel.connection
     elif isinstance(given, str):
         async with await connect(given, name="rabbit-chx topology", tls=tls) as connection:
             assert connection.transport is not None  # it has just connected
@@ -68,14 +70,13 @@ async def opened(given: object, tls: ssl.SSLContext | None = None) -> AsyncItera
         )
 
 
-def why_closed(error: BaseException, who: str) -> Refused | Lost:
-    """Translate an exception of aiormq into a refused command or a lost connection."""
-    if not isinstance(error, (ChannelClosed, ConnectionClosed)):
-        return Lost(str(why_down(error, who.removeprefix("the broker at "))))
-    text = str(error.args[-1])
-    if code := _CODES.get(text.partition(" ")[0]):
-        return Refused(code, text)
-    return Lost(f"{who} closed it: {' '.join(map(str, error.args))}")
+async def _underlay(channel: aio_pika.abc.AbstractChannel) -> AbstractChannel | None:
+    """The channel of aiormq; None if it was not opened, or if a robust connection, which may be closed, is not connected in time."""
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            return await channel.get_underlay_channel()
+    except (TimeoutError, ChannelInvalidStateError):
+        return None
 
 
 class AioDriver(Driver):
@@ -94,15 +95,22 @@ class AioDriver(Driver):
         self._channel: AbstractChannel | None = None
 
     async def _call(self, request: Callable[[], Any]) -> Any:
-        return await asyncio.to_thread(request)
+        return await _to_its_end(asyncio.to_thread(request))
 
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
     async def _ask(self, commands: Sequence[OnChannel], seconds: float) -> Any:
+        # aiormq closes the channel of a command that is cancelled, and the connection ends if it does so twice.
+        return await _to_its_end(self._send_in_time(commands, seconds))
+
+    async def _send_in_time(self, commands: Sequence[OnChannel], seconds: float) -> Any:
         try:
             async with asyncio.timeout(seconds) as limit:
                 return await self._send(commands)
+        except asyncio.CancelledError:
+            self._channel = None  # aiormq is closing it, so later commands need another
+            raise
         except DeliveryError:
             raise Refused(NO_ROUTE, "NO_ROUTE") from None
         except (AMQPError, OSError, ChannelInvalidStateError) as error:
@@ -119,10 +127,16 @@ class AioDriver(Driver):
             raise Lost(f"the connection to {self.where} is closed: {error}") from None
 
     def _why_closed(self, error: BaseException) -> Refused | Lost:
+        """Translate an exception of aiormq into a refused command or a lost connection."""
         closing = self._channel.closing if self._channel is not None else None
         if isinstance(error, ChannelInvalidStateError) and closing is not None and closing.done():
             error = closing.exception() or error  # why the channel was closed before this command was sent
-        return why_closed(error, f"the broker at {self.where}")
+        if not isinstance(error, (ChannelClosed, ConnectionClosed)):
+            return Lost(str(why_down(error, self.where)))
+        text = str(error.args[-1])
+        if code := _CODES.get(text.partition(" ")[0]):
+            return Refused(code, text)
+        return Lost(f"the broker at {self.where} closed it: {' '.join(map(str, error.args))}")
 
     async def _drop(self) -> None:
         with suppress(Exception):
@@ -158,9 +172,24 @@ class AioDriver(Driver):
 
     async def _close_channel(self) -> None:
         if self._channel is not None and not self._channel.is_closed:
-            with suppress(TimeoutError, AMQPError, OSError):
-                async with asyncio.timeout(self._timeout):
-                    await self._channel.close()
+            await _to_its_end(self._close(self._channel))
+
+    async def _close(self, channel: AbstractChannel) -> None:
+        with suppress(TimeoutError, AMQPError, OSError):
+            async with asyncio.timeout(self._timeout):
+                await channel.close()
+
+
+async def _to_its_end(work: Coroutine[Any, Any, _T]) -> _T:
+    """Await work that must not be cancelled in the middle. A cancellation takes effect when it has ended, a second one at once."""
+    working = asyncio.create_task(work)
+    # Without this, asyncio may log the error.
+    working.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait([working])
+        raise
 
 
 class _FourBytesOrEight(int):
@@ -175,24 +204,20 @@ class _FourBytesOrEight(int):
         return bound in {2**31 - 1, 2**63 - 1} and int(self) <= bound
 
 
-def as_pika_writes(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a command, with all integers written with the tags that pika uses.
+def as_pika_writes(value: Any) -> Any:
+    """The arguments of a command, or a value in them, with all integers written with the tags that pika uses.
 
     The broker distinguishes bindings by their arguments, types included: a client that sends 1 in four bytes does not
     unbind what another bound with 1 in one byte, and gets no error.
     """
-    return {name: _written(value) for name, value in arguments.items()}
-
-
-def _written(value: Any) -> Any:
     match value:
         case bool():
             return value
         case int():
             return _FourBytesOrEight(value)
-        case dict():
-            return as_pika_writes(value)
+        case Mapping():
+            return {name: as_pika_writes(each) for name, each in value.items()}
         case list():
-            return [_written(each) for each in value]
+            return [as_pika_writes(each) for each in value]
         case _:
             return value

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import secrets
 import socket
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime
@@ -99,7 +98,8 @@ async def apply_async(
         async with await aio_pika.connect("amqp://user:password@host/%2F") as connection:
             applied = await apply_async(connection, steps, management=management)
 
-    An apply stops when its connection is lost, even if a robust connection reconnects.
+    An apply stops when its connection is lost, even if a robust connection reconnects. A cancellation takes effect when the broker has
+    answered the current command, a second one at once.
     """
     from rabbit_chx.broker.applying.aio_driver import AioDriver, opened
 
@@ -121,17 +121,19 @@ def _commands(
     check_plan(plan, driver.vhost, seen=driver.has_management)
     if dry_run:
         return Applied(remaining=plan.steps)
-    holder, token = lock_holder() if holder is None else holder, 1 + secrets.randbelow(2**31 - 1)
-    seen = driver.has_management
-    return (
-        yield from plan_commands(plan, holder=holder, token=token, seen=seen, record=record, on_step=on_step)
-    )
+    holder, seen = lock_holder() if holder is None else holder, driver.has_management
+    return (yield from plan_commands(plan, holder=holder, seen=seen, record=record, on_step=on_step))
 
 
 def lock_holder() -> str:
-    """Who applies, for the error of a second apply."""
+    """Who applies since when, for the error of a second apply."""
+    return f"{this_process()}, since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def this_process() -> str:
+    """The user, the host and the process."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container may run as a user without a name
         user = f"user {os.getuid()}"
-    return f"{user} on {socket.gethostname()}, process {os.getpid()}, since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{user} on {socket.gethostname()}, process {os.getpid()}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.broker.applying.protocol import INTERNAL_ERROR
@@ -28,12 +28,15 @@ from rabbit_chx.topology.planning.steps import (
     Unbind,
 )
 
-_INEQUIVALENT = re.compile(
-    r"inequivalent arg '(.*?)' for (queue|exchange) '(.*)' in vhost '.*': received (.*) but current is (.*)",
+INEQUIVALENT = re.compile(
+    r"inequivalent arg '(?P<argument>.*?)' for (queue|exchange) '(.*)' in vhost '.*': received (.*) but current is (?P<current>.*)",
     re.DOTALL,
 ).search
+"""The argument that differs according to a refused declaration, and the broker's text for the value that it has."""
 # Text of rabbit_channel:check_vhost_queue_limit/2.
 _LIMIT = re.compile(r"queue limit in vhost '(.*)' \((\d+)\) is reached", re.DOTALL).search
+_FINAL: Final = {403, 406, 503, 540}
+"""Reply codes of a command that is wrong as it is."""
 _USER = re.compile(r"refused for user '(.*)'", re.DOTALL).search
 _NOT_FOUND = re.compile(r"no (queue|exchange) '(.*)' in vhost '(.*)'", re.DOTALL).search
 
@@ -55,7 +58,7 @@ def why_refused(
     if denied := why_denied(text, needs_of(steps, rings) | also, at=at, what="the plan"):
         unrecorded = ", or apply without a record of the order" if f"'{ORDER_EXCHANGE}'" in text else ""
         return denied + unrecorded + _policy_tag(text, steps)
-    if found := _INEQUIVALENT(text):
+    if found := INEQUIVALENT(text):
         return _inequivalent(*(part.strip("'") for part in found.groups()))
     if unknown := why_refused_type(text):
         return unknown
@@ -72,6 +75,8 @@ def why_refused(
         )
     if code == INTERNAL_ERROR:
         return "the broker failed (541 INTERNAL_ERROR); its log has the reason"
+    if code in _FINAL and not text.endswith(" not empty"):
+        return f"the broker refused it: {code} {text}; it refuses the same again, so change the topology"
     return f"the broker refused it: {code} {text}" if code else text
 
 

@@ -29,6 +29,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.advice import Advice
@@ -37,6 +38,7 @@ from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Beginning, Needs, Re
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
 from rabbit_chx.replies import is_made_by_broker
 from rabbit_chx.ring import Destination
+from rabbit_chx.text import seconds
 from rabbit_chx.topology.planning.drain_order import drain_stages
 
 if TYPE_CHECKING:
@@ -62,9 +64,6 @@ class NotDrained(RabbitChxError, TimeoutError):
         self.queues = queues
         """The queues whose consumers did not reach it."""
 
-    def _text(self) -> str:
-        return str(self.args[0])
-
 
 def is_marker(exchange: str, routing_key: str, properties: Any) -> bool:
     """Whether a message is a marker, and not one that only looks like it.
@@ -83,41 +82,6 @@ def is_marker(exchange: str, routing_key: str, properties: Any) -> bool:
 def answer_headers(properties: Any) -> dict[str, str]:
     """The headers of the answer to a marker: only those that `is_marker` has checked."""
     return {name: properties.headers[name] for name in (MARKER, _QUEUE)}
-
-
-class _Drain:
-    """One drain: its markers, and the queues that have not passed theirs."""
-
-    def __init__(self, queues: Collection[str]) -> None:
-        if isinstance(queues, str) or not queues:
-            raise InvalidValue(
-                "queues to drain",
-                queues,
-                "names of queues",
-                "drain_first_in(plan) returns them",
-            )
-        self.waiting = set(queues)
-        self._id = secrets.token_hex(8)
-
-    def headers(self, queue: str) -> dict[str, Any]:
-        return {MARKER: self._id, _QUEUE: queue}
-
-    def passed(self, headers: Mapping[str, Any] | None) -> str | None:
-        """Record an answer and return its queue; None for a repeated answer, or an answer to an earlier drain."""
-        headers = headers or {}
-        queue = str(headers.get(_QUEUE))
-        if headers.get(MARKER) != self._id or queue not in self.waiting:
-            return None
-        self.waiting.remove(queue)
-        return queue
-
-    def not_in_time(self, timeout: float) -> NotDrained:
-        queues = tuple(sorted(self.waiting))
-        return NotDrained(
-            f"the marker was not reached within {timeout:g} seconds in {', '.join(map(repr, queues))}: "
-            f"{Advice.ANSWER_MARKERS} Keep holding the queues that gain keys, and drain again",
-            queues,
-        )
 
 
 def drain_commands(queues: Collection[str], timeout: float, settle: float) -> Generator[Command, Any, None]:
@@ -148,29 +112,49 @@ def marker_commands(
     on_poll: Callable[[], object] = lambda: None,
 ) -> Generator[Command, Any, None]:
     """The commands of a drain; ``on_poll`` is called at each poll until every queue has passed its marker."""
-    state = _Drain(queues)
+    if isinstance(queues, str) or not queues:
+        expected, hint = "names of queues", "drain_first_in(plan) returns them"
+        raise InvalidValue("queues to drain", queues, expected, hint)
+    waiting, own = set(queues), secrets.token_hex(8)
     deadline = time.monotonic() + timeout
     replies = yield from check_replies()
-    yield Pause(settle)
-    for queue in sorted(state.waiting):
-        yield from _publish_marker(queue, state.headers(queue), replies)
-    while state.waiting and time.monotonic() < deadline:
-        answer = yield OnChannel("basic_get", {"queue": replies})
-        if answer is None:
-            on_poll()
-            yield Pause(_POLL)
-        elif passed := state.passed(answer.headers):
-            on_passed(passed)
-    yield OnChannel("queue_delete", {"queue": replies})
-    if state.waiting:
-        raise state.not_in_time(timeout)
+    delete = OnChannel("queue_delete", {"queue": replies})
+    try:
+        yield Pause(settle)
+        yield from _publish_markers(sorted(waiting), own, replies)
+        while waiting and time.monotonic() < deadline:
+            answer = yield OnChannel("basic_get", {"queue": replies})
+            if answer is None:
+                on_poll()
+                yield Pause(_POLL)
+            elif (passed := _passed(answer.headers or {}, own)) in waiting:
+                waiting.remove(passed)
+                on_passed(passed)
+    except BaseException:  # it would stay until the connection of the caller ends
+        with suppress(Refused, Lost):
+            yield delete
+        raise
+    yield delete
+    if waiting:
+        queues = tuple(sorted(waiting))
+        raise NotDrained(
+            f"the marker was not reached within {seconds(timeout)} in {', '.join(map(repr, queues))}: "
+            f"{Advice.ANSWER_MARKERS} Keep holding the queues that gain keys, and drain again",
+            queues,
+        )
 
 
-def _publish_marker(queue: str, headers: Mapping[str, Any], replies: str) -> Generator[Command, Any, None]:
-    properties = {"headers": headers, "reply_to": replies, "delivery_mode": 2}
-    if not (yield from routed(queue, b"", properties)):
-        expected, hint = "an existing queue that accepts messages", "The broker returned the marker"
-        raise InvalidValue("queue to drain", queue, expected, hint)
+def _publish_markers(queues: Collection[str], own: str, replies: str) -> Generator[Command, Any, None]:
+    for queue in queues:
+        properties = {"headers": {MARKER: own, _QUEUE: queue}, "reply_to": replies, "delivery_mode": 2}
+        if not (yield from routed(queue, b"", properties)):
+            expected, hint = "an existing queue that accepts messages", "The broker returned the marker"
+            raise InvalidValue("queue to drain", queue, expected, hint)
+
+
+def _passed(answer: Mapping[str, Any], own: str) -> str:
+    """The queue that an answer is about; empty for the answer to an earlier drain."""
+    return str(answer.get(_QUEUE)) if answer.get(MARKER) == own else ""
 
 
 # ---- with pika

@@ -6,12 +6,21 @@ ends, however that happens. Its arguments name the holder, which the management 
 
 from __future__ import annotations
 
+import secrets
 import shlex
 from collections.abc import Generator
 from contextlib import suppress
 from typing import Any, Final
 
-from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, OverHttp, Refused, Surprise
+from rabbit_chx.broker.applying.protocol import (
+    Command,
+    Lost,
+    OnChannel,
+    OverHttp,
+    Pipelined,
+    Refused,
+    Surprise,
+)
 from rabbit_chx.errors import BrokerUnavailable
 
 LOCK: Final = "rabbit-chx.lock"
@@ -20,21 +29,29 @@ HOLDER: Final = "x-rabbit-chx-holder"
 """The argument that names who holds the lock."""
 
 
-def take_lock(vhost: str, holder: str, token: int, *, seen: bool) -> Generator[Command, Any, None]:
+def take_lock(vhost: str, holder: str, *, seen: bool) -> Generator[Command, Any, None]:
     """Take the lock, or raise `Surprise` with the name of its holder.
 
     An exclusive queue shuts out every other connection (405). A second apply on the same connection would be let in,
     but for ``x-max-length``, which differs from apply to apply: the broker refuses to declare a queue again with
     another one (406), and ignores arguments that it does not know, such as the holder.
     """
-    arguments: dict[str, Any] = {"x-max-length": token}
+    arguments: dict[str, Any] = {"x-max-length": 1 + secrets.randbelow(2**31 - 1)}
     if holder:
         arguments[HOLDER] = holder
+    take = OnChannel("queue_declare", {"queue": LOCK, "exclusive": True, "arguments": arguments})
     try:
-        yield OnChannel("queue_declare", {"queue": LOCK, "exclusive": True, "arguments": arguments})
+        yield take
     except Refused as refused:
         if refused.code != 405 and "inequivalent arg" not in refused.text:
             raise
+    except Lost:
+        raise
+    except BaseException:
+        # Interrupted or cancelled before the answer. If another apply holds the lock, the broker refuses this too.
+        with suppress(Refused, Lost):
+            yield Pipelined((take, OnChannel("queue_delete", {"queue": LOCK})))
+        raise
     else:
         return
     who = "the management API shows the holder"

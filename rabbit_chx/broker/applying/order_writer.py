@@ -19,7 +19,7 @@ from rabbit_chx.broker.reading.order_record import (
 )
 from rabbit_chx.broker.reading.ring_order import OrderEvidence, ring_of
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.ring import Destination, Ring, RingBinding, ToExchange
+from rabbit_chx.ring import Destination, Ring, ToExchange
 from rabbit_chx.topology.model import Binding, Exchange
 
 
@@ -42,28 +42,23 @@ class OrderWriter:
         self._record = OrderRecord() if evidence.why_void else evidence.record
         self._next = self._record.next_number
         self._adopted: set[str] = set()
-
-    def _begin(self) -> list[OnChannel]:
-        """Declare the exchange of the record; one that proves nothing any more is deleted first."""
-        if self._adopted:
-            return []
-        commands = [declare_exchange(order_exchange(self._evidence.cluster))]
-        if self._evidence.exchange is not None and self._evidence.why_void:
-            commands.insert(0, OnChannel("exchange_delete", {"exchange": ORDER_EXCHANGE}))
-        return commands
+        self._begin = [declare_exchange(order_exchange(evidence.cluster))]
+        """The exchange of the record, which is declared first; one that proves nothing any more is deleted before."""
+        if evidence.exchange is not None and evidence.why_void:
+            self._begin.insert(0, OnChannel("exchange_delete", {"exchange": ORDER_EXCHANGE}))
 
     def adopt(self, exchange: str, bindings: Iterable[Binding]) -> list[OnChannel]:
         """Record the order of the bindings that an exchange has already, where it is known."""
         if exchange in self._adopted:
             return []
-        begin = self._begin()
+        begin, self._begin = self._begin, []
         self._adopted.add(exchange)
         listed = list(bindings)
         there = {(bound.destination, bound.key) for bound in listed}
         entries = self._record.entries.setdefault(exchange, {})
         order = self._order(exchange, listed)
         keep = sorted(there & set(entries), key=lambda one: entries[one])
-        if order == keep or order is None:
+        if order is None or (order == keep and exchange in self._record.anchored):
             return [*begin, *self._drop(exchange, set(entries) - there)]
         commands = [*begin, *self._drop(exchange, set(entries))]
         for destination, key in order:
@@ -75,10 +70,9 @@ class OrderWriter:
         ring = self._rings.get(exchange)
         if ring is None or not ring.known or {(one.destination, one.key) for one in ring.bindings} != there:
             try:
-                as_listed = [RingBinding.of(one.destination, one.key, one.arguments) for one in listed]
-            except InvalidValue:  # a weight that only old releases take
+                ring, _ = ring_of(listed, self._evidence, None)
+            except InvalidValue:
                 return None
-            ring, _ = ring_of(listed, as_listed, self._evidence, None)
         if not ring.known or len({destination for destination, _ in there}) < len(there) or ring.dead:
             return None
         keys = dict(there)

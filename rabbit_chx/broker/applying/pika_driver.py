@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import struct
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
@@ -22,6 +23,7 @@ from pika.exceptions import (
 
 from rabbit_chx.broker.amqp import connect, expecting_refusals
 from rabbit_chx.broker.applying.protocol import NO_ROUTE, TIMEOUT, Command, Driver, Lost, OnChannel, Refused
+from rabbit_chx.broker.deliveries import BEFORE_PROPERTIES
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.properties import Properties
 from rabbit_chx.broker.reasons import why_down
@@ -30,7 +32,7 @@ from rabbit_chx.errors import InvalidValue
 from rabbit_chx.interruption import uninterrupted
 
 _T = TypeVar("_T")
-_HEADER_FRAME: Final = 20
+_HEADER_FRAME: Final = BEFORE_PROPERTIES + 1
 """Bytes of the frame of a content header without its properties."""
 
 
@@ -44,13 +46,8 @@ def opened(
     elif isinstance(given, BlockingConnection):
         yield given
     elif isinstance(given, str):
-        connection = connect(given, name="rabbit-chx topology", tls=tls)
-        try:
+        with connect(given, name="rabbit-chx topology", tls=tls) as connection:
             yield connection
-        finally:
-            if connection.is_open:
-                with suppress(AMQPError, OSError):
-                    connection.close()
     else:
         raise InvalidValue(
             "connection",
@@ -104,13 +101,21 @@ class PikaDriver(Driver):
             raise Lost(str(why_down(error, self.where))) from None
         except (UnroutableError, NackError):
             raise Refused(NO_ROUTE, "NO_ROUTE") from None
-        except (UnsupportedAMQPFieldException, ShortStringTooLong, TypeError, ValueError) as error:
+        except (
+            UnsupportedAMQPFieldException,
+            ShortStringTooLong,
+            struct.error,
+            TypeError,
+            ValueError,
+        ) as error:
             self._channel = None  # it waits for the answer to a command that was never sent
             raise Refused(0, f"pika cannot send it ({error!r})") from None
         except (AMQPError, OSError) as error:
             raise Lost(str(why_down(error, self.where))) from None
 
     def _send_in_time(self, commands: Sequence[OnChannel], seconds: float) -> Any:
+        if not self._connection.is_open:  # it may have ended while a channel was closed, which raises nothing
+            raise Lost(f"the connection to {self.where} has ended")
         if isinstance(self._connection, TimedConnection):
             self._connection.patience = seconds + 1  # the deadline of this driver comes first
         try:
@@ -136,18 +141,14 @@ class PikaDriver(Driver):
         arguments = dict(last.arguments)
         if "properties" in arguments:
             arguments["properties"] = properties = Properties(**arguments["properties"])
-            self._check_size(properties)
+            size = _HEADER_FRAME + sum(map(len, properties.encode()))
+            most = self._connection._impl.params.frame_max  # noqa: SLF001 - as the broker has agreed to it
+            if size > most:  # the broker would close the connection
+                raise ValueError(f"properties of {size:,} bytes, more than the {most:,} of a frame")
         answer = getattr(channel, last.method)(**arguments)
         if last.method == "basic_get":
             return answer[1]
         return None if answer is None else answer.method
-
-    def _check_size(self, properties: Properties) -> None:
-        """Raise if properties exceed a frame, because the broker would close the connection."""
-        size = _HEADER_FRAME + sum(map(len, properties.encode()))
-        most = self._connection._impl.params.frame_max  # noqa: SLF001 - as the broker has agreed to it
-        if size > most:
-            raise ValueError(f"properties of {size:,} bytes, more than the {most:,} of a frame")
 
     async def _close_channel(self) -> None:
         if self._channel is not None and self._channel.is_open and not self._torn:

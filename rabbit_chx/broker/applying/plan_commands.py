@@ -13,12 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 from rabbit_chx.advice import Advice
 from rabbit_chx.broker.applying.broker_errors import why_refused
-from rabbit_chx.broker.applying.cluster_check import check_cluster
 from rabbit_chx.broker.applying.lock import release_lock, take_lock
 from rabbit_chx.broker.applying.order_writer import OrderWriter
 from rabbit_chx.broker.applying.protocol import (
@@ -36,9 +34,10 @@ from rabbit_chx.broker.permissions import NOTHING, Needs
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, OrderRecord
 from rabbit_chx.broker.reading.ring_order import OrderEvidence
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
-from rabbit_chx.releases import Release
+from rabbit_chx.releases import Release, with_flags
 from rabbit_chx.ring import Destination
-from rabbit_chx.topology.model import CONSISTENT_HASH, Exchange
+from rabbit_chx.topology.checks.cluster import why_unchangeable
+from rabbit_chx.topology.model import CONSISTENT_HASH, Exchange, Observed
 from rabbit_chx.topology.planning.steps import (
     Bind,
     ClearPolicy,
@@ -93,50 +92,66 @@ def check_plan(plan: Plan, vhost: str, *, seen: bool) -> None:
         raise ApplyStopped("; ".join(reasons), remaining=plan.steps)
 
 
+def check_cluster(*, publishes: bool = False) -> Generator[Command, Any, None]:
+    """Raise `Surprise` if the nodes of the cluster cannot be changed now; ``publishes`` as for `why_unchangeable`."""
+    try:
+        nodes = yield OverHttp("nodes")
+    except BrokerUnavailable as error:
+        if error.permanent:  # the user lacks the tag monitoring
+            return
+        raise
+    if all(state.running and not (state.partitions or state.alarms) for state in nodes.values()):
+        return
+    overview = yield OverHttp("overview")
+    release = Release.parse(overview.release, store=(yield OverHttp("store", (overview.release,))))
+    if why := why_unchangeable(Observed(release=release, nodes=nodes), publishes=publishes):
+        raise Surprise(why)
+
+
 def plan_commands(
     plan: Plan,
     *,
     holder: str,
-    token: int,
     seen: bool,
     record: bool = True,
     on_step: Callable[[Step], object] | None = None,
-    lock: bool = True,
-    also: Needs = NOTHING,
 ) -> Generator[Command, Any, Applied]:
     """All commands of a plan that passed `check_plan`, from taking the lock to releasing it.
 
-    ``token`` is a number that no other apply has. ``seen`` says whether there is a management API, which is required to
-    read back and to record the order of rings. Without ``lock``, the caller already holds the lock. ``also`` are
-    further permissions that the caller needs; errors list them with those of the steps.
+    ``seen`` says whether there is a management API, which is required to read back and to record the order of rings.
     """
     if not (plan.steps or (plan.to_record and record and seen)):
         return Applied()
     work = StepCommands(plan.vhost, seen=seen, records=record and seen)
-    why = partial(_why, plan=plan, work=work, also=also)
-    if not lock:
-        return (yield from _all_steps(plan, work, on_step, why))
     try:
         if seen:
             yield from check_cluster()
-        yield from take_lock(plan.vhost, holder, token, seen=seen)
+        yield from take_lock(plan.vhost, holder, seen=seen)
     except _TROUBLE as trouble:
         if isinstance(trouble, Refused) and seen:  # to name all permissions that are missing
             with suppress(BrokerUnavailable):
                 work.know_types((yield OverHttp("exchanges", (plan.vhost,))))
-        raise ApplyStopped(why(trouble, None), remaining=plan.steps) from None
+        raise ApplyStopped(_why(trouble, None, plan, work, NOTHING), remaining=plan.steps) from None
     try:
-        return (yield from _all_steps(plan, work, on_step, why))
+        return (yield from _all_steps(plan, work, on_step, NOTHING))
     finally:
         # The driver throws every error into this generator, so the lock is always released.
         yield from release_lock()
 
 
+def commands_under_lock(
+    plan: Plan, on_step: Callable[[Step], object], also: Needs
+) -> Generator[Command, Any, Applied]:
+    """The commands of a plan for a caller that holds the lock, and has a management API.
+
+    ``also`` are further permissions that the caller needs; errors list them with those of the steps.
+    """
+    work = StepCommands(plan.vhost, seen=True, records=True)
+    return (yield from _all_steps(plan, work, on_step, also))
+
+
 def _all_steps(
-    plan: Plan,
-    work: StepCommands,
-    on_step: Callable[[Step], object] | None,
-    why: Callable[[Exception, Step | None], str],
+    plan: Plan, work: StepCommands, on_step: Callable[[Step], object] | None, also: Needs
 ) -> Generator[Command, Any, Applied]:
     at: Step | None = None
     try:
@@ -155,7 +170,7 @@ def _all_steps(
         begun = len(work.worked)
         failed = None if at is None or begun == len(plan.steps) else plan.steps[begun]
         raise ApplyStopped(
-            why(trouble, failed),
+            _why(trouble, failed, plan, work, also),
             done=plan.steps[:begun],
             failed=failed,
             remaining=plan.steps[begun + (failed is not None) :],
@@ -186,9 +201,10 @@ def _cause(trouble: Exception, *, seen: bool) -> Generator[Command, Any, Excepti
 
 def _record(plan: Plan, work: StepCommands) -> Generator[Command, Any, tuple[str, ...]]:
     """Record the order of rings that is known, but that no step has recorded."""
+    if work.order is None:
+        return ()
     recorded = []
-    for exchange in plan.to_record if work.order is not None else ():
-        assert work.order is not None
+    for exchange in plan.to_record:
         commands = work.order.adopt(exchange, (yield OverHttp("bindings_from", (plan.vhost, exchange))))
         if commands:
             yield Pipelined(tuple(commands))
@@ -234,6 +250,11 @@ def _evidence(vhost: str, exchanges: Iterable[Exchange]) -> Generator[Command, A
         nodes = len((yield OverHttp("nodes")))
     bindings = (yield OverHttp("bindings_from", (vhost, ORDER_EXCHANGE))) if found else ()
     release = Release.parse(overview.release, store=store)
+    if release.unbind_spares_duplicates:
+        flags: dict[str, bool] = {}
+        with suppress(BrokerUnavailable):
+            flags = yield OverHttp("feature_flags")
+        release = with_flags(release, flags)
     return OrderEvidence(release, found, overview.cluster, nodes, OrderRecord.read(bindings))
 
 

@@ -18,6 +18,7 @@ from rabbit_chx.broker.management import Management
 _T = TypeVar("_T")
 
 NO_ROUTE: Final = 312
+NOT_FOUND: Final = 404
 INTERNAL_ERROR: Final = 541
 TIMEOUT: Final = 60.0
 """Seconds for the answer to a command: on a busy cluster, declaring a quorum queue takes some."""
@@ -130,6 +131,16 @@ def routed(
     return True
 
 
+def unless_missing(command: OnChannel) -> Generator[Command, Any, Any]:
+    """The answer to a command about a queue; None if the broker does not find the queue."""
+    try:
+        return (yield command)
+    except Refused as refused:
+        if refused.code != NOT_FOUND:
+            raise
+        return None
+
+
 _FOR_EACH: Final = 0.2
 """Seconds that a pipeline may take longer for each of its commands."""
 
@@ -181,14 +192,12 @@ class Driver(ABC):
         try:
             return await self._ask(commands, self._timeout + len(commands) * _FOR_EACH)
         except TimeoutError:
-            raise Lost(self._no_answer(commands[-1])) from None
-
-    def _no_answer(self, command: OnChannel) -> str:
-        name = command.arguments.get("queue", command.arguments.get("exchange", ""))
-        return (
-            f"the broker at {self.where} did not answer {command.method} of {name!r} within {self._timeout:g} "
-            "seconds, so the connection was dropped; the broker releases the lock when it notices"
-        )
+            last = commands[-1]
+            name = last.arguments.get("queue", last.arguments.get("exchange", ""))
+            raise Lost(
+                f"the broker at {self.where} did not answer {last.method} of {name!r} within {self._timeout:g} "
+                "seconds, so the connection was dropped; the broker releases the lock when it notices"
+            ) from None
 
     @abstractmethod
     async def _call(self, request: Callable[[], Any]) -> Any:

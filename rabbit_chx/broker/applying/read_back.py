@@ -4,40 +4,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from rabbit_chx.broker.applying.protocol import Surprise
 from rabbit_chx.topology.model import Binding, Exchange, Queue
 
-Listed = Mapping[object, Binding]
+Listed = dict[object, Binding]
 """Bindings by their identity."""
 
 
-def check_exchange(wanted: Exchange, found: Exchange | None) -> None:
-    """An exchange after its declaration: the broker accepts other arguments, and ignores them."""
-    if found is None:
-        raise Surprise(f"the broker does not list exchange {wanted.name!r} after it was declared")
-    if dict(found.arguments) != dict(wanted.arguments):
-        raise Surprise(
-            f"exchange {wanted.name!r} existed with the arguments {_shown(found.arguments)} instead of "
-            f"{_shown(wanted.arguments)}; the broker accepts the declaration and ignores them. Arguments cannot be "
-            "changed in place: declare a second exchange under another name and switch its publishers (blue/green)"
-        )
+_OTHER_ARGUMENTS: Final = {
+    "exchange": "; the broker accepts the declaration and ignores them. Arguments cannot be changed in place: declare a second "
+    "exchange under another name and switch its publishers (blue/green)",
+    "queue": ": declare another queue and bind it in place of this one",
+}
 
 
-def check_queue(wanted: Queue, found: Queue | None) -> None:
-    """A queue after its declaration."""
+def check_declared(kind: str, wanted: Exchange | Queue, found: Exchange | Queue | None) -> None:
+    """An exchange or a queue after its declaration."""
+    what = f"{kind} {wanted.name!r}"
     if found is None:
-        raise Surprise(f"the broker does not list queue {wanted.name!r} after it was declared")
-    if found.type != wanted.type:
+        raise Surprise(f"the broker does not list {what} after it was declared")
+    if kind == "queue" and found.type != wanted.type:
         raise Surprise(
-            f"queue {wanted.name!r} is a {found.type} queue, not {wanted.type}, because of the default queue type of "
-            "the virtual host: change that, or the file"
+            f"{what} is a {found.type} queue, not {wanted.type}, because of the default queue type of the virtual host: change "
+            "that, or the file"
         )
     if dict(found.arguments) != dict(wanted.arguments):
+        given, declared = _shown(found.arguments), _shown(wanted.arguments)
         raise Surprise(
-            f"queue {wanted.name!r} existed with the arguments {_shown(found.arguments)} instead of "
-            f"{_shown(wanted.arguments)}: declare another queue and bind it in place of this one"
+            f"{what} existed with the arguments {given} instead of {declared}{_OTHER_ARGUMENTS[kind]}"
         )
 
 

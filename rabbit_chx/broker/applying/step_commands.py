@@ -8,9 +8,10 @@ are compared with all that the exchange had before, so that changes of other pro
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, Final, TypeAlias
 
 from rabbit_chx.broker.applying.order_writer import OrderWriter, bind_command, declare_exchange
@@ -23,7 +24,7 @@ from rabbit_chx.broker.applying.protocol import (
     Surprise,
     without_repeats,
 )
-from rabbit_chx.broker.applying.read_back import check_bindings, check_exchange, check_queue
+from rabbit_chx.broker.applying.read_back import Listed, check_bindings, check_declared
 from rabbit_chx.releases import Release
 from rabbit_chx.ring import Destination
 from rabbit_chx.text import counted
@@ -39,9 +40,6 @@ from rabbit_chx.topology.planning.steps import (
     Step,
     Unbind,
 )
-
-_Listed = dict[object, Binding]
-"""Bindings by their identity."""
 
 _Sent: TypeAlias = tuple[int, Refused | None]
 """How many steps were carried out, and why the next one was refused."""
@@ -84,7 +82,7 @@ class StepCommands:
     """Of each finished step, whether it changed the broker."""
     unverified: list[str] = field(default_factory=list)
     types: dict[str, str] = field(default_factory=dict)
-    _listed: dict[str, _Listed] = field(default_factory=dict)
+    _listed: dict[str, Listed] = field(default_factory=dict)
 
     def know_types(self, exchanges: Iterable[Exchange]) -> None:
         """Remember the types of exchanges that exist."""
@@ -152,16 +150,13 @@ class StepCommands:
     # -- exchanges and queues ----------------------------------------------------------------------
 
     def _declare(self, kind: str, wanted: Sequence[Any]) -> Generator[Command, Any, None]:
-        """Declare exchanges, or queues."""
-        command, check = (
-            (declare_exchange, check_exchange) if kind == "exchange" else (_declare_queue, check_queue)
-        )
+        command = declare_exchange if kind == "exchange" else _declare_queue
         count, refused = yield from self._send([[command(each)] for each in wanted])
         sent = wanted[:count]
         found = (yield from self._named(kind, sent)) if self.seen else {}
         for each in sent:
             if self.seen:
-                check(each, found.get(each.name))
+                check_declared(kind, each, found.get(each.name))
             elif kind == "exchange" and (ignorable := sorted(set(each.arguments) - _COMPARED_BY_THE_BROKER)):
                 self.unverified.append(
                     f"whether exchange {each.name!r} has {', '.join(ignorable)} as declared: an exchange "
@@ -231,18 +226,20 @@ class StepCommands:
             raise trouble
 
     def _commands(
-        self, batch: Sequence[Bind | Unbind], before: Mapping[str, _Listed]
+        self, batch: Sequence[Bind | Unbind], before: Mapping[str, Listed]
     ) -> tuple[list[list[OnChannel]], Surprise | None]:
         """The commands of each step, up to the first step that must not be carried out."""
         now = {source: dict(listed) for source, listed in before.items()}
-        held = {source: _by_destination(listed.values()) for source, listed in before.items()}
+        held: defaultdict[tuple[str, Destination], list[Binding]] = defaultdict(list)
+        for bound in chain.from_iterable(listed.values() for listed in before.values()):
+            held[bound.source, bound.destination].append(bound)
         commands: list[list[OnChannel]] = []
         for step in batch:
             bound, is_bind = step.binding, isinstance(step, Bind)
             if (bound.identity in now[bound.source]) is is_bind:
                 commands.append([])
                 continue
-            same = held[bound.source].setdefault(bound.destination, [])
+            same = held[bound.source, bound.destination]
             own = [_command(step)]
             if self.types.get(bound.source) == CONSISTENT_HASH:
                 try:
@@ -280,7 +277,7 @@ class StepCommands:
                 "unbind it first, then bind it"
             )
 
-    def _list(self, sources: Iterable[str]) -> Generator[Command, Any, dict[str, _Listed]]:
+    def _list(self, sources: Iterable[str]) -> Generator[Command, Any, dict[str, Listed]]:
         """The bindings of these exchanges as last read; the lock is held, so only other programs change them."""
         new = sorted(set(sources) - set(self._listed))
         if not set(new) <= self.types.keys():
@@ -288,8 +285,8 @@ class StepCommands:
         self._listed |= yield from self._read_bindings(new)
         return {source: self._listed[source] for source in sources}
 
-    def _read_bindings(self, sources: Sequence[str]) -> Generator[Command, Any, dict[str, _Listed]]:
-        found: dict[str, _Listed] = {source: {} for source in sources}
+    def _read_bindings(self, sources: Sequence[str]) -> Generator[Command, Any, dict[str, Listed]]:
+        found: dict[str, Listed] = {source: {} for source in sources}
         if len(sources) <= _FEW:
             for source in sources:
                 rows = yield OverHttp("bindings_from", (self.vhost, source))
@@ -301,7 +298,7 @@ class StepCommands:
         return found
 
     def _check_bindings(
-        self, batch: Sequence[Bind | Unbind], worked: list[bool], before: Mapping[str, _Listed]
+        self, batch: Sequence[Bind | Unbind], worked: list[bool], before: Mapping[str, Listed]
     ) -> Generator[Command, Any, None]:
         """Compare what the exchanges have now with what they had before and these steps."""
         expected = {source: dict(listed) for source, listed in before.items()}
@@ -378,14 +375,7 @@ def _command(step: Bind | Unbind) -> OnChannel:
     return bind_command("bind" if isinstance(step, Bind) else "unbind", step.binding)
 
 
-def _by_destination(bounds: Iterable[Binding]) -> dict[Destination, list[Binding]]:
-    found: dict[Destination, list[Binding]] = {}
-    for bound in bounds:
-        found.setdefault(bound.destination, []).append(bound)
-    return found
-
-
-def _change(listed: _Listed, step: Bind | Unbind) -> None:
+def _change(listed: Listed, step: Bind | Unbind) -> None:
     """Do to a list of bindings what a step does to the broker's."""
     if isinstance(step, Bind):
         listed.setdefault(step.binding.identity, step.binding)

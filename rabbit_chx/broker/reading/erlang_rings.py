@@ -62,7 +62,7 @@ def parse_rings(text: str, *, vhost: str = "/") -> dict[str, list[Destination] |
     starts = [number for number, line in enumerate(lines) if line.startswith("ring ")]
     rings: dict[str, list[Destination] | RingUnknown] = {}
     for start, stop in pairwise([*starts, len(lines)]):
-        name = _decoded(lines[start].removeprefix("ring "))
+        name = decoded_name(lines[start].removeprefix("ring "))
         try:
             rings[name] = _buckets(lines[start + 1 : stop], name)
         except RingUnknown as unknown:
@@ -75,7 +75,7 @@ def _buckets(lines: Sequence[str], exchange: str) -> list[Destination]:
     for expected, line in enumerate(lines):
         try:
             bucket, kind, encoded = line.split(" ")
-            name = _decoded(encoded)
+            name = decoded_name(encoded)
         except (ValueError, binascii.Error):
             raise RingUnknown(f"the ring of exchange {exchange!r} has an invalid line: {line!r}") from None
         if bucket != str(expected):
@@ -87,5 +87,6 @@ def _buckets(lines: Sequence[str], exchange: str) -> list[Destination]:
     return ring
 
 
-def _decoded(name: str) -> str:
+def decoded_name(name: str) -> str:
+    """Return the text whose base64 the node has printed; bytes that are not UTF-8 survive."""
     return base64.b64decode(name, validate=True).decode("utf-8", "surrogateescape")

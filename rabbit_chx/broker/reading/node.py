@@ -18,9 +18,14 @@ from typing import Final, Protocol
 from rabbit_chx.broker.reading.erlang_rings import parse_rings, rings_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
 from rabbit_chx.ring import Destination
+from rabbit_chx.text import sentences
 
 _EXAMPLE: Final = "docker exec NAME rabbitmqctl eval, or ssh HOST sudo rabbitmqctl eval"
 _SHOWN: Final = 500
+_REPEATED: Final = 20
+"""Characters of an expression that are enough to recognize it."""
+_NOTHING_RUN: Final = (126, 127)
+"""The exit codes of shells and of docker when they cannot run a program."""
 
 
 class NodeAccess(Protocol):
@@ -69,10 +74,11 @@ class NodeCommand:
             raise BrokerUnavailable(f"the node command ({program} ...) cannot be run: {reason}") from None
         output = done.stdout.decode("utf-8", "replace").replace("\r\n", "\n").strip("\n")
         if done.returncode:
-            complaint = done.stderr.decode("utf-8", "replace").strip() or output
-            raise BrokerUnavailable(
-                f"the node command ({program} ...) failed with exit code {done.returncode}: {_gist(complaint)}"
-            )
+            complaint = _gist(done.stderr.decode("utf-8", "replace").strip() or output, expression)
+            said = f": {complaint}" if complaint else " and said nothing"
+            hint = f"Expected {_EXAMPLE}" if done.returncode in _NOTHING_RUN else ""
+            failed = f"the node command ({program} ...) failed with exit code {done.returncode}{said}"
+            raise BrokerUnavailable(sentences(failed, hint))
         return output
 
 
@@ -98,13 +104,13 @@ def _words(command: str | Sequence[str]) -> tuple[str, ...]:
         words = tuple(shlex.split(command) if isinstance(command, str) else command)
     except ValueError:  # a quote that does not end
         raise problem from None
-    # Without a verb rabbitmqctl takes the expression for one.
-    if not words or not all(isinstance(word, str) for word in words) or words[-1].endswith("rabbitmqctl"):
+    if not words or not all(isinstance(word, str) for word in words):
         raise problem
-    return words
+    # Without a verb, rabbitmqctl takes the expression for one.
+    return (*words, "eval") if words[-1].endswith("rabbitmqctl") else words
 
 
-def _gist(complaint: str) -> str:
-    """The complaint without the arguments, which rabbitmqctl repeats."""
-    text = complaint.partition("Arguments given:")[0].strip()
+def _gist(complaint: str, expression: str) -> str:
+    """The complaint without the arguments, which rabbitmqctl and docker repeat."""
+    text = complaint.partition("Arguments given:")[0].partition(expression[:_REPEATED])[0].strip(' "')
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

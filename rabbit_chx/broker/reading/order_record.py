@@ -14,7 +14,8 @@ A record lives no longer than what it describes:
 
 A queue that a plan unbinds and keeps gets another entry, `departed`, so that messages left in it are found.
 
-It cannot show that somebody unbound a destination and bound it again with the same weight; only the node knows.
+It cannot show that somebody unbound a destination and bound it again with the same weight, or bound it twice and unbound
+one of the two; only the node knows.
 """
 
 from __future__ import annotations

@@ -37,10 +37,8 @@ _EXPIRATION: Final = "60000"  # what a killed program leaves behind goes after a
 _Pairs = dict[str, list[tuple[Any, "Destination"]]]
 
 
-def probe(
-    connection: BlockingConnection, observed: Observed, exchange: str, *, count: int | None = None
-) -> _Pairs:
-    """Where ``count`` messages of our own go (as many as most rings need), which are taken out again.
+def probe(connection: BlockingConnection, observed: Observed, exchange: str) -> _Pairs:
+    """Where messages of our own go (as many as most rings need), which are taken out again.
 
     The exchange and the queues behind it must be quiet: empty, without consumers and without publishers.
     """
@@ -54,7 +52,7 @@ def probe(
             "Clients cannot publish to an internal exchange" if found and found.internal else "",
         )
     on = hash_on(found.hash_header, found.hash_property).part
-    values: list[Any] = [secrets.token_hex(8) for _ in range(count or 200 + 10 * len(queues))]
+    values: list[Any] = [secrets.token_hex(8) for _ in range(200 + 10 * len(queues))]
     if on == "timestamp":
         values = [int(value[:8], 16) for value in values]
     try:

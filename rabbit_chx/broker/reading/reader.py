@@ -10,7 +10,8 @@ bound to a consistent-hash exchange stay, since they have buckets. Nothing is ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +24,7 @@ from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, OrderRecord
 from rabbit_chx.broker.reading.ring_order import CHANGED, OrderEvidence, in_ring_order, learn, ring_of
 from rabbit_chx.broker.reasons import why_refused
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
-from rabbit_chx.releases import Release, Store
+from rabbit_chx.releases import Release, with_flags
 from rabbit_chx.ring import Destination, Ring, ToExchange
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
     import pika
 
 _NOT_FOUND: Final = 404
+_ASSUMED: Final = (
+    "whether RabbitMQ {release} keeps its bindings in Mnesia or in Khepri: the user may not list the feature "
+    "flags; {release.store}, the default of the release, is assumed"
+)
 
 
 def read(
@@ -61,7 +66,8 @@ def read(
         pairs: by exchange, the values that were hashed and the destinations that received them.
         release: mirror this release instead of the one that the broker reports.
     """
-    nodes = _nodes(management)  # first: while a node is silent, the other requests wait for it much longer
+    # First: while a node is silent, the other requests wait for it much longer.
+    nodes = visible_nodes(management)
     overview = management.overview()
     version = release or overview.release
     store = management.store(version)
@@ -69,9 +75,11 @@ def read(
     bindings = management.bindings(vhost)
     exchanges = management.exchanges(vhost)
     counted = management.queues(vhost)
-    topology = _topology(vhost, exchanges, [queue for queue, _ in counted], bindings)
+    queues = [queue for queue, _ in counted]
+    queues += _unlisted(management, vhost, {queue.name for queue in queues}, exchanges, bindings)
+    topology = _topology(vhost, exchanges, queues, bindings)
     policies = sorted(management.policies(vhost), key=lambda policy: policy.name)
-    parsed = Release.parse(version, store=store)
+    parsed = _with_flags(Release.parse(version, store=store), management)
     order = next((exchange for exchange in exchanges if exchange.name == ORDER_EXCHANGE), None)
     record = OrderRecord.read(bindings)
     evidence = OrderEvidence(parsed, order, overview.cluster, len(nodes) if nodes else None, record)
@@ -95,9 +103,32 @@ def read(
         nodes=nodes,
         without_majority=_without_majority(management, vhost, nodes),
         recorded=record.queues,
-        unseen=(*unreadable, *_unseen(parsed, store, node)),
+        unseen=tuple(unreadable) if store is not None else (*unreadable, _ASSUMED.format(release=parsed)),
     )
     return observed if pairs is None else learn(observed, pairs)
+
+
+def _with_flags(release: Release, management: Management) -> Release:
+    if not release.unbind_spares_duplicates:
+        return release
+    flags: dict[str, bool] = {}
+    with suppress(BrokerUnavailable):
+        flags = management.feature_flags()
+    return with_flags(release, flags)
+
+
+def _unlisted(
+    management: Management, vhost: str, listed: set[str], exchanges: list[Exchange], bindings: list[Binding]
+) -> Iterator[Queue]:
+    """The queues in rings that the list lacks: when a queue is deleted, later ones move to pages that were read before."""
+    hashing = {exchange.name for exchange in exchanges if exchange.type == CONSISTENT_HASH}
+    bound = {each.destination for each in bindings if each.source in hashing}
+    for name in sorted(each for each in bound - listed if isinstance(each, str)):
+        try:
+            yield management.queue(vhost, name)
+        except BrokerUnavailable as error:
+            if not error.permanent:  # otherwise, it was deleted
+                raise
 
 
 def _topology(
@@ -145,14 +176,13 @@ def _rings(
     unreadable: list[str] = []
     for exchange in topology.hash_exchanges:
         name = exchange.name
-        try:
-            listed = topology.ring_bindings(name)
-        except InvalidValue as error:  # a weight that only old releases accept
-            unreadable.append(f"the ring of exchange {name!r}: {error}")
-            continue
         bindings = topology.bindings_from(name)
         buckets = None if on_node is None else on_node.get(name, RingUnknown(CHANGED))
-        ring, source = ring_of(bindings, listed, evidence, buckets)
+        try:
+            ring, source = ring_of(bindings, evidence, buckets)
+        except InvalidValue as error:
+            unreadable.append(f"the ring of exchange {name!r}: {error}")
+            continue
         # A binding that was unbound after it was listed looks like a dead one.
         if source == "node" and ring.dead and not _still(bindings, management, topology.vhost, name):
             ring, source = replace(ring, runs=None, why_unknown=CHANGED), "unknown"
@@ -161,15 +191,15 @@ def _rings(
 
 
 def _still(bindings: Sequence[Binding], management: Management, vhost: str, exchange: str) -> bool:
-    """Whether an exchange still has these bindings."""
     return sorted(map(repr, bindings)) == sorted(map(repr, management.bindings_from(vhost, exchange)))
 
 
-def _nodes(management: Management) -> dict[str, NodeState] | None:
+def visible_nodes(management: Management) -> dict[str, NodeState] | None:
+    """The nodes of the cluster; None if the user may not see them, for lack of the tag ``monitoring``."""
     try:
         return management.nodes()
     except BrokerUnavailable as error:
-        if error.permanent:  # the user lacks the tag monitoring
+        if error.permanent:
             return None
         raise
 
@@ -183,21 +213,6 @@ def _without_majority(
         return ()
     members = management.members(vhost)
     return tuple(sorted(name for name, of in members.items() if 2 * len(down & set(of)) >= len(of)))
-
-
-def _unseen(release: Release, store: Store | None, node: NodeAccess | None) -> list[str]:
-    """What could not be seen, and why."""
-    unseen = []
-    if store is None:
-        unseen.append(
-            f"whether RabbitMQ {release} keeps its bindings in Mnesia or in Khepri: the user may not list the feature "
-            f"flags; {release.store}, the default of the release, is assumed"
-        )
-    if node is None and release.store is Store.MNESIA:
-        unseen.append(
-            "default_worker_pool_size, which decides what a restart does to rings: it needs node access"
-        )
-    return unseen
 
 
 def read_existence(connection: pika.BlockingConnection, wanted: Topology) -> Observed:

@@ -5,9 +5,11 @@ or the numbers that earlier versions wrote into the bindings themselves (``x-bin
 the exchange ``rabbit-chx.order`` shows that the broker has kept its rings. Pairs of keys and queues that consumers saw
 correct them.
 
-Three events leave record and ring different, and only the node shows them: another program unbinds a destination and
-binds it again with the same weight; definitions that hold a record are imported into a cluster of the same name; the
-consistent-hash plugin is disabled and enabled again.
+These events leave record and ring different, and only the node shows them: another program unbinds a destination and
+binds it again with the same weight, or binds it twice and unbinds it once, which takes all its buckets; definitions that
+hold a record are imported into a cluster of the same name; the consistent-hash plugin is disabled and enabled again; a
+destination that is an exchange is deleted and keeps its buckets, as 4.3.0 to 4.3.5 may do. A ring with a single binding
+is believed without a record, unless there is one that names another weight.
 """
 
 from __future__ import annotations
@@ -67,12 +69,20 @@ class OrderEvidence:
     def lacks(self, ring: Ring, bindings: Sequence[Binding]) -> bool:
         """Whether this order could be recorded, but is not."""
         each = {(bound.destination, bound.key) for bound in bindings}
-        single = len(each) == len({destination for destination, _ in each}) > 1
-        if not (single and ring.known) or ring.dead or self.why_useless:
+        single = len(each) == len({destination for destination, _ in each})
+        needed = len(each) > 1 or self.why_doubtful(bindings)
+        if not (single and needed and ring.known) or ring.dead or self.why_useless:
             return False
         recorded = {} if self.why_void else self.record.numbers(bindings[0].source)
         in_order = sorted(each & recorded.keys(), key=recorded.__getitem__)
         return tuple(destination for destination, _ in in_order) != ring.destinations
+
+    def why_doubtful(self, bindings: Sequence[Binding]) -> str:
+        """Why a single binding may have no buckets: one of another weight was recorded, and perhaps unbound only afterwards."""
+        recorded = {} if self.why_void or not bindings else self.record.numbers(bindings[0].source)
+        missing = {(bound.destination, bound.key) for bound in bindings} - recorded.keys()
+        replaced = {destination for destination, _ in missing} & {destination for destination, _ in recorded}
+        return _why_unrecorded(bindings[0].source, missing, recorded) if replaced else ""
 
     def numbers(self, bindings: Sequence[Binding]) -> list[int] | str:
         """The number of the bind command of each binding of one exchange, or why they are unknown."""
@@ -113,37 +123,51 @@ def _why_unrecorded(
 
 def ring_of(
     bindings: Sequence[Binding],
-    listed: Sequence[RingBinding],
     evidence: OrderEvidence,
     on_node: Sequence[Destination] | RingUnknown | None,
 ) -> tuple[Ring, RingSource]:
-    """The ring of one exchange, and how its order is known.
+    """The ring of one exchange, and how its order is known; ``on_node`` are the buckets read from the node, if any.
 
-    ``listed`` are the same bindings in the form of a ring, and ``on_node`` are the buckets read from the node, if any.
+    Raises:
+        InvalidValue: a binding has a weight that only old releases accept.
     """
+    listed = tuple(RingBinding.of(each.destination, each.key, each.arguments) for each in bindings)
 
     def unknown(why: str) -> tuple[Ring, RingSource]:
-        return Ring(tuple(listed), None, evidence.release, why), "unknown"
+        return Ring(listed, None, evidence.release, why), "unknown"
 
     if isinstance(on_node, RingUnknown):
         return unknown(str(on_node))
     if on_node is not None:
         if not _agree(on_node, listed, evidence.release):
-            return unknown(CHANGED)
+            return unknown(_why_different(on_node, listed, evidence.release))
         return Ring.read(on_node, bindings=listed, release=evidence.release), "node"
     if len(listed) <= 1:
+        if why := evidence.why_doubtful(bindings):
+            return unknown(_NO_SOURCE.format(reason=why))
         return Ring.of(listed, release=evidence.release), "trivial"
+    numbers = evidence.numbers(bindings)
     twice = Counter(destination for destination, _ in {(each.destination, each.key) for each in listed})
     for destination, times in twice.items():
         if times > 1:
-            reason = f"{destination} is bound with {times} weights, but only one takes effect"
-            return unknown(_NO_SOURCE.format(reason=reason))
-    numbers = evidence.numbers(bindings)
+            reason = f"{named(destination)} is bound with {times} weights, but only one takes effect"
+            why = f"; {numbers}" if isinstance(numbers, str) else ""
+            return unknown(_NO_SOURCE.format(reason=reason + why))
     if isinstance(numbers, str):
         return unknown(_NO_SOURCE.format(reason=numbers))
     in_order = [binding for _, binding in sorted(zip(numbers, listed, strict=True), key=itemgetter(0))]
     runs = {binding.destination: binding.weight for binding in in_order}
     return Ring(tuple(in_order), tuple(runs.items()), evidence.release), "record"
+
+
+def _why_different(buckets: Sequence[Destination], listed: Sequence[RingBinding], release: Release) -> str:
+    kept = {each for each in buckets if isinstance(each, ToExchange)} - {each.destination for each in listed}
+    if not (kept and release.deleted_exchange_keeps_buckets):
+        return CHANGED
+    return (
+        f"{CHANGED}, or it has kept buckets of {named(min(kept))}, which is not bound: RabbitMQ 4.3.0 to 4.3.5 may keep "
+        "those of a deleted exchange, until an exchange of this name is bound and unbound again"
+    )
 
 
 def _agree(buckets: Sequence[Destination], listed: Sequence[RingBinding], release: Release) -> bool:
@@ -202,7 +226,12 @@ def learn(observed: Observed, pairs: Mapping[str, Iterable[tuple[Any, Destinatio
             rings[name], sources[name], possible[name] = _learnt(exchange, *known, seen)
     possible = {name: some for name, some in possible.items() if some}
     topology = in_ring_order(observed.topology, rings)
-    inferred = {name for name, source in sources.items() if source == "inference" and _is_plain(rings[name])}
+    inferred = {
+        name
+        for name, source in sources.items()
+        # Each binding has its own destination, and that destination has buckets.
+        if source == "inference" and len(rings[name].destinations) == len(rings[name].bindings)
+    }
     return replace(
         observed,
         topology=topology,
@@ -214,23 +243,17 @@ def learn(observed: Observed, pairs: Mapping[str, Iterable[tuple[Any, Destinatio
     )
 
 
-def _is_plain(ring: Ring) -> bool:
-    """Whether each binding has its own destination, and that destination has buckets."""
-    return len(ring.destinations) == len(ring.bindings)
-
-
 def _learnt(
     exchange: Exchange, ring: Ring, source: RingSource, seen: Iterable[tuple[Any, Destination]]
 ) -> tuple[Ring, RingSource, tuple[Ring, ...]]:
     """The ring that explains the messages, how it is known, and which rings are possible if several do."""
-    unknown = Ring(ring.bindings, None, ring.release)
     on = {"hash_header": exchange.hash_header, "hash_property": exchange.hash_property}
     try:
         inference = infer(seen, ring.bindings, release=ring.release, **on)
     except (Contradiction, Unpredictable) as error:
-        return replace(unknown, why_unknown=str(error)), "unknown", ()
+        return Ring(ring.bindings, None, ring.release, str(error)), "unknown", ()
     if ring.known and any(each.runs == ring.runs for each in inference.rings):
         return ring, source, ()
     if inference.ring is not None:
         return inference.ring, "inference", ()
-    return replace(unknown, why_unknown=str(inference)), "unknown", inference.rings
+    return Ring(ring.bindings, None, ring.release, str(inference)), "unknown", inference.rings

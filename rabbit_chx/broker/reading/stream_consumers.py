@@ -11,12 +11,11 @@ Releases name the states differently: "active" and "inactive" in 4.0, "active (c
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable
 from typing import Final
 
 from rabbit_chx.broker.management_rows import StreamConsumer
-from rabbit_chx.broker.reading.erlang_rings import erlang_binary
+from rabbit_chx.broker.reading.erlang_rings import decoded_name, erlang_binary
 from rabbit_chx.broker.reading.node import NodeAccess
 from rabbit_chx.errors import BrokerUnavailable
 
@@ -54,7 +53,5 @@ def read_stream_consumers(
 
 
 def _consumer(line: str) -> StreamConsumer:
-    state, stream, connection = (
-        base64.b64decode(part, validate=True).decode("utf-8", "surrogateescape") for part in line.split(" ")
-    )
+    state, stream, connection = map(decoded_name, line.split(" "))
     return StreamConsumer(stream, connection, active=state.startswith("active"))

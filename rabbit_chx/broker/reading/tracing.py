@@ -12,7 +12,6 @@ This module never turns the tracer on over HTTP: ``PUT /api/vhosts/NAME`` also r
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -34,31 +33,30 @@ _TRACE: Final = "amq.rabbitmq.trace"
 _QUEUE: Final = {"x-queue-type": "classic", "x-max-length": 10_000, "x-max-length-bytes": 64 << 20}
 """The queue of copies drops its oldest messages, so that a slow network costs the broker no memory."""
 _TURN_ON: Final = """
-Ours = fun() -> [N || {rabbit_chx_tracer, V, _} = N <- global:registered_names(), V =:= VHOST] end,
-case Ours() =:= [] andalso rabbit_trace:enabled(VHOST) of
+Ours = fun() -> [N || {{rabbit_chx_tracer, V, _}} = N <- global:registered_names(), V =:= {vhost}] end,
+case Ours() =:= [] andalso rabbit_trace:enabled({vhost}) of
     true -> on_before;
     false ->
-        Stop = fun() -> rpc:multicall(rabbit_trace, stop, [VHOST]) end,
-        Name = {rabbit_chx_tracer, VHOST, RUN},
+        Stop = fun() -> rpc:multicall(rabbit_trace, stop, [{vhost}]) end,
+        Name = {{rabbit_chx_tracer, {vhost}, {run}}},
         Run = spawn(fun() ->
-            receive stop -> ok after MILLISECONDS -> ok end,
+            receive stop -> ok after {milliseconds} -> ok end,
             global:unregister_name(Name),
             Ours() =:= [] andalso Stop()
         end),
         yes = global:register_name(Name, Run),
-        rpc:multicall(rabbit_trace, start, [VHOST]),
+        rpc:multicall(rabbit_trace, start, [{vhost}]),
         started
 end."""
 """The last of the runs that trace a virtual host turns the tracer off; a tracer of somebody else stays on."""
 _TURN_OFF: Final = """
-case global:whereis_name({rabbit_chx_tracer, VHOST, RUN}) of
+case global:whereis_name({{rabbit_chx_tracer, {vhost}, {run}}}) of
     undefined -> not_ours;
     Run ->
         Monitor = monitor(process, Run),
         Run ! stop,
-        receive {'DOWN', Monitor, _, _, _} -> stopped after 10000 -> late end
+        receive {{'DOWN', Monitor, _, _, _}} -> stopped after 10000 -> late end
 end."""
-_TEMPLATE: Final = re.compile(r"\b(?:VHOST|RUN|MILLISECONDS)\b")
 _PREFETCH: Final = 1_000
 _TICK: Final = 0.2
 _OWN: Final[Resources] = {("queue", Beginning("amq.gen-"))}
@@ -85,19 +83,15 @@ def traced(node: NodeAccess, vhost: str, *, at_most: float) -> Iterator[None]:
 
     A process on the node turns it off after ``at_most`` seconds, in case this program is killed.
     """
-    names = {
-        "VHOST": erlang_binary(vhost),
-        "RUN": erlang_binary(secrets.token_hex(8)),
-        "MILLISECONDS": str(int(at_most * 1000)),
-    }
+    names = {"vhost": erlang_binary(vhost), "run": erlang_binary(secrets.token_hex(8))}
     try:
         # A node command that is interrupted leaves open whether it has taken effect.
         with uninterrupted():
-            node.eval(_TEMPLATE.sub(lambda found: names[found[0]], _TURN_ON))
+            node.eval(_TURN_ON.format(**names, milliseconds=int(at_most * 1000)))
         yield
     finally:
         with uninterrupted():
-            node.eval(_TEMPLATE.sub(lambda found: names[found[0]], _TURN_OFF))
+            node.eval(_TURN_OFF.format(**names))
 
 
 def sample(
@@ -159,7 +153,6 @@ def _sample(
 
 
 def _message(properties: BasicProperties) -> TracedMessage:
-    """The message that a trace describes."""
     about = properties.headers or {}
     own = dict(about.get("properties") or {})
     return TracedMessage(

@@ -3,7 +3,7 @@
     with connect("amqp://user:password@host") as connection:
         carry_out(plan(wanted, read(management, "/")), connection, management, on_done=print)
 
-1. Hold: put a marker into each queue that gains keys; the member that reaches it waits (`rabbit_chx.consuming.changes.holds`).
+1. Hold: put a marker into each queue that gains keys; the member that reaches it waits (`rabbit_chx.consuming.changes.records`).
 2. Switch: apply the steps of the plan.
 3. Drain the queues that lose keys: put a marker into each, which a member answers after all earlier messages.
 4. Release the queues that gain keys, stage by stage.
@@ -13,50 +13,70 @@ After an interruption the queues stay held until `carry_out` is called again, wh
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Literal
 
+from pika import BlockingConnection
 from pika.exceptions import AMQPError
 from pika.spec import PRECONDITION_FAILED
 
-from rabbit_chx.broker.applying.apply import lock_holder
-from rabbit_chx.broker.applying.cluster_check import check_cluster
+from rabbit_chx.broker.applying.apply import lock_holder, this_process
 from rabbit_chx.broker.applying.handover import NotDrained, check_replies, marker_commands, stages
 from rabbit_chx.broker.applying.lock import release_lock, take_lock
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
-from rabbit_chx.broker.applying.plan_commands import check_plan, plan_commands
-from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, Refused, Surprise
+from rabbit_chx.broker.applying.plan_commands import check_cluster, check_plan, commands_under_lock
+from rabbit_chx.broker.applying.protocol import Command, Lost, Pause, Refused, Surprise
+from rabbit_chx.broker.applying.step_commands import delete_if_empty
 from rabbit_chx.broker.management import Management
-from rabbit_chx.broker.permissions import Needs, why_denied
+from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE
-from rabbit_chx.broker.reasons import why_down
-from rabbit_chx.consuming.changes.emptied import EMPTY_IN, delete_when_empty
-from rabbit_chx.consuming.changes.held_queues import groups_of_held, held_queues
-from rabbit_chx.consuming.changes.holds import declare_commands, hold_commands, holds_on, release_commands
-from rabbit_chx.consuming.changes.outcomes import Done, NotConsumed, listed, not_consumed
-from rabbit_chx.consuming.changes.records import ChangeRecord, changes_on, forget_commands, record_commands
+from rabbit_chx.consuming.changes.members import Members, NotConsumed
+from rabbit_chx.consuming.changes.records import (
+    ChangeRecord,
+    declare_commands,
+    delete_commands,
+    hold_commands,
+    unfinished_on,
+)
 from rabbit_chx.consuming.markers import Hold
-from rabbit_chx.consuming.member.roll_call import MemberStatus, ask
-from rabbit_chx.consuming.queues.permissions import needs_of_change
-from rabbit_chx.consuming.seats import SEATS
-from rabbit_chx.errors import ApplyStopped, BrokerUnavailable, InvalidValue, RabbitChxError
-from rabbit_chx.interruption import uninterrupted
+from rabbit_chx.consuming.queues.permissions import needs_of_change, why_ended
+from rabbit_chx.errors import ApplyStopped, BrokerUnavailable, InvalidValue, RabbitChxError, Unquoted
 from rabbit_chx.ring import Destination
-from rabbit_chx.topology.planning.steps import Bind, Plan, Unbind
+from rabbit_chx.text import listed, seconds
+from rabbit_chx.topology.planning.drain_order import check_current, held_queues
+from rabbit_chx.topology.planning.steps import Bind, Plan, Step, Unbind
 
-if TYPE_CHECKING:
-    from pika import BlockingConnection
+_SETTLE: Final = 1.0
+"""Seconds between the switch and the markers, for messages that are still in transit."""
+_EMPTY_IN: Final = 5.0
+"""Seconds that a drained queue has for a late message, such as one that a member gave back and handles again."""
 
-_ANNOUNCE_EVERY: Final = 3.0
-_LONGEST_WAIT_FOR_MEMBERS: Final = 30.0
-_LONGEST_WAIT_FOR_ANSWERS: Final = 5.0
-_ANSWER_IN: Final = 1.0
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """One action that `carry_out` has completed."""
+
+    what: Literal["step", "hold", "drain", "delete", "keep", "release"]
+    queue: str = ""
+    step: Step | None = None
+
+    def __str__(self) -> str:
+        return _SENTENCES[self.what].format(queue=self.queue, step=self.step)
+
+
+_SENTENCES: Final = {
+    "step": "{step}",
+    "hold": "held queue {queue!r}",
+    "drain": "drained queue {queue!r}",
+    "delete": "deleted queue {queue!r}",
+    "keep": "kept queue {queue!r}: it is not empty",
+    "release": "released queue {queue!r}",
+}
 
 
 def carry_out(
@@ -68,9 +88,6 @@ def carry_out(
     removed: Collection[str] = (),
     on_done: Callable[[Done], object] = lambda _: None,
     timeout: float = 300.0,
-    settle: float = 1.0,
-    record: bool = True,
-    holder: str | None = None,
     restores: ChangeRecord | None = None,
     more: bool = False,
 ) -> None:
@@ -85,14 +102,11 @@ def carry_out(
         removed: queues to delete when they have lost all keys and are empty.
         on_done: called with each completed action.
         timeout: seconds for the drain of one stage.
-        settle: seconds between the switch and the markers, for messages that are still in transit.
-        record: record the order of rings on the broker.
-        holder: the text that the lock shows for its holder, as for `apply`.
         restores: the record of the change that the plan gives up, as `plan_back` made it.
         more: another call will complete the change; the record of an interrupted one is kept until then.
 
     Raises:
-        InvalidValue: no order of steps keeps the order of keys.
+        InvalidValue: no order of steps keeps the order of keys, or the bindings have changed since the plan was made.
         NotConsumed: no member consumes one of the queues; no bindings were changed.
         NotDrained: a member did not reach its marker in time; the queues stay held until the next call.
         ApplyStopped: only part of the plan was applied.
@@ -101,83 +115,84 @@ def carry_out(
     drain_first = held_queues(plan)
     driver = PikaDriver(connection, management)
     check_plan(plan, driver.vhost, seen=True)
-    holder = lock_holder() if holder is None else holder
-    change = _Change(connection, management, driver, on_done, timeout, settle, group, holder)
-    deleted = {*removed, *(each for hold in holds_on(management, driver.vhost) for each in hold.removed)}
+    found = unfinished_on(management, driver.vhost)
+    earlier = {queue.name for each in found.records for queue in each.removed}
+    deleted = {*removed, *earlier, *(each for hold in found.holds for each in hold.removed)}
     needs = needs_of_change(plan, management.exchanges(driver.vhost), deleted)
-    with _explained(needs, driver.where), _locked(driver, holder):
-        found = holds_on(management, driver.vhost)
-        change.records = changes_on(management, driver.vhost)
-        if found or drain_first:
-            driver.run(_try_replies())
+    members = Members(connection, management, driver.vhost, group, timeout)
+    change = _Change(members, management, driver, on_done, timeout, this_process(), needs)
+    with _locked(driver, lock_holder(), needs):
+        check_current(plan, management.bindings(driver.vhost))
+        found = unfinished_on(management, driver.vhost)
+        change.records = list(found.records)
+        if found.holds or drain_first:
+            # A drain must be permitted before any queue is held for it.
+            driver.run(delete_commands(driver.run(check_replies())))
         if restores is None:
-            change.finish(found)
+            change.finish(found.holds)
         else:
-            change.begin_to_restore(restores, found)
-        change.carry_out(plan, drain_first, removed, record=record, needs=needs)
+            change.begin_to_restore(restores, found.holds)
+        change.carry_out(plan, drain_first, removed)
         if restores is not None:
             change.delete_all(restores.created)
         if not more:
-            change.forget(change.records)
+            if restores is None:  # an interrupted abort has released the queues whose holds named these
+                change.delete(earlier)
+            driver.run(delete_commands(*(each.name for each in change.records)))
 
 
 @dataclass
 class _Change:
     """One call of `carry_out`, which holds the lock."""
 
-    connection: BlockingConnection
+    members: Members
     management: Management
     driver: PikaDriver
     on_done: Callable[[Done], object]
     timeout: float
-    settle: float
-    group: str | None
-    holder: str
+    by: str
+    needs: Needs
     records: list[ChangeRecord] = field(default_factory=list)
     """Those on the broker."""
     _restoring: bool = False
-    _announced: float = 0.0
 
     def begin_to_restore(self, record: ChangeRecord, holds: Collection[Hold]) -> None:
         """Finish what is held, so that keys can go back in order, without deleting the queues that lost keys."""
+        if record.name not in {each.name for each in self.records}:
+            raise InvalidValue(
+                "change to give up",
+                Unquoted("one that another command has continued meanwhile"),
+                "one that is unfinished",
+                "`rabbit-chx scale FILE --status` shows whether one is",
+            )
         there = self._existing({hold.queue for hold in holds})
-        self._wait_for_members([hold for hold in holds if hold.queue in there])
-        aborting = record.aborting(self.holder)
-        self.driver.run(record_commands(aborting, self.records))
+        self.members.wait_until_consumed([hold for hold in holds if hold.queue in there])
+        aborting = record.aborting(self.by)
+        self.driver.run(declare_commands(aborting))
+        self.driver.run(delete_commands(*(each.name for each in self.records)))
         self.records, self._restoring = [aborting], True
         self.finish(holds, delete=False)
 
-    def forget(self, records: Iterable[ChangeRecord]) -> None:
-        """Delete records of changes."""
-        self.driver.run(forget_commands(records))
-
     def carry_out(
-        self,
-        plan: Plan,
-        drain_first: Mapping[str, frozenset[str]],
-        removed: Collection[str],
-        *,
-        record: bool,
-        needs: Needs,
+        self, plan: Plan, drain_first: Mapping[str, frozenset[str]], removed: Collection[str]
     ) -> None:
         """Declare, hold, switch, drain and release."""
         binds = (Bind, Unbind)
         first = tuple(takewhile(lambda step: not isinstance(step, binds), plan.steps))
-        groups = self._groups_of(drain_first)
+        groups = self.members.groups_of(drain_first)
         new = [] if self._restoring or not drain_first else [self._begin(plan, removed)]
         held = [
-            Hold.of(queue, losers, removed, groups[queue], self.holder)
-            for queue, losers in drain_first.items()
+            Hold.of(queue, losers, removed, groups[queue], self.by) for queue, losers in drain_first.items()
         ]
         try:
-            self._apply(replace(plan, steps=first, changes=()), record=record, needs=needs)
+            self._apply(replace(plan, steps=first, changes=()))
             self._hold(held)
         except (RabbitChxError, Refused, Lost, AMQPError):
             with suppress(Refused, Lost):  # nothing is switched yet
-                self.forget(new)
+                self.driver.run(delete_commands(*(each.name for each in new)))
             raise
         try:
-            self._apply(replace(plan, steps=plan.steps[len(first) :]), record=record, needs=needs)
+            self._apply(replace(plan, steps=plan.steps[len(first) :]))
         except ApplyStopped:
             with suppress(RabbitChxError, Refused, Lost, AMQPError):
                 self.finish(held)
@@ -187,25 +202,15 @@ class _Change:
     def _begin(self, plan: Plan, removed: Collection[str]) -> ChangeRecord:
         """Record the change."""
         queues = [queue for queue, _ in self.management.queues(self.driver.vhost) if queue.name in removed]
-        made = ChangeRecord.of(plan, queues, self.management.bindings(self.driver.vhost), self.holder)
+        made = ChangeRecord.of(plan, queues, self.management.bindings(self.driver.vhost), self.by)
         new = made.after(self.records[-1] if self.records else None)
-        self.driver.run(record_commands(new))
+        self.driver.run(declare_commands(new))
         self.records.append(new)
         return new
 
-    def _apply(self, plan: Plan, *, record: bool, needs: Needs) -> None:
-        self.driver.run(
-            plan_commands(
-                plan,
-                holder="",
-                token=0,
-                seen=True,
-                record=record,
-                on_step=lambda step: self.on_done(Done("step", step=step)),
-                lock=False,
-                also=needs,
-            )
-        )
+    def _apply(self, plan: Plan) -> None:
+        commands = commands_under_lock(plan, lambda step: self.on_done(Done("step", step=step)), self.needs)
+        self.driver.run(commands)
 
     def _hold(self, holds: Sequence[Hold]) -> None:
         """Hold the queues once members consume them; if one cannot be held, release all, because nothing is switched yet."""
@@ -213,7 +218,7 @@ class _Change:
         try:
             for hold in holds:
                 self.driver.run(declare_commands(hold))
-            self._wait_for_members(holds)
+            self.members.wait_until_consumed(holds)
             for hold in holds:
                 self.driver.run(hold_commands(hold))
                 held.append(hold)
@@ -223,11 +228,11 @@ class _Change:
                 for hold in held:
                     self._release(hold)
                 for hold in holds:
-                    self.driver.run(release_commands(hold))
+                    self.driver.run(delete_commands(hold.name))
             raise
 
     def _release(self, hold: Hold) -> None:
-        self.driver.run(release_commands(hold))
+        self.driver.run(delete_commands(hold.name))
         self.on_done(Done("release", hold.queue))
 
     # ---- after the switch
@@ -240,7 +245,7 @@ class _Change:
         drain_first: dict[Destination, Collection[Destination]] = {
             hold.queue: [each for each in hold.losing if each in there] for hold in holds
         }
-        settle = self.settle
+        settle = _SETTLE
         planned = stages(drain_first)
         for stage, (losing, gaining) in enumerate(planned, start=1):
             if losing:
@@ -252,17 +257,24 @@ class _Change:
             for queue in gaining:
                 self._release(named.pop(queue))
 
-    def delete(self, queues: Iterable[str], patience: float = EMPTY_IN) -> None:
-        """Delete those of these queues that exist and are not bound."""
+    def delete(self, queues: Iterable[str], patience: float = _EMPTY_IN) -> None:
+        """Delete those of these queues that exist and are not bound; the broker cancels their consumers, and members drop them."""
         for queue in sorted(self._unbound(self._existing({*queues}))):
-            self._delete(queue, patience)
+            try:
+                self.driver.run(delete_when_empty(self.driver.vhost, queue, patience))
+            except (Surprise, Refused) as error:
+                if isinstance(error, Refused) and error.code != PRECONDITION_FAILED:
+                    raise
+                self.on_done(Done("keep", queue))
+            else:
+                self.on_done(Done("delete", queue))
 
     def delete_all(self, queues: Iterable[str]) -> None:
         """Delete these queues when they are empty: members may still have the markers of released queues."""
         self.delete(queues, self.timeout)
         if left := self._unbound(self._existing({*queues})):
             raise NotDrained(
-                f"{listed(left)} did not become empty within {self.timeout:g} seconds", tuple(left)
+                f"{listed(sorted(left))} did not become empty within {seconds(self.timeout)}", tuple(left)
             )
 
     def _unbound(self, queues: set[str]) -> set[str]:
@@ -283,110 +295,43 @@ class _Change:
             self.timeout,
             settle,
             on_passed=lambda queue: self.on_done(Done("drain", queue)),
-            on_poll=partial(self._announce_again, held),
+            on_poll=partial(self.members.announce_again, held),
         )
         try:
             self.driver.run(commands)
         except NotDrained as late:
             raise NotDrained(
-                f"the messages of {listed(late.queues)} were not handled within {self.timeout:g} seconds, so "
-                f"{listed(hold.queue for hold in held)} stay held: run it again to continue, with a longer timeout if there are many messages",
+                f"the messages of {listed(sorted(late.queues))} were not handled within {seconds(self.timeout)}, which keeps "
+                f"{listed(sorted(hold.queue for hold in held))} held: run it again to continue, with a longer timeout if there are many messages",
                 late.queues,
             ) from None
 
-    def _delete(self, queue: str, patience: float = EMPTY_IN) -> None:
-        """Delete a drained queue without bindings; the broker cancels its consumers, and members drop it."""
+
+def delete_when_empty(vhost: str, queue: str, patience: float) -> Generator[Command, Any, None]:
+    """Delete a queue that members consume. Raises as `delete_if_empty` does if it does not get empty soon."""
+    deadline = monotonic() + patience
+    while True:
         try:
-            self.driver.run(delete_when_empty(self.driver.vhost, queue, patience))
-        except (Surprise, Refused) as error:
-            if isinstance(error, Refused) and error.code != PRECONDITION_FAILED:
+            yield from delete_if_empty(vhost, queue, may_be_consumed=True)
+        except Surprise:
+            if monotonic() > deadline:
                 raise
-            self.on_done(Done("keep", queue))
         else:
-            self.on_done(Done("delete", queue))
-
-    # ---- members
-
-    def _groups_of(self, drain_first: Mapping[str, frozenset[str]]) -> dict[str, set[str]]:
-        """The groups that consume each queue that gains keys; check that members consume those that only lose keys."""
-        if not drain_first:
-            return {}
-        losing = set().union(*drain_first.values()) - drain_first.keys()
-        # A member that has not answered for some minutes opens a connection first, which may take longer than _ANSWER_IN.
-        deadline = monotonic() + min(self.timeout, _LONGEST_WAIT_FOR_ANSWERS)
-        while missing := losing.difference(*(consumed := self._consumed()).values()):
-            if monotonic() > deadline:
-                raise not_consumed(missing, {self.group} if self.group else ())
-            self.connection.sleep(0.2)
-        return groups_of_held(drain_first, consumed)
-
-    def _consumed(self) -> dict[str, set[str]]:
-        """The queues that the members of each group consume."""
-        groups = self._groups() if self.group is None else {self.group}
-        return {group: {queue for member in self._ask(group) for queue in member.queues} for group in groups}
-
-    def _groups(self) -> set[str]:
-        """All groups with members."""
-        names = [queue.name for queue, _ in self.management.queues(self.driver.vhost)]
-        return {name.removeprefix(SEATS).rpartition(".")[0] for name in names if name.startswith(SEATS)}
-
-    def _ask(self, group: str, holds: Collection[Hold] = ()) -> list[MemberStatus]:
-        with uninterrupted():
-            return ask(self.connection, group, timeout=_ANSWER_IN, holds=holds)
-
-    def _announce(self, held: Iterable[Hold]) -> set[str]:
-        """Ask the members of each group to consume the queues of the change; return the queues that they consume.
-
-        Bindings may no longer name those that lose keys, so members that started since do not know them.
-        """
-        self._announced = monotonic()
-        new: dict[str, list[Hold]] = {}
-        for hold in held:
-            for group in hold.groups:
-                new.setdefault(group, []).append(hold)
-        found = [member for group, holds in sorted(new.items()) for member in self._ask(group, holds)]
-        return {queue for member in found for queue in member.queues}
-
-    def _announce_again(self, held: Iterable[Hold]) -> None:
-        """Repeat `_announce` every few seconds for members that have joined since."""
-        if monotonic() - self._announced > _ANNOUNCE_EVERY:
-            self._announce(held)
-
-    def _wait_for_members(self, held: Collection[Hold]) -> None:
-        """Wait until members consume the queues to hold; they may need a moment to start with new ones."""
-        deadline = monotonic() + min(self.timeout, _LONGEST_WAIT_FOR_MEMBERS)
-        while missing := {hold.queue for hold in held} - self._announce(held):
-            if monotonic() > deadline:
-                raise not_consumed(missing, {group for hold in held for group in hold.groups})
-            self.connection.sleep(0.2)
-
-
-def _try_replies() -> Generator[Command, Any, None]:
-    """Check that a drain is permitted, before any queue is held for it."""
-    replies = yield from check_replies()
-    yield OnChannel("queue_delete", {"queue": replies})
+            return
+        yield Pause(0.1)
 
 
 @contextmanager
-def _locked(driver: PikaDriver, holder: str) -> Iterator[None]:
-    """Hold the lock on the topology."""
-    driver.run(check_cluster(publishes=True))
-    driver.run(take_lock(driver.vhost, holder, 1 + secrets.randbelow(2**31 - 1), seen=True))
+def _locked(driver: PikaDriver, holder: str, needs: Needs) -> Iterator[None]:
+    """Hold the lock on the topology, and explain a lost connection or a refused command."""
     try:
-        yield
-    finally:
-        driver.run(release_lock())
-
-
-@contextmanager
-def _explained(needs: Needs, where: str) -> Iterator[None]:
-    """Explain a lost connection or a refused command."""
-    try:
-        yield
-    except (Surprise, Lost) as error:
+        driver.run(check_cluster(publishes=True))
+        driver.run(take_lock(driver.vhost, holder, seen=True))
+        try:
+            yield
+        finally:
+            driver.run(release_lock())
+    except Surprise as error:
         raise BrokerUnavailable(str(error)) from None
-    except AMQPError as error:  # members are asked without the driver, which would raise Lost
-        raise BrokerUnavailable(str(why_down(error, where))) from None
-    except Refused as refused:
-        reason = why_denied(refused.text, needs, what="the change") or refused.text
-        raise BrokerUnavailable(f"the queues cannot be changed: {reason}") from None
+    except (AMQPError, Lost, Refused) as error:
+        raise why_ended(error, needs, "the change", driver.where) from None

@@ -12,6 +12,7 @@ from rabbit_chx.consuming.failures import Reject, RetryAfter
 from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.member.workers import Progress, Work
 from rabbit_chx.consuming.retries import Retries
+from rabbit_chx.text import counted
 
 
 class Attempts:
@@ -30,32 +31,37 @@ class Attempts:
         self._retries: list[tuple[float, int, Work, Any, Any]] = []
         self._numbers = count()
 
-    def planned(self, lane: Work, channel: Any, message: Any, error: Exception, *, last: bool) -> bool:
-        """Plan the next attempt at a message; False if it counts as failed: after the last one, and after `Reject`."""
+    def planned(
+        self, lane: Work, channel: Any, message: Any, error: Exception, *, before: str = "", place: str
+    ) -> bool:
+        """Plan the next attempt at a message; False if it counts as failed: after the last one, and after `Reject`.
+
+        It also counts as failed if the error comes from ``before`` the handler: from what this names.
+        """
         settings, attempt = self._settings, message.attempt
         lane.failed += 1
-        if last or attempt >= settings.attempts or isinstance(error, Reject):
-            self.log(message, error, f"on_failure={settings.on_failure!r}")
+        what = before or f"attempt {attempt} of {settings.attempts}"
+        if before or attempt >= settings.attempts or isinstance(error, Reject):
+            self._log(what, message, error, f"on_failure={settings.on_failure!r}")
+            if settings.on_failure == "stop":
+                failed = (
+                    f"{before.capitalize()} failed"
+                    if before
+                    else f"The handler failed {counted(attempt, 'time')}"
+                )
+                error.add_note(f"{failed} with {message!r}, which stays in its {place}.")
             return False
         wait = settings.delay(attempt, error.seconds if isinstance(error, RetryAfter) else None)
         delay = 0.0 if lane.is_full_behind(message) else wait
-        self.log(message, error, f"the next attempt follows in {delay:g} s")
+        self._log(what, message, error, f"the next attempt follows in {delay:g} s")
         message.attempt += 1
         if self.pause(lane, channel, message):
             heapq.heappush(self._retries, (monotonic() + delay, next(self._numbers), lane, channel, message))
         return True
 
-    def log(self, message: Any, error: Exception, then: str) -> None:
-        """Log a failed attempt."""
-        log.warning(
-            "group %r: attempt %d of %d failed: %s; %s",
-            self._settings.name,
-            message.attempt,
-            self._settings.attempts,
-            self._describe(message),
-            then,
-            exc_info=error,
-        )
+    def _log(self, what: str, message: Any, error: Exception, then: str) -> None:
+        text = "group %r: %s failed: %s; %s"
+        log.warning(text, self._settings.name, what, self._describe(message), then, exc_info=error)
 
     def retry(self) -> None:
         """Resume the lanes whose next attempt is due."""

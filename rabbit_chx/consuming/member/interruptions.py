@@ -5,15 +5,18 @@ The generators yield commands for a driver. Everything here runs in the thread o
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
+from pika import spec
+
+from rabbit_chx.broker.applying.handover import pass_marker
 from rabbit_chx.broker.applying.protocol import Command
 from rabbit_chx.consuming.failures import origin_of
 from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.markers import Kind, hold_of, kind_of
+from rabbit_chx.consuming.member import trials
 from rabbit_chx.consuming.member.attempts import Attempts
 from rabbit_chx.consuming.member.lanes import Lane
 from rabbit_chx.consuming.member.workers import Progress
@@ -21,42 +24,41 @@ from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.consuming.queues.queues import exists, park
 from rabbit_chx.consuming.settings import Settings
 
-
-class Sender(Protocol):
-    """The member, which sends commands to the broker in the order of these calls."""
-
-    @abstractmethod
-    def acknowledge(self) -> None:
-        """Acknowledge everything that is handled."""
-
-    @abstractmethod
-    def reject(self, channel: Any, message: Delivery) -> None:
-        """Dead-letter a message."""
-
-    @abstractmethod
-    def pass_marker(self, channel: Any, message: Delivery) -> None:
-        """Answer the marker of a drain, and acknowledge it."""
-
-    @abstractmethod
-    def fail(self, error: BaseException) -> None:
-        """Stop the member with this error."""
+_T = TypeVar("_T")
 
 
 class Interruptions(Attempts):
     """The paused lanes of one connection."""
 
-    def __init__(self, settings: Settings, workers: Progress, owner: Sender) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        workers: Progress,
+        acknowledge: Callable[[Iterable[Lane]], object],
+        fail: Callable[[BaseException], object],
+    ) -> None:
         super().__init__(settings, workers, _described)
-        self._owner = owner
+        self._most_crashes = settings.crashes
+        self._acknowledge, self._fail = acknowledge, fail
+        self._suspects: list[tuple[Lane, Any, Delivery]] = []
+        """Messages that wait until another one has been tried."""
 
     def deal_with(
         self, lane: Lane, channel: Any, message: Delivery, error: Exception | None
     ) -> Generator[Command, Any, None]:
         """Decide what to do with a message that was not handled."""
-        if error is not None:
+        survived = message is self._workers.noted and self._workers.survived
+        if survived or (error is not None and message is self._workers.noted):
+            yield from self._or_pause(lane, channel, message, self.end_trial())
+        if survived:
+            self._workers.finished(lane, channel, message)
+            self._workers.submit(lane)
+        elif error is not None:
             yield from self._on_failure(lane, channel, message, error)
         elif kind_of(message) is not Kind.MESSAGE:
             yield from self._on_marker(lane, channel, message)
+        elif message.suspect and message is not self._workers.noted:
+            yield from self._try(lane, channel, message)
         elif self.pause(lane, channel, message):
             # The broker was silent so long that another member may have the message by now.
             yield from self.listen(lane.queue)
@@ -74,39 +76,101 @@ class Interruptions(Attempts):
         self, lane: Lane, channel: Any, message: Delivery, error: Exception
     ) -> Generator[Command, Any, None]:
         """Retry later, or apply ``on_failure`` after the last attempt."""
-        if self.planned(lane, channel, message, error, last=message.key_error is not None):
+        before = "" if message.key_error is None else "the key function"
+        if self.planned(lane, channel, message, error, before=before, place="queue"):
             return
         if self._settings.on_failure == "stop":
-            error.add_note(
-                f"The handler failed {message.attempt} times with {message!r}, which stays in its queue."
-            )
-            self._owner.fail(error)
+            self._fail(error)
             self.put_back(lane, channel, message)
+        elif lane.channel is channel:
+            given_up = self._give_up(lane, channel, message, error)
+            yield from self._or_pause(lane, channel, message, given_up)
         else:
-            try:
-                if lane.channel is channel:
-                    yield from self._give_up(lane, channel, message, error)
-                else:
-                    self.put_back(lane, channel, message)
-            except BaseException:
-                # Usually the connection is lost: no later message may be handled before this one.
-                self.pause(lane, channel, message)
-                raise
+            self.put_back(lane, channel, message)
         self._workers.submit(lane)
+
+    def _or_pause(
+        self, lane: Lane, channel: Any, message: Delivery, commands: Generator[Command, Any, _T]
+    ) -> Generator[Command, Any, _T]:
+        """Do commands; after an error, usually a lost connection, no later message may be handled before this one."""
+        try:
+            return (yield from commands)
+        except BaseException:
+            self.pause(lane, channel, message)
+            raise
 
     def _give_up(
         self, lane: Lane, channel: Any, message: Delivery, error: Exception
     ) -> Generator[Command, Any, None]:
         """Dead-letter or park a message, after acknowledging the messages before it."""
         if self._settings.parking_queue is None:
-            self._owner.acknowledge()
-            self._owner.reject(channel, message)
+            self._acknowledge([lane])
+            channel.basic_reject(message.tag, requeue=False)
             self._settled(lane, channel, message)
         else:
             yield from park(
                 self._settings.parking_queue, message, origin_of(message, self._settings.name, error)
             )
             self._workers.finished(lane, channel, message)
+            # If the next suspect message ended the process before that, this one would come back and be parked again.
+            self._acknowledge([lane])
+
+    # ---- suspect messages
+
+    def _try(self, lane: Lane, channel: Any, message: Delivery) -> Generator[Command, Any, None]:
+        """Let the handler have a suspect message, or give it up because it has ended too many processes."""
+        if self._workers.is_trying:
+            if self.pause(lane, channel, message):
+                self._suspects.append((lane, channel, message))
+            return
+        yield from self._or_pause(lane, channel, message, self.end_dropped_trial())
+        if lane.channel is channel:
+            yield from self._or_pause(lane, channel, message, self._begin_trial(lane, channel, message))
+        else:
+            self.put_back(lane, channel, message)
+        self._workers.submit(lane)
+
+    def _begin_trial(self, lane: Lane, channel: Any, message: Delivery) -> Generator[Command, Any, None]:
+        group, most = self._settings.name, self._most_crashes
+        crashes = yield from trials.begun(group, message.queue)
+        if most is not None and crashes >= most:
+            error = RuntimeError(f"{crashes} processes have ended while they handled the message")
+            lane.failed += 1
+            log.warning(
+                "group %r: %s: %s; on_failure=%r",
+                *(group, _described(message), error, self._settings.on_failure),
+            )
+            yield from trials.end(group, message.queue)
+            yield from self._give_up(lane, channel, message, error)
+        else:
+            # A message before this one that came again would take back the note.
+            self._acknowledge([lane])
+            with self._workers.lock:
+                self._workers.noted, self._workers.noted_in = message, lane
+                self._workers.survived = False
+            # Noted before: if the connection is lost meanwhile, the broker may have the note.
+            yield from trials.begin(group, message.queue)
+            with self._workers.lock:
+                lane.put_back(message, channel)
+
+    def end_trial(self) -> Generator[Command, Any, None]:
+        """Note that the process has survived the suspect message that is being tried, if any."""
+        yield from self._end_trial(trials.end)
+
+    def end_dropped_trial(self) -> Generator[Command, Any, None]:
+        """Take the note back about a suspect message that was dropped with its channel, which is no end of a process."""
+        if self._workers.noted is not None and not self._workers.is_trying:
+            yield from self._end_trial(trials.take_back)
+
+    def _end_trial(
+        self, take_back: Callable[[str, str], Generator[Command, Any, None]]
+    ) -> Generator[Command, Any, None]:
+        if self._workers.noted is not None:
+            yield from take_back(self._settings.name, self._workers.noted.queue)
+            self._workers.noted = None
+        suspects, self._suspects = self._suspects, []
+        for each in suspects:
+            self.resume(*each)
 
     # ---- markers
 
@@ -122,8 +186,9 @@ class Interruptions(Attempts):
                 yield from self.release([lane])  # the marker may be left from an earlier change
         else:
             try:
-                self._owner.acknowledge()
-                self._owner.pass_marker(channel, message)
+                self._acknowledge([lane])
+                names = {"exchange": message.exchange, "routing_key": message.routing_key}
+                pass_marker(channel, spec.Basic.Deliver(delivery_tag=message.tag, **names), message)
             except BaseException:  # the connection is lost: the broker redelivers the marker
                 self.pause(lane, channel, message)
                 raise

@@ -1,14 +1,14 @@
 """Lanes with ``order="key"``: messages of different keys are handled at the same time, and each key in order.
 
-The messages of a key that are not handled form a *strand*; at most one of them is being handled. A marker of a drain or a
-hold, and a message without a key, is alone: it waits for all earlier messages, and all later ones wait for it. This module
-does no IO; its caller holds the lock.
+Of each key, only the first message that is not handled can be handled. A marker of a drain or a hold, a message without a key
+and a suspect one are alone: it waits for all earlier messages, and all later ones wait for it. This module does no IO; its caller
+holds the lock.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import copy
 from functools import cache
 from typing import Any, Final
@@ -16,7 +16,7 @@ from typing import Any, Final
 from rabbit_chx.consuming.markers import Kind, kind_of
 from rabbit_chx.consuming.member.lanes import Lane, QueueLane
 from rabbit_chx.consuming.messages import Delivery
-from rabbit_chx.consuming.queues.keys import KeyFunction, KeySource
+from rabbit_chx.consuming.queues.sources import KeyFunction, KeySource
 from rabbit_chx.consuming.settings import Settings
 
 _ALONE: Final = object()
@@ -28,23 +28,11 @@ def lanes_of(settings: Settings, find_key: KeySource | None) -> Callable[[str], 
     """A function that makes the lane of a queue; it looks for the key when it makes the first one."""
     if find_key is None:
         return QueueLane
+    many = max(1, settings.prefetch // 2)
     # With "stop", a message that fails for good keeps all others waiting anyway.
-    room = None if settings.on_failure == "stop" else settings.prefetch // 2
+    room = None if settings.on_failure == "stop" else many
     found = cache(find_key)
-    return lambda queue: KeyLane(queue, found(), settings.concurrency, room)
-
-
-class Strand:
-    """The messages of one key that are not handled, in order."""
-
-    __slots__ = ("current", "paused", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting: deque[Delivery] = deque()
-        self.current: Delivery | None = None
-        """The message that a worker, or the member, has."""
-        self.paused = False
-        """Whether the first message waits for a release or for its next attempt."""
+    return lambda queue: KeyLane(queue, found(), settings.concurrency, room, many)
 
 
 class KeyLane(Lane):
@@ -54,96 +42,112 @@ class KeyLane(Lane):
         queue: its name.
         key: gives the key of a message.
         workers: how many workers there are.
-        room: how many messages may wait behind a paused one of the same key before it is tried at once; None for any number.
+        room: behind a paused message, so many of the same key cause it to be tried at once; None for no limit.
+        many: so many messages behind an unfinished one are acknowledged at once, each by itself.
     """
 
-    def __init__(self, queue: str, key: KeyFunction, workers: int, room: int | None) -> None:
+    def __init__(self, queue: str, key: KeyFunction, workers: int, room: int | None, many: int = 1) -> None:
         super().__init__(queue)
         self._key = key
         self._most = workers
         self._room = room
+        self._many = many
         self._workers = 0
         """How many workers have the lane or are about to take it."""
         self._at_work = 0
         """How many messages workers or the member have."""
-        self._strands: dict[Hashable, Strand] = {}
-        self._ready: deque[Strand] = deque()
-        """Strands with a message to be handled."""
+        self._first: dict[Hashable, Delivery] = {}
+        """The first message of each key: ready, paused, or in the hands of a worker or the member."""
+        self._later: dict[Hashable, deque[Delivery]] = {}
+        """The later messages of a key, if there are any."""
+        self._ready: deque[Delivery] = deque()
+        """The first messages that can be handled now."""
+        self._paused: set[Hashable] = set()
+        """Keys whose first message waits for a release or for its next attempt."""
         self._behind: deque[Delivery] = deque()
         """Messages behind one that is alone, and that one itself until the earlier messages are handled."""
         self._alone = False
-        self._open = 0
-        """How many messages of the channel are in strands."""
+        """Whether the first message of a key is alone."""
+        self._finished = 0
+        """How many deliveries of the channel are handled."""
         self._done = 0
         """The delivery tag up to which everything is handled."""
-        self._done_after: set[int] = set()
-        """The later tags that are handled."""
-        self._to_acknowledge: list[int] = []
+        self._last = 0
+        """The last of these tags, if it is not acknowledged."""
+        self._later_tags: dict[int, bool] = {}
+        """The later tags that are handled, each with whether it is not acknowledged."""
+        self._unacknowledged = 0
+        """How many of the later tags are not acknowledged."""
 
     def _begin_again(self) -> None:
-        self._open = self._done = 0
-        self._done_after.clear()
-        self._to_acknowledge.clear()
+        self._finished = self._done = self._last = self._unacknowledged = 0
+        self._later_tags.clear()
 
     def _forget(self) -> None:
-        self._behind.clear()
-        self._ready.clear()
-        self._alone, self._open = False, 0
-        for strand in self._strands.values():
-            strand.waiting.clear()
-            strand.paused = False
         # What is being handled may be redelivered, and then waits until its handler has returned.
-        self._strands = {key: each for key, each in self._strands.items() if each.current is not None}
+        waiting = self._paused.union(message.key for message in self._ready)
+        self._first = {key: message for key, message in self._first.items() if key not in waiting}
+        for each in (self._later, self._ready, self._paused, self._behind):
+            each.clear()
+        self._alone = False
 
     # ---- deliveries
 
-    def _put(self, message: Delivery) -> bool:
-        message.key = self._key_of(message)
-        self._behind.append(message)
-        self._place()
-        return bool(self._more())
+    def _put(self, messages: Sequence[Delivery]) -> int:
+        for message in messages:
+            message.key = key = self._key_of(message)
+            if self._behind or self._alone or key is _ALONE:
+                self._behind.append(message)
+            else:
+                self._add(message)
+        if self._behind:
+            self._place()
+        return self._more()
 
     def _key_of(self, message: Delivery) -> Hashable:
         # A copy decodes headers for itself: those of waiting messages could take 25 times their size.
         read = copy(message) if len(message.encoded) > _LONG else message
-        kind = kind_of(read)
-        if kind is Kind.CANARY:
-            return object()  # a key that no other message has
-        if kind is not Kind.MESSAGE:
-            return _ALONE
+        if message.may_be_ours and (kind := kind_of(read)) is not Kind.MESSAGE:
+            # Of a canary, a key that no other message has.
+            return object() if kind is Kind.CANARY else _ALONE
         try:
             key = self._key(read)
             hash(key)
         except Exception as error:  # noqa: BLE001 - a function of the program may raise anything
             message.key_error = error
             return _ALONE
-        return key
+        return _ALONE if message.suspect else key
 
     def _place(self) -> None:
-        """Move messages into strands, up to one that must be alone."""
+        """Add messages to their keys, up to one that must be alone."""
         while self._behind and not self._alone:
             message = self._behind[0]
-            if message.key is _ALONE and self._open:
-                return
-            self._behind.popleft()
-            self._alone = message.key is _ALONE
-            self._open += 1
-            strand = self._strands.setdefault(message.key, Strand())
-            strand.waiting.append(message)
-            if strand.paused and self.is_full_behind(message):
-                strand.paused = False
-                self._ready.append(strand)
-            elif len(strand.waiting) == 1 and strand.current is None:
-                self._ready.append(strand)
+            if message.key is _ALONE:
+                if self.in_hand > len(self._behind):
+                    return
+                self._alone = True
+            self._add(self._behind.popleft())
+
+    def _add(self, message: Delivery) -> None:
+        key = message.key
+        if self._first.setdefault(key, message) is message:
+            self._ready.append(message)
+            return
+        self._later.setdefault(key, deque()).append(message)
+        if key in self._paused and self.is_full_behind(message):
+            self._continue(key)
+
+    def _continue(self, key: Hashable) -> None:
+        self._paused.remove(key)
+        self._ready.append(self._first[key])
 
     def is_full_behind(self, message: Delivery) -> bool:
         """Whether so many messages of a key wait that other keys might soon get no message."""
-        strand = self._strands.get(message.key)
-        return self._room is not None and strand is not None and len(strand.waiting) > self._room
+        return self._room is not None and len(self._later.get(message.key, ())) >= self._room
 
     def _more(self) -> int:
-        """Count more workers: one for each ready strand, as far as no other worker is about to take it."""
-        if self.leaving:
+        """Count more workers: one for each ready message, as far as no other worker is about to take it."""
+        if self.leaving or self._workers == self._most:
             return 0
         about_to_take = self._workers - self._at_work
         more = max(0, min(self._most - self._workers, len(self._ready) - about_to_take))
@@ -157,12 +161,8 @@ class KeyLane(Lane):
         if self.leaving or not self._ready:
             self._workers -= 1
             return None
-        return self._take_from(self._ready.popleft())
-
-    def _take_from(self, strand: Strand) -> Delivery:
-        strand.current = strand.waiting.popleft()
         self._at_work += 1
-        return strand.current
+        return self._ready.popleft()
 
     def leave(self) -> None:
         """Mark that a worker has left the lane."""
@@ -177,32 +177,35 @@ class KeyLane(Lane):
         """Mark a message that was taken as handled; return how many more workers the lane needs."""
         self.handled += counted
         if self.channel is channel:
-            self._open -= 1
             self._mark(message.tag, settled=settled)
             if message.key is _ALONE:
                 self._alone = False
-        self._leave_strand(message)
+        self._end(message.key)
         if not self._behind:
             return 0
         self._place()
         return self._more()
 
-    def _leave_strand(self, message: Delivery) -> None:
-        """The next message of the key may be taken."""
+    def _end(self, key: Hashable) -> None:
+        """The next message of the key can be handled."""
         self._at_work -= 1
-        strand = self._strands[message.key]
-        strand.current = None
-        if strand.waiting:
-            self._ready.append(strand)
-        else:
-            del self._strands[message.key]
+        if key not in self._later:
+            del self._first[key]
+            return
+        later = self._later[key]
+        self._first[key] = following = later.popleft()
+        self._ready.append(following)
+        if not later:
+            del self._later[key]
 
     def put_back(self, message: Delivery, channel: Any) -> bool:
         """Put a message that was taken back to its place."""
-        if self.channel is channel:
-            self._strands[message.key].waiting.appendleft(message)
-        self._leave_strand(message)
-        return self.channel is channel
+        if self.channel is not channel:
+            self._end(message.key)
+            return False
+        self._at_work -= 1
+        self._ready.append(message)
+        return True
 
     # ---- what the member does
 
@@ -212,63 +215,67 @@ class KeyLane(Lane):
         return not self._at_work
 
     def _mark(self, tag: int, *, settled: bool) -> None:
-        if settled:
-            self.acked += 1
-        else:
-            self._to_acknowledge.append(tag)
-        self._done_after.add(tag)
-        while self._done + 1 in self._done_after:
+        self._finished += 1
+        self.acked += settled
+        if tag != self._done + 1:
+            self._later_tags[tag] = not settled
+            self._unacknowledged += not settled
+            return
+        self._done = tag
+        if not settled:
+            self._last = tag
+        while self._later_tags and self._done + 1 in self._later_tags:
             self._done += 1
-            self._done_after.remove(self._done)
+            if self._later_tags.pop(self._done):
+                self._last = self._done  # the broker knows only tags that are not acknowledged yet
+                self._unacknowledged -= 1
 
-    def to_acknowledge(self) -> list[tuple[int, bool]]:
-        """One tag for all messages up to the first that is not handled, and each later one."""
-        tags = self._to_acknowledge
-        self.acked += len(tags)
-        self._to_acknowledge = []
-        # The broker knows only tags that are not acknowledged yet.
-        before = max((tag for tag in tags if tag <= self._done), default=0)
-        after = [(tag, False) for tag in tags if tag > self._done]
-        return [(before, True), *after] if before else after
+    def to_acknowledge(self, *, lazily: bool = False) -> list[tuple[int, bool]]:
+        """One tag for all messages up to the first that is not handled, and each later one; lazily, only if these are many."""
+        found = [(self._last, True)] if self._last else []
+        self._last = 0
+        if self._unacknowledged >= (self._many if lazily else 1):
+            found += [(tag, False) for tag, is_open in self._later_tags.items() if is_open]
+            self._later_tags = dict.fromkeys(self._later_tags, False)
+            self._unacknowledged = 0
+        self.acked = self._finished - self._unacknowledged
+        return found
 
     def pause(self, message: Delivery, channel: Any) -> tuple[bool, bool]:
         """Put a message that was taken back to its place, and wait before it; the worker goes on with other keys."""
         if not self.put_back(message, channel):
             return False, True
         self._ready.pop()
-        self._strands[message.key].paused = True
+        self._paused.add(message.key)
         return True, True
 
     def resume(self, message: Delivery, channel: Any) -> bool:
         """Continue with a key."""
-        strand = self._strands.get(message.key)
-        if self.channel is not channel or strand is None or not strand.paused:
+        if self.channel is not channel or message.key not in self._paused:
             return False
-        strand.paused = False
-        self._ready.append(strand)
+        # A message that was tried early, because others waited, may be handled by now.
+        if self._first[message.key] is not message:
+            return False
+        self._continue(message.key)
         return bool(self._more())
 
     def release(self) -> Delivery | None:
         """Take the marker that holds the lane."""
         self.hold = None
-        strand = self._strands.get(_ALONE)
-        if self.leaving or strand is None or not strand.paused:
+        if self.leaving or _ALONE not in self._paused:
             return None
-        strand.paused = False
-        return self._take_from(strand)
+        self._paused.remove(_ALONE)
+        self._at_work += 1
+        return self._first[_ALONE]
 
     # ---- what others see
 
     @property
     def unfinished(self) -> Iterable[Delivery]:
         """The first message of each key."""
-        for strand in self._strands.values():
-            if strand.current is not None:
-                yield strand.current
-            elif strand.waiting:
-                yield strand.waiting[0]
+        return self._first.values()
 
     @property
     def in_hand(self) -> int:
         """How many messages were delivered and are not handled."""
-        return self._open + len(self._behind)
+        return 0 if self.channel is None else self._delivered - self._finished

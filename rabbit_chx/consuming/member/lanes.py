@@ -1,4 +1,4 @@
-"""The state of each queue that a member consumes, its *lane*: the deliveries in order, and how far they are handled.
+"""The state of each queue that a member consumes, its *lane*: the deliveries in order, how far they are handled, and the status.
 
 A lane outlives the connection, so that one message is never handled twice at the same time: redeliveries after a
 reconnect wait until the handler has finished its current message. This module does no IO; its caller holds the lock.
@@ -6,12 +6,15 @@ reconnect wait until the handler has finished its current message. This module d
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
 
+from rabbit_chx.consuming.member.workers import OneByOne, Work
 from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.consuming.seats import priority
 
@@ -21,13 +24,11 @@ _QUIET = 1.0
 """Seconds after the last delivery, when no other can still be in transit."""
 
 
-class Lane(ABC):
+class Lane(Work):
     """One queue of a member."""
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
-        self.channel: Any = None
-        """The channel on which the queue is consumed now, if any."""
         self.priority = 0
         self.acked = 0
         """How many deliveries of the channel are acknowledged or rejected."""
@@ -40,8 +41,6 @@ class Lane(ABC):
         self.leaving = False
         """Whether no further message may be started, because the channel is about to be closed."""
         self.handled = 0
-        self.failed = 0
-        """How many attempts have failed."""
         self.last_delivery: float | None = None
         """The time of `monotonic` at the last delivery."""
         self._since: float | None = None
@@ -69,11 +68,11 @@ class Lane(ABC):
         recent = monotonic() - self._heard < _QUIET
         return self.queue if self.careful and (recent or self._delivered > self.acked) else ""
 
-    def add(self, message: Delivery) -> bool:
-        """Add a delivery; return whether the lane must be submitted to a worker."""
-        self._delivered = message.tag
+    def add(self, messages: Sequence[Delivery]) -> int:
+        """Add deliveries in their order; return how many more workers the lane needs."""
+        self._delivered = messages[-1].tag
         self._heard = self.last_delivery = monotonic()
-        return self._put(message)
+        return self._put(messages)
 
     @abstractmethod
     def _begin_again(self) -> None:
@@ -84,33 +83,12 @@ class Lane(ABC):
         """Forget the deliveries that no worker has."""
 
     @abstractmethod
-    def _put(self, message: Delivery) -> bool:
-        """Add a delivery behind the earlier ones."""
-
-    # ---- what workers do
-
-    @abstractmethod
-    def take(self) -> Delivery | None:
-        """Take the next message; without one, the worker has left the lane."""
-
-    @abstractmethod
-    def leave(self) -> None:
-        """Mark that a worker has left the lane."""
-
-    @abstractmethod
-    def abandon(self) -> None:
-        """Mark that a worker has left the lane in the middle of a message, after which no other is handled."""
+    def _put(self, messages: Sequence[Delivery]) -> int:
+        """Add deliveries behind the earlier ones."""
 
     @abstractmethod
     def finish(self, message: Delivery, channel: Any, *, counted: bool = True, settled: bool = False) -> int:
-        """Mark a message that was taken as handled; return how many more workers the lane needs.
-
-        It can be acknowledged on the channel that delivered it, unless it is settled: acknowledged or rejected already.
-        """
-
-    @abstractmethod
-    def put_back(self, message: Delivery, channel: Any) -> bool:
-        """Put a message that was taken back to its place; return False if its channel is no longer the lane's."""
+        """Mark a message as handled; it is not acknowledged again if it is settled: acknowledged or rejected already."""
 
     # ---- what the member does
 
@@ -120,29 +98,15 @@ class Lane(ABC):
         """Whether no message is being handled or is about to be."""
 
     @abstractmethod
-    def to_acknowledge(self) -> list[tuple[int, bool]]:
-        """The tags to acknowledge now, each with whether this acknowledges all earlier ones too."""
+    def to_acknowledge(self, *, lazily: bool = False) -> list[tuple[int, bool]]:
+        """The tags to acknowledge, each with whether this acknowledges all earlier ones too.
 
-    @abstractmethod
-    def pause(self, message: Delivery, channel: Any) -> tuple[bool, bool]:
-        """Put a message that was taken back to its place, and wait before it.
-
-        Returns:
-            Whether it is paused, which it is not if its channel is no longer the lane's; and whether to submit the lane to
-            a worker, for other messages.
+        Lazily, not those that one acknowledgement may soon cover together.
         """
-
-    @abstractmethod
-    def resume(self, message: Delivery, channel: Any) -> bool:
-        """Continue with a message that was paused; return whether to submit the lane to a worker."""
 
     @abstractmethod
     def release(self) -> Delivery | None:
         """Take the marker that holds the lane."""
-
-    def is_full_behind(self, message: Delivery) -> bool:  # noqa: ARG002 - only of keys
-        """Whether so many messages of its key wait behind a message that other keys might soon get no message."""
-        return False
 
     # ---- what others see
 
@@ -181,17 +145,13 @@ class Lane(ABC):
         }
 
 
-class QueueLane(Lane):
+class QueueLane(OneByOne, Lane):
     """With ``order="queue"``: one message after the other."""
 
     def __init__(self, queue: str) -> None:
         super().__init__(queue)
         self.waiting: deque[Delivery] = deque()
         """Messages that were delivered and are not yet handled."""
-        self.busy = False
-        """Whether a worker has the lane or is about to take it; only one may."""
-        self.paused = False
-        """Whether a busy lane waits for a release or for the next attempt at a message."""
         self.current: Delivery | None = None
         """The message that is being handled."""
         self.done = 0
@@ -202,15 +162,14 @@ class QueueLane(Lane):
 
     def _forget(self) -> None:
         self.waiting.clear()
-        if self.paused:
-            self.paused = self.busy = False
+        self.end_pause()
 
-    def _put(self, message: Delivery) -> bool:
-        self.waiting.append(message)
+    def _put(self, messages: Sequence[Delivery]) -> int:
+        self.waiting.extend(messages)
         if self.busy or self.leaving:
-            return False
+            return 0
         self.busy = True
-        return True
+        return 1
 
     def take(self) -> Delivery | None:
         """Take the next message; without one, the worker has left the lane."""
@@ -219,12 +178,6 @@ class QueueLane(Lane):
             return None
         self.current = self.waiting.popleft()
         return self.current
-
-    def leave(self) -> None:
-        """Mark that the worker has left the lane."""
-        self.busy = False
-
-    abandon = leave
 
     def finish(self, message: Delivery, channel: Any, *, counted: bool = True, settled: bool = False) -> int:
         """Mark the current message as handled; the worker goes on with the next one."""
@@ -244,29 +197,12 @@ class QueueLane(Lane):
         self.waiting.appendleft(message)
         return True
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no worker has the lane or is about to take it."""
-        return self.paused or not self.busy
-
-    def to_acknowledge(self) -> list[tuple[int, bool]]:
+    def to_acknowledge(self, *, lazily: bool = False) -> list[tuple[int, bool]]:  # noqa: ARG002 - only of keys
         """The last tag."""
         if self.done <= self.acked:
             return []
         self.acked = self.done
         return [(self.done, True)]
-
-    def pause(self, message: Delivery, channel: Any) -> tuple[bool, bool]:
-        """Put the current message back to the front, and pause the lane."""
-        self.paused = self.put_back(message, channel)
-        return self.paused, not self.paused
-
-    def resume(self, message: Delivery, channel: Any) -> bool:  # noqa: ARG002 - the first one
-        """Continue with the lane."""
-        if self.channel is not channel or not self.paused:
-            return False
-        self.paused = False
-        return True
 
     def release(self) -> Delivery | None:
         """Take the marker; the lane stays paused."""
@@ -304,3 +240,45 @@ def assign(
         elif lane.priority != wanted:
             lane.priority, lane.leaving = wanted, True
     return found
+
+
+# ---- the status of the member
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """How a member of a group is."""
+
+    connected: bool
+    """Whether it consumes."""
+    reason: str
+    """Why it does not consume; empty if it does."""
+    queues: tuple[str, ...]
+    """The queues that it consumes; the broker delivers those to it that no other member has."""
+    in_hand: int
+    """Messages that were delivered and are not handled."""
+    oldest: float | None
+    """Seconds since the oldest of them became the next to be handled, sampled each second; None without any."""
+    handled: int
+    """Messages of these queues handled or given up since the start of the run."""
+    failed: int
+    """Failed attempts at messages of these queues since the start of the run."""
+    last_delivery: datetime | None
+    """When the last message was delivered."""
+
+
+def status_of(lanes: Sequence[Lane], why_not: str) -> GroupStatus:
+    """The status of a member with these lanes; the caller holds their lock."""
+    now, at = monotonic(), datetime.now(UTC)
+    deliveries = [each.last_delivery for each in lanes if each.last_delivery is not None]
+    oldest = [seconds for each in lanes if (seconds := each.status(now)["oldest"]) is not None]
+    return GroupStatus(
+        connected=not why_not,
+        reason=why_not,
+        queues=tuple(sorted(each.queue for each in lanes if each.channel is not None)),
+        in_hand=sum(each.in_hand for each in lanes),
+        oldest=max(oldest, default=None),
+        handled=sum(each.handled for each in lanes),
+        failed=sum(each.failed for each in lanes),
+        last_delivery=at - timedelta(seconds=now - max(deliveries)) if deliveries else None,
+    )

@@ -14,6 +14,7 @@ from contextvars import copy_context
 from time import monotonic
 from typing import Final
 
+from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.member.workers import TURN, Progress, Work
 from rabbit_chx.message import Message
 
@@ -43,6 +44,9 @@ class LoopWorkers(Progress):
         self._context = copy_context()
         self._ready: deque[Work] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._run = asyncio.current_task()
+        self._cancelled_before = self._run.cancelling() if self._run is not None else 0
+        self._ending = False
         self._turn_ends = 0.0
 
     # ---- in the thread of the member
@@ -52,6 +56,11 @@ class LoopWorkers(Progress):
         try:
             self._loop.call_soon_threadsafe(self._begin, lane, context=self._context)
         except RuntimeError:  # the loop is closed
+            if not self.stopped:
+                log.warning(
+                    "the event loop of a group is closed: its member ends, and others get its messages"
+                )
+            self.stopping.set()
             with self.lock:
                 lane.leave()
 
@@ -64,42 +73,70 @@ class LoopWorkers(Progress):
 
     # ---- in the event loop
 
-    def _begin(self, lane: Work) -> None:
-        self._ready.append(lane)
+    def _begin(self, *lanes: Work) -> None:
+        self._ready.extend(lanes)
         if len(self._tasks) < self._most:
-            self._tasks.add(self._loop.create_task(self._work(), name="rabbit-chx handler"))
+            task = self._loop.create_task(self._work(), name="rabbit-chx handler")
+            self._tasks.add(task)
+            task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        """Replace a task that the program has cancelled; in a run that ends, the member waits until no task has a lane."""
+        self._tasks.discard(task)
+        if task.cancelled() and self._ready and not self._ending:
+            self._begin()
+
+    @property
+    def _is_ending(self) -> bool:
+        """Whether a cancelled task ends: the member cancels all, or the program cancels the run with them, as `asyncio.run` does."""
+        return self._ending or (self._run is not None and self._run.cancelling() > self._cancelled_before)
 
     def _cancel(self, ended: threading.Event) -> None:
+        self._ending = True
         if not self._tasks:
             ended.set()
             return
         for task in self._tasks:
             task.cancel()
-        waiting = self._loop.create_task(asyncio.wait(self._tasks))
+        waiting = self._loop.create_task(asyncio.wait({*self._tasks}))
         waiting.add_done_callback(lambda _: ended.set())
 
     async def _work(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
         try:
             while self._ready:
-                await self._work_on(self._ready.popleft())
+                lane = self._ready.popleft()
+                try:
+                    await self._work_on(lane, task)
+                except asyncio.CancelledError:
+                    self._ready.append(lane)
+                    raise
+                except Exception as error:  # noqa: BLE001 - the member raises it from `run`
+                    self.failed(lane, error)
+                if task.cancelling():
+                    await self._give_way(task)
         finally:
-            task = asyncio.current_task()
-            assert task is not None
             # Not in a callback of the task, which would come after a `_begin` that still counts this task.
             self._tasks.discard(task)
 
-    async def _work_on(self, lane: Work) -> None:
+    async def _work_on(self, lane: Work, task: asyncio.Task[None]) -> None:
         turn_ends = monotonic() + TURN
-        while (taken := self.next_of(lane)) is not None:
+        taken = self.next_of(lane)
+        while taken is not None:
             channel, message = taken
             try:
                 await self._handler(message)
+                if task.cancelling():
+                    await asyncio.sleep(0)  # raises a cancellation that no `await` of the handler has raised
+                    _uncancel(task)
             except Exception as error:  # noqa: BLE001 - a handler may raise anything
                 self._owner.on_interruption(lane, channel, message, error)
                 return
             except asyncio.CancelledError as error:
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
+                if self._is_ending and task.cancelling():
+                    with self.lock:
+                        lane.put_back(message, channel)
                     raise
                 cancelled = RuntimeError(f"the handler was cancelled: {error!r}")
                 self._owner.on_interruption(lane, channel, message, cancelled)
@@ -107,11 +144,29 @@ class LoopWorkers(Progress):
             except BaseException as error:  # noqa: BLE001 - the member raises it from `run`
                 self.failed(lane, error)
                 return
+            if self.was_trial(lane, channel, message):
+                return
+            if monotonic() <= self._turn_ends:
+                taken = self.next_of(lane, taken)
+                continue
             self.finished(lane, channel, message)
-            self._owner.on_progress()
-            if monotonic() > self._turn_ends:
-                await asyncio.sleep(0)
-                self._turn_ends = monotonic() + _OTHERS
+            await self._give_way(task)
+            self._turn_ends = monotonic() + _OTHERS
             if self._ready and monotonic() > turn_ends:
                 self._ready.append(lane)
                 return
+            taken = self.next_of(lane)
+
+    async def _give_way(self, task: asyncio.Task[None]) -> None:
+        """Give other tasks a turn. A cancellation by the program that comes between two handlers has no effect."""
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if self._is_ending:
+                raise
+        _uncancel(task)
+
+
+def _uncancel(task: asyncio.Task[None]) -> None:
+    while task.uncancel():
+        pass

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
+from typing import Final
 
 from pika import BlockingConnection
 from pika.exceptions import AMQPError
@@ -18,34 +19,21 @@ from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.applying.protocol import Lost, Refused
 from rabbit_chx.consuming.logs import log
-from rabbit_chx.consuming.member.group_status import GroupStatus, status_of
-from rabbit_chx.consuming.member.lanes import Lane, QueueLane
+from rabbit_chx.consuming.member.channels import close_in_one_step
+from rabbit_chx.consuming.member.lanes import GroupStatus, status_of
 from rabbit_chx.consuming.member.membership import TICK, Membership
-from rabbit_chx.consuming.member.reporter import Reporter
-from rabbit_chx.consuming.member.runs import Running
-from rabbit_chx.consuming.member.workers import Progress
-from rabbit_chx.consuming.queues.sources import QueueSource
+from rabbit_chx.consuming.queues.permissions import needs_of, why_ended
 from rabbit_chx.consuming.seats import next_try
-from rabbit_chx.consuming.settings import Settings
-from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+
+_LOOK_EVERY: Final = 30.0
+_MOVE_AFTER: Final = 10.0
 
 
-class Member(Running, Membership):
+class Member(Membership):
     """One run of a member."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        connect: Callable[[], BlockingConnection],
-        source: QueueSource,
-        workers: Progress,
-        reporter: Reporter,
-        new_lane: Callable[[str], Lane] = QueueLane,
-    ) -> None:
-        super().__init__(settings, workers, source, reporter, new_lane)
-        self._connect = connect
-        self._patience = settings.timeouts.close
-        self._woken: BlockingConnection | None = None
+    _woken: BlockingConnection | None = None
 
     # ---- from any thread
 
@@ -54,10 +42,6 @@ class Member(Running, Membership):
         """The current state."""
         with self.workers.lock:
             return status_of(list(self._lanes.values()), self.why_not)
-
-    def on_progress(self) -> None:
-        """Wake the member: a message can be acknowledged, or a lane has become idle."""
-        self._wake()
 
     def _wake(self) -> None:
         connection = self._connection
@@ -68,6 +52,8 @@ class Member(Running, Membership):
             connection.add_callback_threadsafe(self._on_woken)
         except AMQPError:  # the connection is closed, so its thread is awake
             self._woken = None
+
+    on_progress = _wake
 
     def _on_woken(self) -> None:
         self._woken = None
@@ -89,6 +75,8 @@ class Member(Running, Membership):
                         tried = 0
                         self._driver = PikaDriver(self._connection)
                         self._consume(server_version(self._connection))
+                        if self.seat is not None:
+                            self._until_stopped()
                 except (AMQPError, OSError, Lost, Refused, BrokerUnavailable) as error:
                     self._on_lost(error)
                 finally:
@@ -102,47 +90,78 @@ class Member(Running, Membership):
         if self._error is not None:
             raise self._error
 
+    def _on_lost(self, error: Exception) -> None:
+        """Log why the connection ended; raise if another connection would end the same way."""
+        ended = why_ended(error, needs_of(self._settings, self._lanes), "a member")
+        if ended.permanent:
+            raise ended from None
+        self.why_not = str(ended)
+        log.warning("group %r: %s; trying again", self._settings.name, ended)
+
+    def _forget(self) -> None:
+        """Forget the deliveries of the lost connection; the broker redelivers them."""
+        self.seat = None
+        for lane in self._lanes.values():
+            self._detach(lane)
+
     def _until_stopped(self) -> None:
+        every: dict[Callable[[], object], float] = {
+            self._acknowledge_all: TICK,
+            self._free: TICK,
+            self._inspect: 2 * TICK,
+            self._listen: self._settings.heartbeat / 3,
+            self._look: _LOOK_EVERY,
+            self._move: _MOVE_AFTER,
+        }
+        due = {chore: monotonic() + seconds for chore, seconds in every.items()}
         try:
-            super()._until_stopped()
+            while not self.workers.stopped:
+                self._turn(self._interruptions.until_retry(TICK))
+                for chore in [each for each, at in due.items() if at <= monotonic()]:
+                    chore()
+                    due[chore] = monotonic() + every[chore]
+            self._finish()
         finally:
             with suppress(AMQPError):
-                self._close_all()
-
-    def _stand_by(self, seconds: float) -> None:
-        until = monotonic() + seconds
-        while monotonic() < until and not self.workers.stopped:
-            self._opened.process_data_events(time_limit=TICK)
+                displaced = {lane.channel: lane.to_displace for lane in self._lanes.values()}
+                close_in_one_step(displaced, self._settings.prefetch)
 
     def _turn(self, seconds: float) -> None:
+        """Wait for events, for at most ``seconds``; then do what is due."""
         self._opened.process_data_events(time_limit=seconds)
         self._do_due()
 
     def _do_due(self) -> None:
         """Do what is due after each batch of events."""
         while self._calls:
-            self._calls.popleft()()
-        self.acknowledge()
+            try:
+                self._calls.popleft()()
+            except InvalidValue as error:  # for example, the parking queue was deleted
+                self.fail(error)
+        self._acknowledge(self.workers.progress(), lazily=True)
         self._interruptions.retry()
         for lane in [each for each in self._lanes.values() if each.leaving and each.is_idle]:
             self._consume_again(lane)
 
     def _finish(self) -> None:
+        """Wait for the handlers; the broker requeues everything else when the channels are closed."""
         began = monotonic()
-        while not all(lane.is_idle for lane in self._lanes.values()) and monotonic() < began + self._patience:
+        while self._busy_queues() and monotonic() < began + self._patience:
             self._turn(0.05)
         self._do_due()
-        self._warn_if_late()
-        self.workers.end()  # before the channels are closed, so that no handler runs on when its message is redelivered
-
-    def _warn_if_late(self) -> None:
-        """Log which queues still have a running handler when the member ends."""
-        late = [lane.queue for lane in self._lanes.values() if not lane.is_idle]
-        if late:
+        self._acknowledge_all()
+        self._driver.run(self._interruptions.end_trial())
+        if late := self._busy_queues():
             log.warning(
-                "group %r: the handler did not return within %g seconds of the stop; the broker will redeliver its messages "
+                "group %r: the handler did not return within %g s of the stop; the broker will redeliver its messages "
                 "from %s",
                 self._settings.name,
-                self._settings.timeouts.close,
+                self._patience,
                 ", ".join(map(repr, late)),
             )
+        self.workers.end()  # before the channels are closed, so that no handler runs on when its message is redelivered
+
+    def _busy_queues(self) -> list[str]:
+        """The queues whose messages are being handled, or about to be."""
+        with self.workers.lock:  # a worker that took no notice of the stop yet may be taking a message
+            return [lane.queue for lane in self._lanes.values() if not lane.is_idle]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 import re
 import threading
-from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable
 from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
@@ -14,26 +12,25 @@ from itertools import count
 from time import monotonic
 from typing import Any, Final
 
-from pika import BasicProperties, BlockingConnection, spec
+from pika import BasicProperties, BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
-from rabbit_chx.broker.applying.handover import pass_marker
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.applying.protocol import Command, Refused, routed
 from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.broker.receiving import consume
 from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.markers import Hold
-from rabbit_chx.consuming.member.channels import close_in_one_step
-from rabbit_chx.consuming.member.chores import Chore, Chores
-from rabbit_chx.consuming.member.interruptions import Interruptions, Sender
-from rabbit_chx.consuming.member.lanes import Lane, assign
+from rabbit_chx.consuming.member.channels import acknowledge, close_in_one_step
+from rabbit_chx.consuming.member.interruptions import Interruptions
+from rabbit_chx.consuming.member.lanes import Lane, QueueLane, assign
 from rabbit_chx.consuming.member.reporter import Reporter, reply
 from rabbit_chx.consuming.member.roll_call import holds_in, status
+from rabbit_chx.consuming.member.runs import Running
+from rabbit_chx.consuming.member.trials import is_suspect
 from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.consuming.messages import Delivery, from_raw
-from rabbit_chx.consuming.queues.permissions import why_ended
 from rabbit_chx.consuming.queues.queues import check_access, exists, fit_queues, is_missing
 from rabbit_chx.consuming.queues.sources import QueueSource
 from rabbit_chx.consuming.seats import (
@@ -51,36 +48,33 @@ from rabbit_chx.replies import is_direct
 
 TICK: Final = 0.5
 """The longest wait for events, in seconds."""
-_LOOK_EVERY: Final = 30.0
-_MOVE_AFTER: Final = 10.0
 _QUESTION: Final = re.compile(r"[0-9a-f.]{1,40}")
 """What identifies a question; the answer repeats it."""
 
 
-class Membership(Sender, ABC):
+class Membership(Running):
     """What a member does on a connection, in the thread of the connection.
 
-    Only the methods under "from any thread" and `_look_now` run in other threads.
+    Only the methods under "from any thread" and `_read_again` run in other threads.
     """
 
     def __init__(
         self,
         settings: Settings,
-        workers: Progress,
+        connect: Callable[[], BlockingConnection],
         source: QueueSource,
+        workers: Progress,
         reporter: Reporter,
-        new_lane: Callable[[str], Lane],
+        new_lane: Callable[[str], Lane] = QueueLane,
     ) -> None:
-        self.workers = workers
+        super().__init__(settings, workers)
         self.seat: int | None = None
-        self.why_not = "it has not connected yet"
-        """Why the member consumes nothing now; empty if it consumes."""
         self._settings = settings
+        self._connect = connect
         self._source = source
         self._new_lane = new_lane
         self._reporter = reporter
         self._lanes: dict[str, Lane] = {}
-        self._calls: deque[Chore] = deque()
         self._search: Generator[Command, Any, None] | None = None
         """The last search for a lower seat."""
         self._connection: BlockingConnection | None = None
@@ -99,39 +93,16 @@ class Membership(Sender, ABC):
 
     def on_interruption(self, lane: Lane, channel: Any, message: Delivery, error: Exception | None) -> None:
         """Decide later what to do with a message that was not handled."""
-        self._ask(self._deal_with, lane, channel, message, error)
-
-    def _ask(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Have a function called in the thread of the connection."""
-        self._calls.append(partial(function, *arguments))
-        self._wake()
-
-    # ---- what the thread does
-
-    @abstractmethod
-    def _wake(self) -> None:
-        """End the wait of `_turn`."""
-
-    @abstractmethod
-    def _turn(self, seconds: float) -> None:
-        """Wait for events, for at most ``seconds``; then do what is due."""
-
-    @abstractmethod
-    def _stand_by(self, seconds: float) -> None:
-        """Keep the connection alive for ``seconds``, or until the member is stopped."""
-
-    @abstractmethod
-    def _finish(self) -> None:
-        """Wait for the handlers; the broker requeues everything else when the channels are closed."""
+        self._ask(lambda: self._driver.run(self._interruptions.deal_with(lane, channel, message, error)))
 
     # ---- one connection
 
     def _consume(self, version: str) -> None:
-        """Consume on one connection until it is lost or the member has stopped."""
+        """Begin to consume on one connection, unless the member is stopped before it has a seat."""
         self._release = Release.of_broker(version)
         self._settings.check_release(self._release)
         self.workers.heard = monotonic()
-        self._interruptions = Interruptions(self._settings, self.workers, self)
+        self._interruptions = Interruptions(self._settings, self.workers, self._acknowledge, self.fail)
         names = self._find_seat()
         if self.seat is None:
             return
@@ -142,7 +113,6 @@ class Membership(Sender, ABC):
         self._use(names)
         log.info("group %r: consuming %d queues in seat %d", self._settings.name, len(names), self.seat)
         self.why_not = ""
-        self._until_stopped()
 
     def _find_seat(self) -> tuple[str, ...]:
         """Wait for a free seat, unless the member is stopped, and return the queues."""
@@ -160,7 +130,9 @@ class Membership(Sender, ABC):
             self.why_not = "all seats are taken"
             if not tried:
                 log.info("group %r: all %d seats are taken; standing by", self._settings.name, len(names))
-            self._stand_by(next_try(tried, random.random()))  # noqa: S311 - not for secrets
+            until = monotonic() + next_try(tried, random.random())  # noqa: S311 - not for secrets
+            while monotonic() < until and not self.workers.stopped:
+                self._opened.process_data_events(time_limit=TICK)
         return names
 
     def _check_publishing(self, queue: str) -> Generator[Command, Any, None]:
@@ -173,35 +145,9 @@ class Membership(Sender, ABC):
     def _raise(self, error: Exception) -> None:
         raise error
 
-    def _until_stopped(self) -> None:
-        chores = Chores(
-            {
-                self._free: TICK,
-                self._inspect: 2 * TICK,
-                self._listen: self._settings.heartbeat / 3,
-                self._look: _LOOK_EVERY,
-                self._move: _MOVE_AFTER,
-            }
-        )
-        while not self.workers.stopped:
-            self._turn(self._interruptions.until_retry(TICK))
-            chores.do_due()
-        self._finish()
-
-    def _on_lost(self, error: Exception) -> None:
-        """Log why the connection ended; raise if another connection would end the same way."""
-        ended = why_ended(error, self._settings, self._lanes)
-        if ended.permanent:
-            raise ended from None
-        self.why_not = str(ended)
-        log.warning("group %r: %s; trying again", self._settings.name, ended)
-
-    def _forget(self) -> None:
-        """Forget the deliveries of the lost connection; the broker redelivers them."""
-        self.seat = None
+    def _detach(self, lane: Lane) -> Any:
         with self.workers.lock:
-            for lane in self._lanes.values():
-                lane.detach()
+            return lane.detach()
 
     # ---- queues
 
@@ -230,19 +176,17 @@ class Membership(Sender, ABC):
 
     def _consume_again(self, lane: Lane) -> None:
         """Close the channel, so that the broker requeues what is not handled, and consume with another priority."""
-        self.acknowledge()
-        with self.workers.lock:
-            channel = lane.detach()
+        self._acknowledge([lane])
+        channel = self._detach(lane)
         # All members do this at the same time, so even a waiting one may become active for a moment.
         close_in_one_step({channel: lane.queue if lane.careful else ""}, self._settings.prefetch)
         self._subscribe(lane, lane.priority)
 
     def _on_cancelled(self, lane: Lane, channel: Any) -> None:
-        """Consume again after the broker has cancelled the consumer, or drop the queue if it was deleted."""
+        """Consume again after the broker has ended the consumer, or drop the queue if it was deleted."""
         if lane.channel is not channel:
             return
-        with self.workers.lock:
-            lane.detach()
+        self._detach(lane)
         close_in_one_step({channel: ""}, self._settings.prefetch)
         if self._driver.run(exists(lane.queue)):
             try:
@@ -252,18 +196,13 @@ class Membership(Sender, ABC):
                 if not is_missing(error.reply_text):
                     raise
             else:
-                text = "group %r: the broker cancelled the consumer of queue %r; did the handler exceed consumer_timeout?"
+                text = "group %r: the broker ended the consumer of queue %r; did the handler exceed consumer_timeout?"
                 log.warning(text, self._settings.name, lane.queue)
                 return
-            with self.workers.lock:
-                lane.detach()
+            self._detach(lane)
         log.info("group %r: queue %r was deleted", self._settings.name, lane.queue)
         del self._lanes[lane.queue]
         self._use(())
-
-    def _close_all(self) -> None:
-        displaced = {lane.channel: lane.to_displace for lane in self._lanes.values()}
-        close_in_one_step(displaced, self._settings.prefetch)
 
     def _subscribe(self, lane: Lane, priority: int) -> None:
         """Consume a queue on a new channel."""
@@ -287,28 +226,22 @@ class Membership(Sender, ABC):
     def _on_deliveries(self, lane: Lane, channel: BlockingChannel, deliveries: list[RawDelivery]) -> None:
         """Add messages to their lane, unless the lane has another channel by now."""
         messages = [from_raw(lane.queue, each) for each in deliveries]
+        for message in messages:
+            message.suspect = message.redelivered and is_suspect(message, self._settings)
         with self.workers.lock:
-            begin = sum(map(lane.add, messages)) if lane.channel is channel else 0
+            begin = lane.add(messages) if lane.channel is channel else 0
         for _ in range(begin):
             self.workers.submit(lane)
 
-    def acknowledge(self) -> None:
-        """Acknowledge everything that is handled."""
-        for channel, tag, multiple in self.workers.progress():
-            if channel is not None and channel.is_open:
-                channel.basic_ack(tag, multiple=multiple)
+    def _acknowledge_all(self) -> None:
+        self._acknowledge(self._lanes.values())
 
-    def reject(self, channel: Any, message: Delivery) -> None:
-        """Dead-letter a message."""
-        channel.basic_reject(message.tag, requeue=False)
-
-    def pass_marker(self, channel: Any, message: Delivery) -> None:
-        """Answer the marker of a drain, and acknowledge it."""
-        names = {"exchange": message.exchange, "routing_key": message.routing_key}
-        pass_marker(channel, spec.Basic.Deliver(delivery_tag=message.tag, **names), message)
-
-    def _deal_with(self, lane: Lane, channel: Any, message: Delivery, error: Exception | None) -> None:
-        self._driver.run(self._interruptions.deal_with(lane, channel, message, error))
+    def _acknowledge(self, lanes: Iterable[Lane], *, lazily: bool = False) -> None:
+        """Acknowledge everything of these lanes that is handled."""
+        with self.workers.lock:
+            found = [(lane.channel, tags) for lane in lanes if (tags := lane.to_acknowledge(lazily=lazily))]
+        for channel, tags in found:
+            acknowledge(channel, tags)
 
     # ---- questions and periodic chores
 
@@ -326,7 +259,7 @@ class Membership(Sender, ABC):
         if not (is_direct(asked.reply_to) and isinstance(number, str) and _QUESTION.fullmatch(number)):
             return
         if holds := holds_in(body):
-            self._ask(self._use_of, holds)
+            self._ask(partial(self._use_of, holds))
         with self.workers.lock:
             answer = status(self._settings.name, self.seat or 0, self._lanes.values())
         self._reporter.publish(reply(asked.reply_to, answer, correlation_id=number))
@@ -337,6 +270,7 @@ class Membership(Sender, ABC):
 
     def _free(self) -> None:
         self._driver.run(self._interruptions.release(self._lanes.values()))
+        self._driver.run(self._interruptions.end_dropped_trial())
 
     def _inspect(self) -> None:
         """Sample the rates, and consume again where the broker has closed a channel."""
@@ -345,22 +279,18 @@ class Membership(Sender, ABC):
             with self.workers.lock:
                 lane.sample(now)
             if lane.channel is not None and lane.channel.is_closed:
-                text = "group %r: the broker closed the channel of queue %r; did the handler exceed consumer_timeout?"
-                log.warning(text, self._settings.name, lane.queue)
-                with self.workers.lock:
-                    lane.detach()
-                self._subscribe(lane, lane.priority)
+                self._on_cancelled(lane, lane.channel)
 
     def _look(self) -> None:
-        """Do `_look_now` in the background, because an answer over HTTP takes time."""
-        threading.Thread(target=self._look_now, name="rabbit-chx queues", daemon=True).start()
-
-    def _look_now(self) -> None:
-        """Ask the source for the queues again, and consume those that are new."""
-        self._ask(self._use_if_fit, self._read_again())
+        """Ask the source for the queues again, in a thread because an answer over HTTP takes time; consume those that are new."""
+        threading.Thread(
+            target=lambda: self._ask(partial(self._use_if_fit, self._read_again())),
+            name="rabbit-chx queues",
+            daemon=True,
+        ).start()
 
     def _read_again(self) -> Collection[str]:
-        """Ask the source for the queues; none if it fails, because the member knows some already."""
+        """Ask the source for the queues, from any thread; none if it fails, because the member knows some already."""
         try:
             return self._source()
         except RabbitChxError as error:

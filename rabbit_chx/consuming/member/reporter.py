@@ -14,9 +14,8 @@ from pika.exceptions import AMQPError
 
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, Refused
-from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs, why_denied
-from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.canaries import report_of
+from rabbit_chx.consuming.queues.permissions import why_ended
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.message import Message
 
@@ -31,7 +30,6 @@ _IDLE: Final = 300.0
 _AGAIN_AFTER: Final = 2.0
 """Seconds without publishing after a failure."""
 _AGAIN_AFTER_REFUSAL: Final = 60.0
-_NEEDS: Final = Needs(write={("exchange", DEFAULT_EXCHANGE)})
 
 
 class Reporter:
@@ -132,12 +130,11 @@ class Reporter:
             dropped.close()
         if not self._warned:
             self._warned = True
-            self._warn(f"canaries and questions are not answered: {_why(error)}")
+            self._warn(f"canaries and questions are not answered: {why_ended(error)}")
 
 
 def reply(to: str, body: bytes, **properties: Any) -> Generator[Command, Any, None]:
     """Publish to a direct reply-to address, or to a queue."""
-    # Not mandatory: the broker returns even a message that it has delivered through direct reply-to.
     message = {"exchange": "", "routing_key": to, "body": body, "properties": properties}
     yield OnChannel("basic_publish", message)
 
@@ -147,10 +144,3 @@ def _is_alive(connection: BlockingConnection) -> bool:
     with suppress(AMQPError, OSError):
         connection.process_data_events(0)
     return bool(connection.is_open)
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, (Refused, Lost)):
-        words = str(error.args[-1])
-        return why_denied(words, _NEEDS) or words
-    return str(why_down(error, "the broker"))

@@ -28,11 +28,13 @@ from pika.exceptions import ChannelClosedByBroker
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.applying.protocol import Refused
 from rabbit_chx.broker.credentials import Credentials
-from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs, why_denied
+from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs
 from rabbit_chx.consuming.markers import Hold
 from rabbit_chx.consuming.member.lanes import Lane
+from rabbit_chx.consuming.queues.permissions import why_ended
 from rabbit_chx.consuming.seats import check_group_name, seat_queue
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.limits import check_seconds
 from rabbit_chx.replies import REPLY_TO
 from rabbit_chx.urls import BrokerUrl
 
@@ -126,6 +128,7 @@ def members(
         BrokerUnavailable: no broker accepted the connection, or the user lacks a permission.
     """
     check_group_name(group)
+    check_seconds("timeout", timeout)
     with connect(url, name=connection_name, credentials=credentials, tls=tls) as connection:
         return members_over(connection, group, timeout=timeout)
 
@@ -136,8 +139,7 @@ def members_over(connection: BlockingConnection, group: str, *, timeout: float =
         return ask(connection, group, timeout=timeout)
     except Refused as refused:
         needs = Needs(write={("exchange", DEFAULT_EXCHANGE)})
-        why = why_denied(refused.text, needs, what="asking members") or refused.text
-        raise BrokerUnavailable(f"the members cannot be asked: {why}") from None
+        raise why_ended(refused, needs, "asking members") from None
 
 
 def ask(

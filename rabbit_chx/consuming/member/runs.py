@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, wait
 from contextlib import asynccontextmanager, nullcontext, suppress
+from functools import partial
 from threading import Thread
 from typing import Generic, TypeVar
 
 from rabbit_chx.broker.guards import Guard
-from rabbit_chx.consuming.member.signals import stopped_by_signals, stopped_by_signals_of_loop
 from rabbit_chx.consuming.member.workers import Progress
+from rabbit_chx.consuming.retries import Retries
 from rabbit_chx.errors import InvalidValue
+from rabbit_chx.interruption import stopped_by_signals
 
 
 class Running(ABC):
     """A member that consumes until it is stopped, from any thread."""
 
-    workers: Progress
-    _patience: float
     _error: BaseException | None = None
+
+    def __init__(self, settings: Retries, workers: Progress) -> None:
+        self.workers = workers
+        self.why_not = "it has not connected yet"
+        """Why the member consumes nothing now; empty if it consumes."""
+        self._patience = settings.timeouts.close
+        self._calls: deque[Callable[[], object]] = deque()
 
     @abstractmethod
     def run(self) -> None:
@@ -30,6 +38,11 @@ class Running(ABC):
     @abstractmethod
     def _wake(self) -> None:
         """Let the thread of `run` notice that something changed."""
+
+    def _ask(self, call: Callable[[], object]) -> None:
+        """Have a function called in the thread of `run`."""
+        self._calls.append(call)
+        self._wake()
 
     def stop(self, patience: float | None = None) -> None:
         """Finish the current messages, within ``patience`` seconds if given, and end."""
@@ -63,7 +76,7 @@ class Runs(Generic[_M]):
             member.stop()
 
     def _begin(self, new: Callable[[], _M]) -> tuple[_M, Future[None]]:
-        """Start a new member; the future has its error."""
+        """Start a new member in a thread of its own; the future has its error."""
         if self._member is not None and not self._guard.inherited:
             raise InvalidValue(
                 f"use of {type(self).__name__}", "a second run while it runs", "one run at a time"
@@ -72,7 +85,19 @@ class Runs(Generic[_M]):
         self._member = member = new()
         if self._stopped:
             member.stop()
-        return member, started(member)
+        outcome: Future[None] = Future()
+        outcome.set_running_or_notify_cancel()  # so it cannot be cancelled
+        run = partial(self._run_member, member)
+        Thread(target=_settle, args=(outcome, run), name="rabbit-chx group", daemon=True).start()
+        return member, outcome
+
+    def _run_member(self, member: _M) -> None:
+        try:
+            member.run()
+        finally:
+            # The block of the run may go on, and a run never ends if its loop is closed before.
+            if self._member is member:
+                self._member = None
 
     def _run(self, new: Callable[[], _M], *, signals: bool) -> None:
         member, outcome = self._begin(new)
@@ -91,8 +116,10 @@ class AsyncRuns(Runs[_M]):
 
     async def _run_in_loop(self, new: Callable[[], _M], *, signals: bool) -> None:
         member, outcome = self._begin(new)
+        # A signal may interrupt the loop while it holds a lock that `stop` needs.
+        stop = partial(asyncio.get_running_loop().call_soon_threadsafe, member.stop)
         try:
-            with stopped_by_signals_of_loop(member.stop) if signals else nullcontext():
+            with stopped_by_signals(stop) if signals else nullcontext():
                 await asyncio.wrap_future(outcome)
         except asyncio.CancelledError:
             # In `asyncio.run`, Ctrl-C after SIGTERM is a cancellation too.
@@ -107,22 +134,21 @@ class AsyncRuns(Runs[_M]):
         member, outcome = self._begin(new)
         block = asyncio.current_task()
         assert block is not None
-        before, failed = block.cancelling(), False
+        before, failed, in_block = block.cancelling(), False, True
 
         def on_end(ended: asyncio.Future[None]) -> None:
             nonlocal failed
-            if not ended.cancelled() and ended.exception() is not None:
+            if not ended.cancelled() and ended.exception() is not None and in_block:
                 failed = True
                 block.cancel()
 
-        ended = asyncio.wrap_future(outcome)
-        ended.add_done_callback(on_end)
+        asyncio.wrap_future(outcome).add_done_callback(on_end)
         raised: BaseException | None = None
         try:
             yield
         except BaseException as error:  # noqa: BLE001 - raised again below
             raised = error
-        ended.remove_done_callback(on_end)
+        in_block = False
         self._member = None
         # As in `asyncio.timeout`: if others have cancelled the block too, it ends as they want.
         if failed and block.uncancel() <= before and isinstance(raised, asyncio.CancelledError):
@@ -140,21 +166,15 @@ async def _end(member: Running, outcome: Future[None], patience: float | None = 
         await asyncio.wrap_future(outcome)
     except asyncio.CancelledError:
         member.stop(patience=0.0)
-        await asyncio.wait([asyncio.wrap_future(outcome)])
+        ended = asyncio.wrap_future(outcome)
+        await asyncio.wait([ended])
+        ended.exception()  # the cancellation counts; without this, asyncio logs that the error was never retrieved
         raise
 
 
-def started(member: Running) -> Future[None]:
-    """Run a member in a thread of its own; the future has its error."""
-    outcome: Future[None] = Future()
-    outcome.set_running_or_notify_cancel()  # so it cannot be cancelled
-    Thread(target=_run, args=(member, outcome), name="rabbit-chx group", daemon=True).start()
-    return outcome
-
-
-def _run(member: Running, outcome: Future[None]) -> None:
+def _settle(outcome: Future[None], run: Callable[[], None]) -> None:
     try:
-        member.run()
+        run()
     except BaseException as error:  # noqa: BLE001 - raised where the outcome is read
         outcome.set_exception(error)
     else:

@@ -7,50 +7,114 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from queue import SimpleQueue
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
+from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.consuming.logs import log
-from rabbit_chx.consuming.markers import Kind, kind_of, looks_like_marker
+from rabbit_chx.consuming.markers import HOLD, Kind, kind_of
 from rabbit_chx.consuming.messages import Delivery
+from rabbit_chx.consuming.retries import check_returned
 from rabbit_chx.message import Message
+from rabbit_chx.unfair_lock import UnfairLock
 
+Taken: TypeAlias = tuple[Any, Any]
+"""The channel that delivered a message, and the message."""
 TURN: Final = 0.05
 """Seconds that a worker spends on one lane while other lanes wait."""
 _WARN_EVERY: Final = 60.0
 
 
-class Work(Protocol):
-    """A lane, as far as workers know it: a queue or a stream whose messages are handed out in order."""
+class Work(ABC):
+    """A lane, as far as workers know it: a queue or a stream whose messages are handed out in order.
 
-    channel: Any
-    failed: int
+    Its caller holds the lock of the workers.
+    """
 
+    channel: Any = None
+    """The channel on which the queue is consumed now, or what stands for the assignment of the stream, if any."""
+    failed = 0
+    """How many attempts have failed."""
+
+    # ---- what workers do
+
+    @abstractmethod
     def take(self) -> Any | None:
         """Take the next message; without one, the worker has left the lane."""
 
+    @abstractmethod
     def leave(self) -> None:
         """Mark that a worker has left the lane."""
 
+    @abstractmethod
     def abandon(self) -> None:
         """Mark that a worker has left the lane in the middle of a message, after which no other is handled."""
 
+    @abstractmethod
     def finish(self, message: Any, channel: Any, *, counted: bool = True) -> int:
-        """Mark a message that was taken as handled; return how many more workers the lane needs."""
+        """Mark a message that was taken as handled; return how many more workers the lane needs.
 
+        It can be acknowledged on the channel that delivered it.
+        """
+
+    @abstractmethod
     def put_back(self, message: Any, channel: Any) -> bool:
         """Put a message that was taken back to its place; return False if its channel is no longer the lane's."""
 
-    def pause(self, message: Any, channel: Any) -> tuple[bool, bool]:
-        """Put a message back and wait before it; return whether it waits, and whether to submit the lane to a worker."""
+    # ---- what the member does
 
+    @abstractmethod
+    def pause(self, message: Any, channel: Any) -> tuple[bool, bool]:
+        """Put a message that was taken back to its place, and wait before it.
+
+        Returns:
+            Whether it is paused, which it is not if its channel is no longer the lane's; and whether to submit the lane to
+            a worker, for other messages.
+        """
+
+    @abstractmethod
     def resume(self, message: Any, channel: Any) -> bool:
         """Continue with a message that was paused; return whether to submit the lane to a worker."""
 
-    def is_full_behind(self, message: Any) -> bool:
-        """Whether the next attempt at a message must not wait."""
+    def is_full_behind(self, message: Any) -> bool:  # noqa: ARG002 - only of keys
+        """Whether so many messages of its key wait behind a message that other keys might soon get no message."""
+        return False
 
-    def to_acknowledge(self) -> list[tuple[int, bool]]:
-        """The tags to acknowledge now, each with whether this acknowledges all earlier ones too."""
+
+class OneByOne(Work):
+    """A lane that one worker at a time may have, and that waits as a whole."""
+
+    busy = False
+    """Whether a worker has the lane or is about to take it."""
+    paused = False
+    """Whether a busy lane waits for a release or for the next attempt at a message."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no worker has the lane or is about to take it."""
+        return self.paused or not self.busy
+
+    def leave(self) -> None:
+        """Mark that the worker has left the lane."""
+        self.busy = False
+
+    abandon = leave
+
+    def pause(self, message: Any, channel: Any) -> tuple[bool, bool]:
+        """Put what was taken back to the front, and pause the lane."""
+        self.paused = self.put_back(message, channel)
+        return self.paused, not self.paused
+
+    def resume(self, message: Any, channel: Any) -> bool:  # noqa: ARG002 - the first one
+        """Continue with the lane."""
+        if self.channel is not channel or not self.paused:
+            return False
+        self.paused = False
+        return True
+
+    def end_pause(self) -> None:
+        """End a pause, so that the lane can begin again with other messages."""
+        if self.paused:
+            self.paused = self.busy = False
 
 
 class Owner(Protocol):
@@ -70,7 +134,7 @@ class Progress(ABC):
     """What becomes of each message, and which lanes have messages to acknowledge."""
 
     def __init__(self, heartbeat: int, report: Callable[[Message], object]) -> None:
-        self.lock: Final = threading.Lock()
+        self.lock: Final = UnfairLock()
         """The lock that guards all lanes."""
         self.stopping: Final = threading.Event()
         """Set when no further message is given out."""
@@ -78,6 +142,12 @@ class Progress(ABC):
         """The time of the last sign that the broker still knows the connection."""
         self._heartbeat = heartbeat
         self._report = report
+        self.noted: Any = None
+        """The suspect message that is being tried, with a note on the broker (`trials`)."""
+        self.noted_in: Any = None
+        """Its lane."""
+        self.survived = False
+        """Whether its handler has returned."""
         self._progress: set[Work] = set()
         self._owner: Owner
         self._warn_again = 0.0
@@ -104,31 +174,55 @@ class Progress(ABC):
         """Whether the broker has been silent for so long that another member may have the messages by now."""
         return monotonic() - self.heard > self._heartbeat
 
-    def next_of(self, lane: Work) -> tuple[Any, Delivery] | None:
-        """Take the next message for the handler, with its channel; None if the worker is done with the lane."""
+    def next_of(self, lane: Work, handled: Taken | None = None) -> Taken | None:
+        """Mark what was handled, if anything, and take the next message; None if the worker is done with the lane."""
         while True:
             with self.lock:
+                more, news = (0, False) if handled is None else self._finish(lane, *handled)
                 channel, message = lane.channel, None
                 if self.stopped:
                     lane.leave()
                 else:
                     message = lane.take()
+            if more or news:
+                self._tell(lane, more)
             if message is None:
                 self._owner.on_progress()
                 return None
             kind = Kind.MESSAGE
             if message.may_be_ours:
                 kind = kind_of(message)
-                if kind is Kind.MESSAGE and looks_like_marker(message):
+                if kind is Kind.MESSAGE and (HOLD in message.headers or MARKER in message.headers):
                     self._warn_of(message)
             if kind is Kind.CANARY:
                 self._report(message)
                 self.finished(lane, channel, message, counted=False)
-            elif kind is not Kind.MESSAGE or message.key_error is not None or self.broker_is_silent:
+                handled = None
+            elif kind is not Kind.MESSAGE or self._must_ask(message):
                 self._owner.on_interruption(lane, channel, message, message.key_error)
                 return None
             else:
                 return channel, message
+
+    @property
+    def is_trying(self) -> bool:
+        """Whether a suspect message is being tried, and was not dropped with its connection before a worker took it."""
+        with self.lock:
+            return self.noted is not None and any(each is self.noted for each in self.noted_in.unfinished)
+
+    def _must_ask(self, message: Delivery) -> bool:
+        """Whether the handler must not get a message before the member has decided about it."""
+        if message.key_error is not None or (message.suspect and message is not self.noted):
+            return True
+        return self.broker_is_silent
+
+    def was_trial(self, lane: Work, channel: Any, message: Any) -> bool:
+        """Whether a handled message is the suspect one, whose note the member takes back before it goes on with the lane."""
+        if message is not self.noted:
+            return False
+        self.survived = True
+        self._owner.on_interruption(lane, channel, message, None)
+        return True
 
     def _warn_of(self, message: Delivery) -> None:
         """Log that a message looks like a marker, at most once a minute: any publisher can send many."""
@@ -140,10 +234,20 @@ class Progress(ABC):
     def finished(self, lane: Work, channel: Any, message: Delivery, *, counted: bool = True) -> None:
         """Mark a message as handled, so that it can be acknowledged."""
         with self.lock:
-            more = lane.finish(message, channel, counted=counted)
-            self._progress.add(lane)
+            more, _ = self._finish(lane, channel, message, counted=counted)
+        self._tell(lane, more)
+
+    def _finish(self, lane: Work, channel: Any, message: Any, *, counted: bool = True) -> tuple[int, bool]:
+        """Return how many more workers the lane needs, and whether the member must be told that the lane has progress."""
+        more = lane.finish(message, channel, counted=counted)
+        told = lane in self._progress
+        self._progress.add(lane)
+        return more, not told
+
+    def _tell(self, lane: Work, more: int) -> None:
         for _ in range(more):
             self.submit(lane)
+        self._owner.on_progress()
 
     def failed(self, lane: Work, error: BaseException) -> None:
         """End the member because of an error that does not belong to a message."""
@@ -151,13 +255,11 @@ class Progress(ABC):
         with self.lock:
             lane.abandon()
 
-    def progress(self) -> list[tuple[Any, int, bool]]:
-        """What to acknowledge since the last call: a channel, a tag, and whether that acknowledges all earlier ones too."""
+    def progress(self) -> set[Any]:
+        """The lanes of which a message was handled since the last call."""
         with self.lock:
             lanes, self._progress = self._progress, set()
-            return [
-                (lane.channel, tag, multiple) for lane in lanes for tag, multiple in lane.to_acknowledge()
-            ]
+        return lanes
 
 
 class Workers(Progress):
@@ -200,15 +302,20 @@ class Workers(Progress):
 
     def _work_on(self, lane: Work) -> None:
         turn_ends = monotonic() + TURN
-        while (taken := self.next_of(lane)) is not None:
+        taken = self.next_of(lane)
+        while taken is not None:
             channel, message = taken
             try:
-                self._handler(message)
+                returned = self._handler(message)
+                if returned is not None:
+                    check_returned("result of the handler", returned)
             except Exception as error:  # noqa: BLE001 - a handler may raise anything
                 self._owner.on_interruption(lane, channel, message, error)
                 return
-            self.finished(lane, channel, message)
-            self._owner.on_progress()
+            if self.was_trial(lane, channel, message):
+                return
             if monotonic() > turn_ends and not self._ready.empty():
+                self.finished(lane, channel, message)
                 self._ready.put(lane)
                 return
+            taken = self.next_of(lane, taken)

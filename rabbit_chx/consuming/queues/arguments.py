@@ -7,16 +7,17 @@ The broker refuses to declare an existing queue with other arguments, and names 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from pika.spec import PRECONDITION_FAILED
 
+from rabbit_chx.broker.applying.broker_errors import INEQUIVALENT
 from rabbit_chx.broker.applying.protocol import Command, OnChannel, Refused
 from rabbit_chx.releases import Release
 from rabbit_chx.text import listed
-from rabbit_chx.topology.delivery_limit import limit_warning
-from rabbit_chx.topology.model import SINGLE_ACTIVE_CONSUMER
+from rabbit_chx.topology.delivery_limit import limit_applies, limit_warning
+from rabbit_chx.topology.model import DELIVERY_LIMIT, SINGLE_ACTIVE_CONSUMER
 
 _MOST_REFUSALS: Final = 30
 
@@ -39,7 +40,8 @@ def learn(queue: str, guess: Mapping[str, Any]) -> Generator[Command, Any, tuple
             text = refused.text
         else:
             return "quorum", arguments, text
-        match difference(text):
+        differing = INEQUIVALENT(text)
+        match differing and differing.group("argument", "current"):
             case None:
                 break
             case "x-queue-type", value:
@@ -47,40 +49,35 @@ def learn(queue: str, guess: Mapping[str, Any]) -> Generator[Command, Any, tuple
             case "durable" | "auto_delete" | "exclusive", _:
                 return "temporary", {}, text
             case argument, value:
-                adjust(arguments, argument, value)
+                _adjust(arguments, argument, value)
     return "unknown", {}, text
 
 
-def difference(text: str) -> tuple[str, str] | None:
-    """The argument that differs according to a refused declaration, and the broker's text for the queue's value."""
-    found = re.search(
-        r"inequivalent arg '(.*?)' for queue .*: received .* but current is (.*)", text, re.DOTALL
-    )
-    return None if found is None else (found[1], found[2])
-
-
-def adjust(arguments: dict[str, Any], argument: str, current: str) -> None:
-    """Give an argument the value that a refusal names."""
+def _adjust(arguments: dict[str, Any], argument: str, current: str) -> None:
+    """Give an argument the value that a refusal names, with its type only if ours has another type."""
     value = re.fullmatch(r"(?:the value )?'(.*?)'(?: of type '(\w+)')?", current, re.DOTALL)
     if value is None:
         del arguments[argument]
-    elif argument == SINGLE_ACTIVE_CONSUMER:  # a value of any type; the next refusal shows the right one
-        arguments[argument] = False
-    else:
-        arguments[argument] = _typed(value[1], value[2], arguments.get(argument))
-
-
-def _typed(text: str, kind: str | None, ours: Any) -> Any:
-    """Parse a value from a refusal, which shows its type only if ours has another type."""
-    if kind == "bool" or isinstance(ours, bool):
-        return text == "true"
+        return
+    text, kind = value.groups()
+    ours = arguments.get(argument)
     is_number = kind not in {None, "longstr"} or isinstance(ours, int)
-    return int(text) if is_number and re.fullmatch(r"-?\d+", text) else text
+    if argument == SINGLE_ACTIVE_CONSUMER:  # a value of any type; the next refusal shows the right one
+        arguments[argument] = False
+    elif kind == "bool" or isinstance(ours, bool):
+        arguments[argument] = text == "true"
+    else:
+        arguments[argument] = int(text) if is_number and re.fullmatch(r"-?\d+", text) else text
 
 
-def delivery_limit_warning(queues: Sequence[str], release: Release) -> str:
-    """Explain the delivery limit of queues whose policies are unknown."""
-    text = f"{listed(queues)}: {limit_warning(release)}"
+def delivery_limit_warning(found: Mapping[str, Mapping[str, Any]], release: Release) -> str:
+    """Explain the delivery limit of those quorum queues that have one by their arguments; empty if none has."""
+    limited = [
+        name for name, arguments in found.items() if limit_applies(release, arguments.get(DELIVERY_LIMIT))
+    ]
+    if not limited:
+        return ""
+    text = f"{listed(limited)}: {limit_warning(release)}"
     if release.has_default_delivery_limit:
         return f"{text}. AMQP does not show policies: ignore this warning if there is such a policy"
     return text

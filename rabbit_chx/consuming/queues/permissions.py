@@ -45,15 +45,18 @@ def needs_of_change(plan: Plan, exchanges: Iterable[Exchange], deleted: Collecti
     return needs_of_steps(plan.steps, rings) | _HOLDING | Needs({("queue", name) for name in deleted})
 
 
-def why_ended(error: Exception, settings: Settings, queues: Collection[str]) -> BrokerUnavailable:
-    """Explain why a connection ended; the error is permanent if another connection would end the same way."""
+def why_ended(
+    error: Exception, needs: Needs | None = None, what: str = "this", where: str = "the broker"
+) -> BrokerUnavailable:
+    """Explain why a connection ended; the error is permanent if another connection would end the same way.
+
+    ``needs`` are all permissions of the user; without them, the text names no command, which would take the others away.
+    """
     if isinstance(error, BrokerUnavailable):
         return error
-    refusal = error if isinstance(error, Refused) else None
-    if isinstance(error, ChannelClosedByBroker):
-        refusal = Refused(error.reply_code, error.reply_text)
-    if refusal is not None:
-        denied = why_denied(refusal.text, needs_of(settings, queues), what="a member")
-        text = denied or f"the broker refused it: {refusal.code} {refusal.text}"
-        return BrokerUnavailable(text, permanent=refusal.code == ACCESS_REFUSED)
-    return BrokerUnavailable(str(error) if isinstance(error, Lost) else str(why_down(error, "the broker")))
+    if isinstance(error, (Refused, ChannelClosedByBroker)):
+        code, words = error.args[:2]
+        denied = needs and why_denied(words, needs, what=what)
+        text = denied or f"the broker refused it: {code} {words}"
+        return BrokerUnavailable(text, permanent=code == ACCESS_REFUSED)
+    return BrokerUnavailable(str(error) if isinstance(error, Lost) else str(why_down(error, where)))

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from pika.spec import ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED
 
-from rabbit_chx.broker.applying.protocol import Command, OnChannel, Pause, Refused, routed
+from rabbit_chx.broker.applying.protocol import Command, OnChannel, Pause, Refused, routed, unless_missing
 from rabbit_chx.broker.permissions import why_denied
+from rabbit_chx.consuming.failures import PARKED
 from rabbit_chx.consuming.logs import log, warn
 from rabbit_chx.consuming.markers import HOLDS
 from rabbit_chx.consuming.messages import copied_properties
@@ -20,12 +21,17 @@ from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.message import Message
 from rabbit_chx.releases import Release
 from rabbit_chx.text import listed
-from rabbit_chx.topology.delivery_limit import limit_applies
-from rabbit_chx.topology.model import DELIVERY_LIMIT, SINGLE_ACTIVE_CONSUMER
+from rabbit_chx.topology.model import SINGLE_ACTIVE_CONSUMER
 
 _DEAD_LETTER: Final = "x-dead-letter-exchange"
 _CHECK_AGAIN_AFTER: Final = 1.0
 _FIT: Final = "a quorum queue with a single active consumer"
+_UNFIT: Final = {
+    "quorum": f"a quorum queue without {SINGLE_ACTIVE_CONSUMER}",
+    "temporary": "a classic queue that is not durable or is deleted automatically",
+    "stream": "a stream",
+    "classic": "a classic queue",
+}
 _REPLACE: Final = (
     "This cannot be changed in place: declare another queue (with preset: ordered in a topology file), bind it in place "
     "of this one, and drain this one"
@@ -54,9 +60,10 @@ def is_missing(text: str) -> bool:
 def park(queue: str, message: Message, origin: Mapping[str, Any]) -> Generator[Command, Any, None]:
     """Publish a message to another queue, with headers that name its origin, and wait until the broker has confirmed it.
 
-    Other headers that cannot be sent again are left out: pika encodes some types in more bytes than the publisher did.
+    They replace those of an earlier parking. Other headers that cannot be sent again are left out: pika encodes some types in
+    more bytes than the publisher did.
     """
-    properties = copied_properties(message, origin)
+    properties = copied_properties(message, origin, without=(PARKED,))
     try:
         accepted = yield from routed(queue, message.body, properties)
     except Refused as refused:
@@ -65,7 +72,14 @@ def park(queue: str, message: Message, origin: Mapping[str, Any]) -> Generator[C
         log.warning("%r is parked without its own headers: %s", message, refused.text)
         accepted = yield from routed(queue, message.body, {**properties, "headers": origin})
     if not accepted:
-        hint = "The broker returned the message as unroutable"
+        hint = "The broker returned or rejected the message"
+        raise InvalidValue("parking_queue", queue, "an existing queue that accepts messages", hint)
+
+
+def check_parking_queue(queue: str) -> Generator[Command, Any, None]:
+    """Check that the queue for failed messages exists."""
+    if not (yield from exists(queue)):
+        hint = "Declare it before the group starts, for example as a quorum queue in a topology file"
         raise InvalidValue("parking_queue", queue, "an existing queue", hint)
 
 
@@ -75,8 +89,8 @@ def check_access(settings: Settings, seat: int, queues: Collection[str]) -> Gene
     A member checks whether a hold still exists; RabbitMQ 4.3.1 and later require a permission on the hold's name.
     """
     yield from exists(f"{HOLDS}check")
-    if settings.parking_queue is not None and not (yield from exists(settings.parking_queue)):
-        raise InvalidValue("parking_queue", settings.parking_queue, "an existing queue")
+    if settings.parking_queue is not None:
+        yield from check_parking_queue(settings.parking_queue)
     if seat == 0:
         yield from _warn_of_other_consumers(settings, queues)
 
@@ -105,12 +119,9 @@ def _warn_of_other_consumers(settings: Settings, queues: Collection[str]) -> Gen
 def _consumed(queues: Collection[str]) -> Generator[Command, Any, list[str]]:
     found = []
     for queue in sorted(queues):
-        try:
-            if (yield OnChannel("queue_declare", {"queue": queue, "passive": True})).consumer_count:
-                found.append(queue)
-        except Refused as refused:
-            if refused.code != NOT_FOUND:
-                raise
+        state = yield from unless_missing(OnChannel("queue_declare", {"queue": queue, "passive": True}))
+        if state is not None and state.consumer_count:
+            found.append(queue)
     return found
 
 
@@ -136,7 +147,7 @@ def fit_queues(
     usual: dict[str, Any] = {}
     for name in sorted(names):
         try:
-            yield from _check_exists(name)
+            yield from _check_exists(name, settings.parking_queue)
             if name not in known and denied is None:
                 found[name] = usual = yield from _arguments(name, usual)
         except InvalidValue as error:
@@ -152,13 +163,15 @@ def fit_queues(
                 raise
             denied = refused
         fit.append(name)
-    unchecked = [] if denied is None else [_unchecked(denied, names, settings)]
-    for text in (*_limited(found, release), *_dropped(found, settings), *unchecked, *unfit):
+    for text in (*_warnings(found, names, denied, settings, release), *unfit):
         warn(settings.name, text)
     return tuple(fit)
 
 
-def _check_exists(name: str) -> Generator[Command, Any, None]:
+def _check_exists(name: str, parking_queue: str | None) -> Generator[Command, Any, None]:
+    if name == parking_queue:
+        hint = "A message that fails would come back to the handler for ever"
+        raise InvalidValue("parking_queue", name, "a queue that the group does not consume", hint)
     try:
         if not (yield from exists(name)):
             raise no_such_queue(name)
@@ -171,19 +184,11 @@ def _check_exists(name: str) -> Generator[Command, Any, None]:
 def _arguments(name: str, usual: Mapping[str, Any]) -> Generator[Command, Any, dict[str, Any]]:
     """The arguments of a queue; raise if a group cannot consume it. The arguments of another queue are tried first."""
     kind, arguments, refusal = yield from learn(name, {**usual, SINGLE_ACTIVE_CONSUMER: True})
-    match kind:
-        case "quorum" if arguments.get(SINGLE_ACTIVE_CONSUMER):
-            return arguments
-        case "quorum":
-            raise _unfit(name, f"a quorum queue without {SINGLE_ACTIVE_CONSUMER}")
-        case "temporary":
-            raise _unfit(name, "a classic queue that is not durable or is deleted automatically")
-        case "unknown":
-            raise _unfit(name, f"a queue whose arguments the broker does not show: {refusal}")
-        case "stream":
-            raise _unfit(name, "a stream")
-        case "classic":
-            raise _unfit(name, "a classic queue")
+    if kind == "quorum" and arguments.get(SINGLE_ACTIVE_CONSUMER):
+        return arguments
+    if kind == "unknown":
+        raise _unfit(name, f"a queue whose arguments the broker does not show: {refusal}")
+    raise _unfit(name, _UNFIT[kind])
 
 
 def _unfit(name: str, what: str) -> InvalidValue:
@@ -205,19 +210,14 @@ def check_readable(queue: str, release: Release) -> Generator[Command, Any, str]
         kind, arguments, _ = yield from learn(queue, {})
     except Refused as refused:
         if refused.code == RESOURCE_LOCKED:
-            raise InvalidValue(
-                "queue",
-                queue,
-                "a queue that is not exclusive",
-                "Only the connection that declared it can read it",
-            ) from None
+            hint = "Only the connection that declared it can read it"
+            raise InvalidValue("queue", queue, "a queue that is not exclusive", hint) from None
         if refused.code != ACCESS_REFUSED:
             raise
         return ""  # without the permission to declare the queue, its kind stays unknown
     if kind == "stream":
         raise is_a_stream(queue)
-    limited = kind == "quorum" and limit_applies(release, arguments.get(DELIVERY_LIMIT))
-    return delivery_limit_warning([queue], release) if limited else ""
+    return delivery_limit_warning({queue: arguments}, release) if kind == "quorum" else ""
 
 
 def no_such_queue(queue: str) -> InvalidValue:
@@ -235,25 +235,25 @@ def is_a_stream(queue: str) -> InvalidValue:
 # ---- warnings
 
 
-def _limited(found: Mapping[str, Mapping[str, Any]], release: Release) -> Iterator[str]:
-    limited = [
-        name for name, arguments in found.items() if limit_applies(release, arguments.get(DELIVERY_LIMIT))
-    ]
-    if limited:
-        yield delivery_limit_warning(limited, release)
-
-
-def _dropped(found: Mapping[str, Mapping[str, Any]], settings: Settings) -> Iterator[str]:
+def _warnings(
+    found: Mapping[str, Mapping[str, Any]],
+    names: Collection[str],
+    denied: Refused | None,
+    settings: Settings,
+    release: Release,
+) -> Iterator[str]:
+    """Warnings about these queues, of which those in ``found`` have known arguments, the others because of a refusal."""
+    if limited := delivery_limit_warning(found, release):
+        yield limited
     without = [name for name, arguments in found.items() if _DEAD_LETTER not in arguments]
     if settings.on_failure == "dead-letter" and without:
         yield (
             f"{listed(without)}: no argument {_DEAD_LETTER}, so the broker drops failed messages unless a policy sets "
             "dead-letter-exchange, which AMQP does not show"
         )
-
-
-def _unchecked(denied: Refused, names: Collection[str], settings: Settings) -> str:
+    if denied is None:
+        return
     needs = needs_of(settings, names)
     needs.configure.update(("queue", name) for name in names)
     why = why_denied(denied.text, needs, what="a member that checks its queues") or denied.text
-    return f"could not check whether each queue is {_FIT}: {why}"
+    yield f"could not check whether each queue is {_FIT}: {why}"

@@ -9,12 +9,13 @@ from typing import Final, cast
 from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.streams.ends import first_chunk
 from rabbit_chx.streams.group.lanes import Change, StreamLane
-from rabbit_chx.streams.group.offsets import first_of, wait_until_stored
+from rabbit_chx.streams.group.offsets import first_of, store, stored_in, wait_until_stored
 from rabbit_chx.streams.group.places import Place
 from rabbit_chx.streams.group.settings import Position, StreamSettings, check_position
-from rabbit_chx.streams.protocol.answers import ConsumerUpdate
-from rabbit_chx.streams.protocol.requests import OffsetSpec
+from rabbit_chx.streams.protocol.answers import ConsumerUpdate, StreamStats
+from rabbit_chx.streams.protocol.requests import MAX_IDS, OffsetSpec
 
 _MOST_SECONDS: Final = 45.0
 """The broker closes the connection after a minute without an answer (``request_timeout`` of rabbitmq_stream)."""
@@ -29,11 +30,15 @@ class Assignments:
         self._seconds = min(settings.timeouts.close, _MOST_SECONDS)
 
     def on_update(self, lane: StreamLane, update: ConsumerUpdate) -> None:
-        """Prepare the answer to a question of the broker."""
-        lane.update, lane.answer_by = update, monotonic() + self._seconds
+        """Note a question of the broker, which may ask another one before this one is answered."""
+        lane.questions.append((update, monotonic() + self._seconds))
+        if len(lane.questions) == 1:
+            self._prepare(lane, update)
+
+    def _prepare(self, lane: StreamLane, update: ConsumerUpdate) -> None:
         if not update.active:
             self.leave(lane)
-        elif self._settings.asks:
+        elif self._settings.asks and not self._workers.stopped:
             lane.change = Change(lane.stream, assigned=True)
             lane.told = True
             self._tell(lane, lane.change)
@@ -49,14 +54,15 @@ class Assignments:
     def lose(self, lane: StreamLane) -> None:
         """End an assignment with its connection."""
         self.leave(lane)
-        lane.update = lane.change = None
+        lane.questions.clear()
+        lane.change = None
         with self._workers.lock:
             lane.end_assignment()
 
     def do_due(self, place: Place, lane: StreamLane) -> None:
         """Answer the broker, store an offset, ask for more chunks, or wake the lane: whatever is due."""
-        if lane.update is not None:
-            self._answer(place, lane, lane.update)
+        if lane.questions:
+            self._answer(place, lane, *lane.questions[0])
         if lane.channel is None:
             return
         if lane.store_is_due:
@@ -68,17 +74,17 @@ class Assignments:
         if submit:
             self._workers.submit(lane)
 
-    def _answer(self, place: Place, lane: StreamLane, update: ConsumerUpdate) -> None:
-        late = monotonic() > lane.answer_by
+    def _answer(self, place: Place, lane: StreamLane, update: ConsumerUpdate, answer_by: float) -> None:
+        late = monotonic() > answer_by
         if not update.active:
             if lane.is_idle or late:
                 self._hand_over(place, lane, update, late=not lane.is_idle)
         elif lane.change is None or lane.change.done:
             self._begin(place, lane, update)
         elif late:
+            names = " and ".join(self._settings.callbacks(assigned=True))
             raise StreamUnavailable(
-                f"the program did not say within {self._seconds:g} seconds where to start in stream {lane.stream!r}",
-                "lost",
+                f"{names} did not return within {self._seconds:g} s for stream {lane.stream!r}", "lost"
             )
 
     def _begin(self, place: Place, lane: StreamLane, update: ConsumerUpdate) -> None:
@@ -86,20 +92,32 @@ class Assignments:
         if self._workers.stopped:
             return  # the connection is about to be closed
         connection, stream, name = place.connection, lane.stream, self._settings.name
-        stored = connection.query_offset(name, stream)
+        stored, known = stored_in(connection, name, stream)
+        stats = connection.stats(stream)
+        kept = stats.first_chunk_id
+        decides = callable(self._settings.start)
         position = self._position(lane, stored)
-        first = 0 if position is None else first_of(connection, stream, position)
+        if stored is None and known and not decides:
+            position = "first"
+            text = "group %r: retention has removed its offset in stream %r with the messages before offset %s, some of which may be unhandled"
+            log.warning(text, name, stream, kept)
+        elif isinstance(position, int) and kept is not None and 0 < position < kept:
+            text = "group %r: offsets %d to %d of stream %r were never handled: retention has removed them"
+            log.warning(text, name, position, kept - 1, stream)
+        if stored is not None and not decides:
+            first = stored + 1
+        else:
+            first = 0 if position is None else first_of(connection, stream, position)
         if stored is None and (position in {"next", "last"} or isinstance(position, datetime)):
             # Otherwise a member that takes over before the first store would begin at a later end.
-            connection.store_offset(name, stream, first - 1)
+            store(connection, name, stream, first - 1, mark=True)
             stored = first - 1
-        self._warn_of_loss(place, lane, stored)
         with self._workers.lock:
             lane.assign(first, stored)
-            lane.heard = monotonic()
-        lane.update, lane.change, lane.told = None, None, True
+            lane.heard, lane.end = monotonic(), _end_in(stats)
+        lane.change, lane.told = None, True
         lane.store_again = monotonic() + self._settings.store_seconds
-        connection.answer_update(update, OffsetSpec.offset(first))
+        self._send(place, lane, update, OffsetSpec.offset(first))
         log.info("group %r: stream %r is assigned, from %s", name, stream, position or "the first message")
 
     def _position(self, lane: StreamLane, stored: int | None) -> Position | None:
@@ -110,23 +128,25 @@ class Assignments:
             check_position(given, f"start of stream {lane.stream!r}")
         return cast("Position | None", given)
 
-    def _warn_of_loss(self, place: Place, lane: StreamLane, stored: int | None) -> None:
-        first = place.connection.stats(lane.stream).first_chunk_id
-        if stored is not None and first is not None and 0 <= stored < first - 1:
-            text = "group %r: offsets %d to %d of stream %r were never handled: retention has removed them"
-            log.warning(text, self._settings.name, stored + 1, first - 1, lane.stream)
-
     def _hand_over(self, place: Place, lane: StreamLane, update: ConsumerUpdate, *, late: bool) -> None:
         """Store how far the member came, and let the broker activate another one."""
         if late:
-            text = "group %r: stream %r goes to another member although the handler did not return within %g seconds"
+            text = (
+                "group %r: stream %r goes to another member although the handler did not return within %g s"
+            )
             log.warning(text, self._settings.name, lane.stream, self._seconds)
         self.settle(place, lane)
         with self._workers.lock:
             lane.end_assignment()
-        lane.update = None
-        place.connection.answer_update(update, None)
+        self._send(place, lane, update, None)
         log.info("group %r: stream %r is handed over", self._settings.name, lane.stream)
+
+    def _send(self, place: Place, lane: StreamLane, update: ConsumerUpdate, start: OffsetSpec | None) -> None:
+        """Answer a question, and turn to the next one."""
+        lane.questions.popleft()
+        place.connection.answer_update(update, start)
+        if lane.questions:
+            self._prepare(lane, lane.questions[0][0])
 
     def settle(self, place: Place, lane: StreamLane) -> None:
         """Store the last offset, and wait until the next member will find it."""
@@ -140,7 +160,7 @@ class Assignments:
         assert offset is not None
         name, stream = self._settings.name, lane.stream
         if offset != lane.stored:
-            place.connection.store_offset(name, stream, offset)
+            store(place.connection, name, stream, offset, mark=not lane.checked)
         lane.store_again = monotonic() + self._settings.store_seconds
         if check:
             wait_until_stored(place.connection, name, stream, offset)
@@ -152,13 +172,28 @@ class Assignments:
             if lane.channel is None:
                 continue
             asked = monotonic()
-            stats = place.connection.stats(lane.stream)
-            last = stats.committed_chunk_id if stats.committed_offset is None else stats.committed_offset
-            lane.end = max(lane.end, -1 if last is None else last + 1)
+            end = _end_in(place.connection.stats(lane.stream))
             lane.heard = asked
+            if self._follows_only_a_gap(place, lane, end):
+                lane.empty_to = end
+            lane.end = max(lane.end, end)
+
+    def _follows_only_a_gap(self, place: Place, lane: StreamLane, end: int) -> bool:
+        """Whether no message follows the handled ones up to an end that shows more: each stored offset is an entry of the stream."""
+        with self._workers.lock:
+            following = lane.following
+        if following is None or not max(following, lane.empty_to) < end or len(place.lanes) == MAX_IDS:
+            return False
+        return first_chunk(place.connection, lane.stream, OffsetSpec.offset(following)) is None
 
     def _tell(self, lane: StreamLane, change: Change) -> None:
         with self._workers.lock:
             submit = lane.tell(change)
         if submit:
             self._workers.submit(lane)
+
+
+def _end_in(stats: StreamStats) -> int:
+    """The end of a stream; before RabbitMQ 4.3, it may be too small by a chunk."""
+    last = stats.committed_chunk_id if stats.committed_offset is None else stats.committed_offset
+    return 0 if last is None else last + 1

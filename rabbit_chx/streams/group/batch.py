@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rabbit_chx.errors import InvalidValue, MissingDependency
 from rabbit_chx.message import StreamMessage
@@ -71,10 +71,10 @@ class StreamBatch:
         try:
             import pyarrow as pa
 
-            from rabbit_chx.streams.messages.arrow.batch import COLUMNS, record_batches, schema
+            from rabbit_chx.streams.messages.arrow.batch import chosen, record_batches, schema
         except ModuleNotFoundError as error:
             raise MissingDependency("Arrow batches need pyarrow: pip install 'rabbit-chx[arrow]'") from error
-        names = tuple(COLUMNS) if columns is None else tuple(columns)
+        names = chosen(columns)
         batches = list(record_batches(self._chunks, names, start=self.first, end=self.last + 1))
         if len(batches) == 1:
             return batches[0]
@@ -92,7 +92,9 @@ class StreamBatch:
     def since(self, offset: int, attempt: int) -> StreamBatch:
         """Return the part that begins at an offset."""
         chunks = [chunk for chunk in self._chunks if chunk.end > offset]
-        return StreamBatch(chunks, max(offset, self.first), attempt)
+        rest = StreamBatch(chunks, max(offset, self.first), attempt)
+        rest.last = self.last  # the last chunk may have more, in another part
+        return rest
 
 
 class BatchFailed(Exception):
@@ -109,3 +111,12 @@ class BatchFailed(Exception):
 
     def __str__(self) -> str:
         return f"the message at offset {self.offset} failed"
+
+
+def failed_part(item: Any, error: Exception) -> tuple[Any, Any]:
+    """What failed, and the rest: of a batch, the message that `BatchFailed` names, otherwise everything."""
+    if not (isinstance(error, BatchFailed) and isinstance(item, StreamBatch)):
+        return item, None
+    if not item.first <= error.offset <= item.last:
+        return item, None
+    return item.divided(error.offset + 1)

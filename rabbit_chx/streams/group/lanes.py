@@ -1,4 +1,4 @@
-"""The state of each stream of a member, its *lane*: the chunks in order, and how far their messages are handled.
+"""The state of each stream of a member, its *lane*: the chunks in order, how far their messages are handled, and the status.
 
 A lane outlives its connection, so that one message is never handled twice at the same time. This module does no IO; its
 caller holds the lock of the workers.
@@ -7,20 +7,25 @@ caller holds the lock of the workers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
 from time import monotonic
 from typing import Any, Final
 
+from rabbit_chx.consuming.member.workers import OneByOne
+from rabbit_chx.errors import CorruptChunk
 from rabbit_chx.message import StreamMessage
 from rabbit_chx.streams.group.batch import StreamBatch
-from rabbit_chx.streams.messages.chunks import Chunk
+from rabbit_chx.streams.messages.chunks import Chunk, may_have_batches, pieces_of, size_of
 from rabbit_chx.streams.messages.stored import Undecodable, stored_in
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate
 
 _MOST_ROWS: Final = 16_384
 _MOST_MESSAGES: Final = 2_048
 _MOST_BYTES: Final = 8 << 20
-"""A batch, and what is searched for messages at once, ends after the chunk that reaches one of these."""
+"""A batch, and what is searched for messages at once, ends after the chunk that reaches one of these, decompressed."""
 
 
 class Attention:
@@ -39,25 +44,22 @@ class Change:
         self.assigned: Final = assigned
         self.attempt = 1
         self.start: Any = None
-        """What the program's function ``start`` returned."""
+        """What the last of the program's functions returned: that of ``start``, if it is a function."""
         self.done = False
         """Whether the program has been told."""
 
 
-class StreamLane:
+class StreamLane(OneByOne):
     """One stream of a member."""
 
     def __init__(self, stream: str, *, batches: bool, store_every: int, attention: Attention) -> None:
         self.stream: Final = stream
-        self.channel: object | None = None
-        """Identifies the assignment, while the stream is assigned to this member."""
         self.subscription: int | None = None
         """The number of the subscription on its connection, if any."""
         self.ahead = 0
         """How many chunks the broker may send."""
-        self.update: ConsumerUpdate | None = None
-        """The broker's question that is not answered yet."""
-        self.answer_by = 0.0
+        self.questions: Final[deque[tuple[ConsumerUpdate, float]]] = deque()
+        """The questions of the broker that are not answered yet, each with the time until which it must be."""
         self.change: Change | None = None
         """What the program must be told before the question is answered."""
         self.told = False
@@ -77,8 +79,9 @@ class StreamLane:
         self.store_again = 0.0
         self.end = 0
         """The end of the stream, as far as the member knows."""
+        self.empty_to = 0
+        """An offset before which only a gap follows the handled messages, as far as the member knows."""
         self.handled = 0
-        self.failed = 0
         self._batches = batches
         self._store_every = store_every
         self._attention = attention
@@ -88,10 +91,6 @@ class StreamLane:
         self._again: deque[Any] = deque()
         """The messages or batches that are next because they were put back."""
         self._changes: deque[Change] = deque()
-        self._busy = False
-        """Whether a worker has the lane or is about to take it; only one may."""
-        self._paused = False
-        """Whether a busy lane waits for the next attempt at a message."""
 
     # ---- what the member does
 
@@ -100,6 +99,7 @@ class StreamLane:
         self._drop()
         self.channel, self.leaving, self._start = object(), False, start
         self.done, self.stored, self.unstored, self.checked = None, stored, 0, False
+        self.empty_to = 0
 
     def revoke(self) -> None:
         """Start no further message; drop those that wait."""
@@ -115,8 +115,7 @@ class StreamLane:
         self.waiting.clear()
         self._messages = iter(())
         self._again.clear()
-        if self._paused:
-            self._paused = self._busy = False
+        self.end_pause()
 
     def add(self, chunk: Chunk) -> bool:
         """Add a chunk; return whether the lane must be submitted to a worker."""
@@ -134,15 +133,15 @@ class StreamLane:
 
     def wake(self) -> bool:
         """Return whether an idle lane has work, for which it must be submitted to a worker."""
-        if self._busy or not (self._changes or (not self.leaving and (self.waiting or self._again))):
+        if self.busy or not (self._changes or (not self.leaving and (self.waiting or self._again))):
             return False
-        self._busy = True
+        self.busy = True
         return True
 
     @property
     def is_idle(self) -> bool:
         """Whether no worker has the lane or is about to take it."""
-        return (self._paused or not self._busy) and not self._changes
+        return super().is_idle and not self._changes
 
     @property
     def store_is_due(self) -> bool:
@@ -158,9 +157,12 @@ class StreamLane:
         """Take the next message, batch or change; without one, the worker has left the lane."""
         if self._changes:
             return self._changes.popleft()
+        if changes_only and not self._again:
+            # Without this, the rest of a chunk would wait until another chunk wakes the lane.
+            self._again.extend(islice(self._messages, 1))
         found = None if changes_only or self.leaving else self._next()
         if found is None:
-            self._busy = False
+            self.busy = False
             self._attention.wanted = True
         return found
 
@@ -181,16 +183,21 @@ class StreamLane:
         rows = size = 0
         while self.waiting and rows < most_rows and size < _MOST_BYTES:
             chunk = self.waiting.popleft()
+            more = len(chunk.data)
+            if may_have_batches(chunk):
+                chunk, more = self._beginning(chunk)
             chunks.append(chunk)
-            rows, size = rows + chunk.records, size + len(chunk.data)
+            rows, size = rows + chunk.records, size + more
         self._attention.wanted = True
         return chunks
 
-    def leave(self) -> None:
-        """Mark that the worker has left the lane."""
-        self._busy = False
-
-    abandon = leave
+    def _beginning(self, chunk: Chunk) -> tuple[Chunk, int]:
+        """As much of a chunk as may be decompressed at once, with its size then. The rest waits."""
+        if size_of(chunk) > _MOST_BYTES:
+            with suppress(CorruptChunk):  # what can be decoded of it is found later
+                chunk, *rest = (piece for piece in pieces_of(chunk) if piece.end > self._start)
+                self.waiting.extendleft(reversed(rest))
+        return chunk, size_of(chunk)
 
     def finish(self, message: Any, channel: Any, *, counted: bool = True) -> int:
         """Mark what was taken as handled; the worker goes on with what is next."""
@@ -224,26 +231,6 @@ class StreamLane:
         self._again.appendleft(message)
         return True
 
-    def pause(self, message: Any, channel: Any) -> tuple[bool, bool]:
-        """Put what was taken back to the front, and pause the lane."""
-        self._paused = self.put_back(message, channel)
-        return self._paused, not self._paused
-
-    def resume(self, message: Any, channel: Any) -> bool:  # noqa: ARG002 - the first one
-        """Continue with the lane."""
-        if self.channel is not channel or not self._paused:
-            return False
-        self._paused = False
-        return True
-
-    def is_full_behind(self, message: Any) -> bool:  # noqa: ARG002 - only of keys
-        """Whether the next attempt at a message must not wait."""
-        return False
-
-    def to_acknowledge(self) -> list[tuple[int, bool]]:
-        """Nothing: offsets are stored."""
-        return []
-
     # ---- what others see
 
     @property
@@ -251,3 +238,76 @@ class StreamLane:
         """The last offset that the group has handled, as far as the member knows."""
         handled = self.stored if self.done is None else self.done
         return None if handled == -1 else handled
+
+    @property
+    def following(self) -> int | None:
+        """The offset behind the handled messages; None while the lane has others."""
+        if self.busy or self.waiting or self._again:
+            return None
+        return max(self._start, 0 if self.handled_to is None else self.handled_to + 1)
+
+    @property
+    def end_of_messages(self) -> int:
+        """The end of the stream, without a gap behind the last message."""
+        if self.end > self.empty_to:
+            return self.end
+        return 0 if self.handled_to is None else self.handled_to + 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """How far a member is in a stream that the broker has assigned to it."""
+
+    stream: str
+    handled: int | None
+    """The last offset that is handled; None if the group has handled nothing in the stream."""
+    stored: int | None
+    """The last offset that the broker has stored for the group; None without one, and -1 for the place before the first message."""
+    end: int
+    """The end of the stream, a few seconds ago, without a gap behind the last message. Before RabbitMQ 4.3, it may be too small by a chunk."""
+    attempts: int
+    """Failed attempts since the start of the run."""
+
+    @property
+    def lag(self) -> int:
+        """How many offsets are not handled: messages, and gaps between them."""
+        return max(0, self.end - (0 if self.handled is None else self.handled + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamGroupStatus:
+    """How a member of a stream group is."""
+
+    connected: bool
+    """Whether it is a member of the group for every stream."""
+    reason: str
+    """Why it is not; empty if it is."""
+    streams: tuple[str, ...]
+    """The streams that the members share, as far as this one knows them."""
+    partitions: tuple[PartitionStatus, ...]
+    """The streams that this member handles now."""
+    handled: int
+    """Messages handled or given up since the start of the run."""
+    failed: int
+    """Failed attempts since the start of the run."""
+
+    @property
+    def lag(self) -> int:
+        """The lag of all partitions of this member together."""
+        return sum(each.lag for each in self.partitions)
+
+
+def status_of(lanes: Sequence[StreamLane], why_not: str) -> StreamGroupStatus:
+    """The status of a member with these lanes; the caller holds their lock."""
+    return StreamGroupStatus(
+        connected=not why_not,
+        reason=why_not,
+        streams=tuple(lane.stream for lane in lanes),
+        partitions=tuple(
+            PartitionStatus(lane.stream, lane.handled_to, lane.stored, lane.end_of_messages, lane.failed)
+            for lane in lanes
+            if lane.channel is not None
+        ),
+        handled=sum(lane.handled for lane in lanes),
+        failed=sum(lane.failed for lane in lanes),
+    )

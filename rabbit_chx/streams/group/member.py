@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import random
 import socket
-from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import islice
 from multiprocessing.connection import wait
@@ -22,17 +21,20 @@ from rabbit_chx.consuming.member.attempts import Attempts
 from rabbit_chx.consuming.member.runs import Running
 from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.consuming.seats import next_try
-from rabbit_chx.errors import CorruptStream, InvalidValue, StreamUnavailable
+from rabbit_chx.errors import BrokerUnavailable, CorruptStream, InvalidValue, StreamUnavailable
+from rabbit_chx.releases import Release
 from rabbit_chx.streams.group.assignments import Assignments
-from rabbit_chx.streams.group.batch import BatchFailed, StreamBatch
-from rabbit_chx.streams.group.lanes import Attention, Change, StreamLane
+from rabbit_chx.streams.group.batch import BatchFailed, StreamBatch, failed_part
+from rabbit_chx.streams.group.lanes import Attention, Change, StreamGroupStatus, StreamLane, status_of
 from rabbit_chx.streams.group.parking import Parking
 from rabbit_chx.streams.group.places import Place, in_order, is_gone
 from rabbit_chx.streams.group.settings import StreamSettings
-from rabbit_chx.streams.group.status import StreamGroupStatus, status_of
 from rabbit_chx.streams.messages.chunks import parse_chunk
 from rabbit_chx.streams.protocol.answers import Delivery
 from rabbit_chx.streams.protocol.connection import StreamConnection
+from rabbit_chx.streams.protocol.opening import no_such_stream
+from rabbit_chx.streams.protocol.requests import MAX_IDS
+from rabbit_chx.text import counted
 
 _TICK: Final = 0.5
 """The longest wait for events, in seconds."""
@@ -55,8 +57,7 @@ class StreamMember(Running):
         *,
         batches: bool,
     ) -> None:
-        self.workers = workers
-        self.why_not = "it has not connected yet"
+        super().__init__(settings, workers)
         self._settings = settings
         self._connect = connect
         self._parking = parking
@@ -66,8 +67,6 @@ class StreamMember(Running):
         self._assignments = Assignments(settings, workers)
         self._lanes: dict[str, StreamLane] = {}
         self._places: list[Place] = []
-        self._calls: deque[Callable[[], object]] = deque()
-        self._patience = settings.timeouts.close
         self._tried = 0
         self._connect_again = self._look_again = self._listen_again = 0.0
         self._more = False
@@ -96,10 +95,6 @@ class StreamMember(Running):
         assert error is not None
         self._ask(partial(self._deal_with, lane, channel, item, error))
 
-    def _ask(self, call: Callable[[], object]) -> None:
-        self._calls.append(call)
-        self._wake()
-
     def _wake(self) -> None:
         if self._is_woken:
             return
@@ -117,8 +112,6 @@ class StreamMember(Running):
         """
         self.workers.start(self)
         try:
-            if self._parking is not None and not self.workers.stopped:
-                self._parking.check()
             while not self.workers.stopped:
                 self._serve()
                 self._turn(_TICK)
@@ -142,17 +135,33 @@ class StreamMember(Running):
             return
         with self._trying():
             if not self._lanes:
+                if self._parking is not None:
+                    self._parking.check()
                 self._open(None)
-            for place in list(self._places):
-                with self._guarded(place):
-                    place.serve(self._unserved, self._on_missing)
-            if self._unserved:
-                place = self._open(self._unserved[0].stream)
-                with self._guarded(place):
-                    place.serve(self._unserved, self._on_missing)
+            with self._joining():
+                for place in list(self._places):
+                    self._serve_at(place)
+                while unserved := self._unserved:
+                    self._serve_at(self._open(unserved[0].stream))
+                    if self._unserved == unserved:
+                        break
             if not self._unserved and self._lanes and self.why_not:
                 self.why_not, self._tried = "", 0
-                log.info("group %r: joined for %d streams", self._settings.name, len(self._lanes))
+                log.info("group %r: joined for %s", self._settings.name, counted(len(self._lanes), "stream"))
+
+    def _serve_at(self, place: Place) -> None:
+        with self._guarded(place):
+            place.serve(self._unserved, self._on_missing)
+
+    def _joining(self) -> AbstractContextManager[None]:
+        """What to join in: alone, unless this member has some of its streams already, or there is only one."""
+        unserved = self._unserved
+        if 1 < len(unserved) == len(self._lanes) < MAX_IDS:  # the lock takes one
+            stream = unserved[0].stream
+            with suppress(StreamUnavailable):  # other streams may be served
+                place = next((each for each in self._places if each.is_for(stream)), None)
+                return (place or self._open(stream)).joining(stream, lambda: self.workers.stopped)
+        return nullcontext()
 
     @property
     def _unserved(self) -> list[StreamLane]:
@@ -189,11 +198,10 @@ class StreamMember(Running):
                 )
             self._lanes = {name: known[name] for name in in_order(known)}
 
-    def _on_missing(self, lane: StreamLane) -> None:
+    def _on_missing(self, connection: StreamConnection, lane: StreamLane) -> None:
         """Drop a stream that was deleted; raise if it is the only one."""
         if self._settings.exchange is None:
-            text = f"virtual host has no stream {lane.stream!r}"
-            raise StreamUnavailable(text, "no such stream", lane.stream)
+            raise no_such_stream(connection, lane.stream)
         log.warning("group %r: stream %r was deleted", self._settings.name, lane.stream)
         with self.workers.lock:
             self._lanes = {name: each for name, each in self._lanes.items() if each is not lane}
@@ -203,7 +211,7 @@ class StreamMember(Running):
         """Try again later if no connection opens."""
         try:
             yield
-        except StreamUnavailable as error:
+        except BrokerUnavailable as error:
             if error.permanent and not (is_gone(error) and self._settings.exchange and self._lanes):
                 raise
             self._on_lost(error)
@@ -215,8 +223,7 @@ class StreamMember(Running):
             yield
         except StreamUnavailable as error:
             if place.connection.is_open and error.stream is not None and not error.permanent:
-                lane = place.forget(error.stream)
-                lost = [] if lane is None else [lane]
+                lost = self._lost_with(place, error.stream)
             elif error.permanent and not (is_gone(error) and self._settings.exchange):
                 raise
             else:
@@ -226,7 +233,23 @@ class StreamMember(Running):
                 self._assignments.lose(lane)
             self._on_lost(error)
 
-    def _on_lost(self, error: StreamUnavailable) -> None:
+    def _lost_with(self, place: Place, stream: str) -> list[StreamLane]:
+        """The streams that a connection no longer serves because this one moved.
+
+        RabbitMQ before 4.3 may keep the consumer of a stream that moved, as the active one that never answers, until its
+        connection is closed. Then no other member gets the stream.
+        """
+        lane = place.forget(stream)
+        lost = [] if lane is None else [lane]
+        if Release.of_broker(place.connection.release).forgets_consumers_of_moved_streams:
+            return lost
+        with suppress(StreamUnavailable):
+            for other in place.lanes.values():
+                self._assignments.settle(place, other)
+        self._places.remove(place)
+        return [*lost, *place.close()]
+
+    def _on_lost(self, error: BrokerUnavailable) -> None:
         self.why_not = str(error)
         self._connect_again = monotonic() + next_try(self._tried, random.random())  # noqa: S311
         self._tried += 1
@@ -236,9 +259,10 @@ class StreamMember(Running):
 
     def _turn(self, seconds: float) -> None:
         """Wait for events, for at most ``seconds``; then do what is due."""
-        connections = [place.connection for place in self._places]
-        at_once = self._more or self._calls or any(each.has_unread for each in connections)
-        sources: list[Any] = [self._woken, *connections]
+        live = [place.connection for place in self._places if place.connection.is_open]
+        lost = len(live) < len(self._places)
+        at_once = self._more or self._calls or lost or any(each.has_unread for each in live)
+        sources: list[Any] = [self._woken, *live]
         wait(sources, 0.0 if at_once else self._attempts.until_retry(seconds))
         with suppress(BlockingIOError):
             self._woken.recv(1 << 12)
@@ -294,7 +318,7 @@ class StreamMember(Running):
             self._turn(0.05)
         late = [lane.stream for lane in self._lanes.values() if not lane.is_idle]
         if late:
-            text = "the handler did not return within %g seconds of the stop; another member repeats its messages from %s"
+            text = "the handler did not return within %g s of the stop; another member repeats its messages from %s"
             log.warning(f"group %r: {text}", self._settings.name, self._patience, ", ".join(map(repr, late)))
         for place in list(self._places):
             with suppress(StreamUnavailable):
@@ -311,61 +335,54 @@ class StreamMember(Running):
             self.workers.submit(lane)
             return
         if isinstance(error, BatchFailed) and isinstance(item, StreamBatch):
-            item = self._rest(lane, channel, item, error)
-        undecodable = False
+            item = self._rest(lane, channel, item, error.offset)
+        before = ""
         if isinstance(error, CorruptStream) and error.stream == lane.stream:
-            undecodable = True
+            before = "the decoding"
             error.hint = ""  # it names a parameter of a reader
             if isinstance(item, StreamBatch) and len(parts := item.around_undecodable()) > 1:
                 for part in reversed(parts):
                     self._attempts.put_back(lane, channel, part)
                 self.workers.submit(lane)
                 return
-        if self._attempts.planned(lane, channel, item, error, last=undecodable):
+        if self._attempts.planned(lane, channel, item, error, before=before, place="stream"):
             return
         if self._parking is None:
-            error.add_note(
-                f"The handler failed {item.attempt} times with {item!r}, which stays in its stream."
-            )
             self.fail(error)
         elif lane.channel is channel:
-            failed, rest = _failed_part(item, error)
+            failed, rest = failed_part(item, error)
             done = partial(self._on_parked, lane, channel, failed, rest)
             messages = failed.stored() if isinstance(failed, StreamBatch) else [failed]
-            self._parking.begin(messages, error, item.attempt, lambda why: self._ask(partial(done, why)))
+            self._parking.begin(messages, error, item.attempt, lambda *told: self._ask(partial(done, *told)))
             return
         self._attempts.put_back(lane, channel, item)
         self.workers.submit(lane)
 
-    def _rest(self, lane: StreamLane, channel: Any, batch: StreamBatch, error: BatchFailed) -> StreamBatch:
-        """Count what came before the failed message, and return the rest."""
-        if not batch.first < error.offset <= batch.last:
+    def _rest(self, lane: StreamLane, channel: Any, batch: StreamBatch, offset: int) -> StreamBatch:
+        """Count what comes before an offset as handled, and return the rest."""
+        if not batch.first < offset <= batch.last:
             return batch
         with self.workers.lock:
-            lane.finish_before(batch, error.offset, channel)
-        return batch.since(error.offset, 1)
+            lane.finish_before(batch, offset, channel)
+        return batch.since(offset, 1)
 
     def _on_parked(
-        self, lane: StreamLane, channel: Any, item: Any, rest: Any, error: BaseException | None
+        self, lane: StreamLane, channel: Any, item: Any, rest: Any, left: int | None, error: Exception | None
     ) -> None:
-        """Go on behind what is parked."""
+        """Store what is parked, up to ``left`` if any is left, because the next message may end the process; and go on behind it."""
         if error is not None:
             self.fail(error)
-            self._attempts.put_back(lane, channel, item)
-        else:
+        if left is None:
             self.workers.finished(lane, channel, item)
-            if rest is not None:
-                self._attempts.put_back(lane, channel, rest)
+            item = rest
+        elif isinstance(item, StreamBatch):
+            item = self._rest(lane, channel, item, left)
+        for place in [each for each in self._places if lane in each.lanes.values()]:
+            with self._guarded(place):
+                self._assignments.settle(place, lane)
+        if item is not None:
+            self._attempts.put_back(lane, channel, item)
         self.workers.submit(lane)
-
-
-def _failed_part(item: Any, error: Exception) -> tuple[Any, Any]:
-    """What failed, and the rest: of a batch, the message that `BatchFailed` names, otherwise everything."""
-    if not (isinstance(error, BatchFailed) and isinstance(item, StreamBatch)):
-        return item, None
-    if not item.first <= error.offset <= item.last:
-        return item, None
-    return item.divided(error.offset + 1)
 
 
 def _described(item: Any) -> str:

@@ -12,12 +12,14 @@ from typing import Final, Self
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.streams.ends import bounds, first_chunk, offset_at
 from rabbit_chx.streams.group.places import in_order
-from rabbit_chx.streams.group.settings import Position
+from rabbit_chx.streams.group.settings import Position, name_beside
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 
+_MARK: Final = "known"
 _READ_BACK: Final = 5.0
 """Seconds until a stored offset must be there."""
+_STORE_AGAIN: Final = 1.0
 _PAUSE: Final = 0.005
 
 
@@ -26,17 +28,52 @@ def first_of(connection: StreamConnection, stream: str, position: Position) -> i
     if isinstance(position, datetime):
         return offset_at(connection, stream, position)
     if isinstance(position, int):
-        return position
+        return _within(connection, stream, position)
     if position == "next":
         return bounds(connection, stream).end
     chunk = first_chunk(connection, stream, OffsetSpec.last()) if position == "last" else None
     return chunk.first_offset if chunk else 0
 
 
-def wait_until_stored(connection: StreamConnection, group: str, stream: str, offset: int) -> None:
-    """Wait until the broker returns an offset that was stored. It answers neither the request to store it nor refuses it."""
+def _within(connection: StreamConnection, stream: str, offset: int) -> int:
+    """Raise if an offset is beyond the end, which a replica knows a moment later than the leader."""
     until = monotonic() + _READ_BACK
+    while offset > (end := bounds(connection, stream).end):
+        if connection.node == connection.metadata([stream])[stream].leader or monotonic() > until:
+            hint = "Was the stream deleted and created again?"
+            raise InvalidValue("offset", offset, f"at most {end}, the end of stream {stream!r}", hint)
+        sleep(_PAUSE)
+    return offset
+
+
+def stored_in(connection: StreamConnection, group: str, stream: str) -> tuple[int | None, bool]:
+    """The stored offset of a group, and whether it ever had one."""
+    # The mark is stored after the first offset, so it is asked for before.
+    known = connection.query_offset(name_beside(group, _MARK), stream) is not None
+    return connection.query_offset(group, stream), known
+
+
+def store(connection: StreamConnection, group: str, stream: str, offset: int, *, mark: bool) -> None:
+    """Store an offset, and a mark that there is one.
+
+    The broker forgets offsets whose messages retention has removed (osiris_tracking:snapshot/3), but never -1.
+    """
+    connection.store_offset(group, stream, offset)
+    if mark:
+        connection.store_offset(name_beside(group, _MARK), stream, -1)
+
+
+def wait_until_stored(connection: StreamConnection, group: str, stream: str, offset: int) -> None:
+    """Wait until the broker returns an offset that was stored. It answers neither the request to store it nor refuses it.
+
+    While the leader of the stream moves, the broker may drop the request, so it is repeated.
+    """
+    until = monotonic() + _READ_BACK
+    again = monotonic() + _STORE_AGAIN
     while connection.query_offset(group, stream) != offset:
+        if monotonic() > again:
+            connection.store_offset(group, stream, offset)
+            again = monotonic() + _STORE_AGAIN
         if monotonic() > until:
             raise StreamUnavailable(
                 f"the broker did not store the offset of group {group!r} in stream {stream!r}; its log says why, such as "
@@ -109,14 +146,10 @@ class GroupOffsets:
 
     def before(self, stream: str, position: Position) -> int:
         """The offset to store so that the group begins at a position: -1 for the first message that is left then."""
-        connection = self._with(stream)
-        offset, end = first_of(connection, stream, position), bounds(connection, stream).end
-        if offset > end:
-            raise InvalidValue("offset", offset, f"at most {end}, the end of stream {stream!r}")
-        return offset - 1
+        return first_of(self._with(stream), stream, position) - 1
 
     def store(self, stream: str, offset: int) -> None:
         """Store an offset, and wait until the broker returns it. A running member would replace it."""
         connection = self._with(stream)
-        connection.store_offset(self._name, stream, offset)
+        store(connection, self._name, stream, offset, mark=True)
         wait_until_stored(connection, self._name, stream, offset)

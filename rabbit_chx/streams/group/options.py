@@ -6,19 +6,24 @@ import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
+
+from pika import BlockingConnection
 
 from rabbit_chx.broker import amqp
 from rabbit_chx.broker.client import checked_urls
 from rabbit_chx.broker.credentials import Credentials
-from rabbit_chx.consuming.member.runs import Runs
+from rabbit_chx.consuming.member.runs import AsyncRuns, Runs
 from rabbit_chx.consuming.member.workers import Progress
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx.consuming.retries import COROUTINE_FUNCTION, FUNCTION, check_function
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.streams.group.lanes import StreamGroupStatus, status_of
 from rabbit_chx.streams.group.member import StreamMember
 from rabbit_chx.streams.group.parking import Parking
 from rabbit_chx.streams.group.settings import OnStreamFailure, Start, StreamCallback, StreamSettings
-from rabbit_chx.streams.group.status import StreamGroupStatus, status_of
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.opening import connect
+from rabbit_chx.text import sentences
 from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, Timeouts
 from rabbit_chx.urls import BrokerUrl
 
@@ -75,6 +80,11 @@ class StreamOptions(Runs[StreamMember]):
             timeouts=timeouts,
             heartbeat=heartbeat,
         )
+        is_async = isinstance(self, AsyncRuns)
+        for assigned in (True, False):
+            for parameter, function in self._settings.callbacks(assigned=assigned).items():
+                kinds = (FUNCTION, COROUTINE_FUNCTION) if is_async else (FUNCTION,)
+                check_function(parameter, function, *kinds, hint="AsyncStreamGroup takes coroutine functions")
         brokers = checked_urls(
             *("a group", url, timeouts, heartbeat, credentials, tls, connection_name),
             # A member keeps trying to connect until it is stopped.
@@ -91,10 +101,10 @@ class StreamOptions(Runs[StreamMember]):
             heartbeat=heartbeat,
         )
         self._connect: Callable[[str | None], StreamConnection] = lambda name: opening(stream=name)
-        parking = [_amqp(each) for each in brokers] if amqp_url is None else amqp_url
+        default = [replace(each, streams=False, port=0) for each in brokers]
         self._connect_for_parking = partial(
-            amqp.connect,
-            BrokerUrl.several(parking),
+            amqp.connect if amqp_url is not None else _at_default_port,
+            BrokerUrl.several(default if amqp_url is None else amqp_url),
             name=f"rabbit-chx stream group {name} parking",
             heartbeat=heartbeat,
             credentials=credentials,
@@ -111,15 +121,18 @@ class StreamOptions(Runs[StreamMember]):
     def _new_member(
         self, workers: Callable[..., Progress], handler: object, *, batches: bool
     ) -> StreamMember:
-        settings = self._settings
+        settings, parking = self._settings, None
         given = workers(handler, settings)
-        parking = None
-        if settings.parking_queue is not None:
-            queue = settings.parking_queue
+        if (queue := settings.parking_queue) is not None:
             parking = Parking(settings.name, queue, self._connect_for_parking, given.stopping)
         return StreamMember(settings, self._connect, given, parking, batches=batches)
 
 
-def _amqp(url: BrokerUrl) -> BrokerUrl:
-    """The AMQP port of the host of a stream URL."""
-    return replace(url, streams=False, port=0)
+def _at_default_port(urls: Sequence[BrokerUrl], **given: Any) -> BlockingConnection:
+    """Connect for parking; an error names the parameter for another address."""
+    try:
+        return amqp.connect(urls, **given)
+    except BrokerUnavailable as error:
+        if error.permanent:
+            raise
+        raise BrokerUnavailable(sentences(str(error), "amqp_url= names another address")) from None

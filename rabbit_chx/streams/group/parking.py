@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
+from uuid import UUID
 
 from pika import BlockingConnection
 from pika.exceptions import AMQPError
 
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.applying.protocol import Lost, Refused
-from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs, why_denied
-from rabbit_chx.consuming.failures import PARKED, origin_of
+from rabbit_chx.consuming.failures import EXCHANGE, OFFSET, ROUTING_KEY, origin_of
 from rabbit_chx.consuming.logs import warn
-from rabbit_chx.consuming.queues.queues import exists, park
+from rabbit_chx.consuming.queues.permissions import why_ended
+from rabbit_chx.consuming.queues.queues import check_parking_queue, park
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.fields import EPOCH, milliseconds
+from rabbit_chx.hashing import MAX_SHORTSTR
 from rabbit_chx.message import StreamMessage
+from rabbit_chx.message_fields import checked
+from rabbit_chx.streams.group.batch import BatchFailed
+from rabbit_chx.streams.messages.amqp10 import Milliseconds, as_text
 
 _AGAIN_AFTER: Final = 2.0
-_OFFSET: Final = f"{PARKED}offset"
 
 
 class Parking:
@@ -42,56 +49,89 @@ class Parking:
         self._ended = ended
 
     def check(self) -> None:
-        """Check that the queue exists."""
-        with self._connect() as connection:
-            if not PikaDriver(connection).run(exists(self._queue)):
-                raise InvalidValue("parking_queue", self._queue, "an existing queue")
+        """Check that the queue exists.
+
+        Raises:
+            BrokerUnavailable: there is no connection, or the user lacks a permission.
+        """
+        try:
+            with self._connect() as connection:
+                PikaDriver(connection).run(check_parking_queue(self._queue))
+        except (AMQPError, OSError, Lost, Refused) as error:
+            raise why_ended(error) from None
 
     def begin(
         self,
         messages: Iterable[StreamMessage],
         error: BaseException,
         attempt: int,
-        then: Callable[[BaseException | None], object],
+        then: Callable[[int | None, Exception | None], object],
     ) -> None:
-        """Park messages, and call ``then`` in another thread: with an error if another attempt would fail, too."""
+        """Park messages, and call ``then`` in another thread, with the offset of the first one that is left, if any, and an error.
+
+        An error means that another attempt would fail, too. A member that ends may leave some without one.
+        """
         work = (list(messages), error, attempt, then)
         threading.Thread(target=self._park, args=work, name="rabbit-chx parking", daemon=True).start()
 
     def _park(self, messages: list[StreamMessage], why: BaseException, attempt: int, then: Any) -> None:
-        failed: BaseException | None = None
+        failed: Exception | None = None
         while messages and failed is None and not self._ended.is_set():
             try:
                 with self._connect() as connection:
                     driver = PikaDriver(connection)
                     while messages:
-                        self._one(driver, messages[0], why, attempt)
+                        messages[0].attempt = attempt
+                        origin = self._origin(messages[0], why)
+                        driver.run(park(self._queue, _plain(messages[0]), origin))
                         del messages[0]
             except Refused as refused:
-                needs = Needs(write={("exchange", DEFAULT_EXCHANGE), ("queue", self._queue)})
-                words = why_denied(refused.text, needs) or refused.text
-                failed = BrokerUnavailable(words, permanent=True)
-            except InvalidValue as error:
-                failed = error
+                failed = BrokerUnavailable(f"a message could not be parked: {refused.text}", permanent=True)
             except (AMQPError, OSError, Lost, BrokerUnavailable) as error:
                 if isinstance(error, BrokerUnavailable) and error.permanent:
                     failed = error
                 else:
                     warn(self._group, f"a message could not be parked: {error}; trying again")
                     self._ended.wait(_AGAIN_AFTER)
-        if failed is not None or not messages:
-            then(failed)
+            except Exception as error:  # noqa: BLE001 - without an answer, the stream would wait for ever
+                failed = error
+        then(messages[0].offset if messages else None, failed)
 
-    def _one(self, driver: PikaDriver, message: StreamMessage, why: BaseException, attempt: int) -> None:
-        message.attempt = attempt
-        headers = {**origin_of(message, self._group, why), _OFFSET: message.offset}
-        driver.run(park(self._queue, _plain(message), headers))
+    def _origin(self, message: StreamMessage, why: BaseException) -> dict[str, Any]:
+        """The headers that a message gets; without a routing key or an exchange that is longer than any to publish to."""
+        cause = why.__cause__ if isinstance(why, BatchFailed) else None
+        origin = {**origin_of(message, self._group, cause or why), OFFSET: message.offset}
+        too_long = {name: None for name in (EXCHANGE, ROUTING_KEY) if not _is_short(origin[name])}
+        return origin | too_long
 
 
 def _plain(message: StreamMessage) -> StreamMessage:
-    """The message with its timestamp as AMQP 0-9-1 has it."""
-    decoded = dict(message._properties)  # noqa: SLF001 - the attributes would change the others
-    if isinstance(moment := decoded.get("timestamp"), datetime):
-        decoded["timestamp"] = int(moment.timestamp())
-    message._properties = decoded  # noqa: SLF001
+    """The message with the properties and headers that AMQP 0-9-1 has room for; a stream holds others of AMQP 1.0."""
+    decoded: dict[str, Any] = {"headers": _value(message.headers)}
+    for name, value in message.properties.items():
+        with suppress(InvalidValue):
+            decoded[name] = checked(name, value)
+    message._properties = decoded  # noqa: SLF001 - the attributes would change the others
     return message
+
+
+def _value(value: Any) -> Any:
+    """The value of a header: as text if AMQP 0-9-1 has no such value, or if the broker fails on it."""
+    match value:
+        case dict():
+            return {name: _value(item) for name, item in value.items() if _is_short(name)}
+        case list():
+            return [_value(item) for item in value]
+        case datetime() if value < EPOCH:
+            return as_text(Milliseconds(milliseconds(value)))
+        case int() if value >= 2**63:
+            return as_text(value)
+        case float() if not math.isfinite(value):
+            return as_text(value)
+        case UUID():
+            return as_text(value)
+    return value
+
+
+def _is_short(text: str) -> bool:
+    return len(text.encode()) <= MAX_SHORTSTR

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from time import monotonic
 from typing import Final
 
-from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.streams.group.lanes import StreamLane
 from rabbit_chx.streams.group.settings import StreamSettings, check_release
+from rabbit_chx.streams.protocol.answers import ConsumerUpdate, StreamMetadata
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.requests import OffsetSpec
+
+_MOMENT: Final = 0.1
+_PATIENCE: Final = 10.0
+"""How long a member waits for the others to join, in seconds: one of them may hang."""
 
 
 class Place:
@@ -21,7 +29,40 @@ class Place:
         self.lanes: Final[dict[int, StreamLane]] = {}
         self._settings = settings
 
-    def serve(self, lanes: Iterable[StreamLane], missing: Callable[[StreamLane], object]) -> None:
+    def is_for(self, stream: str) -> bool:
+        """Whether this node has a replica of a stream, or no node has one."""
+        found = self.connection.metadata([stream])[stream]
+        return not found.exists or self._is_here(found)
+
+    def _is_here(self, found: StreamMetadata) -> bool:
+        return self.connection.node is None or self.connection.node in found.nodes
+
+    @contextmanager
+    def joining(self, stream: str, is_stopped: Callable[[], bool]) -> Iterator[None]:
+        """Join while no other member does, so that the broker has the members in the same order in each stream.
+
+        A group of its own is the lock: the broker activates its next consumer when this one unsubscribes or is lost. Errors
+        are not raised here, since subscribing without the lock meets the same ones.
+        """
+        lock, until = None, monotonic() + _PATIENCE
+        with suppress(StreamUnavailable):
+            properties = self._settings.joining_properties
+            lock = self.connection.subscribe(stream, OffsetSpec.next(), credit=0, properties=properties)
+            while not is_stopped() and monotonic() < until:
+                for event in islice(self.connection.events(_MOMENT), 1):
+                    if isinstance(event, ConsumerUpdate) and event.subscription == lock and event.active:
+                        self.connection.answer_update(event, OffsetSpec.next())
+                        until = 0.0
+        try:
+            yield
+        finally:
+            if lock is not None:
+                with suppress(StreamUnavailable):
+                    self.connection.unsubscribe(lock)
+
+    def serve(
+        self, lanes: Iterable[StreamLane], missing: Callable[[StreamConnection, StreamLane], object]
+    ) -> None:
         """Subscribe to those streams of which this node has a replica; report those that do not exist."""
         wanted = {lane.stream: lane for lane in lanes}
         if not wanted:
@@ -29,8 +70,8 @@ class Place:
         found = self.connection.metadata(wanted)
         for stream, lane in wanted.items():
             if not found[stream].exists:
-                missing(lane)
-            elif self.connection.node is None or self.connection.node in found[stream].nodes:
+                missing(self.connection, lane)
+            elif self._is_here(found[stream]):
                 self._subscribe(lane)
 
     def _subscribe(self, lane: StreamLane) -> None:
@@ -78,6 +119,6 @@ def in_order(streams: Iterable[str]) -> list[str]:
     return sorted(streams, key=place)
 
 
-def is_gone(error: StreamUnavailable) -> bool:
+def is_gone(error: BrokerUnavailable) -> bool:
     """Whether a stream does not exist."""
-    return error.problem == "no such stream"
+    return isinstance(error, StreamUnavailable) and error.problem == "no such stream"

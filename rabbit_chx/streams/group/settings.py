@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from rabbit_chx.consuming.retries import Retries
 from rabbit_chx.errors import InvalidValue
@@ -16,12 +16,15 @@ from rabbit_chx.streams.protocol.requests import MAX_CREDIT, MAX_NAME
 
 Position: TypeAlias = Literal["first", "last", "next"] | datetime | int
 """Where a group starts: at the first or the last chunk, after the last one, at a time, or at an offset."""
-Start: TypeAlias = Position | Callable[[str], Position | None]
+Start: TypeAlias = Position | Callable[[str], Position | Awaitable[Position | None] | None]
+"""A position (``"first"``, ``"last"``, ``"next"``, an aware datetime or an offset), or a function from the name of a stream to one.
+Only `AsyncStreamGroup` awaits what a function returns."""
 OnStreamFailure: TypeAlias = Literal["stop", "park"]
 StreamCallback: TypeAlias = Callable[[str], object]
 """Called with the name of a stream."""
 _POSITIONS: Final = ("first", "last", "next")
 _EXPECTED: Final = "'first', 'last', 'next', an aware datetime, or an offset from 0"
+_SHARED: Final = {"single-active-consumer": "true"}
 _MOST_OFFSET: Final = 2**63 - 1
 
 
@@ -58,13 +61,23 @@ class StreamSettings(Retries):
     @property
     def properties(self) -> dict[str, str]:
         """The properties of a subscription of the group."""
-        common = {"single-active-consumer": "true", "name": self.name}
+        common = {**_SHARED, "name": self.name}
         return common if self.exchange is None else {**common, "super-stream": self.exchange}
+
+    @property
+    def joining_properties(self) -> dict[str, str]:
+        """The properties of the subscription with which a member waits for its turn to join."""
+        return {**_SHARED, "name": name_beside(self.name, "joining")}
+
+    def callbacks(self, *, assigned: bool) -> dict[str, Callable[[str], Any]]:
+        """The functions of the program that are told of a stream. If ``start`` is a function, it is the last one at an assignment."""
+        names = ("on_assigned", "start") if assigned else ("on_revoked",)
+        return {name: given for name in names if callable(given := getattr(self, name))}
 
     @property
     def asks(self) -> bool:
         """Whether a function of the program is called when a stream is assigned."""
-        return self.on_assigned is not None or callable(self.start)
+        return bool(self.callbacks(assigned=True))
 
 
 def check_release(version: str) -> None:
@@ -84,6 +97,12 @@ def check_position(got: object, what: str = "start") -> None:
     is_time = isinstance(got, datetime) and got.tzinfo is not None
     if not (is_offset or is_time or got in _POSITIONS):
         raise InvalidValue(what, got, _EXPECTED)
+
+
+def name_beside(group: str, what: str) -> str:
+    """A name for something else that belongs to a group."""
+    end = f" ({what})"
+    return group.encode()[: MAX_NAME - len(end)].decode(errors="ignore") + end
 
 
 def check_reference(name: object) -> None:

@@ -8,7 +8,8 @@ from time import monotonic
 from typing import Any
 
 from rabbit_chx.consuming.member.loop_workers import LoopWorkers
-from rabbit_chx.consuming.member.workers import Progress, Workers
+from rabbit_chx.consuming.member.workers import Progress, Taken, Workers
+from rabbit_chx.consuming.retries import check_returned
 from rabbit_chx.streams.group.lanes import Change, StreamLane
 from rabbit_chx.streams.group.settings import StreamSettings
 from rabbit_chx.streams.messages.stored import Undecodable
@@ -17,14 +18,16 @@ from rabbit_chx.streams.messages.stored import Undecodable
 class _OfStreams(Progress):
     """What is different with streams: no markers, and changes are told even to a member that stops."""
 
-    def next_of(self, lane: StreamLane) -> tuple[Any, Any] | None:  # type: ignore[override]  # it has no other lanes
-        """Take the next message, batch or change; None if the worker is done with the lane."""
+    def next_of(self, lane: StreamLane, handled: Taken | None = None) -> Taken | None:  # type: ignore[override]  # it has no other lanes
+        """Mark what was handled, if anything, and take the next message, batch or change; None if the worker is done."""
         with self.lock:
+            if handled is not None:
+                lane.finish(handled[1], handled[0])
             # A broker that is silent for an interval may have given the stream to another member.
             stop = self.stopped or monotonic() - lane.heard > self._heartbeat
             channel, item = lane.channel, lane.take(changes_only=stop)
+        self._owner.on_progress()
         if item is None:
-            self._owner.on_progress()
             return None
         if type(item) is Undecodable:
             self._owner.on_interruption(lane, channel, item, item.error)
@@ -55,15 +58,13 @@ def _telling(handler: Callable[[Any], object], settings: StreamSettings) -> Call
     if not settings.asks and settings.on_revoked is None:
         return handler
 
-    def call(item: Any) -> None:
+    def call(item: Any) -> object:
         if type(item) is not Change:
-            handler(item)
-            return
-        callback = settings.on_assigned if item.assigned else settings.on_revoked
-        if callback is not None:
-            callback(item.stream)
-        if item.assigned and callable(settings.start):
-            item.start = settings.start(item.stream)
+            return handler(item)
+        for name, callback in settings.callbacks(assigned=item.assigned).items():
+            item.start = callback(item.stream)
+            check_returned(f"result of {name}", item.start)
+        return None
 
     return call
 
@@ -78,15 +79,8 @@ def _telling_in_loop(
         if type(item) is not Change:
             await handler(item)
             return
-        callback = settings.on_assigned if item.assigned else settings.on_revoked
-        if callback is not None:
-            await _finished(callback(item.stream))
-        if item.assigned and callable(settings.start):
-            item.start = await _finished(settings.start(item.stream))
+        for callback in settings.callbacks(assigned=item.assigned).values():
+            result = callback(item.stream)
+            item.start = await result if isawaitable(result) else result
 
     return call
-
-
-async def _finished(result: Any) -> Any:
-    """The result of a function or of a coroutine function."""
-    return await result if isawaitable(result) else result

@@ -10,10 +10,12 @@ import json
 import struct
 import uuid
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
+
+from rabbit_chx.fields import MILLISECOND
+from rabbit_chx.message_fields import moment
 
 MAX_ITEMS: Final = 150_000
 """In lists, maps and arrays of a message, together: a publisher can compress millions of items to a few kilobytes.
@@ -23,7 +25,6 @@ No message that was published over AMQP 0-9-1 has more, since its headers fit in
 _BYTES_OF_ITEM: Final = 32
 """Longer texts in lists and maps count as several items."""
 _DEEPEST: Final = 32
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Malformed(Exception):
@@ -99,7 +100,6 @@ def read_as(code: int, data: bytes, at: int, budget: Budget) -> tuple[Any, int]:
 
 
 def _byte_at(data: bytes, at: int) -> int:
-    """The byte at ``at``."""
     if at >= len(data):
         raise Malformed("the data ends within a value")
     return data[at]
@@ -301,9 +301,8 @@ def _plain(value: Any) -> Any:
 
 
 def _iso(milliseconds: int) -> str:
-    try:
-        moment = _EPOCH + timedelta(milliseconds=milliseconds)
-    except OverflowError:
+    found = moment(milliseconds, MILLISECOND)
+    if found is None:
         return str(int(milliseconds))
     precision = "milliseconds" if milliseconds % 1000 else "seconds"
-    return moment.replace(tzinfo=None).isoformat(timespec=precision) + "Z"
+    return found.replace(tzinfo=None).isoformat(timespec=precision) + "Z"

@@ -22,6 +22,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
@@ -160,6 +161,18 @@ def may_have_batches(chunk: Chunk) -> bool:
     return chunk.records != chunk.entries or (len(chunk.data) > 0 and chunk.data[0] >= _FIRST_BYTE_OF_BATCH)
 
 
+def size_of(chunk: Chunk) -> int:
+    """How many bytes the messages of a chunk have when they are decompressed, as far as its entries say so."""
+    if chunk.type != _MESSAGES:
+        return 0
+    size = at = 0
+    with suppress(struct.error):  # entries are missing
+        for _ in range(chunk.entries):
+            _, more, at = entry_at(chunk.data, at)
+            size += more
+    return size
+
+
 def _piece(chunk: Chunk, start: int, stop: int, entries: int, first: int, end: int) -> Chunk:
     return chunk._replace(
         entries=entries,
@@ -254,7 +267,6 @@ class _Search:
         self.spans = []
 
     def records(self, counts: list[int]) -> Records:
-        """Return the messages found so far."""
         self._flush()
         places = np.concatenate(self.found)
         data = self.data

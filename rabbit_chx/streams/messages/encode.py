@@ -27,7 +27,7 @@ from rabbit_chx.message_fields import (
     check_name,
     checked,
 )
-from rabbit_chx.publishing.batch_columns import body_column, column, in_row, short_strings
+from rabbit_chx.publishing.batch_columns import body_column, by_row, column, short_strings
 from rabbit_chx.streams.messages.message import PROPERTY_NAMES
 
 _U32: Final = struct.Struct(">I")
@@ -60,7 +60,7 @@ def encode_messages(
 
     Args:
         bodies: the body of each message.
-        routing_keys: one value for all messages, or a list or Arrow array with a value for each message.
+        routing_keys: one value for all messages, or a list, an Arrow array or another iterable with a value for each message.
         exchange: likewise; streams store the name, but do not route by it.
         headers: likewise; streams store no lists, dicts and decimals, which are refused.
         properties: likewise.
@@ -79,9 +79,9 @@ def encode_messages(
     sections = (
         _each(_annotations, *map(given.get, _IN_ANNOTATIONS)),
         _each(_properties, *map(given.get, _IN_PROPERTIES)),
-        _by_row(tables, _headers) if isinstance(tables, list) else repeat(_headers(tables)),
+        by_row(tables, _headers) if isinstance(tables, list) else repeat(_headers(tables)),
     )
-    return map(b"".join, zip(*sections, map(data_section, checked_bodies), strict=False))
+    return map(b"".join, zip(*sections, map(_data, checked_bodies), strict=False))
 
 
 def _checked_column(name: str, given: Any, count: int) -> Any:
@@ -93,7 +93,7 @@ def _checked_column(name: str, given: Any, count: int) -> Any:
         return checked(name, found)
     # The type counts, too: 5 == 5.0.
     cached = lru_cache(maxsize=None, typed=True)(partial(checked, name))
-    return _by_row(
+    return by_row(
         found, lambda value: cached(value) if isinstance(value, (str, int)) else checked(name, value)
     )
 
@@ -105,17 +105,7 @@ def _text_column(what: str, given: Any, count: int) -> Any:
     encoded = short_strings(found)
     if encoded is not None:
         return encoded
-    return _by_row(found, lambda text: None if text is None else shortstr(text, what))
-
-
-def _by_row(found: list[Any], check: Callable[[Any], Any]) -> list[Any]:
-    values = []
-    for row, value in enumerate(found):
-        try:
-            values.append(check(value))
-        except InvalidValue as error:
-            raise in_row(error, row) from None
-    return values
+    return by_row(found, lambda text: None if text is None else shortstr(text, what))
 
 
 def _each(section: Callable[..., bytes], *columns: Any) -> Iterable[bytes]:
@@ -136,31 +126,22 @@ _IN_PROPERTIES: Final = tuple(name for name in _PLACED if name not in _IN_ANNOTA
 def _annotations(routing_key: bytes | None, *others: Any) -> bytes:
     # Routing keys often differ, but many have the same length, and the others are often equal in all messages.
     if routing_key is None:
-        return _other_annotations(*others)
+        return _before_key(None, *others)
     return _before_key(len(routing_key), *others) + routing_key
 
 
 @lru_cache(maxsize=_KEPT, typed=True)
-def _before_key(size: int, *others: Any) -> bytes:
-    """Return the section up to a routing key of this size, which ends it."""
-    section = _annotations_section(*others, b" " * size)
-    return section[: len(section) - size]
-
-
-@lru_cache(maxsize=_KEPT, typed=True)
-def _other_annotations(*others: Any) -> bytes:
-    return _annotations_section(*others, None)
-
-
-def _annotations_section(*values: Any) -> bytes:
-    names = (*_IN_ANNOTATIONS[1:], _IN_ANNOTATIONS[0])
+def _before_key(size: int | None, *others: Any) -> bytes:
+    """Return the section up to a routing key of this size, which ends it; without a key, the whole section."""
+    values = (*others, None if size is None else b" " * size)
     pairs = [
         part
-        for name, value in zip(names, values, strict=True)
+        for name, value in zip((*_IN_ANNOTATIONS[1:], _IN_ANNOTATIONS[0]), values, strict=True)
         if value is not None
-        for part in (_symbol(_PLACED[name]), _byte(value) if isinstance(value, int) else _text(value))
+        for part in (_symbol(_PLACED[name]), b"\x50%c" % value if isinstance(value, int) else _text(value))
     ]
-    return b"\0\x53\x72" + _map(b"".join(pairs), len(pairs)) if pairs else b""
+    section = b"\0\x53\x72" + _compound(b"\xc1", b"\xd1", b"".join(pairs), len(pairs)) if pairs else b""
+    return section[: len(section) - (size or 0)]
 
 
 def _properties(*values: Any) -> bytes:
@@ -180,7 +161,7 @@ def _headers(headers: Any) -> bytes:
     if pairs is None:
         table = checked("headers", headers)
         pairs = [part for name, value in table.items() for part in (_header_name(name), _header(name, value))]
-    return b"\0\x53\x74" + _map(b"".join(pairs), len(pairs)) if pairs else b""
+    return b"\0\x53\x74" + _compound(b"\xc1", b"\xd1", b"".join(pairs), len(pairs)) if pairs else b""
 
 
 def _plain_pairs(headers: Any) -> list[bytes] | None:
@@ -210,13 +191,6 @@ def _plain_pairs(headers: Any) -> list[bytes] | None:
 @lru_cache(maxsize=_KEPT, typed=True)
 def _header_name(name: str | bytes) -> bytes:
     return _text(shortstr(name, "header name"))
-
-
-def data_section(body: bytes) -> bytes:
-    """Encode a body as a data section, which alone is a valid message."""
-    if not isinstance(body, (bytes, bytearray, memoryview)):
-        raise InvalidValue("message body", body, "bytes")
-    return _sized(b"\0\x53\x75\xa0", b"\0\x53\x75\xb0", body)
 
 
 # ---- values
@@ -249,33 +223,20 @@ def _header(name: str, value: Any) -> bytes:
     )
 
 
-def _byte(number: int) -> bytes:
-    return b"\x50%c" % number
-
-
 def _seconds(number: int) -> bytes:
     return b"\x83" + _I64.pack(number * 1000)
 
 
-def _text(text: str | bytes) -> bytes:
-    return _sized(b"\xa1", b"\xb1", text.encode() if isinstance(text, str) else text)
-
-
-def _symbol(text: str | bytes) -> bytes:
-    return _sized(b"\xa3", b"\xb3", text.encode() if isinstance(text, str) else text)
-
-
-def _binary(data: bytes) -> bytes:
-    return _sized(b"\xa0", b"\xb0", data)
-
-
-def _sized(short: bytes, long: bytes, data: bytes) -> bytes:
+def _sized(short: bytes, long: bytes, value: str | bytes) -> bytes:
+    data = value.encode() if isinstance(value, str) else value
     size = len(data)
     return b"%b%c%b" % (short, size, data) if size < _SHORT else b"%b%b%b" % (long, _U32.pack(size), data)
 
 
-def _map(pairs: bytes, count: int) -> bytes:
-    return _compound(b"\xc1", b"\xd1", pairs, count)
+_text = partial(_sized, b"\xa1", b"\xb1")
+_symbol = partial(_sized, b"\xa3", b"\xb3")
+_binary = partial(_sized, b"\xa0", b"\xb0")
+_data = partial(_sized, b"\0\x53\x75\xa0", b"\0\x53\x75\xb0")
 
 
 def _compound(short: bytes, long: bytes, parts: bytes, count: int) -> bytes:

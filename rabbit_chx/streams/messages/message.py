@@ -33,14 +33,15 @@ A message that does not begin like a section of AMQP 1.0, such as the bytes that
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import chain
 from typing import Any, Final
 from urllib.parse import unquote
 
 from rabbit_chx.errors import InvalidMessage
+from rabbit_chx.fields import MILLISECOND
 from rabbit_chx.message import StreamMessage
-from rabbit_chx.message_fields import FIELDS
+from rabbit_chx.message_fields import FIELDS, moment
 from rabbit_chx.streams.messages.amqp10 import (
     MAX_ITEMS,
     Budget,
@@ -75,7 +76,6 @@ ANNOTATION_OF: Final = {
 }
 """Name that the broker adds to annotations or application properties -> column."""
 _TEXT_PROPERTIES: Final = ("message_id", "correlation_id", "content_type", "content_encoding")
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def decode(
@@ -96,7 +96,7 @@ def decode(
         queue=stream,
         headers=headers,
         offset=offset,
-        stream_timestamp=moment(time_ms),
+        stream_timestamp=None if time_ms is None else moment(time_ms, MILLISECOND),
         **fields,
     )
 
@@ -183,7 +183,7 @@ def _fields(found: dict[int, list[Any]]) -> dict[str, Any]:
         "expiration": as_text(_first(ttl, added["expiration"])),
         "priority": _small(_first(priority, added["priority"])),
         "delivery_mode": _small(_first(_mode(durable), added["delivery_mode"])),
-        "timestamp": _plain_moment(properties.get("timestamp")),
+        "timestamp": _moment(properties.get("timestamp")),
     }
 
 
@@ -223,23 +223,15 @@ def _mode(durable: Any) -> int | None:
     return {True: 2, False: 1}[durable] if isinstance(durable, bool) else None
 
 
-def _plain_moment(value: Any) -> datetime | None:
-    return moment(value) if isinstance(value, Milliseconds) else None
-
-
-def moment(milliseconds: int | None) -> datetime | None:
-    """Return a time; None outside the years 1 to 9999, which Python does not have."""
-    try:
-        return None if milliseconds is None else _EPOCH + timedelta(milliseconds=milliseconds)
-    except OverflowError:
-        return None
+def _moment(value: Any) -> datetime | None:
+    return moment(value, MILLISECOND) if isinstance(value, Milliseconds) else None
 
 
 def _plain(value: Any) -> Any:
     """Return the value of a header with times as Python has them; others remain milliseconds."""
     match value:
         case Milliseconds():
-            return moment(value) or int(value)
+            return _moment(value) or int(value)
         case list():
             return [_plain(item) for item in value]
         case dict():

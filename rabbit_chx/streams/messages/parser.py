@@ -41,17 +41,12 @@ _BEYOND: Final = 1 << 40
 """The size of values with an unknown constructor: their end is beyond the message, so the message is not simple."""
 
 
-def _fixed_sizes() -> Whole:
-    sizes = np.full(256, _BEYOND, np.int64)
-    for code in (NULL, TRUE, FALSE, UINT_0, 0x44, EMPTY_LIST):
-        sizes[code] = 0
-    for first, size in {0x50: 1, 0x60: 2, 0x70: 4, 0x80: 8, 0x90: 16}.items():
-        sizes[first : first + 16] = size
-    sizes[_FIRST_VARIABLE:] = 0
-    return sizes
-
-
-_FIXED: Final = _fixed_sizes()
+_FIXED: Final[Whole] = np.full(256, _BEYOND, np.int64)
+"""The size of the values of each constructor; 0 for those that begin with their size."""
+_FIXED[[NULL, TRUE, FALSE, UINT_0, 0x44, EMPTY_LIST]] = 0
+for _first, _size in {0x50: 1, 0x60: 2, 0x70: 4, 0x80: 8, 0x90: 16}.items():
+    _FIXED[_first : _first + 16] = _size
+_FIXED[_FIRST_VARIABLE:] = 0
 
 
 @dataclass(slots=True)
@@ -105,7 +100,10 @@ def is_code(codes: Bytes, among: Collection[int]) -> Flags:
 
 
 def numbers(data: Bytes, at: Whole, width: int) -> Whole:
-    """Decode the unsigned integers at these places. With a width of eight bytes, they are signed."""
+    """Decode the unsigned integers at these places. With a width of eight bytes, they are signed.
+
+    In a damaged message, their last bytes may be padding.
+    """
     value = np.zeros(len(at), np.int64)
     for place in range(width):
         value = value << 8 | data[at + place]
@@ -149,6 +147,11 @@ class Encoded:
         """Mark messages as not simple."""
         self.simple[rows] = False
 
+    def put_once(self, span: Span, found: Values) -> None:
+        """Set a field; messages that have the field already are not simple."""
+        self.give_up(found.rows[span.stop[found.rows] >= 0])
+        span.put(found)
+
     def values(self, rows: Whole, at: Whole, limit: Whole) -> Values:
         """Parse the values that begin at ``at`` and must not exceed ``limit``."""
         if not (at < limit).all():
@@ -164,7 +167,7 @@ class Encoded:
             size = np.where(variable, self.data[found.start], size)
             found.start = found.start + variable
             if long.any():
-                size[long] = self.number(found.start[long] - 1, 4)
+                size[long] = numbers(self.data, found.start[long] - 1, 4)
                 found.start = found.start + 3 * long
         found.stop = found.start + size
         inside = found.stop <= limit
@@ -172,10 +175,6 @@ class Encoded:
             return found
         self.give_up(rows[~inside])
         return found.of(inside)
-
-    def number(self, at: Whole, width: int) -> Whole:
-        """Decode integers as `numbers` does. In a damaged message, their last bytes may be padding."""
-        return numbers(self.data, at, width)
 
     def only(self, values: Values, codes: Collection[int]) -> Values:
         """Return the values with these constructors; messages with other constructors are not simple."""
@@ -203,34 +202,22 @@ class Encoded:
                 break
         return same
 
-    def lists(self, values: Values, most: int) -> Iterator[Values]:
-        """Yield the first items of all lists, then the second items, up to item ``most``."""
-        lists, count, at = self._items(values)
-        rows, limit = lists.rows, lists.stop
-        for place in range(most):
-            if not (count > place).all():
-                going = count > place
-                rows, at, limit, count = rows[going], at[going], limit[going], count[going]
-            if not len(rows):
-                return
-            items = self.values(rows, at, limit)
-            yield items
-            rows, limit, count = _remaining(items.rows, rows, limit, count)
-            at = items.stop
+    def lists(self, values: Values) -> Iterator[Values]:
+        """Yield the first items of all lists, then the second items, and so on.
 
-    def whole_lists(self, values: Values) -> Iterator[Values]:
-        """Yield all items as `lists` does; lists that do not end with their last item are not simple."""
+        Lists that do not end with their last item are not simple, unless the caller stops before it.
+        """
         lists, count, at = self._items(values)
-        rows, limit = lists.rows, lists.stop
+        rows, limit, place = lists.rows, lists.stop, 0
         while len(rows):
             items = self.values(rows, at, limit)
-            yield items
             rows, limit, count = _remaining(items.rows, rows, limit, count)
-            at, count = items.stop, count - 1
-            if not count.all():
-                self.give_up(rows[(count == 0) & (at != limit)])
-                going = count > 0
+            at, place = items.stop, place + 1
+            going = count > place
+            if not going.all():
+                self.give_up(rows[~going & (at != limit)])
                 rows, at, limit, count = rows[going], at[going], limit[going], count[going]
+            yield items
 
     def maps(self, values: Values) -> Iterator[tuple[Values, Values]]:
         """Yield the first names and values of all maps, then the second ones, and so on."""
@@ -256,7 +243,7 @@ class Encoded:
         width = np.where(none, 0, np.where(wide, 4, 1))
         count = np.where(none, 0, self.data[values.start]).astype(np.int64)
         if wide.any():
-            count[wide] = self.number(values.start[wide], 4)
+            count[wide] = numbers(self.data, values.start[wide], 4)
         at = values.start + width
         odd = (at > values.stop) | (count > _MOST_ITEMS) | ((count == 0) & (at != values.stop))
         self.give_up(values.rows[odd])
@@ -293,19 +280,11 @@ class Sections:
         rows = np.flatnonzero(self.section == section)
         values = self.encoded.values(rows, self.at[rows] + 3, self.stops[rows])
         values = self.encoded.only(values, codes)
-        self.at[values.rows] = values.stop
-        self._enter(values.rows)
+        data, at = self.encoded.data, values.stop
+        self.at[values.rows] = at
+        begins = (at + 3 < self.stops[values.rows]) & (data[at] == 0) & (data[at + 1] == 0x53)
+        self.section[values.rows] = np.where(begins, data[at + 2], 0)
         return values
-
-    def _enter(self, rows: Whole) -> None:
-        data, at = self.encoded.data, self.at[rows]
-        begins = (at + 3 < self.stops[rows]) & (data[at] == 0) & (data[at + 1] == 0x53)
-        self.section[rows] = np.where(begins, data[at + 2], 0)
-
-    def ended(self) -> Flags:
-        """Return a mask of the messages whose cursor is at their end."""
-        ended: Flags = self.at == self.stops
-        return ended
 
 
 def _remaining(found: Whole, rows: Whole, limit: Whole, count: Whole) -> tuple[Whole, Whole, Whole]:

@@ -6,6 +6,7 @@ unusual, such as a list as a header, are left to `message.decode`, which is the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -47,36 +48,27 @@ class Quick:
         self.key: Span = Span(*np.zeros((2, len(starts)), np.int64))
         self.exchange: Span = Span(*np.zeros((2, len(starts)), np.int64))
         sections = Sections(self.encoded, starts, stops)
-        self._put_body(sections.bodies())
+        self.body.put(sections.bodies())
         self._lists(sections.read(message.HEADER, LISTS))
-        self._annotations(sections.read(message.ANNOTATIONS, MAPS))
+        self._maps(sections.read(message.ANNOTATIONS, MAPS), {_KEY: self.key, _EXCHANGE: self.exchange})
         self._lists(sections.read(message.PROPERTIES, LISTS))
-        self._map(sections.read(message.APPLICATION_PROPERTIES, MAPS))
-        self._put_body(sections.read(message.DATA, BINARIES))
-        self._put_body(sections.read(message.VALUE, (*BINARIES, *TEXTS)))
+        self._maps(sections.read(message.APPLICATION_PROPERTIES, MAPS), {})
+        self.encoded.put_once(self.body, sections.read(message.DATA, BINARIES))
+        self.encoded.put_once(self.body, sections.read(message.VALUE, (*BINARIES, *TEXTS)))
         # A byte besides the body counts as less than two items.
         besides = (stops - starts) - (self.body.stop - self.body.start)
-        simple = self.encoded.simple & sections.ended() & (2 * besides <= max_items)
+        simple = self.encoded.simple & (sections.at == stops) & (2 * besides <= max_items)
         self.body.stop[~simple] = -1
 
-    def _put_body(self, values: Values) -> None:
-        self.encoded.give_up(values.rows[self.body.stop[values.rows] >= 0])  # a second body
-        self.body.put(values)
-
     def _lists(self, values: Values) -> None:
-        for items in self.encoded.whole_lists(values):
+        for items in self.encoded.lists(values):
             self._check(items)
 
-    def _map(self, values: Values) -> None:
+    def _maps(self, values: Values, wanted: Mapping[bytes, Span]) -> None:
         for names, items in self.encoded.maps(values):
             self.encoded.only(names, TEXTS)
             self._check(items)
-
-    def _annotations(self, values: Values) -> None:
-        for names, items in self.encoded.maps(values):
-            self.encoded.only(names, TEXTS)
-            self._check(items)
-            for name, span in ((_KEY, self.key), (_EXCHANGE, self.exchange)):
+            for name, span in wanted.items():
                 same = self.encoded.are(names, name)
                 if same.any():
                     span.put(self.encoded.only(items.of(same), TEXTS))

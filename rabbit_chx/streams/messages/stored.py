@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import islice, repeat
 from typing import Any, Final
 
 from rabbit_chx.errors import CorruptChunk, CorruptStream, InvalidMessage
-from rabbit_chx.message import StreamMessage
+from rabbit_chx.fields import MILLISECOND
+from rabbit_chx.message import DecodedLater, StreamMessage
+from rabbit_chx.message_fields import moment
 from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
 from rabbit_chx.streams.messages.chunks import Chunk, Records, may_have_batches, pieces_of, records_of
-from rabbit_chx.streams.messages.message import decode, moment
+from rabbit_chx.streams.messages.message import decode
 from rabbit_chx.streams.messages.quick import Quick
 
 _FEW: Final = 12
@@ -23,10 +25,10 @@ _MOST_BYTES: Final = 4 << 20
 """Further chunks are searched together with the first one up to these."""
 
 
-class StoredMessage(StreamMessage):
+class StoredMessage(DecodedLater, StreamMessage):
     """A message that is known to be decodable. Its properties are decoded on first access."""
 
-    __slots__ = ("_stored",)
+    __slots__ = ("encoded",)
 
     def __init__(
         self,
@@ -39,7 +41,7 @@ class StoredMessage(StreamMessage):
         stream_timestamp: datetime | None,
     ) -> None:
         # Without the checks of a `Message`, which every message would pay for.
-        self._stored = stored
+        self.encoded: bytes = stored
         self.body = body
         self.routing_key = routing_key
         self.exchange = exchange
@@ -49,12 +51,8 @@ class StoredMessage(StreamMessage):
         self.redelivered = False
         self.attempt = 1
 
-    def __getattr__(self, name: str) -> Any:
-        """Decode the properties, which have no value until somebody asks for them."""
-        if name != "_properties":
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        self._properties = decode(self._stored, self.queue, self.offset)._properties  # noqa: SLF001
-        return self._properties
+    def _decoded(self) -> Mapping[str, Any]:
+        return decode(self.encoded, self.queue, self.offset)._properties  # noqa: SLF001
 
 
 class Undecodable(StreamMessage):
@@ -154,7 +152,7 @@ def _found(
     """Yield the messages of records whose offset is in the range."""
     data, spans = records.data, _spans(records, max_items)
     for chunk, count in zip(chunks, records.counts, strict=True):
-        stream, time = chunk.stream, moment(chunk.timestamp_ms)
+        stream, time = chunk.stream, moment(chunk.timestamp_ms, MILLISECOND)
         for offset, each in enumerate(islice(spans, count), chunk.first_offset):
             if not start <= offset < end:
                 continue

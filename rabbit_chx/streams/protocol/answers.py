@@ -19,13 +19,13 @@ VERSION: Final = 1
 """The version of every command that this client uses."""
 ANSWER: Final = 0x8000
 """This bit marks a command as an answer."""
-_U8: Final = struct.Struct(">B")
-_U16: Final = struct.Struct(">H")
-_U32: Final = struct.Struct(">I")
-_U64: Final = struct.Struct(">Q")
-_I16: Final = struct.Struct(">h")
-_I32: Final = struct.Struct(">i")
-_I64: Final = struct.Struct(">q")
+U8: Final = struct.Struct(">B")
+U16: Final = struct.Struct(">H")
+U32: Final = struct.Struct(">I")
+U64: Final = struct.Struct(">Q")
+I16: Final = struct.Struct(">h")
+I32: Final = struct.Struct(">i")
+I64: Final = struct.Struct(">q")
 _DELIVER: Final = struct.Struct(">HHB")
 
 
@@ -150,14 +150,6 @@ class MetadataUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class CreditRefused:
-    """A credit for a subscription that does not exist."""
-
-    code: int
-    subscription: int
-
-
-@dataclass(frozen=True, slots=True)
 class Tune:
     """The limits that the broker proposes; 0 means no limit."""
 
@@ -174,13 +166,9 @@ class Close:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """A heartbeat."""
-
-
-Pushed: TypeAlias = Confirms | Refusals | ConsumerUpdate | MetadataUpdate | CreditRefused | Tune | Close
-Frame: TypeAlias = Response | Delivery | Pushed | Heartbeat
+Pushed: TypeAlias = Confirms | Refusals | ConsumerUpdate | MetadataUpdate | Tune | Close
+Frame: TypeAlias = Response | Delivery | Pushed | None
+"""None means nothing: a heartbeat, or a refused credit."""
 
 
 class Fields:
@@ -203,27 +191,27 @@ class Fields:
 
     def u8(self) -> int:
         """Read an unsigned integer of 8 bits."""
-        return self.number(_U8)
+        return self.number(U8)
 
     def u16(self) -> int:
         """Read an unsigned integer of 16 bits."""
-        return self.number(_U16)
+        return self.number(U16)
 
     def u32(self) -> int:
         """Read an unsigned integer of 32 bits."""
-        return self.number(_U32)
+        return self.number(U32)
 
     def u64(self) -> int:
         """Read an unsigned integer of 64 bits."""
-        return self.number(_U64)
+        return self.number(U64)
 
     def i64(self) -> int:
         """Read a signed integer of 64 bits."""
-        return self.number(_I64)
+        return self.number(I64)
 
     def string(self) -> str:
         """Read a string. Null becomes an empty string."""
-        size = self.number(_I16)
+        size = self.number(I16)
         try:
             return str(self._take(max(size, 0)), "utf-8")
         except UnicodeDecodeError:
@@ -231,7 +219,7 @@ class Fields:
 
     def count(self) -> int:
         """Read the length of an array. Each element has at least one byte, so larger lengths are malformed."""
-        number = self.number(_I32)
+        number = self.number(I32)
         if number > len(self._frame) - self._at:
             raise malformed(f"{self.title} is truncated, too short for {number} elements")
         return max(number, 0)
@@ -247,7 +235,7 @@ class Fields:
     def numbers(self) -> tuple[int, ...]:
         """Read an array of unsigned integers of 64 bits."""
         count = self.count()
-        return struct.unpack(f">{count}Q", self._take(count * _U64.size))
+        return struct.unpack(f">{count}Q", self._take(count * U64.size))
 
     def rest(self) -> memoryview:
         """Return the remaining bytes."""
@@ -284,7 +272,7 @@ def parse(frame: memoryview) -> Frame:
 
 def _answer(command: Command, fields: Fields) -> Frame:
     if command is Command.CREDIT:
-        return CreditRefused(fields.u16(), fields.u8())
+        return None  # the broker may have ended the subscription while the credit was on its way
     correlation = fields.u32()
     code = None if command is Command.METADATA else fields.u16()  # in metadata, each stream has one instead
     return Response(command, correlation, code, fields)
@@ -306,7 +294,7 @@ def _pushed(command: Command, fields: Fields) -> Frame:
         case Command.CLOSE:
             return Close(fields.u32(), fields.u16(), fields.string())
         case Command.HEARTBEAT:
-            return Heartbeat()
+            return None
         case Command.ROUTE | Command.PARTITIONS:  # 3.10 does not set the answer bit of these
             return _answer(command, fields)
         case _:
@@ -370,13 +358,13 @@ def metadata(fields: Fields) -> dict[str, StreamMetadata]:
     for _ in range(fields.count()):
         number = fields.u16()
         nodes[number] = Node(fields.string(), fields.u32())
-    return {each.stream: each for each in (_of_stream(fields, nodes) for _ in range(fields.count()))}
-
-
-def _of_stream(fields: Fields, nodes: Mapping[int, Node]) -> StreamMetadata:
-    stream, code, leader = fields.string(), fields.u16(), nodes.get(fields.u16())
-    replicas = [fields.u16() for _ in range(fields.count())]
-    return StreamMetadata(stream, leader, tuple(nodes[each] for each in replicas if each in nodes), code)
+    found = {}
+    for _ in range(fields.count()):
+        stream, code, leader = fields.string(), fields.u16(), nodes.get(fields.u16())
+        numbers = [fields.u16() for _ in range(fields.count())]
+        replicas = tuple(nodes[each] for each in numbers if each in nodes)
+        found[stream] = StreamMetadata(stream, leader, replicas, code)
+    return found
 
 
 def stats(fields: Fields) -> StreamStats:

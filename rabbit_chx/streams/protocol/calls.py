@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from rabbit_chx.errors import StreamUnavailable
@@ -14,11 +15,9 @@ from rabbit_chx.streams.protocol.answers import (
     Command,
     Confirms,
     ConsumerUpdate,
-    CreditRefused,
     Delivery,
     Fields,
     Frame,
-    Heartbeat,
     MetadataUpdate,
     Refusals,
     Response,
@@ -99,8 +98,11 @@ class Calls:
     ) -> StreamUnavailable:
         """Create the error for an answer that is not OK."""
         problem, text = reason(answer.code or 0)
+        if problem == "no such stream" and answer.command in {Command.PARTITIONS, Command.ROUTE}:
+            missing = f"virtual host {self.vhost!r} has no super stream or other exchange {stream!r}"
+            return StreamUnavailable(missing, problem, stream)
         if problem == "permission" and access:
-            text = access.lacking(self.vhost, self.user)
+            text = access(self.vhost, self.user)
         of = f" for stream {stream!r}" if stream is not None else ""
         return StreamUnavailable(
             f"the broker at {self.wire.where} refused {answer.command.title}{of}: {text}", problem, stream
@@ -111,19 +113,17 @@ class Calls:
         deadline = time.monotonic() + timeout
         self.unread = True
         while (one := found()) is None:
-            frame = self.wire.receive(deadline)
-            if frame is None:
+            received = self.wire.receive(deadline)
+            if received is None:
                 self.unread = False
                 return None
-            self._sort(self._parsed(frame))
+            try:
+                frame = parse(received)
+            except StreamUnavailable:
+                self.wire.close()
+                raise
+            self._sort(frame)
         return one
-
-    def _parsed(self, frame: memoryview) -> Frame:
-        try:
-            return parse(frame)
-        except StreamUnavailable:
-            self.wire.close()
-            raise
 
     def _sort(self, frame: Frame) -> None:
         match frame:
@@ -139,11 +139,10 @@ class Calls:
                 self.tune = frame
             case Close():
                 raise self._closed(frame)
-            case Heartbeat() | CreditRefused():
-                pass  # the broker may end a subscription while a credit for it is on its way
 
     def _closed(self, frame: Close) -> StreamUnavailable:
-        self.send(close_answer(frame.correlation))
+        with suppress(StreamUnavailable):  # the broker may not wait for it
+            self.send(close_answer(frame.correlation))
         self.wire.close()
         problem, why = reason(frame.code)
         text = f"{why} ({frame.text})" if frame.text and frame.code != OK else frame.text or why

@@ -22,6 +22,9 @@ from rabbit_chx.streams.protocol import answers, permissions, requests
 from rabbit_chx.streams.protocol.answers import (
     NO_OFFSET,
     OK,
+    U8,
+    U16,
+    U64,
     Command,
     Confirms,
     ConsumerUpdate,
@@ -33,15 +36,13 @@ from rabbit_chx.streams.protocol.answers import (
 )
 from rabbit_chx.streams.protocol.calls import Calls
 from rabbit_chx.streams.protocol.handshake import shake_hands
-from rabbit_chx.streams.protocol.requests import Batch, OffsetSpec, name, u8, u16, u64
+from rabbit_chx.streams.protocol.requests import MAX_IDS, Batch, OffsetSpec, name
 from rabbit_chx.streams.protocol.wire import open_wire
 from rabbit_chx.timeouts import HEARTBEAT_OF_CALLER
 from rabbit_chx.urls import BrokerUrl
 
 _T = TypeVar("_T")
 
-_IDS: Final = 256
-"""The maximum number of subscriptions, and of publishers, of one connection."""
 _CLOSE_SECONDS: Final = 2.0
 _NO_MESSAGE: Final = 2**64 - 1
 """-1 as the Java client stores and reads it: the next offset is 0."""
@@ -85,6 +86,7 @@ class StreamConnection:
         """The address that the node advertises."""
         self._commands: frozenset[int] | None = None
         self._subscriptions: dict[int, str] = {}
+        self._last_subscription = -1
         self._publishers: dict[int, str] = {}
         self._moved: list[str] = []
 
@@ -125,16 +127,16 @@ class StreamConnection:
         """Send the reason to the broker and close the connection. A second call does nothing."""
         if self.is_open:
             with suppress(StreamUnavailable):
-                self._calls.call(Command.CLOSE, u16(OK), requests.string(reason), timeout=_CLOSE_SECONDS)
+                self._calls.call(Command.CLOSE, U16.pack(OK), requests.string(reason), timeout=_CLOSE_SECONDS)
         self._calls.wire.close()
 
     # ---- streams
 
     def metadata(self, streams: Iterable[str]) -> dict[str, StreamMetadata]:
         """Return the leader and the replicas of each stream; ``exists`` is False for a missing stream."""
-        return answers.metadata(
-            self._calls.call(Command.METADATA, requests.array(map(name, _names(streams))))
-        )
+        if isinstance(streams, str):  # otherwise each letter would be a name
+            raise InvalidValue("streams", streams, "a list of names")
+        return answers.metadata(self._calls.call(Command.METADATA, requests.array(map(name, streams))))
 
     def partitions(self, super_stream: str) -> list[str]:
         """Return the streams of a super stream in partition order."""
@@ -164,18 +166,17 @@ class StreamConnection:
         """Return where a stream begins and ends; requires RabbitMQ 3.11."""
         self._check_supports(Command.STREAM_STATS)
         needs = permissions.reading(stream)
-        return answers.stats(
-            self._calls.call(Command.STREAM_STATS, name(stream), stream=stream, access=needs)
-        )
+        fields = self._calls.call(Command.STREAM_STATS, name(stream), stream=stream, access=needs)
+        return answers.stats(fields)
 
-    def create(self, stream: str, arguments: Mapping[str, str] | None = None) -> None:
+    def create(self, stream: str, arguments: Mapping[str, str | int] | None = None) -> None:
         """Create a stream.
 
         Args:
             stream: its name.
-            arguments: such as ``max-length-bytes``, ``max-age`` or ``stream-max-segment-size-bytes``; values are strings.
+            arguments: such as ``max-length-bytes``, ``max-age`` or ``stream-max-segment-size-bytes``; values are text or integers.
         """
-        fields = name(stream), requests.string_map(arguments or {})
+        fields = name(stream), requests.arguments(arguments)
         self._calls.call(Command.CREATE, *fields, stream=stream, access=permissions.changing(stream))
 
     def delete(self, stream: str) -> None:
@@ -183,7 +184,10 @@ class StreamConnection:
         self._calls.call(Command.DELETE, name(stream), stream=stream, access=permissions.changing(stream))
 
     def create_super_stream(
-        self, super_stream: str, partitions: Mapping[str, str], arguments: Mapping[str, str] | None = None
+        self,
+        super_stream: str,
+        partitions: Mapping[str, str],
+        arguments: Mapping[str, str | int] | None = None,
     ) -> None:
         """Create a super stream; requires RabbitMQ 3.13.
 
@@ -196,9 +200,8 @@ class StreamConnection:
         self._calls.call(
             Command.CREATE_SUPER_STREAM,
             name(super_stream, "super stream name"),
-            requests.array(map(name, partitions)),
-            requests.array(map(requests.string, partitions.values())),
-            requests.string_map(arguments or {}),
+            *requests.partitions(partitions),
+            requests.arguments(arguments),
             stream=super_stream,
             access=permissions.changing_super_stream(super_stream, partitions),
         )
@@ -224,15 +227,23 @@ class StreamConnection:
             properties: subscription properties of the stream protocol. With ``single-active-consumer``, `events` yields the
                 broker's questions, which `answer_update` must answer within a minute.
         """
-        number = _free(self._subscriptions, "subscriptions")
-        fields = u8(number), name(stream), start.encoded(), u16(credit), requests.string_map(properties or {})
+        # The broker removes the subscriptions of a stream that moves; what is under way for one must not reach another.
+        number = _free(self._subscriptions, "subscriptions", self._last_subscription + 1)
+        self._last_subscription = number
+        fields = (
+            U8.pack(number),
+            name(stream),
+            start.encoded(),
+            U16.pack(credit),
+            requests.string_map(properties or {}),
+        )
         self._calls.call(Command.SUBSCRIBE, *fields, stream=stream, access=permissions.reading(stream))
         self._subscriptions[number] = stream
         return number
 
     def credit(self, subscription: int, chunks: int) -> None:
         """Allow the broker to send more chunks."""
-        self._calls.send(requests.one_way(Command.CREDIT, u8(subscription), u16(chunks)))
+        self._calls.send(requests.one_way(Command.CREDIT, U8.pack(subscription), U16.pack(chunks)))
 
     def chunks(self, timeout: float) -> Iterator[tuple[int, memoryview]]:
         """Yield the chunks of all subscriptions as they arrive, each with the number of its subscription.
@@ -249,8 +260,7 @@ class StreamConnection:
 
     def events(self, timeout: float) -> Iterator[Delivery | ConsumerUpdate]:
         """Yield what arrives for the subscriptions, as `chunks` does, and the changes of single active consumers."""
-        while (found := self._arrived(self._calls.deliveries, timeout)) is not None:
-            yield found
+        return self._arriving(self._calls.deliveries, timeout)
 
     def answer_update(self, update: ConsumerUpdate, start: OffsetSpec | None) -> None:
         """Answer that a consumer is active and starts here, or with None that it is passive."""
@@ -259,7 +269,7 @@ class StreamConnection:
     def unsubscribe(self, subscription: int) -> list[memoryview]:
         """End a subscription and return its chunks that `chunks` has not yielded yet."""
         stream = self._subscriptions.get(subscription)
-        answer = self._calls.answer(Command.UNSUBSCRIBE, u8(subscription))
+        answer = self._calls.answer(Command.UNSUBSCRIBE, U8.pack(subscription))
         if stream is not None and subscription not in self._subscriptions:
             raise _gone(stream)  # the broker removed the subscription before it read the request
         if answer.code != OK:
@@ -269,14 +279,17 @@ class StreamConnection:
         self._calls.deliveries.clear()
         self._calls.deliveries.extend(each for each in arrived if each.subscription != subscription)
         ours = [each for each in arrived if each.subscription == subscription]
+        for each in ours:
+            if isinstance(
+                each, ConsumerUpdate
+            ):  # the broker waits for the answer of a consumer that is gone, too
+                self.answer_update(each, OffsetSpec.next() if each.active else None)
         return [each.chunk for each in ours if isinstance(each, Delivery)]
 
     def store_offset(self, reference: str, stream: str, offset: int) -> None:
         """Store an offset under a name in the stream, or -1 for the place before the first message. The broker does not confirm this."""
-        unsigned = u64(_NO_MESSAGE if offset == -1 else offset)
-        self._calls.send(
-            requests.one_way(Command.STORE_OFFSET, name(reference, "reference"), name(stream), unsigned)
-        )
+        fields = name(reference, "reference"), name(stream), U64.pack(_NO_MESSAGE if offset == -1 else offset)
+        self._calls.send(requests.one_way(Command.STORE_OFFSET, *fields))
 
     def query_offset(self, reference: str, stream: str) -> int | None:
         """Return the last offset stored under a name; None without one, and -1 as in `store_offset`."""
@@ -301,14 +314,14 @@ class StreamConnection:
         number = _free(self._publishers, "publishers")
         reference = name(publisher, "publisher name") if publisher is not None else requests.string("")
         needs = permissions.publishing(stream, named=publisher is not None)
-        fields = u8(number), reference, name(stream)
+        fields = U8.pack(number), reference, name(stream)
         self._calls.call(Command.DECLARE_PUBLISHER, *fields, stream=stream, access=needs)
         self._publishers[number] = stream
         return number
 
     def delete_publisher(self, publisher: int) -> None:
         """Remove a publisher; its number can be reused."""
-        self._calls.call(Command.DELETE_PUBLISHER, u8(publisher), stream=self._publishers.get(publisher))
+        self._calls.call(Command.DELETE_PUBLISHER, U8.pack(publisher), stream=self._publishers.get(publisher))
         self._publishers.pop(publisher, None)
 
     def query_publisher_sequence(self, publisher: str, stream: str) -> int:
@@ -346,18 +359,16 @@ class StreamConnection:
         Raises:
             StreamUnavailable: the connection was lost, or a stream was deleted or moved.
         """
-        while (found := self._arrived(self._calls.outcomes, timeout)) is not None:
-            yield found
+        return self._arriving(self._calls.outcomes, timeout)
 
-    def _arrived(self, queue: deque[_T], timeout: float) -> _T | None:
-        return self._calls.take(lambda: self._unless_moved(queue), timeout)
+    def _arriving(self, queue: deque[_T], timeout: float) -> Iterator[_T]:
+        def found() -> _T | None:
+            if not queue and self._moved:
+                raise _gone(self._moved.pop())
+            return queue.popleft() if queue else None
 
-    def _unless_moved(self, queue: deque[_T]) -> _T | None:
-        if queue:
-            return queue.popleft()
-        if self._moved:
-            raise _gone(self._moved.pop())
-        return None
+        while (one := self._calls.take(found, timeout)) is not None:
+            yield one
 
     def _drop(self, stream: str) -> None:
         """Forget the subscriptions and publishers of a stream, which the broker has removed."""
@@ -377,21 +388,13 @@ class StreamConnection:
 
 
 def _gone(stream: str) -> StreamUnavailable:
-    return StreamUnavailable(
-        f"stream {stream!r} was deleted or moved to another node", "not available", stream
-    )
+    text = f"stream {stream!r} was deleted or moved to another node"
+    return StreamUnavailable(text, "not available", stream)
 
 
-def _names(streams: Iterable[str]) -> list[str]:
-    if isinstance(streams, str):  # otherwise each letter would be a name
-        raise InvalidValue("streams", streams, "a list of names")
-    return list(streams)
-
-
-def _free(taken: Mapping[int, str], what: str) -> int:
-    for number in range(_IDS):
-        if number not in taken:
-            return number
-    raise InvalidValue(
-        f"number of {what}", _IDS + 1, f"at most {_IDS} on a connection", "Open another connection"
-    )
+def _free(taken: Mapping[int, str], what: str, first: int = 0) -> int:
+    for number in range(first, first + MAX_IDS):
+        if number % MAX_IDS not in taken:
+            return number % MAX_IDS
+    expected, hint = f"at most {MAX_IDS} on a connection", "Open another connection"
+    raise InvalidValue(f"number of {what}", MAX_IDS + 1, expected, hint)

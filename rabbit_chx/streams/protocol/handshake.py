@@ -11,9 +11,9 @@ from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import why_external_refused, why_rejected
 from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.releases import Release
-from rabbit_chx.streams.protocol.answers import OK, Command, Node, Response, Tune
+from rabbit_chx.streams.protocol.answers import OK, U32, Command, Node, Tune
 from rabbit_chx.streams.protocol.calls import Calls
-from rabbit_chx.streams.protocol.requests import binary, string, string_map, tuned
+from rabbit_chx.streams.protocol.requests import binary, one_way, string, string_map
 from rabbit_chx.urls import BrokerUrl
 
 _AUTHENTICATION: Final = 8
@@ -38,7 +38,10 @@ def shake_hands(
             raise
         hint = "is this the port of the stream protocol, and without TLS?"
         raise StreamUnavailable(f"{error}; {hint}", "lost") from None
-    release = _release(properties, calls.wire.where)
+    try:
+        release = version_in(properties)
+    except BrokerUnavailable as error:
+        raise StreamUnavailable(f"{calls.wire.where}: {error}", "unsupported") from None
     if url.external and Release.of_broker(release).rejects_stream_certificates:
         raise StreamUnavailable(
             f"the broker at {calls.wire.where} is RabbitMQ {release}, which does not support client certificates instead of "
@@ -49,16 +52,15 @@ def shake_hands(
     calls.user = _log_in(calls, url, credentials)
     _agree_limits(calls, int(url.parameters.get("heartbeat", heartbeat)))
     answer = calls.answer(Command.OPEN, string(url.vhost))
+    if answer.code == _VIRTUAL_HOST:
+        line = Needs().line(url.vhost, calls.user or "USER")
+        raise StreamUnavailable(
+            f"the broker at {url} has no such virtual host, or the user has no permission in it: `{line}` lets the user connect",
+            "virtual host",
+        )
     if answer.code != OK:
-        raise _no_virtual_host(calls, answer, url)
+        raise calls.refusal(answer)
     return release, _node(answer.fields.string_map())
-
-
-def _release(properties: Mapping[str, str], where: str) -> str:
-    try:
-        return version_in(properties)
-    except BrokerUnavailable as error:
-        raise StreamUnavailable(f"{where}: {error}", "unsupported") from None
 
 
 def _log_in(calls: Calls, url: BrokerUrl, credentials: Credentials | None) -> str | None:
@@ -73,7 +75,14 @@ def _log_in(calls: Calls, url: BrokerUrl, credentials: Credentials | None) -> st
             or f"the broker at {where} does not offer the SASL mechanism {mechanism}, only {', '.join(offered)}",
             "login",
         )
-    user, proof = _proof(url, credentials)
+    check_credentials(credentials, url)
+    user, proof = None, b""
+    if not url.external:
+        try:
+            user, password = login(credentials, url)
+        except BrokerUnavailable as error:
+            raise StreamUnavailable(str(error), "login") from None
+        proof = b"\0".join((b"", user.encode(), password.encode()))
     answer = calls.answer(Command.SASL_AUTHENTICATE, string(mechanism), binary(proof))
     if answer.code == _AUTHENTICATION:
         why = why_rejected(_ACCESS_REFUSED, "EXTERNAL" if url.external else "", where)
@@ -83,35 +92,13 @@ def _log_in(calls: Calls, url: BrokerUrl, credentials: Credentials | None) -> st
     return user
 
 
-def _proof(url: BrokerUrl, credentials: Credentials | None) -> tuple[str | None, bytes]:
-    """Return the user and the SASL response."""
-    check_credentials(credentials, url)
-    if url.external:
-        return None, b""
-    try:
-        user, password = login(credentials, url)
-    except BrokerUnavailable as error:
-        raise StreamUnavailable(str(error), "login") from None
-    return user, b"\0".join((b"", user.encode(), password.encode()))
-
-
 def _agree_limits(calls: Calls, wanted: int) -> None:
     proposed = calls.take(lambda: calls.tune, calls.timeout) or Tune(0, 0)
     # 0 on either side disables heartbeats. frame_max is not lowered: the broker's value is what the broker accepts.
     heartbeat = min(wanted, proposed.heartbeat) if wanted and proposed.heartbeat else 0
-    calls.send(tuned(proposed.frame_max, heartbeat))
+    calls.send(one_way(Command.TUNE, U32.pack(proposed.frame_max), U32.pack(heartbeat)))
     calls.wire.frame_max = proposed.frame_max
     calls.wire.heartbeat = float(heartbeat)
-
-
-def _no_virtual_host(calls: Calls, answer: Response, url: BrokerUrl) -> StreamUnavailable:
-    if answer.code != _VIRTUAL_HOST:
-        return calls.refusal(answer)
-    line = Needs().line(url.vhost, calls.user or "USER")
-    return StreamUnavailable(
-        f"the broker at {url} has no such virtual host, or the user has no permission in it: `{line}` lets the user connect",
-        "virtual host",
-    )
 
 
 def _node(properties: Mapping[str, str]) -> Node | None:

@@ -1,15 +1,16 @@
-"""Connect to a broker, or to a node that has a certain stream."""
+"""Connect to a broker, or to a node that has a certain stream; and replace the connection of a client when it is lost."""
 
 from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from rabbit_chx.broker.credentials import Credentials
+from rabbit_chx.broker.guards import Guard
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams.protocol.answers import Node, reason
 from rabbit_chx.streams.protocol.connection import StreamConnection
@@ -21,11 +22,8 @@ _TRIES: Final = 20
 """The maximum number of connections through a load balancer to find a node with the stream."""
 _LEAST: Final = 1.0
 """Seconds that each attempt has, even where earlier ones took the time of all."""
-
-
-class _Opened(Protocol):
-    def __call__(self, url: BrokerUrl, /, *, within: float) -> StreamConnection:
-        """Connect to an address within some seconds."""
+_Opened: TypeAlias = Callable[..., StreamConnection]
+"""Connects to an address ``within`` some seconds."""
 
 
 def connect(
@@ -114,15 +112,24 @@ def _with_stream(
     )
 
 
+def no_such_stream(connection: StreamConnection, stream: str) -> StreamUnavailable:
+    """The error for a stream that a node does not know."""
+    return StreamUnavailable(
+        f"virtual host {connection.url.vhost!r} has no stream {stream!r}: it does not exist, or is a queue of another "
+        "type or a super stream",
+        "no such stream",
+        stream,
+    )
+
+
 def _nodes(connection: StreamConnection, stream: str, *, leader: bool) -> Sequence[Node]:
     found = connection.metadata([stream])[stream]
     if not found.exists:
-        raise _no_such_stream(stream, connection.url)
-    if (
-        reason(found.code)[0] == "permission"
-    ):  # RabbitMQ 4.3 hides streams on which the user has no permission
+        raise no_such_stream(connection, stream)
+    # RabbitMQ 4.3 hides streams on which the user has no permission.
+    if reason(found.code)[0] == "permission":
         access = publishing(stream, named=False) if leader else reading(stream)
-        why = access.lacking(connection.url.vhost, connection.user)
+        why = access(connection.url.vhost, connection.user)
         raise StreamUnavailable(
             f"the broker at {connection.url} refused Metadata for stream {stream!r}: {why}",
             "permission",
@@ -134,10 +141,55 @@ def _nodes(connection: StreamConnection, stream: str, *, leader: bool) -> Sequen
     return nodes
 
 
-def _no_such_stream(stream: str, url: BrokerUrl) -> StreamUnavailable:
-    return StreamUnavailable(
-        f"virtual host {url.vhost!r} has no stream {stream!r}: it does not exist, or is a queue of another type "
-        "or a super stream",
-        "no such stream",
-        stream,
-    )
+class Link:
+    """The connection of a client, one at a time: opened when asked, and only used in its own thread and process.
+
+    Args:
+        client: the name of the client's class, for errors.
+        connect: opens a connection.
+    """
+
+    def __init__(self, client: str, connect: Callable[[], StreamConnection]) -> None:
+        self._connect = connect
+        self._guard = Guard(client, one_thread=True)
+        self._connection: StreamConnection | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this process has opened the client, and not closed it."""
+        return self._connection is not None and not self._guard.inherited
+
+    def open(self) -> bool:
+        """Connect, and return True; False if the client is open already."""
+        if self.is_open:
+            self._guard.check()
+            return False
+        self._connection = None
+        self._guard.closed()
+        self._connection = self._connect()
+        self._guard.opened()
+        return True
+
+    @property
+    def connection(self) -> StreamConnection:
+        """The connection, which may be lost.
+
+        Raises:
+            InvalidValue: the client is not open, or belongs to another thread or process.
+        """
+        self._guard.check_open()
+        assert self._connection is not None
+        return self._connection
+
+    def replace(self) -> StreamConnection:
+        """Close the connection and open another one."""
+        self.connection.close()
+        self._connection = self._connect()
+        return self._connection
+
+    def close(self) -> None:
+        """Close the connection. A second call does nothing, and neither does a call in a forked child."""
+        if self.is_open:
+            self.connection.close()
+            self._connection = None
+            self._guard.closed()

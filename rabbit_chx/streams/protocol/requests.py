@@ -6,27 +6,36 @@ A frame consists of its size (4 bytes), the command (2 bytes), the version of th
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
-from rabbit_chx.streams.protocol.answers import ANSWER, OK, SIZE, VERSION, Command
+from rabbit_chx.limits import as_integer
+from rabbit_chx.streams.protocol.answers import (
+    ANSWER,
+    I16,
+    I32,
+    I64,
+    OK,
+    SIZE,
+    U8,
+    U16,
+    U32,
+    U64,
+    VERSION,
+    Command,
+)
 
 MAX_NAME: Final = 255
 """The maximum size in bytes of the name of a stream or publisher."""
+MAX_IDS: Final = 256
+"""The maximum number of subscriptions, and of publishers, of one connection."""
 MAX_CREDIT: Final = 65_535
 """The maximum number of chunks that a subscription may request ahead."""
 
 _COMMAND: Final = struct.Struct(">HH")
 _REQUEST: Final = struct.Struct(">HHI")
-_U8: Final = struct.Struct(">B")
-_U16: Final = struct.Struct(">H")
-_U32: Final = struct.Struct(">I")
-_U64: Final = struct.Struct(">Q")
-_I16: Final = struct.Struct(">h")
-_I32: Final = struct.Struct(">i")
-_I64: Final = struct.Struct(">q")
 _MESSAGE: Final = struct.Struct(">QI")
 _BATCH: Final = struct.Struct(">QBHII")
 _IS_BATCH: Final = 0x80
@@ -35,20 +44,56 @@ _IS_BATCH: Final = 0x80
 def string(text: str | None) -> bytes:
     """Encode a string or null."""
     if text is None:
-        return _I16.pack(-1)
+        return I16.pack(-1)
     data = text.encode()
-    return _I16.pack(len(data)) + data
+    return I16.pack(len(data)) + data
 
 
 def array(elements: Iterable[bytes]) -> bytes:
     """Encode an array of encoded elements."""
     parts = list(elements)
-    return _I32.pack(len(parts)) + b"".join(parts)
+    return I32.pack(len(parts)) + b"".join(parts)
 
 
 def string_map(pairs: Mapping[str, str]) -> bytes:
     """Encode an array of pairs of strings."""
     return array(string(key) + string(value) for key, value in pairs.items())
+
+
+def arguments(given: Mapping[str, str | int] | None) -> bytes:
+    """Encode the arguments of a stream, integers as text."""
+    found = _mapping("arguments", given or {}, "a dict such as {'max-age': '7D'}")
+    return string_map({_name(key): _argument(key, value) for key, value in found.items()})
+
+
+def _name(key: object) -> str:
+    if not isinstance(key, str):
+        raise InvalidValue("name of an argument", key, "text")
+    return key
+
+
+def _argument(key: str, value: object) -> str:
+    number = as_integer(value)
+    if not isinstance(value, str) and number is None:
+        raise InvalidValue(f"argument {key}", value, "text or an integer")
+    return value if isinstance(value, str) else str(number)
+
+
+def partitions(given: Mapping[str, str]) -> tuple[bytes, bytes]:
+    """Encode the streams of a super stream, and their binding keys."""
+    found = _mapping(
+        "partitions", given, "a dict of stream names and binding keys, such as {'orders-0': '0'}"
+    )
+    for stream, key in found.items():
+        if not isinstance(key, str):
+            raise InvalidValue(f"binding key of stream {stream!r}", key, "text")
+    return array(map(name, found)), array(map(string, found.values()))
+
+
+def _mapping(what: str, given: object, expected: str) -> Mapping[Any, Any]:
+    if not isinstance(given, Mapping):
+        raise InvalidValue(what, given, expected)
+    return given
 
 
 def name(text: str, what: str = "stream name") -> bytes:
@@ -59,27 +104,12 @@ def name(text: str, what: str = "stream name") -> bytes:
         data = b""
     if not 0 < len(data) <= MAX_NAME:
         raise InvalidValue(what, text, f"text of 1 to {MAX_NAME} bytes in UTF-8")
-    return _I16.pack(len(data)) + data
+    return I16.pack(len(data)) + data
 
 
 def binary(data: bytes) -> bytes:
     """Encode bytes with their length."""
-    return _I32.pack(len(data)) + data
-
-
-def u8(number: int) -> bytes:
-    """Encode an unsigned integer of 8 bits."""
-    return _U8.pack(number)
-
-
-def u16(number: int) -> bytes:
-    """Encode an unsigned integer of 16 bits."""
-    return _U16.pack(number)
-
-
-def u64(number: int) -> bytes:
-    """Encode an unsigned integer of 64 bits."""
-    return _U64.pack(number)
+    return I32.pack(len(data)) + data
 
 
 def request(command: Command, correlation: int, *fields: bytes) -> bytes:
@@ -97,21 +127,16 @@ def _framed(head: bytes, fields: Iterable[bytes]) -> bytes:
     return SIZE.pack(len(body)) + body
 
 
-def tuned(frame_max: int, heartbeat: int) -> bytes:
-    """Build the answer to `Tune`."""
-    return one_way(Command.TUNE, _U32.pack(frame_max), _U32.pack(heartbeat))
-
-
 def close_answer(correlation: int) -> bytes:
     """Build the answer to `Close`."""
-    return _framed(_REQUEST.pack(Command.CLOSE | ANSWER, VERSION, correlation), [_U16.pack(OK)])
+    return _framed(_REQUEST.pack(Command.CLOSE | ANSWER, VERSION, correlation), [U16.pack(OK)])
 
 
 def consumer_update_answer(correlation: int, start: OffsetSpec | None) -> bytes:
     """Build the answer to `ConsumerUpdate`: where an active consumer starts, or None for a passive one."""
-    position = _U16.pack(0) if start is None else start.encoded()
+    position = U16.pack(0) if start is None else start.encoded()
     head = _REQUEST.pack(Command.CONSUMER_UPDATE | ANSWER, VERSION, correlation)
-    return _framed(head, [_U16.pack(OK), position])
+    return _framed(head, [U16.pack(OK), position])
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,21 +179,18 @@ class OffsetSpec:
 
     def encoded(self) -> bytes:
         """Encode the position as fields of a request."""
+        kind = U16.pack(self.kind)
         try:
-            return _U16.pack(self.kind) + self._value()
+            match self.kind:
+                case self.OFFSET:
+                    return kind + U64.pack(self.value)
+                case self.TIMESTAMP:
+                    return kind + I64.pack(self.value)
         except struct.error:
             raise InvalidValue(
                 "start of a subscription", self.value, "an integer from 0 to 2^63 - 1"
             ) from None
-
-    def _value(self) -> bytes:
-        match self.kind:
-            case self.OFFSET:
-                return _U64.pack(self.value)
-            case self.TIMESTAMP:
-                return _I64.pack(self.value)
-            case _:
-                return b""
+        return kind
 
 
 Batch: TypeAlias = tuple[int, int, int, bytes]
@@ -178,16 +200,35 @@ size before compression, and the data. In the data, each message follows its siz
 
 def sub_batch(messages: Sequence[bytes], *, compression: int = 0, data: bytes | None = None) -> Batch:
     """Combine messages into one entry; ``data`` is their compressed form."""
-    plain = b"".join(part for message in messages for part in (_U32.pack(len(message)), message))
+    plain = b"".join(part for message in messages for part in (U32.pack(len(message)), message))
     return compression, len(messages), len(plain), plain if data is None else data
 
 
-_PUBLISH_HEAD: Final = _COMMAND.size + _U8.size + _I32.size
+_PUBLISH_HEAD: Final = _COMMAND.size + U8.size + I32.size
 
 
-def max_message(frame_max: int) -> int:
-    """Return the size of the largest message that fits into a frame."""
-    return frame_max - _PUBLISH_HEAD - _MESSAGE.size
+def max_message(frame_max: int) -> int | None:
+    """Return the size of the largest message that fits into a frame; None for no limit."""
+    return frame_max - _PUBLISH_HEAD - _MESSAGE.size if frame_max else None
+
+
+def check_sizes(messages: Iterable[Sized], frame_max: int) -> None:
+    """Check that each message fits into a frame.
+
+    Raises:
+        StreamUnavailable: a message is too large.
+    """
+    most, largest = max_message(frame_max), max(map(len, messages), default=0)
+    if most is not None and largest > most:
+        raise _too_large(largest, frame_max)
+
+
+def _too_large(size: int, limit: int) -> StreamUnavailable:
+    return StreamUnavailable(
+        f"a message of {size} bytes does not fit into a frame: the agreed maximum is {limit} bytes "
+        "(stream.frame_max in rabbitmq.conf)",
+        "frame too large",
+    )
 
 
 def publish_frames(
@@ -208,11 +249,7 @@ def publish_frames(
             yield _published(publisher, count, parts)
             parts, count, size = [], 0, _PUBLISH_HEAD
         if size + length > limit:
-            raise StreamUnavailable(
-                f"a message of {len(body)} bytes does not fit into a frame: the agreed maximum is {limit} bytes "
-                "(stream.frame_max in rabbitmq.conf)",
-                "frame too large",
-            )
+            raise _too_large(len(body), limit)
         parts += (prefix, body)
         count += 1
         size += length
@@ -228,7 +265,7 @@ def _entry(number: int, message: bytes | Batch) -> tuple[bytes, bytes]:
 
 
 def _published(publisher: int, count: int, parts: list[bytes]) -> bytes:
-    return one_way(Command.PUBLISH, _U8.pack(publisher), _I32.pack(count), *parts)
+    return one_way(Command.PUBLISH, U8.pack(publisher), I32.pack(count), *parts)
 
 
 def command_versions() -> bytes:

@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 
 from rabbit_chx.broker.guards import Guard
-from rabbit_chx.broker.reasons import Reason, why_tls_failed, why_unreachable
+from rabbit_chx.broker.reasons import why_tls_failed, why_unreachable
 from rabbit_chx.broker.tls import default_context, warn_if_unchecked
-from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.streams.protocol.answers import SIZE, Command
 from rabbit_chx.streams.protocol.requests import one_way
 from rabbit_chx.urls import BrokerUrl
@@ -73,6 +73,11 @@ class Wire:
             self._socket.sendall(frames)
         except OSError as error:
             raise self._lost(error) from None
+        except (
+            BaseException
+        ):  # Ctrl-C, for example: what is sent next would complete a frame of which only a part was sent
+            self.close()
+            raise
         self._last_sent = time.monotonic()
 
     def receive(self, deadline: float) -> memoryview | None:
@@ -92,11 +97,6 @@ class Wire:
         """Return the descriptor of the socket."""
         return self._socket.fileno()
 
-    def beat(self) -> None:
-        """Send a heartbeat if one is due."""
-        if self.heartbeat and time.monotonic() - self._last_sent > self.heartbeat / 2:
-            self.send(_HEARTBEAT, self.heartbeat)
-
     def close(self) -> None:
         """Close the socket, unless it belongs to another process."""
         if self._guard.inherited:
@@ -108,29 +108,30 @@ class Wire:
     def _have(self, size: int, deadline: float) -> bool:
         """Receive until this many bytes are available; False at the deadline."""
         if self._start + size > len(self._buffer):
-            self._make_room(size)
+            # In a new buffer, because returned frames are views of the current one.
+            rest = self._buffer[self._start : self._end]
+            self._buffer = _buffer(max(RECEIVE, size))
+            self._buffer[: len(rest)] = rest
+            self._start, self._end = 0, len(rest)
         while self._end - self._start < size:
             if not self._fill(deadline):
                 return False
         return True
 
-    def _make_room(self, size: int) -> None:
-        """Continue in a new buffer, because returned frames are views of the current one."""
-        rest = self._buffer[self._start : self._end]
-        self._buffer = _buffer(max(RECEIVE, size))
-        self._buffer[: len(rest)] = rest
-        self._start, self._end = 0, len(rest)
-
     def _fill(self, deadline: float) -> bool:
         self._check_open()
         while True:
-            self.beat()
+            if self.heartbeat and time.monotonic() - self._last_sent > self.heartbeat / 2:
+                self.send(_HEARTBEAT, self.heartbeat)
             wait = max(deadline - time.monotonic(), _LEAST_WAIT)
             try:
                 self._socket.settimeout(min(wait, self.heartbeat / 2 or wait))
                 count = self._socket.recv_into(self._buffer[self._end :])
             except TimeoutError:
-                self._check_silence()
+                silence = time.monotonic() - self._last_received
+                if self.heartbeat and silence > 2 * self.heartbeat:
+                    text = f"no data for {silence:.0f} seconds, not even a heartbeat"
+                    raise self._lost(TimeoutError(text)) from None
                 if time.monotonic() >= deadline:
                     return False
             except OSError as error:
@@ -170,11 +171,6 @@ class Wire:
         if self._closed:
             raise StreamUnavailable(f"the connection to {self.where} is closed", "lost")
 
-    def _check_silence(self) -> None:
-        silence = time.monotonic() - self._last_received
-        if self.heartbeat and silence > 2 * self.heartbeat:
-            raise self._lost(TimeoutError(f"no data for {silence:.0f} seconds, not even a heartbeat"))
-
     def _lost(self, error: OSError) -> StreamUnavailable:
         if isinstance(error, ssl.SSLError):
             # with TLS 1.3, the broker rejects a client certificate after the handshake
@@ -212,15 +208,12 @@ def open_wire(url: BrokerUrl, tls: ssl.SSLContext | None, timeout: float) -> Wir
         sock = (tls or default_context()).wrap_socket(plain, server_hostname=url.host) if url.tls else plain
     except OSError as error:
         plain.close()
-        raise _handshake_failed(error, f"the broker at {where}") from None
+        peer = f"the broker at {where}"
+        reason = BrokerUnavailable(f"TLS with {peer} failed: {str(error) or type(error).__name__}")
+        if isinstance(error, ssl.SSLError):
+            reason = why_tls_failed(error, peer)
+        if reason.permanent:
+            raise StreamUnavailable(str(reason), "tls") from None
+        # A broker that is restarting ends handshakes, too, so another attempt may succeed.
+        raise StreamUnavailable(f"{reason}; is this a port without TLS?", "lost") from None
     return Wire(sock, where)
-
-
-def _handshake_failed(error: OSError, peer: str) -> StreamUnavailable:
-    """Explain a failed TLS handshake. A broker that is restarting ends handshakes, too, so an ended one may succeed later."""
-    reason = Reason(f"TLS with {peer} failed: {str(error) or type(error).__name__}")
-    if isinstance(error, ssl.SSLError):
-        reason = why_tls_failed(error, peer)
-    if reason.permanent:
-        return StreamUnavailable(str(reason), "tls")
-    return StreamUnavailable(f"{reason}; is this a port without TLS?", "lost")

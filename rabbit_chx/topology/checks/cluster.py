@@ -1,4 +1,4 @@
-"""What is wrong with the nodes of a cluster, and whether it can be changed. No IO."""
+"""What is wrong with the nodes of a cluster, and whether it can be changed."""
 
 from __future__ import annotations
 

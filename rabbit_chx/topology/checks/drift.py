@@ -1,27 +1,26 @@
-"""Drift: the differences between a broker and its file, as messages and for metrics.
+"""Drift: the differences between a broker and its file, as messages and as metrics in Prometheus's text format.
 
 Without ``strict``, objects that the file does not name are ignored, except bindings of exchanges that hash: other
-programs may have made them. Any division of slots by the weights of the queues is valid. This module does no IO.
+programs may have made them. Any division of slots by the weights of the queues is valid.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from rabbit_chx.advice import Advice
 from rabbit_chx.ring import Ring, named
 from rabbit_chx.text import counted
-from rabbit_chx.topology.checks.stranded import Stranded, stranded
+from rabbit_chx.topology.checks.stranded import stranded
 from rabbit_chx.topology.diff import (
     BindingDifference,
     DestinationDifference,
     Difference,
     MissingType,
     ObjectDifference,
-    Property,
     RingDifference,
     SlotsDifference,
     diff,
@@ -80,16 +79,13 @@ def drift(wanted: Topology, observed: Observed, *, strict: bool = False) -> tupl
             missing.add(each.wanted.name)
         found += _drifts(each, observed, missing, strict=strict)
     if observed.bindings_seen:
-        found += map(_stranded, stranded(wanted, observed))
+        for left in stranded(wanted, observed):
+            message = (
+                f"holds {counted(left.messages, 'message')}, but is no longer bound to exchange {left.exchange!r}: consume them, then "
+                "delete it"
+            )
+            found.append(Drift("stranded", f"queue {left.queue!r}", message, queue=left.queue))
     return tuple(sorted(found, key=lambda one: KINDS.index(one.kind)))
-
-
-def _stranded(found: Stranded) -> Drift:
-    message = (
-        f"holds {counted(found.messages, 'message')}, but is no longer bound to exchange {found.exchange!r}: consume them, then "
-        "delete it"
-    )
-    return Drift("stranded", f"queue {found.queue!r}", message, queue=found.queue)
 
 
 def _drifts(
@@ -99,17 +95,17 @@ def _drifts(
     match difference:
         case MissingType():
             yield Drift("missing-type", f"exchange type {difference.type}", difference.reason)
-        case ObjectDifference(wanted=Policy()) | ObjectDifference(wanted=None, found=Policy()):
-            if observed.bindings_seen and (strict or difference.wanted is not None):
-                yield from _object(difference)
-        case ObjectDifference():
-            if strict or difference.wanted is not None:
+        case ObjectDifference() if strict or difference.wanted is not None:
+            if observed.bindings_seen or not isinstance(difference.wanted or difference.found, Policy):
                 yield from _object(difference)
         case BindingDifference():
             seen = observed.bindings_seen and difference.binding.source not in missing
             if seen and (strict or not difference.optional):
                 kind, where = "extra" if difference.wanted is None else "missing", _where(difference.binding)
-                key = _key_and_arguments(difference.binding)
+                arguments = dict(difference.binding.unnumbered.arguments)
+                key = f"key {difference.binding.key!r}" + (
+                    f", arguments {wire_text(arguments)}" if arguments else ""
+                )
                 text = f"missing (expected {key})" if difference.wanted else f"{key}: not in the file"
                 yield Drift(f"{kind}-binding", where, text, queue=_queue(difference.binding))
         case RingDifference() if difference.exchange not in missing:
@@ -136,56 +132,45 @@ def _object(difference: ObjectDifference) -> Iterator[Drift]:
     elif wanted is None:
         yield Drift(f"extra-{kind}", where, "not in the file", queue=queue)
     for changed in difference.properties:
-        one = _property(where, changed, is_policy=isinstance(thing, Policy))
-        yield replace(one, queue=queue)
-
-
-def _property(where: str, changed: Property, *, is_policy: bool) -> Drift:
-    if changed.is_argument:
-        message = (
-            f"argument {changed.name} is {wire_text(changed.found)}, expected {wire_text(changed.wanted)}"
-        )
-        return Drift("arguments", where, f"{message}; declaring it again would not change it")
-    message = f"{changed.name} is {wire_text(changed.found)}, expected {wire_text(changed.wanted)}"
-    return Drift("policy" if is_policy else "attributes", where, message)
+        message = f"{changed.name} is {wire_text(changed.found)}, expected {wire_text(changed.wanted)}"
+        if changed.is_argument:
+            again = "declaring it again would not change it"
+            yield Drift("arguments", where, f"argument {message}; {again}", queue=queue)
+        else:
+            yield Drift("policy" if isinstance(thing, Policy) else "attributes", where, message, queue=queue)
 
 
 # Bindings
 
 
 def _destination(difference: DestinationDifference) -> Drift:
-    binding = difference.wanted or difference.found[0]
-    return replace(_of_destination(difference, binding), queue=_queue(binding))
-
-
-def _of_destination(difference: DestinationDifference, binding: Binding) -> Drift:
-    found, where = difference.found, _where(binding)
+    found = difference.found
+    binding = difference.wanted or found[0]
     match difference.kind:
         case "missing":
-            return Drift("missing-binding", where, f"missing (expected weight {binding.key})")
+            kind, message = "missing-binding", f"missing (expected weight {binding.key})"
         case "extra":
             effect = "it has no bucket" if difference.is_dead else "it takes keys from the others"
-            message = f"weight {found[0].key}: not in the file, and {effect}"
-            return Drift("extra-binding", where, message)
+            kind, message = "extra-binding", f"weight {found[0].key}: not in the file, and {effect}"
         case "duplicate":
             weights = ", ".join(str(weight_of(each)) for each in found)
+            kind = "extra-binding"
             message = f"bound {len(found)} times (weights {weights}): only the first takes effect"
-            return Drift("extra-binding", where, message)
         case "weight":
-            message = f"weight is {weight_of(found[0])!r}, expected {weight_of(binding)!r}"
-            return Drift("weight", where, message)
+            kind, message = "weight", f"weight is {weight_of(found[0])!r}, expected {weight_of(binding)!r}"
         case "dead":
+            kind = "dead-binding"
             message = (
                 f"dead: it is listed (weight {found[0].key}) but has no bucket, so it gets no message; unbind it and "
                 "bind it again"
             )
-            return Drift("dead-binding", where, message)
         case "numbered":
+            kind = "arguments"
             message = "carries x-bind-seq, from an earlier version; replacing it moves no key"
-            return Drift("arguments", where, message)
         case "arguments":
-            theirs, ours = dict(found[0].unnumbered.arguments), dict(binding.arguments)
-            return Drift("arguments", where, f"arguments are {theirs!r}, expected {ours!r}")
+            theirs, ours = (wire_text(dict(each.arguments)) for each in (found[0].unnumbered, binding))
+            kind, message = "arguments", f"arguments are {theirs}, expected {ours}"
+    return Drift(kind, _where(binding), message, queue=_queue(binding))
 
 
 def _queue(binding: Binding) -> str | None:
@@ -194,11 +179,6 @@ def _queue(binding: Binding) -> str | None:
 
 def _where(binding: Binding) -> str:
     return f"binding of {named(binding.destination)} to exchange {binding.source!r}"
-
-
-def _key_and_arguments(binding: Binding) -> str:
-    arguments = dict(binding.unnumbered.arguments)
-    return f"key {binding.key!r}" + (f", arguments {arguments!r}" if arguments else "")
 
 
 # Rings
@@ -212,18 +192,22 @@ def _ring(difference: RingDifference, observed: Observed) -> Iterator[Drift]:
             f"; {Advice.LEARN_ORDER}"
         )
         yield Drift("ring-unknown", where, message)
-    elif expected is not None and expected.runs != difference.ring.runs:
-        from rabbit_chx.movement import moved
+    elif expected is not None:
+        yield from ring_drift(difference.exchange, expected, difference.ring)
 
-        share = moved(expected, difference.ring).share
-        same = Counter(expected.runs) == Counter(difference.ring.runs)
-        what = (
-            "its buckets are in another order than in the file"
-            if same
-            else "its ring is not that of the file"
-        )
-        message = f"{what}: {share:.1%} of the keys go elsewhere than the file says"
-        yield Drift("ring-order" if same else "ring", where, message, misrouted=share)
+
+def ring_drift(exchange: str, expected: Ring, found: Ring) -> Iterator[Drift]:
+    """The difference between two rings of known order, if any."""
+    if expected.runs == found.runs:
+        return
+    from rabbit_chx.movement import moved
+
+    share = moved(expected, found).share
+    kind, what = "ring", "its ring is not that of the file"
+    if Counter(expected.runs) == Counter(found.runs):
+        kind, what = "ring-order", "its buckets are in another order than in the file"
+    message = f"{what}: {share:.1%} of the keys go elsewhere than the file says"
+    yield Drift(kind, f"exchange {exchange!r}", message, misrouted=share)
 
 
 def _expected(difference: RingDifference) -> Ring | None:
@@ -249,10 +233,8 @@ def _explained(difference: RingDifference, expected: Ring | None, observed: Obse
 
 def _slots(difference: SlotsDifference, missing: set[str]) -> Iterator[Drift]:
     slots = difference.slots
-    wrong = []
-    for ring in difference.rings:
-        if ring.exchange not in missing:
-            wrong += list(_slot(ring, slots.exchange, slots.queues))
+    rings = [ring for ring in difference.rings if ring.exchange not in missing]
+    wrong = [each for ring in rings for each in _slot(ring, slots.exchange, slots.queues)]
     yield from wrong
     if not wrong and not missing & set(slots.names):
         yield from _balance(difference)
@@ -283,3 +265,35 @@ def _balance(difference: SlotsDifference) -> Iterator[Drift]:
         if counts[queue] != expected[queue]:
             message = f"queue {queue!r} has {counts[queue]} of {slots.count} slots, expected {expected[queue]} by its weight"
             yield Drift("slot-balance", f"exchange {slots.exchange!r}", message)
+
+
+# Metrics
+
+_ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+
+
+def prometheus_metrics(drifts: Iterable[Drift], *, vhost: str, checked_at: float) -> str:
+    """The exposition text of one check; ``vhost`` is a label of every metric.
+
+    ``checked_at`` is the time of the check in seconds since 1970, so that an alert can detect checks that stopped.
+    """
+    drifts = list(drifts)
+    counts = Counter(each.kind for each in drifts)
+    # Every kind has a line, with 0 if there is none, so that alerts always have a value.
+    kinds = [({"vhost": vhost, "kind": kind}, counts[kind]) for kind in KINDS]
+    lines = [*_metric("drift", "Differences between the broker and its topology file, by kind.", kinds)]
+    shares = [({"vhost": vhost, "where": each.where}, each.misrouted) for each in drifts]
+    if misrouted := [(labels, share) for labels, share in shares if share is not None]:
+        meaning = "Share of the keys of an exchange that go elsewhere than the file says."
+        lines += _metric("misrouted_share", meaning, misrouted)
+    meaning = "When the broker was last compared with its topology file."
+    lines += _metric("check_timestamp_seconds", meaning, [({"vhost": vhost}, checked_at)])
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _metric(name: str, meaning: str, samples: Iterable[tuple[dict[str, str], float]]) -> Iterator[str]:
+    yield f"# HELP rabbit_chx_{name} {meaning}"
+    yield f"# TYPE rabbit_chx_{name} gauge"
+    for labels, value in samples:
+        shown = ",".join(f'{label}="{text.translate(_ESCAPES)}"' for label, text in labels.items())
+        yield f"rabbit_chx_{name}{{{shown}}} {value!r}"

@@ -1,8 +1,7 @@
 """Find mistakes in a topology that a broker accepts silently.
 
 `lint` checks a file. Given an observed broker, it also checks the file on that broker: a missing plugin, a metadata
-store that reorders rings at a restart, an unfinished change of a slot. `drift` compares the file with the broker. This
-module does no IO.
+store that reorders rings at a restart, an unfinished change of a slot. `drift` compares the file with the broker.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from rabbit_chx.errors import RabbitChxError, Unpredictable
 from rabbit_chx.releases import Release, Store
 from rabbit_chx.ring import Destination, Ring
+from rabbit_chx.text import listed
 from rabbit_chx.topology.checks.lint_rules import RULES, Finding
 from rabbit_chx.topology.checks.ordered_queues import ordered_findings
 from rabbit_chx.topology.checks.release_settings import release_findings
@@ -47,14 +47,6 @@ def _live_findings(topology: Topology, observed: Observed) -> Iterator[Finding]:
     for each in differences:
         if isinstance(each, MissingType):
             yield Finding("error", "missing-type", f"exchange {each.exchanges[0]!r}", each.reason)
-    yield from _modulus_order(topology, observed)
-    yield from _restart(topology, observed)
-    if observed.bindings_seen:
-        yield from _co_partitioned(topology, observed)
-        yield from _slots(differences, observed)
-
-
-def _modulus_order(topology: Topology, observed: Observed) -> Iterator[Finding]:
     for exchange in topology.exchanges:
         if exchange.type == MODULUS_HASH and observed.release.modulus_has_no_order:
             message = (
@@ -62,12 +54,18 @@ def _modulus_order(topology: Topology, observed: Observed) -> Iterator[Finding]:
                 f"to 4.3, or use {CONSISTENT_HASH}"
             )
             yield Finding("error", "modulus-order", f"exchange {exchange.name!r}", message)
+    yield from _restart(topology, observed)
+    if observed.bindings_seen:
+        yield from _co_partitioned(topology, observed)
+        yield from _slots(differences, observed)
 
 
 # -- restarts ----------------------------------------------------------------------------------------
 
 
 def _restart(topology: Topology, observed: Observed) -> Iterator[Finding]:
+    """The exchanges whose rings change at the next restart; those with the same reason are named together."""
+    reasons: dict[str, list[str]] = {}
     for exchange in topology.hash_exchanges:
         ring = _ring(topology, observed, exchange.name)
         if ring is None or not ring.known or len(ring.bindings) <= 1:
@@ -76,29 +74,31 @@ def _restart(topology: Topology, observed: Observed) -> Iterator[Finding]:
             after = ring.after_restart(worker_pool_size=observed.worker_pool_size)
         except Unpredictable:  # duplicate bindings, which another rule reports
             continue
-        share = _share(ring, after if after.known else ring.after_restart(worker_pool_size=1))
-        if share or not after.known:
-            message = _restart_message(ring, share, order_known=after.known)
-            yield Finding("warning", "restart-moves-keys", f"exchange {exchange.name!r}", message)
+        if not after.known:
+            reasons.setdefault(_unpredictable(observed), []).append(exchange.name)
+        elif share := _share(ring, after):
+            reasons.setdefault(_restart_message(ring, share), []).append(exchange.name)
+    for message, names in reasons.items():
+        yield Finding("warning", "restart-moves-keys", listed(names, "exchange"), message)
 
 
-def _restart_message(ring: Ring, share: float, *, order_known: bool) -> str:
+def _unpredictable(observed: Observed) -> str:
+    unless = ""
+    if observed.worker_pool_size is None:
+        unless = ", unless its default_worker_pool_size is 1, which only the node knows"
+    return (
+        f"RabbitMQ {observed.release} on Mnesia rebuilds a ring at boot in an unpredictable order{unless}. Set "
+        "default_worker_pool_size = 1 in rabbitmq.conf and sort the destinations in the file, or use slots under an "
+        f"{MODULUS_HASH} exchange"
+    )
+
+
+def _restart_message(ring: Ring, share: float) -> str:
     if ring.release.store is Store.KHEPRI:
         return f"the next restart revives dead bindings, which moves {share:.1%} of the keys. Unbind them"
-    slots = f"or use slots under an {MODULUS_HASH} exchange"
-    if order_known:
-        return (
-            f"the next restart sorts the ring, which moves {share:.1%} of the keys. Sort the destinations in the file "
-            f"(by weight as text, then by name), {slots}"
-        )
-    moves, order = (
-        (f"; in sorted order, {share:.1%} of the keys move", "and sort the destinations in the file, ")
-        if share
-        else ("", "")
-    )
     return (
-        f"RabbitMQ {ring.release} on Mnesia rebuilds the ring at boot in an unpredictable order{moves}. Set "
-        f"default_worker_pool_size = 1 in rabbitmq.conf {order}{slots}"
+        f"the next restart sorts the ring, which moves {share:.1%} of the keys. Sort the destinations in the file "
+        f"(by weight as text, then by name), or use slots under an {MODULUS_HASH} exchange"
     )
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from math import gcd
 from typing import Any, Final, Literal
 
@@ -47,7 +48,7 @@ _OTHER_NAMES: Final = dict.fromkeys(("hash-on", "hash-key", "hash-by", "header")
 """Names that difflib does not find; hash-on is LavinMQ's."""
 _ORDER_OF_STREAM: Final = "x-stream-partition-order"
 _NUMBERED: Final = re.compile(r"-\+?[0-9]+\Z")
-_KEEPING: Final = ("reject-publish", "reject-publish-dlx")
+_KEEPING: Final[tuple[str, ...]] = ("reject-publish", "reject-publish-dlx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +65,8 @@ class Finding:
         return f"{self.severity}: {self.where}: {self.message} [{self.code}]"
 
 
-def _error(code: str, where: str, message: str) -> Finding:
-    return Finding("error", code, where, message)
-
-
-def _warning(code: str, where: str, message: str) -> Finding:
-    return Finding("warning", code, where, message)
+_error: Final = partial(Finding, "error")
+_warning: Final = partial(Finding, "warning")
 
 
 # -- names -------------------------------------------------------------------------------------------
@@ -125,14 +122,11 @@ def _many_buckets(topology: Topology) -> Iterator[Finding]:
         if buckets > _MANY_BUCKETS:
             divisor = gcd(*weights)
             hint = f"Divide all weights by {divisor}" if divisor > 1 else "Use smaller weights"
-            message = f"{buckets:,} buckets cost the broker about {_cost(buckets):.0f} us per message (measured on 4.3)"
+            # Linear between the measured points, and beyond the last.
+            (x0, y0), (x1, y1) = _COSTS[:2] if buckets <= _COSTS[1][0] else _COSTS[1:]
+            cost = y0 + (buckets - x0) * (y1 - y0) / (x1 - x0)
+            message = f"{buckets:,} buckets cost the broker about {cost:.0f} us per message (measured on 4.3)"
             yield _warning("many-buckets", named(exchange), f"{message}. {hint}")
-
-
-def _cost(buckets: int) -> float:
-    """Interpolate linearly between the measured points, and extrapolate beyond the last."""
-    (x0, y0), (x1, y1) = (_COSTS[0], _COSTS[1]) if buckets <= _COSTS[1][0] else (_COSTS[1], _COSTS[2])
-    return y0 + (buckets - x0) * (y1 - y0) / (x1 - x0)
 
 
 def _ring_bindings(topology: Topology) -> Iterator[tuple[Exchange, Binding]]:
@@ -194,7 +188,8 @@ def _static_headers(topology: Topology) -> Iterator[Finding]:
     for bound in (bound for bound in topology.bindings if bound.source in headers):
         if all(isinstance(value, str) for value in bound.arguments.values()):
             continue
-        for exchange in _exchanges_behind(topology, bound):
+        behind = reachable(topology, [bound.destination])
+        for exchange in (each for each in topology.hash_exchanges if ToExchange(each.name) in behind):
             header = exchange.hash_header
             value = bound.arguments.get(header) if isinstance(header, str) else None
             if value is not None and not isinstance(value, str):
@@ -204,12 +199,6 @@ def _static_headers(topology: Topology) -> Iterator[Finding]:
                     "integers. Use text"
                 )
                 yield _warning("hash-header-value", named(exchange), message)
-
-
-def _exchanges_behind(topology: Topology, bound: Binding) -> list[Exchange]:
-    """The consistent-hash exchanges that a binding leads to, directly or indirectly."""
-    behind = reachable(topology, [bound.destination])
-    return [exchange for exchange in topology.hash_exchanges if ToExchange(exchange.name) in behind]
 
 
 # -- slots -------------------------------------------------------------------------------------------
@@ -250,7 +239,11 @@ def _drop_head(topology: Topology) -> Iterator[Finding]:
         ruled = {f"x-{name}": value for name, value in policy.definition.items()} if policy else {}
         settings: dict[str, Any] = {**ruled, **queue.arguments}
         limits = [name for name in ("x-max-length", "x-max-length-bytes") if name in settings]
-        if limits and settings.get("x-overflow") not in _KEEPING:
+        overflow, keeping = settings.get("x-overflow"), _KEEPING
+        if queue.type == "quorum":
+            # rabbit_quorum_queue:gather_policy_config: the policy wins, and only reject-publish is supported.
+            overflow, keeping = ruled.get("x-overflow", overflow), _KEEPING[:1]
+        if limits and overflow not in keeping:
             by = f" (policy {policy.name!r})" if policy and limits[0] not in queue.arguments else ""
             message = f"{limits[0]}{by} drops confirmed messages when the queue is full"
             hint = "Add x-overflow: reject-publish, so that publishers get an error instead"
@@ -260,24 +253,17 @@ def _drop_head(topology: Topology) -> Iterator[Finding]:
 # rabbit_stream_manager.erl, partition_index/3: the argument of the binding, or else the integer after the last hyphen of
 # the name, or else -1. The active consumer of a stream is the member with the number `index rem members`.
 def _stream_order(topology: Topology) -> Iterator[Finding]:
+    streams = {queue.name for queue in topology.queues if queue.type == "stream"}
     for name in hashing_exchanges(topology):
-        bound = [each for each in topology.bindings_from(name) if _is_stream(topology, each)]
-        without = dict.fromkeys(str(each.destination) for each in bound if not _has_order(each))
+        bound = [each for each in topology.bindings_from(name) if each.destination in streams]
+        unmarked = [str(each.destination) for each in bound if _ORDER_OF_STREAM not in each.arguments]
+        without = dict.fromkeys(stream for stream in unmarked if not _NUMBERED.search(stream))
         if len(bound) > 1 and without:
             message = (
                 f"one member of a stream group gets all of {listed(list(without))}, because the broker finds no number: name the "
                 f"streams {name}-0, {name}-1 and so on, or bind each with a number in the argument {_ORDER_OF_STREAM}"
             )
             yield _warning("stream-order", f"exchange {name!r}", message)
-
-
-def _is_stream(topology: Topology, bound: Binding) -> bool:
-    queue = topology.queue(bound.destination) if isinstance(bound.destination, str) else None
-    return queue is not None and queue.type == "stream"
-
-
-def _has_order(bound: Binding) -> bool:
-    return _ORDER_OF_STREAM in bound.arguments or _NUMBERED.search(str(bound.destination)) is not None
 
 
 def _targets(topology: Topology) -> set[str]:

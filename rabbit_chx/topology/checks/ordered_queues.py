@@ -1,7 +1,6 @@
 """Findings about ordered queues (quorum queues with a single active consumer) that lose messages or their order.
 
-They were observed on 3.10.8, 4.0.5 and 4.3.6; for known faults of other releases, the reports are cited. This module does
-no IO.
+They were observed on 3.10.8, 4.0.5 and 4.3.6; for known faults of other releases, the reports are cited.
 """
 
 from __future__ import annotations
@@ -31,7 +30,9 @@ def ordered_findings(
     if not ordered:
         return
     names = [queue.name for queue in ordered]
-    if limited := _limited_on(topology, observed) if observed else _limited(topology, release):
+    applied = topology if observed is None else _applied(topology, observed)
+    queues = [queue for queue in applied.queues if queue.is_ordered]
+    if limited := [queue.name for queue in queues if _has_limit(queue, applied, release)]:
         yield Finding("warning", "delivery-limit", listed(limited), limit_warning(release))
     delayed = [queue.name for queue in ordered if _is_delayed(queue, topology)]
     if delayed:
@@ -75,27 +76,21 @@ def _is_delayed(queue: Queue, topology: Topology) -> bool:
 # -- the delivery limit ------------------------------------------------------------------------------
 
 
-def _limited(topology: Topology, release: Release | None) -> list[str]:
-    """The ordered queues whose messages are dropped or dead-lettered when they are returned too often."""
-    return [
-        queue.name for queue in topology.queues if queue.is_ordered and _has_limit(queue, topology, release)
-    ]
-
-
 def _has_limit(queue: Queue, topology: Topology, release: Release | None) -> bool:
+    """Whether messages of a queue are dropped or dead-lettered when they are returned too often."""
     policy = topology.policy_of(queue)
     declared = queue if release is None else as_declared(queue, release)
     by_policy = None if policy is None else policy.definition.get(_LIMIT_KEY)
     return limit_applies(release, declared.arguments.get(DELIVERY_LIMIT), by_policy)
 
 
-def _limited_on(wanted: Topology, observed: Observed) -> list[str]:
-    """The ordered queues with a delivery limit after the file is applied; existing queues keep their arguments."""
+def _applied(wanted: Topology, observed: Observed) -> Topology:
+    """The queues and policies after the file is applied; existing queues keep their arguments."""
     there = observed.topology
     queues = tuple(there.queue(queue.name) or queue for queue in wanted.queues)
     own = {policy.name for policy in wanted.policies}
     policies = (*wanted.policies, *(policy for policy in there.policies if policy.name not in own))
-    return _limited(replace(wanted, queues=queues, policies=policies), observed.release)
+    return replace(wanted, queues=queues, policies=policies)
 
 
 def as_declared(queue: Queue, release: Release) -> Queue:

@@ -70,9 +70,6 @@ SETTINGS: Final = (
 )
 
 _TYPED_POLICIES: Final = ("classic_queues", "quorum_queues", "streams")
-_TYPED_POLICIES_FROM: Final = (3, 12)
-_CLASSIC_LEADER_LOCATOR_FROM: Final = (4, 0)
-_NO_TRANSIENT_FROM: Final = (4, 3)
 
 
 def release_findings(topology: Topology, release: Release | None) -> Iterator[Finding]:
@@ -118,7 +115,7 @@ def _finding(setting: Setting, name: str, where: str, release: Release | None) -
 
 
 def _older_policy(policy: Policy, release: Release | None) -> Iterator[Finding]:
-    if release and policy.apply_to in _TYPED_POLICIES and _version(release) < _TYPED_POLICIES_FROM:
+    if release and policy.apply_to in _TYPED_POLICIES and _version(release) < (3, 12):
         message = f"RabbitMQ before 3.12 refuses apply-to: {policy.apply_to}. Use queues"
         yield Finding("error", "refused-setting", f"policy {policy.name!r}", message)
 
@@ -134,14 +131,15 @@ def _release_queue(queue: Queue, release: Release | None) -> Iterator[Finding]:
     where = f"queue {queue.name!r}"
     is_classic = queue.type == "classic"
     has_locator = is_classic and "x-queue-leader-locator" in queue.arguments
-    if release and has_locator and _version(release) < _CLASSIC_LEADER_LOCATOR_FROM:
+    if release and has_locator and _version(release) < (4, 0):
         message = "RabbitMQ before 4.0 refuses x-queue-leader-locator on classic queues. Leave it out"
         yield Finding("error", "refused-setting", where, message)
     is_transient = is_classic and not queue.durable and not queue.exclusive
-    if release and is_transient and _version(release) >= _NO_TRANSIENT_FROM:
+    if release and is_transient and _version(release) >= (4, 3):
         message = (
-            "RabbitMQ 4.3 and later refuse transient queues unless deprecated_features.permit.transient_nonexcl_queues "
-            "is true. Declare it durable, with x-expires if it should go when unused"
+            "most releases from RabbitMQ 4.3 on refuse transient queues, unless "
+            "deprecated_features.permit.transient_nonexcl_queues is true. Declare it durable, with x-expires if it should go "
+            "when unused"
         )
         yield Finding("warning", "transient-queue", where, message)
 

@@ -1,4 +1,4 @@
-"""Queues that are no longer bound but still hold messages, which consumers of the exchange may never come for. No IO."""
+"""Queues that are no longer bound but still hold messages, which consumers of the exchange may never come for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from rabbit_chx.topology.model import Observed, Topology, hashing_exchanges
+from rabbit_chx.topology.model import Observed, Topology, bound_in, bound_to, hashing_exchanges
 
 _NUMBER: Final = re.compile("[0-9]+")
 
@@ -35,28 +35,16 @@ def stranded(
         messages: the number of messages in each queue, by default those of ``observed``.
     """
     counts = observed.backlog if messages is None else messages
-    bound = {each.destination for each in observed.topology.bindings}
-    bound |= {each.destination for each in wanted.expanded().bindings}
-    bound |= {queue for slots in wanted.slots for queue in slots.queues}
+    bound = bound_in(observed.topology) | bound_in(wanted)
     loose = {name: count for name, count in counts.items() if count and name not in bound}
     named = {queue.name for queue in wanted.queues}
     for exchange in hashing_exchanges(wanted):
-        families = {_family(queue) for queue in _queues_of(exchange, wanted, observed)} - {None}
+        queues = bound_to(wanted, exchange) | bound_to(observed.topology, exchange)
+        families = {_family(queue) for queue in queues if isinstance(queue, str)} - {None}
         recorded = observed.recorded.get(exchange, frozenset())
         for name in sorted(loose):
             if name in recorded or (name not in named and _family(name) in families):
                 yield Stranded(name, exchange, loose.pop(name))
-
-
-def _queues_of(exchange: str, wanted: Topology, observed: Observed) -> Iterator[str]:
-    """The queues that an exchange has, or should have, behind its slots as well."""
-    slots = wanted.slots_of(exchange)
-    if slots is not None:
-        yield from slots.queues
-    for topology in (wanted, observed.topology):
-        yield from (
-            each.destination for each in topology.bindings_from(exchange) if isinstance(each.destination, str)
-        )
 
 
 def _family(name: str) -> str | None:

@@ -8,11 +8,11 @@ from typing import Any
 
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.ring import Destination, ToExchange, parse_weight
-from rabbit_chx.text import counted
 from rabbit_chx.topology.file.lookup import Lookup
 from rabbit_chx.topology.file.problems import Path
 from rabbit_chx.topology.file.schema import File, FileBinding, FileDestination, FileExchange
 from rabbit_chx.topology.model import BIND_SEQUENCE, CONSISTENT_HASH, HASHING, MODULUS_HASH, Binding, Slots
+from rabbit_chx.topology.slot_division import too_few
 
 
 class Bindings:
@@ -42,9 +42,8 @@ class Bindings:
             yield slots
 
     def _check_slots(self, path: Path, slots: Slots) -> None:
-        if len(slots.queues) > slots.count:
-            got = Unquoted(f"{counted(slots.count, 'slot')} for {counted(len(slots.queues), 'queue')}")
-            self._report(path, got, "at least one slot per queue", "64 slots suit most exchanges")
+        if flaw := too_few(slots.count, len(slots.queues)):
+            self._report(path, *flaw)
         if taken := next((name for name in slots.names if name in self._lookup.exchanges), None):
             self._report(path, Unquoted(f"an exchange {taken!r}"), "unused names of slot exchanges")
         if len(slots.names[-1].encode(errors="replace")) > 255:

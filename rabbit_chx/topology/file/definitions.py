@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.names import VALID_NAME, name_flaw
-from rabbit_chx.ring import ToExchange
+from rabbit_chx.ring import ToExchange, name_of
 from rabbit_chx.topology.file.exportable import by_name
 from rabbit_chx.topology.file.problems import Document, check_values
 from rabbit_chx.topology.model import (
+    OWN,
     RESERVED,
     Binding,
     Exchange,
@@ -98,20 +99,22 @@ _COMPONENTS: Final = {"operator_policy": "operator policies", "vhost-limits": "v
 
 def left_out(definitions: Any, vhosts: Iterable[str]) -> dict[str, int]:
     """What definitions hold for some virtual hosts that is not part of a topology, by kind and count."""
-    kept = {None, *vhosts}
+    kept = [None, *vhosts]  # nothing has checked the rows, whose values may have no hash
     counts: Counter[str] = Counter()
     for section in ("users", "permissions", "topic_permissions", "global_parameters"):
         rows = _rows(definitions, section)
         counts[section.replace("_", " ")] = sum(row.get("vhost") in kept for row in rows)
+    # Limits are parameters; the row of a virtual host repeats them.
     for row in _rows(definitions, "parameters"):
         if row.get("vhost") in kept:
-            counts[_COMPONENTS.get(str(row.get("component")), "parameters")] += 1
+            component, value = str(row.get("component")), row.get("value")
+            items = value if component == "vhost-limits" and isinstance(value, dict) else (value,)
+            counts[_COMPONENTS.get(component, "parameters")] += len(items)
     for row in _rows(definitions, "vhosts"):
         if row.get("name") in kept:
             metadata = row.get("metadata")
             tags = row.get("tags") or (metadata.get("tags") if isinstance(metadata, dict) else None)
             counts["virtual host tags"] += len(tags) if isinstance(tags, list) else 0
-            counts["virtual host limits"] += len(row.get("limits") or ())
     return {kind: count for kind, count in counts.items() if count}
 
 
@@ -134,9 +137,9 @@ def _topology(found: Definitions, document: Document, vhost: str) -> Topology:
     exchanges = [
         Exchange(each.name, each.type, each.durable, each.auto_delete, each.internal, each.arguments)
         for _, each in own("exchanges")
-        if each.name and not each.name.startswith(RESERVED)
+        if each.name and not each.name.startswith((RESERVED, OWN))
     ]
-    queues = [_queue(index, each, document) for index, each in own("queues")]
+    queues = [_queue(index, each, document) for index, each in own("queues") if not each.name.startswith(OWN)]
     policies = [
         Policy(each.name, each.pattern, each.apply_to, each.definition, each.priority)
         for _, each in own("policies")
@@ -166,8 +169,8 @@ def _bindings(
     missing: dict[str, int] = {}
     for index, each in found:
         is_queue = each.destination_type == "queue"
-        if not each.source or (is_queue and each.destination not in queues):
-            continue  # a default binding, or of a queue that belongs to a connection
+        if not each.source or each.source.startswith(OWN) or (is_queue and each.destination not in queues):
+            continue  # a default binding, the record of an order, or of a queue that belongs to a connection
         for name in (each.source,) if is_queue else (each.source, each.destination):
             if name not in exchanges and not name.startswith(RESERVED):
                 missing.setdefault(name, index)
@@ -219,7 +222,7 @@ def to_definitions(topology: Topology) -> dict[str, Any]:
         "bindings": [
             {
                 **_row(each, "source", "arguments"),
-                "destination": str(getattr(each.destination, "name", each.destination)),
+                "destination": name_of(each.destination),
                 "destination_type": "exchange" if isinstance(each.destination, ToExchange) else "queue",
                 "routing_key": each.key,
             }

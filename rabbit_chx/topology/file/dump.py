@@ -18,6 +18,7 @@ from rabbit_chx.text import UNPRINTABLE
 from rabbit_chx.topology.file.ranges import literal, with_ranges
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
+    DELIVERY_LIMIT,
     HASH_PROPERTIES,
     MODULUS_HASH,
     RESERVED,
@@ -25,6 +26,7 @@ from rabbit_chx.topology.model import (
     Exchange,
     Queue,
     Topology,
+    bound_to,
 )
 
 if TYPE_CHECKING:
@@ -48,12 +50,8 @@ def yaml_text(value: Mapping[str, Any]) -> str:
 
 def excerpt(topology: Topology, exchange: str) -> str:
     """The part of a file, as YAML, that declares an exchange, its bindings and the bound queues."""
-    slots = topology.slots_of(exchange)
-    named = {
-        *(slots.queues if slots else ()),
-        *(each.destination for each in topology.bindings_from(exchange)),
-    }
-    part = replace(topology, queues=tuple(each for each in topology.queues if each.name in named))
+    bound = bound_to(topology, exchange)
+    part = replace(topology, queues=tuple(each for each in topology.queues if each.name in bound))
     values = _file(part)
     shown = {"exchanges": {exchange: values["exchanges"][exchange]}, "queues": values.get("queues", {})}
     return yaml_text(_given(shown))
@@ -159,18 +157,22 @@ def _keyed(bound: Binding) -> dict[str, Any]:
 
 def _queue(queue: Queue) -> dict[str, Any]:
     if queue.exclusive:
-        expected, hint = (
-            "a queue that is not exclusive",
-            "Leave exclusive queues out: they live as long as their connection",
+        hint = "Leave exclusive queues out: they live as long as their connection"
+        raise InvalidValue(
+            f"queue {queue.name!r}", "an exclusive queue", "a queue that is not exclusive", hint
         )
-        raise InvalidValue(f"queue {queue.name!r}", "an exclusive queue", expected, hint)
     arguments = dict(queue.arguments)
     is_single = arguments.get("x-single-active-consumer") is True and queue.type != "stream"
     if is_single:
         del arguments["x-single-active-consumer"]
+    limit = arguments.get(DELIVERY_LIMIT)
+    is_ordered = is_single and queue.type == "quorum" and type(limit) is int and limit == -1
+    if is_ordered:
+        del arguments[DELIVERY_LIMIT]
     values = {
-        "type": queue.type,
-        "single-active-consumer": is_single,
+        "preset": "ordered" if is_ordered else None,
+        "type": None if is_ordered else queue.type,
+        "single-active-consumer": is_single and not is_ordered,
         "durable": queue.durable,
         "auto-delete": queue.auto_delete,
         "arguments": arguments,

@@ -28,8 +28,11 @@ _Named = TypeVar("_Named", Exchange, Queue, Policy)
 
 def _natural(name: str) -> tuple[Any, ...]:
     """A sort key that orders numbers within names by value: q2 before q10."""
-    parts = re.split(r"([0-9]+)", name)
-    return tuple(int(part) if index % 2 else part for index, part in enumerate(parts)), name
+    parts: list[Any] = re.split(r"([0-9]+)", name)
+    # Of numbers without leading zeros, the longer one is greater; int() refuses very long ones.
+    numbers = (part.lstrip("0") for part in parts[1::2])
+    parts[1::2] = ((len(number), number) for number in numbers)
+    return tuple(parts), name
 
 
 def by_name(objects: Iterable[_Named]) -> tuple[_Named, ...]:
@@ -57,8 +60,10 @@ def exportable(
     for source in sorted({bound.source for bound in topology.bindings}, key=_natural):
         if source.startswith(RESERVED) or ToExchange(source) in known:
             found = [bound for bound in topology.bindings_from(source) if _is_known(bound.destination, known)]
-            ring = (rings or {}).get(source)
-            bindings += _ring_bindings(source, found, ring, notes) if source in hashing else _unique(found)
+            if source in hashing:
+                bindings += _ring_bindings(source, found, (rings or {}).get(source), notes)
+            else:  # without those that differ only in the number of the bind command
+                bindings += {repr(each): each for each in (bound.unnumbered for bound in found)}.values()
     slots = tuple(sorted(topology.slots, key=lambda each: _natural(each.exchange)))
     kept = replace(
         topology, exchanges=exchanges, queues=queues, bindings=tuple(bindings), policies=policies, slots=slots
@@ -83,11 +88,6 @@ def _kept(kind: str, objects: Iterable[_Named], notes: list[str]) -> Iterator[_N
 def _is_known(destination: Destination, known: set[Destination]) -> bool:
     is_reserved = isinstance(destination, ToExchange) and destination.name.startswith(RESERVED)
     return is_reserved or destination in known
-
-
-def _unique(bindings: Iterable[Binding]) -> list[Binding]:
-    """The bindings without those that differ only in the number of the bind command."""
-    return list({repr(bound.unnumbered): bound.unnumbered for bound in bindings}.values())
 
 
 def _ring_bindings(

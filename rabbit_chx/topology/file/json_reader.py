@@ -11,6 +11,7 @@ from collections.abc import Callable, Container
 from typing import Any, Final
 
 from rabbit_chx.errors import Unquoted
+from rabbit_chx.text import syntax_error
 from rabbit_chx.topology.file.problems import MAX_DEPTH, Document, Path, Positions
 
 # In valid JSON commas and colons can be skipped: the order of the other tokens is enough.
@@ -35,7 +36,7 @@ def read_json(text: str, name: str) -> Document:
         )
     except json.JSONDecodeError as error:
         hint = "" if text.strip() else 'The smallest file is {"schema": 1}'
-        document.fail(error.pos, "JSON", Unquoted(error.msg), "a JSON object", hint)
+        document.fail(error.pos, "JSON", Unquoted(syntax_error(error)), "a JSON object", hint)
     except RecursionError:
         document.fail(None, "nesting", Unquoted("more"), f"at most {MAX_DEPTH} levels")
     if has_duplicates:

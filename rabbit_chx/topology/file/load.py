@@ -14,6 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
+from rabbit_chx.advice import Advice
 from rabbit_chx.errors import InvalidValue, MissingDependency, Unquoted
 from rabbit_chx.topology.file.definitions import looks_like_definitions, only, read_definitions
 from rabbit_chx.topology.file.json_reader import read_json
@@ -42,7 +43,9 @@ def read_file(path: str | Path) -> Document:
     name = str(path)
     suffix = Path(path).suffix.lower()
     if suffix not in _FORMATS:
-        Document(name).fail(None, "file name", Path(path).name, f"a name that ends in {', '.join(_FORMATS)}")
+        # The whole name, in which the command line recognizes a URL and hides its password.
+        hint = Advice.READ_BROKER if "://" in name else ""
+        Document(name).fail(None, "file name", name, f"a name that ends in {', '.join(_FORMATS)}", hint)
     return parse(_read_text(name), _FORMATS[suffix], name)
 
 
@@ -109,7 +112,7 @@ def _topology(document: Document) -> Topology:
     from rabbit_chx.topology.file.schema import File
     from rabbit_chx.topology.file.schema_errors import validated
 
-    if not document.value and not document.found:
+    if document.value in (None, {}) and not document.found:
         document.fail(None, "file", Unquoted("nothing"), "a topology", "The smallest file is `schema: 1`")
     file, paths = validated(File, document)
     if () in paths:

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, Final, NoReturn, TypeAlias
 
 from rabbit_chx.errors import InvalidValue, Unquoted
+from rabbit_chx.text import is_utf8
 
 Path: TypeAlias = tuple[str | int, ...]
 """The path from the top of a file to a value: keys of mappings and indices of lists."""
@@ -184,13 +185,13 @@ def _check(path: Path, value: object, document: Document) -> None:
     match value:
         case dict():
             for key, item in value.items():
-                if not _is_encodable(key):
+                if not is_utf8(key):
                     document.report((*path, key), key, "text without lone surrogates")
                 _check((*path, key), item, document)
         case list():
             for index, item in enumerate(value):
                 _check((*path, index), item, document)
-        case str() if not _is_encodable(value):
+        case str() if not is_utf8(value):
             document.report(path, value, "text without lone surrogates", "Write the character itself")
         case int() if not -(2**63) <= value < 2**63:
             document.report(path, value, "a 64-bit integer", "AMQP has no larger integers")
@@ -200,11 +201,3 @@ def _check(path: Path, value: object, document: Document) -> None:
             pass
         case _:
             document.report(path, str(value), "text, a number, true or false")
-
-
-def _is_encodable(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

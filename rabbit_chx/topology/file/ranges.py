@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeVar
 
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx.errors import InvalidValue, Unquoted
+from rabbit_chx.hashing import MAX_SHORTSTR
+from rabbit_chx.text import too_long
 
 _Value = TypeVar("_Value")
 
@@ -45,6 +47,9 @@ def _numbers(name: str, token: str) -> list[str]:
     found = _RANGE.fullmatch(token)
     assert found
     low, high = found[1], found[2]
+    if max(len(low), len(high)) > MAX_SHORTSTR:
+        got = Unquoted(too_long(token, len(token)))
+        raise InvalidValue("range of names", got, f"numbers of at most {MAX_SHORTSTR} digits")
     is_padded = any(len(end) > 1 and end.startswith("0") for end in (low, high))
     if int(low) > int(high) or (is_padded and len(low) != len(high)):
         expected = "the lower number first, and equal widths if one has a leading zero"
@@ -85,11 +90,11 @@ def with_ranges(items: Iterable[tuple[str, _Value]]) -> Iterator[tuple[str, _Val
 
 def _follows(run: list[tuple[str, _Value]], name: str) -> bool:
     """Whether a name has the next number of a run."""
-    first, previous, following = (_NUMBERED.fullmatch(each) for each in (run[0][0], run[-1][0], name))
-    if not first or not previous or not following or len(run) == MAX_RANGE:
+    first, following = _NUMBERED.fullmatch(run[0][0]), _NUMBERED.fullmatch(name)
+    if not first or not following or len(run) == MAX_RANGE:
         return False
     width = len(first[2]) if first[2].startswith("0") and len(first[2]) > 1 else 0
-    number = f"{int(previous[2]) + 1:0{width}}"
+    number = f"{int(first[2]) + len(run):0{width}}"
     return (first[1], number, first[3]) == following.groups()
 
 

@@ -111,7 +111,6 @@ class _Builder:
         self._count = 0
 
     def value(self, node: Any, path: Path) -> Any:
-        """The value of a node at a path."""
         position = node.start_mark.index
         self._count += 1
         if self._count > MAX_VALUES:

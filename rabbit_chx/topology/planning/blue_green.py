@@ -1,13 +1,13 @@
 """Blue/green changes: build a second exchange with the wanted ring, then switch upstream to it.
 
 This strategy avoids intermediate rings, and is the only way to change the type or the arguments of an exchange, which
-a broker never changes in place. This module does no IO.
+a broker never changes in place.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from rabbit_chx.movement import MovementTracker, keys_of, moved_among, shares
@@ -46,10 +46,16 @@ def blue_green(case: Case, exchange: Exchange, there: Topology, tracker: Movemen
         at_risk = case.waiting(journey.hops[0].losers)
     steps: list[Step] = [DeclareExchange(replace(exchange, name=name))]
     steps += [Bind(replace(binding, source=name)) for binding in case.wanted]
-    by_steps: tuple[float | None, float | None] = None, None
+    first, second = None, None
     if moved is not None and len(upstream) == 1:  # the division of keys among several upstreams is unknown
-        by_steps = _moved_by_steps(case.before, after, moved, exchange, upstream[0], name, there)
-    steps += _switch(case.exchange, name, upstream, moved=by_steps, at_risk=at_risk)
+        first, second = _moved_by_steps(case.before, after, moved, exchange, upstream[0], name, there)
+    # The new exchange is bound before the old one is unbound, so that no message is lost.
+    for bound in upstream:
+        # Copies to another queue move no keys; the keys move when the old exchange is unbound.
+        waiting = 0 if first == 0.0 else at_risk
+        binding = replace(bound.unnumbered, destination=ToExchange(name))
+        steps.append(Bind(binding, exchange_moved=case.exchange, moved=first, at_risk=waiting))
+        steps.append(Unbind(bound, exchange_moved=case.exchange, moved=second, at_risk=at_risk))
     return Strategy(
         "blue/green",
         f"build {name!r} with the wanted ring, then {_at_the_switch(case.exchange, name, upstream, there)}",
@@ -58,24 +64,6 @@ def blue_green(case: Case, exchange: Exchange, there: Topology, tracker: Movemen
         after=after,
         steps=tuple(steps),
     )
-
-
-def _switch(
-    old: str,
-    new: str,
-    upstream: Sequence[Binding],
-    *,
-    moved: tuple[float | None, float | None],
-    at_risk: int | None,
-) -> Iterator[Step]:
-    """Bind the new exchange before unbinding the old one, so that no message is lost."""
-    first, second = moved
-    for bound in upstream:
-        # Copies to another queue move no keys; the keys move when the old exchange is unbound.
-        waiting = 0 if first == 0.0 else at_risk
-        binding = replace(bound.unnumbered, destination=ToExchange(new))
-        yield Bind(binding, exchange_moved=old, moved=first, at_risk=waiting)
-        yield Unbind(bound, exchange_moved=old, moved=second, at_risk=at_risk)
 
 
 def _moved_by_steps(

@@ -2,19 +2,23 @@
 
 If the new queue of a key is consumed while its old queue still holds messages, newer messages overtake older ones. A
 change of several steps may move a key several times: when two queues are bound in turn, the first gains keys that the
-second then takes over, so the first must be drained too. :mod:`rabbit_chx.broker` drains queues.
-This module does no IO.
+second then takes over, so the first must be drained too. No order is possible for some plans. :mod:`rabbit_chx.broker` drains
+queues.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Final
 
+from rabbit_chx.advice import Advice
+from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.movement import moved
 from rabbit_chx.ring import Destination, Ring
-from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
+from rabbit_chx.text import listed
+from rabbit_chx.topology.model import Binding
+from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind, ring_after
 
 _MOST_RINGS: Final = 8
 """The most steps of one exchange that are compared exactly; each comparison counts all keys."""
@@ -57,10 +61,7 @@ def drain_stages(waits: Mapping[Destination, Collection[Destination]]) -> list[s
 def drain_first_in(plan: Plan) -> dict[Destination, frozenset[Destination]]:
     """Like `drain_first`, for all rings and slots that a plan changes."""
     found: dict[Destination, frozenset[Destination]] = {}
-    own: dict[str, list[Bind | Unbind]] = {}
-    for step in plan.steps:
-        if isinstance(step, (Bind, Unbind)):
-            own.setdefault(step.binding.source, []).append(step)
+    own = _steps_by_source(plan)
     rings = {change.exchange for change in plan.changes}
     pairs = [_of_slot(steps) for source, steps in own.items() if source not in rings]
     pairs += [
@@ -74,15 +75,19 @@ def drain_first_in(plan: Plan) -> dict[Destination, frozenset[Destination]]:
     return found
 
 
+def _steps_by_source(plan: Plan) -> dict[str, list[Bind | Unbind]]:
+    found: dict[str, list[Bind | Unbind]] = {}
+    for step in plan.steps:
+        if isinstance(step, (Bind, Unbind)):
+            found.setdefault(step.binding.source, []).append(step)
+    return found
+
+
 def _of_ring(
     change: RingChange, steps: Sequence[Bind | Unbind]
 ) -> Mapping[Destination, frozenset[Destination]]:
     if len(steps) <= _MOST_RINGS:
-        rings = [change.before]
-        for step in steps:
-            after = rings[-1].bind if isinstance(step, Bind) else rings[-1].unbind
-            one = step.binding
-            rings.append(after(one.destination, one.key, one.arguments))
+        rings = list(accumulate(steps, ring_after, initial=change.before))
         return drain_first(*rings) if len(rings) > 2 else drain_first(change.before, change.after)
     old = change.before.destinations
     new = [step.binding.destination for step in steps]
@@ -108,3 +113,104 @@ def _of_slot(steps: Sequence[Bind | Unbind]) -> Mapping[Destination, frozenset[D
         return {one: every - {one} for one in every}
     losers = frozenset(one for one in taken - given if isinstance(one, str))
     return {one: losers for one in (given | stay) - taken if isinstance(one, str) and losers}
+
+
+# ---- plans whose queues can be held
+
+
+def held_queues(plan: Plan) -> dict[str, frozenset[str]]:
+    """The queues that gain keys through a plan, each with the queues to drain first.
+
+    Raises:
+        InvalidValue: no order of draining keeps all keys in order, or a ring is unknown; the hint suggests a fix.
+    """
+    for exchange, flaw, hint in _flaws(plan):
+        raise InvalidValue(
+            f"change of exchange {exchange!r}", flaw, "a change that can keep keys in order", hint
+        )
+    drain_first = drain_first_in(plan)
+    named = {one for gainer, losers in drain_first.items() for one in (gainer, *losers)}
+    behind = sorted(str(one) for one in named if not isinstance(one, str))
+    if behind:
+        raise InvalidValue(
+            "change",
+            f"keys that move between exchanges ({', '.join(behind)})",
+            "keys that move between queues",
+            "Only queues can be held and drained, not exchanges",
+        )
+    if moving := sorted(str(one) for one in named if one in plan.streams):
+        raise InvalidValue(
+            "change",
+            Unquoted(f"keys that move between streams: {', '.join(moving)}"),
+            "keys that move between queues",
+            "A stream keeps its messages, so it cannot be drained, and their order across a change is up to its readers: use "
+            "`rabbit-chx apply`",
+        )
+    if drain_stages(drain_first) is None:
+        mutual = sorted(str(one) for one in drain_first.keys() & set().union(*drain_first.values()))
+        raise InvalidValue(
+            "change",
+            Unquoted(f"{listed(mutual)}, which gain keys from each other"),
+            "a change that can keep keys in order",
+            "On a ring, append queues at its end or remove the last-bound ones; with slots, any queue can be added or "
+            "removed. `rabbit-chx plan` shows the alternatives",
+        )
+    return {str(gainer): frozenset(map(str, losers)) for gainer, losers in drain_first.items()}
+
+
+def _flaws(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """The exchanges with an unknown set of moving keys, each with the reason and a hint."""
+    rings = {change.exchange for change in plan.changes}
+    for change in plan.changes:
+        if change.before.bindings and not (change.before.known and change.after.known):
+            why = f"a ring of unknown order ({change.before.why_unknown})"
+            yield change.exchange, why, f"To know the order, {Advice.LEARN_ORDER}"
+    for step in plan.steps:
+        if isinstance(step, (Bind, Unbind)) and step.moved != 0 and step.binding.source not in rings:
+            source = step.binding.source
+            if step.exchange_moved == source:  # otherwise it is a slot
+                yield (
+                    source,
+                    "a different number of queues of an x-modulus-hash exchange, which moves keys between all of them",
+                    "Give it slots under a new name, so that only the keys of new queues move",
+                )
+
+
+def check_current(plan: Plan, bindings: Iterable[Binding]) -> None:
+    """Raise if the broker's ``bindings`` of an exchange match no point of the plan: before, between or after its steps.
+
+    The steps would then move keys between other queues than those that are held and drained.
+    """
+    before = {
+        change.exchange: {each.destination for each in change.before.bindings} for change in plan.changes
+    }
+    now: dict[str, set[Destination]] = {}
+    for each in bindings:
+        now.setdefault(each.source, set()).add(each.destination)
+    for source, steps in _steps_by_source(plan).items():
+        own = [step for step in steps if step.exchange_moved]  # repairs move no keys
+        start = before.get(source, _before_in_slot(own))
+        if own and start is not None and now.get(source, set()) not in accumulate(own, _after, initial=start):
+            raise InvalidValue(
+                f"change of exchange {source!r}",
+                Unquoted("bindings that have changed since it was planned"),
+                "the bindings it was planned for",
+                "Another command or program has changed them. Run the same command again to make a new plan",
+            )
+
+
+def _after(now: set[Destination], step: Bind | Unbind) -> set[Destination]:
+    one = {step.binding.destination}
+    return now | one if isinstance(step, Bind) else now - one
+
+
+def _before_in_slot(steps: Sequence[Bind | Unbind]) -> set[Destination] | None:
+    """The destinations of a slot before its steps; None if they are not known, or if it has none."""
+    found: set[Destination] | None = None
+    for step in reversed(steps):
+        if found is None and isinstance(step, Unbind) and step.stay:
+            found = {*step.stay}
+        if found is not None:
+            one = {step.binding.destination}
+            found = found - one if isinstance(step, Bind) else found | one
+    return found

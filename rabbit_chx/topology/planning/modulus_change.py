@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from rabbit_chx.advice import Advice
 from rabbit_chx.errors import Unpredictable
 from rabbit_chx.partitioning import HASHES, modulus_destinations
 from rabbit_chx.releases import Release
@@ -39,7 +40,7 @@ def change_modulus(
         part.refusals.append(
             f"exchange {exchange!r}: this change moves {cost} of its keys, which exceeds the limit of "
             f"{request.max_moved:.0%}: build a new exchange under another name and switch over to it (blue/green), "
-            f"raise the limit, or use force; {_HINT}"
+            f"{Advice.RAISE_LIMIT}, or {Advice.FORCE}; {_HINT}"
         )
     return part
 

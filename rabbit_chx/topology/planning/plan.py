@@ -3,7 +3,7 @@
 Policies are set first, since a broker refuses them most often; those that send messages on to other objects follow
 the declarations, and the bindings of the exchanges that get these messages. Exchanges are declared, then queues.
 Bindings follow, those of an exchange after those of the exchanges that it leads to, so that no message enters an
-incomplete ring. Deletions come last. After a plan has been applied, the next plan is empty. This module does no IO.
+incomplete ring. Deletions come last. After a plan has been applied, the next plan is empty.
 
 The file owns all bindings of an exchange that hashes. Of other exchanges it owns only the bindings that it names; other
 programs may have made the rest, which only ``prune`` removes. A ring that differs from the file only in its order is
@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from rabbit_chx.advice import Advice
 from rabbit_chx.movement import moved
 from rabbit_chx.releases import Release, Store
 from rabbit_chx.ring import Ring, ToExchange
-from rabbit_chx.text import counted
+from rabbit_chx.text import counted, listed
 from rabbit_chx.topology.checks.cluster import why_unchangeable
 from rabbit_chx.topology.checks.lint_rules import invalid_names
 from rabbit_chx.topology.checks.ordered_queues import as_declared
@@ -34,11 +35,12 @@ from rabbit_chx.topology.diff import (
     other_product,
     ring_of,
 )
-from rabbit_chx.topology.graph import reachable, sent_on_to
+from rabbit_chx.topology.graph import reachable, sent_on_to, sources_in_order
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
     HASHING,
     MODULUS_HASH,
+    Binding,
     Exchange,
     Observed,
     Policy,
@@ -115,7 +117,6 @@ def plan(
 
 
 def _part(request: Request) -> Part:
-    """All steps, in order."""
     differences = diff(request.wanted, request.observed)
     objections = _objections(differences, request)
     part = Part(refusals=[*objections.values(), *_general_objections(request)])
@@ -127,8 +128,11 @@ def _part(request: Request) -> Part:
         for source, group in _by_source(differences)
         if source not in blocked
     }
-    policies, leading = _changed_policies(differences)
-    part.steps += map(SetPolicy, policies)
+    changed = [each.wanted for each in differences if isinstance(each, ObjectDifference)]
+    policies = [policy for policy in changed if isinstance(policy, Policy)]
+    # Policies that lead to other objects are set after those.
+    leading = tuple(policy for policy in policies if _LEADS_ON & set(policy.definition))
+    part.steps += [SetPolicy(policy) for policy in policies if policy not in leading]
     part.steps += _declarations(differences, request.observed.release)
     targets = reachable(request.whole, sent_on_to(Topology(policies=leading)), alternates=True)
     first = [bindings.pop(name) for name in [*bindings] if ToExchange(name) in targets]
@@ -142,7 +146,11 @@ def _part(request: Request) -> Part:
         part += each
     if request.prune:
         part += _prune(differences, request)
-    part.notes += _shard_notes(request)
+    part.notes += [
+        f"exchange {exchange.name!r}: its bindings belong to the sharding plugin and are left alone"
+        for exchange in request.whole.hash_exchanges
+        if any(is_shard(each.destination) for each in request.observed.topology.bindings_from(exchange.name))
+    ]
     return part
 
 
@@ -158,14 +166,6 @@ def _general_objections(request: Request) -> Iterator[str]:
 # Exchanges, queues and policies
 
 
-def _changed_policies(differences: Iterable[Difference]) -> tuple[tuple[Policy, ...], tuple[Policy, ...]]:
-    """The policies to set: first those that concern one object alone, then those that lead to others."""
-    changed = [each.wanted for each in differences if isinstance(each, ObjectDifference)]
-    policies = [policy for policy in changed if isinstance(policy, Policy)]
-    leading = tuple(policy for policy in policies if _LEADS_ON & set(policy.definition))
-    return tuple(policy for policy in policies if policy not in leading), leading
-
-
 def _declarations(differences: Iterable[Difference], release: Release) -> Iterator[Step]:
     """Declare exchanges and queues; an alternate exchange precedes the exchanges that name it."""
     missing = [
@@ -174,15 +174,9 @@ def _declarations(differences: Iterable[Difference], release: Release) -> Iterat
         if isinstance(each, ObjectDifference) and each.wanted and not each.found
     ]
     exchanges = {each.name: each for each in missing if isinstance(each, Exchange)}
-    ordered: dict[str, Exchange] = {}
-    for exchange in exchanges.values():
-        chain: list[Exchange] = []
-        following: Exchange | None = exchange
-        while following is not None and following.name not in ordered and following not in chain:
-            chain.append(following)
-            following = exchanges.get(str(following.alternate))
-        ordered.update((each.name, each) for each in reversed(chain))
-    yield from (DeclareExchange(exchange) for exchange in ordered.values())
+    leads = [Binding(each.name, ToExchange(each.alternate)) for each in exchanges.values() if each.alternate]
+    order = sources_in_order(Topology(exchanges=tuple(exchanges.values()), bindings=tuple(leads)))
+    yield from (DeclareExchange(exchanges[name]) for name in order if name in exchanges)
     yield from (DeclareQueue(as_declared(queue, release)) for queue in missing if isinstance(queue, Queue))
 
 
@@ -263,13 +257,6 @@ def _bindings(source: str, group: Sequence[BindingDifference | RingDifference], 
     return part
 
 
-def _shard_notes(request: Request) -> Iterator[str]:
-    for exchange in request.whole.hash_exchanges:
-        bindings = request.observed.topology.bindings_from(exchange.name)
-        if any(is_shard(each.destination) for each in bindings):
-            yield f"exchange {exchange.name!r}: its bindings belong to the sharding plugin and are left alone"
-
-
 # Deletions
 
 
@@ -288,11 +275,11 @@ def _prune(differences: Sequence[Difference], request: Request) -> Part:
         messages = request.observed.backlog.get(queue.name, 0)
         if queue.type == "stream" and not request.force:
             part.refusals.append(
-                f"stream {queue.name!r} is not in the file, and a stream keeps its messages: use force if they are not needed"
+                f"stream {queue.name!r} is not in the file, and a stream keeps its messages: {Advice.FORCE} if they are not needed"
             )
         elif messages and not request.force:
             part.refusals.append(
-                f"queue {queue.name!r} is not in the file and holds {counted(messages, 'message')}: drain it first, or use force"
+                f"queue {queue.name!r} is not in the file and holds {counted(messages, 'message')}: drain it first, or {Advice.FORCE}"
             )
     return part
 
@@ -316,7 +303,11 @@ def _restart_notes(part: Part, request: Request) -> Iterator[str]:
     rings = {each.name: _after(each.name, part, request) for each in request.wanted.hash_exchanges}
     rings = {name: ring for name, ring in rings.items() if len(ring.bindings) > 1}
     if rings and observed.release.store is Store.KHEPRI:
-        yield f"RabbitMQ {observed.release} on Khepri keeps the order of its rings over a restart"
+        dead = [name for name, ring in observed.rings.items() if name in rings and ring.known and ring.dead]
+        note = f"RabbitMQ {observed.release} on Khepri keeps the order of its rings over a restart"
+        if dead:
+            note += f", but one before these steps revives the dead bindings of {listed(dead, 'exchange')}"
+        yield note
         return
     for name, ring in rings.items():
         if after := _after_restart(ring, observed.worker_pool_size):
@@ -336,8 +327,7 @@ def _after(exchange: str, part: Part, request: Request) -> Ring:
 def _after_restart(ring: Ring, worker_pool_size: int | None) -> str:
     """The effect on one ring; empty if it is unpredictable, since lint warns of that."""
     release = ring.release
-    after = ring.after_restart(worker_pool_size=worker_pool_size)
-    if after.runs is None or ring.runs is None:
+    if ring.runs is None or (after := ring.after_restart(worker_pool_size=worker_pool_size)).runs is None:
         return ""
     share = moved(ring, after).share
     if not share:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Final, Self
 
 from rabbit_chx.advice import Advice
@@ -18,7 +18,15 @@ from rabbit_chx.topology.model import Exchange, Observed, Topology
 from rabbit_chx.topology.planning.blue_green import blue_green
 from rabbit_chx.topology.planning.ring_paths import Case, path_to, ring_strategies
 from rabbit_chx.topology.planning.slots import slots_strategy
-from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, RingChange, Step, Strategy, Unbind
+from rabbit_chx.topology.planning.steps import (
+    Bind,
+    DeclareExchange,
+    RingChange,
+    Step,
+    Strategy,
+    Unbind,
+    ring_after,
+)
 from rabbit_chx.topology.slot_division import recommended_count
 
 STRATEGIES: Final = ("append", "in place", "remove-last", "swap", "blue/green", "slots")
@@ -91,9 +99,9 @@ class Part:
         return self
 
 
-def repairs(difference: RingDifference) -> tuple[Step, ...]:
+def repairs(difference: RingDifference) -> tuple[Bind | Unbind, ...]:
     """The steps that remove duplicate bindings without moving keys."""
-    steps: list[Step] = []
+    steps: list[Bind | Unbind] = []
     for each in difference.destinations:
         if each.keep is not None:
             listed = {binding.identity for binding in each.found}
@@ -102,15 +110,9 @@ def repairs(difference: RingDifference) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def case_of(
-    difference: RingDifference, waiting: Callable[[Iterable[Destination]], int | None] = lambda _: None
-) -> Case:
+def case_of(difference: RingDifference, waiting: Callable[[Iterable[Destination]], int | None]) -> Case:
     """The ring after the repairs, and the changes that remain."""
-    ring = difference.ring
-    for step in repairs(difference):
-        assert isinstance(step, (Bind, Unbind))
-        change = ring.bind if isinstance(step, Bind) else ring.unbind
-        ring = change(step.binding.destination, step.binding.key, dict(step.binding.arguments))
+    ring = reduce(ring_after, repairs(difference), difference.ring)
     spoiled = frozenset(
         each.destination
         for each in difference.destinations
@@ -148,10 +150,8 @@ def change_ring(difference: RingDifference, exchange: Exchange, request: Request
             refusals=[f"exchange {name!r}: the file binds {str(twice[0])!r} twice: give it one weight"]
         )
     if case.before.runs == ():
-        path = path_to(case, case.target)
-        return Part(
-            [kind(binding) for kind, binding in path.commands]
-        )  # an empty exchange has no keys to move
+        # An empty exchange has no keys to move.
+        return Part([kind(binding) for kind, binding in path_to(case, case.target).commands])
     part = Part(steps=list(repairs(difference)))
     if all(each.keep for each in difference.destinations):
         if case.before.runs == case.target and not difference.why_unknown:
@@ -206,13 +206,14 @@ def _no_such_strategy(exchange: str, found: tuple[Strategy, ...], name: str | No
 
 
 def _refusal(exchange: str, chosen: Strategy, found: tuple[Strategy, ...], most: float) -> str:
+    if chosen.moved_between is None:  # of the others, only blue/green is not refused, too
+        other = "take the strategy 'blue/green', or " * any(each.name == "blue/green" for each in found)
+        return f"exchange {exchange!r}: {_UNKNOWN}; or {other}{Advice.FORCE}"
     others = "; ".join(_offer(each) for each in found if each.name != chosen.name) or "none"
-    if chosen.moved_between is None:
-        return f"exchange {exchange!r}: {_UNKNOWN}; or take another strategy, or use force. Other strategies: {others}"
     return (
         f"exchange {exchange!r}: changing it {chosen.name} sends {chosen.moved_between:.2%} of its keys elsewhere at "
-        f"some moment, which exceeds the limit of {most:.0%}: take another strategy, raise the limit, or "
-        f"use force. Other strategies: {others}"
+        f"some moment, which exceeds the limit of {most:.0%}: take another strategy, {Advice.RAISE_LIMIT}, or "
+        f"{Advice.FORCE}. Other strategies: {others}"
     )
 
 
@@ -230,7 +231,7 @@ def _notes(case: Case, chosen: Strategy) -> list[str]:
         new = next(step.exchange for step in chosen.steps if isinstance(step, DeclareExchange))
         notes.append(
             f"exchange {case.exchange!r}: replace it with {new.name!r} in the file; the old exchange stays until nothing "
-            f"publishes to it and you delete it. {chosen.summary}"
+            f"publishes to it and you delete it. {chosen.summary[:1].upper()}{chosen.summary[1:]}"
         )
     if case.before.runs is None:
         notes.append(f"exchange {case.exchange!r}: {_UNKNOWN}")

@@ -2,17 +2,17 @@
 
 A ring is a stack, because a bind always appends. It can therefore keep the longest prefix of the wanted ring that it
 already holds in the same order; everything else is unbound, last first, and bound again. A weight changes by unbinding
-and binding. This module does no IO.
+and binding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final, TypeAlias
 
-from rabbit_chx.movement import MovementTracker, TrackedMovement, first_buckets
+from rabbit_chx.movement import MovementTracker, TrackedMovement
 from rabbit_chx.ring import Destination, Ring
 from rabbit_chx.topology.diff import weight_of
 from rabbit_chx.topology.model import Binding, as_ring_bindings
@@ -51,23 +51,6 @@ class Case:
         return tuple((each.destination, int(weight_of(each))) for each in self.wanted)
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
-    """Commands and their effect on a ring."""
-
-    commands: tuple[tuple[type[Bind | Unbind], Binding], ...]
-    changes: tuple[tuple[Destination, int] | None, ...]
-    """The bound destination and its weight (0: unbound) for each command; None if the ring does not change."""
-    after: Ring
-    sizes: tuple[int, int]
-    """The smallest and the largest number of buckets during the change."""
-
-    @property
-    def only_binds(self) -> bool:
-        """Whether all commands are binds."""
-        return all(kind is Bind for kind, _ in self.commands)
-
-
 def path_to(case: Case, target: Runs, *, rebuild: bool = False) -> Path:
     """The fewest commands to a ring, preferring those that move the fewest keys during the change.
 
@@ -88,7 +71,7 @@ def path_to(case: Case, target: Runs, *, rebuild: bool = False) -> Path:
     dead = bad.intersection(each.destination for each in before.bindings) - set(alive)
     commands: _Commands = [(Unbind, destination) for destination in sorted(dead, key=str)]
     commands += _commands(drop, add, keeps=bool(kept))
-    return _Simulation(case).carry_out(commands)
+    return Path(case, commands)
 
 
 def _kept(runs: Runs, target: Runs, bad: frozenset[Destination]) -> list[Destination]:
@@ -114,44 +97,37 @@ def _kept(runs: Runs, target: Runs, bad: frozenset[Destination]) -> list[Destina
 
 def _commands(drop: Sequence[Destination], add: Sequence[Destination], *, keeps: bool) -> _Commands:
     """Unbind from the end, then bind; if possible, the exchange always has a binding."""
+    unbinds: _Commands = [(Unbind, destination) for destination in drop]
+    binds: _Commands = [(Bind, destination) for destination in add]
     if keeps or not add or not drop:
-        unbinds: _Commands = [(Unbind, destination) for destination in drop]
-        return unbinds + _binds(add)
+        return unbinds + binds
     first = add[0]
     anchor = next((d for d in reversed(drop) if d != first), None)
     if anchor is not None:
-        rest: _Commands = [(Unbind, destination) for destination in drop if destination != anchor]
-        return [*rest, (Bind, first), (Unbind, anchor), *_binds(add[1:])]
+        unbinds.remove((Unbind, anchor))
+        return [*unbinds, binds[0], (Unbind, anchor), *binds[1:]]
     if len(add) > 1:
-        anchor = add[1]
-        return [(Bind, anchor), (Unbind, first), (Bind, first), (Unbind, anchor), *_binds(add[1:])]
-    return [(Unbind, first), (Bind, first)]
+        return [binds[1], *unbinds, binds[0], (Unbind, add[1]), *binds[1:]]
+    return unbinds + binds
 
 
-def _binds(destinations: Iterable[Destination]) -> _Commands:
-    return [(Bind, destination) for destination in destinations]
+class Path:
+    """Commands and their effect on a ring, by `Ring.bind` and `Ring.unbind` in constant time per command."""
 
-
-@dataclass
-class _Simulation:
-    """Simulates `Ring.bind` and `Ring.unbind` in constant time per command."""
-
-    case: Case
-    _done: list[tuple[type[Bind | Unbind], Binding]] = field(default_factory=list)
-    _changes: list[tuple[Destination, int] | None] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        ring = self.case.before
-        self._bind = {each.destination: each for each in self.case.wanted}
+    def __init__(self, case: Case, commands: _Commands) -> None:
+        ring = case.before
+        self.commands: list[tuple[type[Bind | Unbind], Binding]] = []
+        self.changes: list[tuple[Destination, int] | None] = []
+        """The bound destination and its weight (0: unbound) for each command; None if the ring does not change."""
+        self.sizes: list[int] = [0 if ring.runs is None else len(ring)]
+        """The number of buckets before the change, and after each command that changes it."""
+        self._spares_duplicates = ring.release.unbind_spares_duplicates
+        self._bind = {each.destination: each for each in case.wanted}
         self._runs = None if ring.runs is None else dict(ring.runs)
         self._listed: dict[Destination, list[Binding]] = {}
         for each in ring.bindings:
-            found = Binding(self.case.exchange, each.destination, each.key, dict(each.arguments))
+            found = Binding(case.exchange, each.destination, each.key, dict(each.arguments))
             self._listed.setdefault(each.destination, []).append(found)
-        self._size = 0 if ring.runs is None else len(ring)
-        self._sizes = [self._size, self._size]
-
-    def carry_out(self, commands: _Commands) -> Path:
         for kind, destination in commands:
             if kind is Bind:
                 self._append(destination)
@@ -159,38 +135,31 @@ class _Simulation:
                 self._remove(destination)
         bindings = as_ring_bindings(each for listed in self._listed.values() for each in listed)
         runs = None if self._runs is None else tuple(self._runs.items())
-        before = self.case.before
-        after = Ring(
-            bindings, runs if bindings else (), before.release, before.why_unknown if bindings else ""
-        )
-        return Path(tuple(self._done), tuple(self._changes), after, (self._sizes[0], self._sizes[1]))
+        why_unknown = ring.why_unknown if bindings else ""
+        self.after: Final = Ring(bindings, runs if bindings else (), ring.release, why_unknown)
 
     def _append(self, destination: Destination) -> None:
         binding = self._bind[destination]
-        self._done.append((Bind, binding))
+        self.commands.append((Bind, binding))
         self._listed.setdefault(destination, []).append(binding)
-        takes_effect = self._runs is not None and destination not in self._runs
-        self._change(destination, int(weight_of(binding)) if takes_effect else None)
+        self._change(destination, int(weight_of(binding)))
 
     def _remove(self, destination: Destination) -> None:
         listed = self._listed.pop(destination)
         for number, binding in enumerate(listed, start=1):
-            self._done.append((Unbind, binding))
-            twins = [each for each in listed[number:] if each.key == binding.key]
-            spared = bool(twins) and self.case.before.release.unbind_spares_duplicates
-            takes_effect = self._runs is not None and destination in self._runs and not spared
-            self._change(destination, 0 if takes_effect else None)
+            self.commands.append((Unbind, binding))
+            has_twin = any(each.key == binding.key for each in listed[number:])
+            self._change(destination, 0, spared=has_twin and self._spares_duplicates)
 
-    def _change(self, destination: Destination, weight: int | None) -> None:
-        self._changes.append(None if weight is None else (destination, weight))
-        if weight is None or self._runs is None:
+    def _change(self, destination: Destination, weight: int, *, spared: bool = False) -> None:
+        # A second bind has no effect, nor has a second unbind.
+        if self._runs is None or spared or (destination in self._runs) == bool(weight):
+            self.changes.append(None)
             return
+        self.changes.append((destination, weight))
+        self.sizes.append(self.sizes[-1] + weight - self._runs.pop(destination, 0))
         if weight:
             self._runs[destination] = weight
-            self._size += weight
-        else:
-            self._size -= self._runs.pop(destination)
-        self._sizes = [min(self._sizes[0], self._size), max(self._sizes[1], self._size)]
 
 
 def ring_strategies(
@@ -200,83 +169,54 @@ def ring_strategies(
 
     The returned tracker supports these ``sizes`` too, and is None if the current ring is unknown.
     """
-    direct = path_to(case, case.target)
-    if case.before.runs is None:
+    direct, runs = path_to(case, case.target), case.before.runs
+    if runs is None:
         rebuilt = path_to(case, case.target, rebuild=True)
         found = [_strategy(case, "append", direct, None), _strategy(case, "in place", rebuilt, None)]
         return tuple(each for each in found if each.steps), None
-    paths = [("append" if direct.only_binds else "in place", direct)]
+    only_binds = all(kind is Bind for kind, _ in direct.commands)
+    paths = [("append" if only_binds else "in place", direct)]
     appended = path_to(case, _appended(case))
     if appended.commands and appended.after.runs != direct.after.runs:
         paths.append(("append", appended))
-    shorter = _without_last(case)
-    if shorter is not None:
-        paths.append(("remove-last", shorter))
-    tail = _tail(case)
-    tracker = _tracker(case, [path for _, path in paths], tail, sizes)
-    swapped = _swapped(case, tail, tracker)
-    if swapped is not None and swapped.after.runs not in [path.after.runs for _, path in paths]:
-        paths.append(("swap", swapped))
+    # A change that only removes queues could remove as many from the end instead.
+    last_removed = runs[: len(case.target)]
+    if set(case.target) < set(runs) and last_removed != case.target and not case.spoiled:
+        paths.append(("remove-last", path_to(case, last_removed)))
+    head, tail = _split(case)
+    sizes = [*sizes, *(size for _, path in paths for size in path.sizes)]
+    if tail:  # a swap without a head may briefly hold both the old and the new tail
+        sizes += [_size(head), len(case.before) + _size(case.target)]
+    tracker = MovementTracker(case.before, min(sizes), max(sizes))
+    if tail:
+        swapped = path_to(case, (*head, *fewest_moved(tracker, _size(head), tail)))
+        if swapped.after.runs not in [path.after.runs for _, path in paths]:
+            paths.append(("swap", swapped))
     return tuple(_strategy(case, name, path, tracker.follow(path.changes)) for name, path in paths), tracker
 
 
 def _appended(case: Case) -> Runs:
     """The correct destinations in their current order, followed by the new and changed ones."""
     wanted = set(case.target)
-    right = [run for run in case.before.runs or () if run in wanted and run[0] not in case.spoiled]
-    stays = set(right)
-    return (*right, *(run for run in case.target if run not in stays))
+    right = (run for run in case.before.runs or () if run in wanted and run[0] not in case.spoiled)
+    return tuple(dict.fromkeys((*right, *case.target)))
 
 
-def _without_last(case: Case) -> Path | None:
-    """If the change only removes queues, the path that removes as many from the end instead."""
-    runs = case.before.runs
-    if runs is None or case.spoiled or not set(case.target) < set(runs):
-        return None
-    target = runs[: len(case.target)]
-    return None if target == case.target else path_to(case, target)
+def _split(case: Case) -> tuple[Runs, dict[Destination, int]]:
+    """The part of the ring before the first destination that must be unbound, and what to bind after it.
 
-
-@dataclass(frozen=True, slots=True)
-class _Tail:
-    """The part of a ring after the first destination that must be unbound."""
-
-    head: Runs
-    size: int
-    """The number of buckets before the tail, which are kept."""
-    starts: dict[Destination, int]
-    """The current first bucket of each destination."""
-    weights: dict[Destination, int]
-    """The destinations to bind again, with their wanted weights."""
-
-
-def _tail(case: Case) -> _Tail | None:
-    """The tail of the ring, if it must change and is small enough to search for the best order."""
+    The second is empty if nothing must change there, or if it is too long to search for the best order.
+    """
     runs = case.before.runs or ()
     wanted = set(case.target)
-    stays = tuple(takewhile(lambda run: run in wanted and run[0] not in case.spoiled, runs))
-    head, size = sum(weight for _, weight in stays), len(case.before)
-    starts = first_buckets(case.before)
-    weights = {d: weight for d, weight in _appended(case) if starts.get(d, size) >= head}
-    end = head + sum(weights.values())
-    if head == size or not weights or len(weights) > _LONGEST_TAIL or len(runs) * end > _MOST_CELLS:
-        return None
-    return _Tail(stays, head, starts, weights)
+    head = tuple(takewhile(lambda run: run in wanted and run[0] not in case.spoiled, runs))
+    tail = dict(_appended(case)[len(head) :])  # the destinations before are those of the head
+    cells = len(runs) * (_size(head) + sum(tail.values()))
+    return head, {} if head == runs or len(tail) > _LONGEST_TAIL or cells > _MOST_CELLS else tail
 
 
-def _tracker(case: Case, paths: Iterable[Path], tail: _Tail | None, asked: Sequence[int]) -> MovementTracker:
-    sizes = [*asked, *(size for path in paths for size in path.sizes)]
-    if tail is not None:  # a swap without a head may briefly hold both the old and the new tail
-        sizes += [tail.size, len(case.before) + sum(weight for _, weight in case.target)]
-    return MovementTracker(case.before, min(sizes), max(sizes))
-
-
-def _swapped(case: Case, tail: _Tail | None, tracker: MovementTracker) -> Path | None:
-    """The path to the order that moves the fewest keys overall."""
-    if tail is None:
-        return None
-    order = fewest_moved(tracker, tail.size, tail.weights, tail.starts)
-    return path_to(case, (*tail.head, *((d, tail.weights[d]) for d in order)))
+def _size(runs: Runs) -> int:
+    return sum(weight for _, weight in runs)
 
 
 _SUMMARIES: Final = {
@@ -289,7 +229,7 @@ _SUMMARIES: Final = {
 
 def _strategy(case: Case, name: str, path: Path, journey: TrackedMovement | None) -> Strategy:
     summary = _SUMMARIES[name]
-    if path.changes and path.sizes[0] == 0 and case.before.runs:
+    if 0 in path.sizes and case.before.runs:
         summary += "; for a moment the exchange has no binding, and messages are lost or returned"
     order = None
     if path.after.runs is not None and path.after.runs != case.target:

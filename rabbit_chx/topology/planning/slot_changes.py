@@ -1,4 +1,4 @@
-"""Plan changes of slots: to a division by the weights of a file, or by given moves. This module does no IO."""
+"""Plan changes of slots: to a division by the weights of a file, or by given moves."""
 
 from __future__ import annotations
 
@@ -18,20 +18,17 @@ from rabbit_chx.topology.rebalancing import Move
 
 def plan_slots(part: Part, differences: Iterable[Difference], request: Request) -> set[str]:
     """Add the steps of all slots and return the top exchanges that cannot be planned."""
-    tops = {
-        slots.exchange: request.whole.exchange(slots.exchange) or Exchange(slots.exchange, MODULUS_HASH)
-        for slots in request.wanted.slots
-    }
-    refused = set()
+    tops: dict[str, Exchange] = {}
     for slots in request.wanted.slots:
-        reasons = list(slot_objections(slots, tops[slots.exchange], request.observed))
-        part.refusals += reasons
-        if reasons:
-            refused.add(slots.exchange)
+        top = request.whole.exchange(slots.exchange) or Exchange(slots.exchange, MODULUS_HASH)
+        if reasons := list(slot_objections(slots, top, request.observed)):
+            part.refusals += reasons
+        else:
+            tops[slots.exchange] = top
     for each in differences:
-        if isinstance(each, SlotsDifference) and each.slots.exchange not in refused:
+        if isinstance(each, SlotsDifference) and each.slots.exchange in tops:
             part += _slots(each, tops[each.slots.exchange], request)
-    return refused
+    return {slots.exchange for slots in request.wanted.slots} - tops.keys()
 
 
 def _slots(difference: SlotsDifference, top: Exchange, request: Request) -> Part:
@@ -80,9 +77,9 @@ def queue_of_slots(slots: Slots, observed: Observed) -> dict[str, str]:
     found = {}
     for slot in slots.names:
         queues = {binding.destination for binding in observed.topology.bindings_from(slot)}
-        if len(queues) != 1 or not queues <= slots.queues.keys():
+        older = not queues <= slots.queues.keys()
+        if older or len(queues) != 1:
             listed = " and ".join(sorted(repr(str(queue)) for queue in queues)) or "no queue"
-            older = bool(queues) and not queues <= slots.queues.keys()
             raise _unfinished(slots, f"slot {slot!r} with {listed}", older=older)
         found[slot] = str(queues.pop())
     for queue in slots.queues:
@@ -106,7 +103,7 @@ def unfinished_moves(slots: Slots, observed: Observed) -> dict[str, str]:
     return found
 
 
-def _unfinished(slots: Slots, got: str, *, older: bool = False) -> InvalidValue:
+def _unfinished(slots: Slots, got: str, *, older: bool) -> InvalidValue:
     return InvalidValue(
         f"slots of exchange {slots.exchange!r} on the broker",
         Unquoted(got),

@@ -1,7 +1,7 @@
 """The steps that point slots to other queues, and the keys that they move.
 
 A slot is an exchange with one queue. Binding the new queue and then unbinding the old one sends every message to
-exactly one of the two queues, and moves only the keys of that slot. This module does no IO.
+exactly one of the two queues, and moves only the keys of that slot.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from rabbit_chx.text import counted
 from rabbit_chx.topology.diff import SlotsDifference, is_shard
 from rabbit_chx.topology.model import CONSISTENT_HASH, HASHING, MODULUS_HASH, Exchange, Observed, Slots
 from rabbit_chx.topology.planning.ring_paths import Case, Path, Runs, path_to
-from rabbit_chx.topology.planning.steps import Bind, Step, Strategy, Unbind
+from rabbit_chx.topology.planning.steps import Bind, Step, Strategy, Unbind, ring_after
 from rabbit_chx.topology.slot_division import divide, recommended_count
 
 
@@ -48,11 +49,8 @@ def _rings(case: Case, path: Path) -> Iterator[tuple[Ring, Ring]]:
     if ring.runs is None:
         listed = {each.destination: each.weight for each in ring.bindings}
         ring = Ring(ring.bindings, tuple(listed.items()), ring.release)
-    for kind, binding in path.commands:
-        change = ring.bind if kind is Bind else ring.unbind
-        after = change(binding.destination, binding.key, dict(binding.arguments))
-        yield ring, after
-        ring = after
+    steps = (kind(binding) for kind, binding in path.commands)
+    return pairwise(accumulate(steps, ring_after, initial=ring))
 
 
 class SlotScale:
@@ -60,18 +58,15 @@ class SlotScale:
 
     def __init__(self, slots: Slots, top: Exchange, observed: Observed) -> None:
         self._keys: Mapping[Destination, NDArray[np.intp]] | None = None
-        self._shares: Mapping[Destination, float] | None
+        self._shares: Mapping[Destination, float] | None = None
+        ring = observed.rings.get(slots.exchange)
         if top.type == MODULUS_HASH:
             bindings = [(bound.destination, bound.key) for bound in slots.top_bindings]
             self._shares = modulus_shares(bindings, observed.release)
-            return
-        ring = observed.rings.get(slots.exchange)
-        if ring is None or ring.runs is None:
-            self._shares = None
-            return
-        self._shares = shares(ring)
-        if top.hash_header is None and top.hash_property is None:
-            self._keys = keys_of(ring)  # the top exchange and the slots hash the same part of a message
+        elif ring is not None and ring.known:
+            self._shares = shares(ring)
+            if top.hash_header is None and top.hash_property is None:
+                self._keys = keys_of(ring)  # the top exchange and the slots hash the same part of a message
 
     def __call__(self, slot: str, old: Ring, new: Ring) -> float | None:
         """The exact share that one change of a slot moves."""
@@ -166,7 +161,7 @@ def slots_strategy(case: Case, tracker: MovementTracker | None) -> Strategy | No
     return Strategy(
         "slots",
         f"build a new exchange with {count} slots and switch over to it once: later a queue more or less moves only "
-        f"the slots it takes or gives, 1/{count} of the keys each (computed for a top of type {CONSISTENT_HASH})",
+        f"the slots it takes or gives, 1/{count} of the keys each (computed for an exchange of type {CONSISTENT_HASH})",
         moved=share,
         moved_between=share,
     )

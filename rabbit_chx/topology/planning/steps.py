@@ -200,6 +200,12 @@ class Plan:
         return tuple(step for step in self.steps if step.destructive)
 
 
+def ring_after(ring: Ring, step: Bind | Unbind) -> Ring:
+    """The ring of an exchange after a step that binds to it or unbinds from it."""
+    change = ring.bind if isinstance(step, Bind) else ring.unbind
+    return change(step.binding.destination, step.binding.key, step.binding.arguments)
+
+
 def left_behind(plan: Plan, observed: Observed) -> set[str]:
     """The queues that a plan unbinds from everything and keeps."""
     bound = {each.identity for each in observed.topology.bindings}

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rabbit_chx.movement import MovementTracker
+from rabbit_chx.movement import MovementTracker, first_buckets
 from rabbit_chx.ring import Destination
 
 _TRY_ALL: Final = 7
@@ -24,47 +24,39 @@ _ROUNDS: Final = 12
 
 
 def fewest_moved(
-    tracker: MovementTracker, head: int, tail: Mapping[Destination, int], starts: Mapping[Destination, int]
-) -> tuple[Destination, ...]:
-    """The order of the tail that leaves the most keys on their current destinations.
+    tracker: MovementTracker, head: int, tail: Mapping[Destination, int]
+) -> Iterator[tuple[Destination, int]]:
+    """The tail in the order that leaves the most keys on their current destinations.
 
     The ``head`` buckets before the tail do not change. The tail holds weights; destinations that are bound already
-    come first in it, in their current order, and have their first buckets in ``starts``.
+    come first in it, in their current order.
     """
-    names = tuple(tail)
-    search = _Search(tracker, head, tail, starts)
-    best = np.arange(len(names))
-    if len(names) <= _TRY_ALL:
-        orders = np.array(list(permutations(range(len(names)))), np.intp)
-        best = orders[int(np.argmax(search.kept(orders)))]
+    runs = tuple(tail.items())
+    search = _Search(tracker, head, tail)
+    if len(runs) <= _TRY_ALL:
+        orders = np.array(list(permutations(range(len(runs)))), np.intp)
     else:
-        candidates = np.stack([best, search.built()])
-        best = candidates[int(np.argmax(search.kept(candidates)))]
-        if len(names) <= _IMPROVE:
-            best = search.improved(best)
-    return tuple(names[i] for i in best)
+        orders = np.stack([np.arange(len(runs)), search.built()])
+    best = orders[int(np.argmax(search.kept(orders)))]
+    if _TRY_ALL < len(runs) <= _IMPROVE:
+        best = search.improved(best)
+    return (runs[i] for i in best)
 
 
 class _Search:
-    def __init__(
-        self,
-        tracker: MovementTracker,
-        head: int,
-        tail: Mapping[Destination, int],
-        starts: Mapping[Destination, int],
-    ) -> None:
+    def __init__(self, tracker: MovementTracker, head: int, tail: Mapping[Destination, int]) -> None:
         self._head = head
         self._weights = np.array(list(tail.values()), np.intp)
         size = head + int(self._weights.sum())
         known, counts = tracker.overlap(size)
-        rows = [known.index(name) if name in known else -1 for name in tail]
-        kept = np.zeros((len(rows), size), np.int64)
-        for row, index in enumerate(rows):
-            if index >= 0:
-                kept[row] = counts[index]
+        kept = np.zeros((len(tail), size), np.int64)
+        for row, name in enumerate(tail):
+            if name in known:
+                kept[row] = counts[known.index(name)]
         # Destination d keeps _sums[d, b] - _sums[d, a] keys if it owns the buckets a to b - 1.
-        self._sums = np.concatenate([np.zeros((len(rows), 1), np.int64), kept.cumsum(axis=1)], axis=1)
-        self._starts = [starts.get(name, -1) for name in tail]
+        self._sums = np.concatenate([np.zeros((len(tail), 1), np.int64), kept.cumsum(axis=1)], axis=1)
+        first = first_buckets(tracker.start)
+        self._starts = [first.get(name, -1) for name in tail]
 
     def kept(self, orders: NDArray[Any]) -> NDArray[np.int64]:
         """The number of keys that each order of indices keeps."""

@@ -1,21 +1,21 @@
 """The exact cost of adding queues, removing queues or changing weights, computed without a broker.
 
-The ring is computed from the bindings of the file in their order, so the result holds for a broker without drift. This
-module does no IO.
+The ring is computed from the bindings of the file in their order, so the result holds for a broker without drift.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count, islice
 from typing import Final
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.names import name_flaw
 from rabbit_chx.releases import NEWEST, Release
-from rabbit_chx.ring import Destination, check_destination, each, parse_weight
+from rabbit_chx.ring import Destination, check_destination, each, name_of, parse_weight
 from rabbit_chx.topology.model import (
     MODULUS_HASH,
     Binding,
@@ -24,6 +24,7 @@ from rabbit_chx.topology.model import (
     RingSource,
     Slots,
     Topology,
+    bound_in,
     hashing_exchange,
 )
 from rabbit_chx.topology.planning.modulus_change import modulus_moved
@@ -31,9 +32,9 @@ from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.ring_change import strategies
 from rabbit_chx.topology.planning.ring_paths import Case
 from rabbit_chx.topology.planning.steps import Bind, Strategy, Unbind
-from rabbit_chx.topology.slot_division import divide
+from rabbit_chx.topology.slot_division import divide, too_few
 
-_MOST_NEW: Final = 1000
+MOST_NEW: Final = 1000
 
 
 def assume_applied(topology: Topology, release: str | Release = NEWEST) -> Observed:
@@ -78,7 +79,8 @@ def what_if(
     """
     found, parsed = hashing_exchange(topology, exchange), Release.parse(release)
     before = weights_of(topology, found)
-    target = changed_weights(exchange, before, _names_to_price(exchange, before, add), remove, weights or {})
+    new = _names_to_price(exchange, before, add, bound_in(topology))
+    target = changed_weights(topology, exchange, before, new, remove, weights or {})
     if slots := topology.slots_of(exchange):
         return (_slots_strategy(slots, found, target, parsed),)
     if found.type == MODULUS_HASH:
@@ -102,6 +104,7 @@ def weights_of(topology: Topology, exchange: Exchange) -> dict[Destination, int]
 
 
 def changed_weights(
+    topology: Topology,
     exchange: str,
     now: Mapping[Destination, int],
     add: Sequence[str],
@@ -109,10 +112,11 @@ def changed_weights(
     weights: Mapping[str, int],
 ) -> dict[Destination, int]:
     """The destinations and weights after the change; a new weight does not change a destination's position."""
-    by_name = {_name(destination): destination for destination in now}
-    if isinstance(remove, int):
-        remove = tuple(by_name)[max(0, len(by_name) - remove) :]
-    for name in (*each(remove, "queues to remove", "names"), *weights):
+    by_name = {name_of(destination): destination for destination in now}
+    names = remove
+    if isinstance(names, int):
+        names = tuple(by_name)[max(0, len(by_name) - names) :]
+    for name in (*each(names, "queues to remove", "names"), *weights):
         if name not in by_name:
             raise InvalidValue(
                 f"change of exchange {exchange!r}",
@@ -120,7 +124,7 @@ def changed_weights(
                 "one of " + (", ".join(by_name) or "none"),
                 "Only what is bound can be removed or get another weight",
             )
-    gone = {by_name[name] for name in remove}
+    gone = {by_name[name] for name in names}
     new = {by_name[name]: parse_weight(weight, of=name) for name, weight in weights.items()}
     after = {
         destination: new.get(destination, weight)
@@ -132,35 +136,48 @@ def changed_weights(
         if name in by_name:
             raise InvalidValue(f"change of exchange {exchange!r}", name, "a queue that is not bound yet")
         after[check_destination(name)] = usual
+    _check_count(topology, exchange, len(now), len(after), remove)
     return after
 
 
-def _name(destination: Destination) -> str:
-    return destination if isinstance(destination, str) else destination.name
+def _check_count(
+    topology: Topology, exchange: str, now: int, after: int, remove: int | Sequence[str]
+) -> None:
+    gone, most = (remove, remove) if isinstance(remove, int) else (", ".join(remove), 0)
+    if most > now or (now and not after):
+        raise InvalidValue("queues to remove", gone, f"fewer than the {now} queues of {exchange!r}")
+    slots = topology.slots_of(exchange)
+    if slots and (flaw := too_few(slots.count, after)):
+        raise InvalidValue(f"slots of exchange {exchange!r}", *flaw)
 
 
-def next_names(exchange: str, now: Iterable[Destination], add: int | Sequence[str]) -> tuple[str, ...]:
-    """The given names, or the given number of names that continue the numbering of the existing ones."""
+def next_names(
+    exchange: str, now: Iterable[Destination], add: int | Sequence[str], taken: Container[Destination]
+) -> tuple[str, ...]:
+    """The given names, or the given number of names that continue the numbering of the existing ones and are not taken."""
     if not isinstance(add, int):
         return tuple(each(add, "queues to add", "names"))
-    if isinstance(add, bool) or not 0 <= add <= _MOST_NEW:
-        raise InvalidValue("number of queues to add", add, f"an integer from 0 to {_MOST_NEW}")
+    if isinstance(add, bool) or not 0 <= add <= MOST_NEW:
+        raise InvalidValue("number of queues to add", add, f"an integer from 0 to {MOST_NEW}")
     numbered = [
         match
-        for name in map(_name, now)
+        for name in map(name_of, now)
         if (match := re.fullmatch(r"(.*?)([0-9]+)", name, re.ASCII | re.DOTALL))
     ]
     stem, width = (numbered[-1][1], len(numbered[-1][2])) if numbered else (f"{exchange}.", 1)
     first = max((int(match[2]) for match in numbered if match[1] == stem), default=-1) + 1
-    return tuple(f"{stem}{number:0{width}}" for number in range(first, first + add))
+    names = (f"{stem}{number:0{width}}" for number in count(first))
+    return tuple(islice((name for name in names if name not in taken), add))
 
 
-def _names_to_price(exchange: str, now: Iterable[Destination], add: int | Sequence[str]) -> tuple[str, ...]:
-    """The next names, and short ones where those would be too long; no queue is declared, so other queues may have them."""
-    names = next_names(exchange, now, add)
+def _names_to_price(
+    exchange: str, now: Iterable[Destination], add: int | Sequence[str], taken: Container[Destination]
+) -> tuple[str, ...]:
+    """The next names, and short ones where those would be too long."""
+    names = next_names(exchange, now, add, taken)
     if isinstance(add, int) and any(map(name_flaw, names)):
-        short = (name for name in now if re.fullmatch(r"new\.[0-9]+", _name(name), re.ASCII))
-        names = next_names("new", short, add)
+        short = (name for name in now if re.fullmatch(r"new\.[0-9]+", name_of(name), re.ASCII))
+        names = next_names("new", short, add, taken)
     return names
 
 
@@ -168,7 +185,7 @@ def _slots_strategy(
     slots: Slots, top: Exchange, after: Mapping[Destination, int], release: Release
 ) -> Strategy:
     """The strategy for slots; its cost does not depend on which slot leads to which queue now."""
-    wanted = replace(slots, queues={_name(queue): weight for queue, weight in after.items()})
+    wanted = replace(slots, queues={name_of(queue): weight for queue, weight in after.items()})
     applied = assume_applied(Topology(exchanges=(top,), slots=(slots,)), release)
     found = plan(Topology(exchanges=(top,), slots=(wanted,)), applied)
     if found.refusals:

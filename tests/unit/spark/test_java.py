@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -103,9 +104,15 @@ def test_without_a_java_the_error_says_which_to_install():
     ],
 )
 def test_the_error_says_why_each_java_is_unusable(make, monkeypatch, text, script, fault):
-    if "sleep" in script:
-        monkeypatch.setattr(java, "_TIMEOUT_SECONDS", 0.2)
     home = make("jdk", text, script=script)
+    if "sleep" in script:  # only this one has so little time
+        run = subprocess.check_output
+
+        def run_briefly(command, *, timeout, **options):
+            sleeps = command[0] == f"{home}/bin/java"
+            return run(command, timeout=0.2 if sleeps else timeout, **options)
+
+        monkeypatch.setattr(java.subprocess, "check_output", run_briefly)
     monkeypatch.setenv("JAVA_HOME", str(home))
     monkeypatch.setenv("PATH", str(make("oldest", ORACLE) / "bin"))
     assert f": JAVA_HOME ({home}/bin/java) {fault}" in refusal()

@@ -8,8 +8,10 @@ import re
 import pytest
 
 import spark_connector
+from rabbit_chx import InvalidValue
 from rabbit_chx.urls import BrokerUrl
 from spark_connector.columns import COLUMNS
+from spark_connector.connections import credentials_of
 from spark_connector.option_table import nearest
 from spark_connector.queues.options import QUEUE_OPTIONS
 from spark_connector.reading.options import READ_OPTIONS
@@ -199,3 +201,14 @@ def test_help_lists_all_columns_and_options() -> None:
         [one.name for one in READ_OPTIONS if one not in OPTIONS],
         [one.name for one in QUEUE_OPTIONS if one not in OPTIONS],
     ]
+
+
+@pytest.mark.parametrize("host", ["amqp://u:s3cr3t@h", "u:s3cr3t@h"])
+def test_a_url_given_as_another_option_is_not_shown(host: str) -> None:
+    with pytest.raises(InvalidValue, match="expected one host name or address") as caught:
+        WriteOptions.of({"host": host, "exchange": "x"})
+    assert "s3cr3t" not in str(caught.value)
+    for option in ("passwordEnv", "passwordFile"):
+        with pytest.raises(InvalidValue, match=f"option {option}") as caught:
+            credentials_of(WriteOptions.of({"host": "h", "exchange": "x", option: host}))
+        assert "s3cr3t" not in str(caught.value)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     LongType,
     MapType,
@@ -19,17 +20,10 @@ from pyspark.sql.types import (
 )
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.streams import COLUMNS
+from rabbit_chx.streams import COLUMNS, HEADERS_AS_STRUCTS
 from spark_connector import COLUMNS as WRITTEN, RabbitMQDataSource
 from spark_connector.columns import READ_COLUMNS, sql_type
-from spark_connector.reading.schema import (
-    Forms,
-    arrow_schema,
-    batch_of,
-    checked_columns,
-    forms_of,
-    spark_schema,
-)
+from spark_connector.reading.schema import arrow_schema, batch_of, spark_schema
 from spark_connector.writing.rules import layout_of
 from tests.unit.complaints import complaint
 
@@ -49,7 +43,7 @@ def test_batches_have_the_schema_that_spark_expects() -> None:
     zone = (
         {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
     )  # from PySpark 4.1
-    assert arrow_schema(tuple(READ_COLUMNS)).equals(to_arrow_schema(spark_schema(), **zone))
+    assert arrow_schema(spark_schema()).equals(to_arrow_schema(spark_schema(), **zone))
     assert spark_schema(("offset", "headers")) == schema(
         offset=LongType(), headers=MapType(StringType(), StringType())
     )
@@ -72,18 +66,22 @@ def test_rows_that_were_read_can_be_written() -> None:
 
 
 def test_a_schema_of_the_user_names_columns() -> None:
-    assert checked_columns(schema(offset=LongType(), value=BinaryType()), None) == ("offset", "value")
-    assert checked_columns(schema(value=BinaryType()), ("value",)) == ("value",)
+    assert arrow_schema(schema(offset=LongType(), value=BinaryType())).names == ["offset", "value"]
+    assert arrow_schema(schema(value=BinaryType()), ("value",)) == pa.schema({"value": pa.binary()})
 
 
 def test_a_body_can_be_text_as_spark_casts_it() -> None:
-    text = schema(offset=LongType(), value=StringType())
-    assert checked_columns(text, None) == ("offset", "value")
-    assert (forms_of(text), forms_of(spark_schema())) == (Forms(text_value=True), Forms())
+    text = arrow_schema(schema(offset=LongType(), value=StringType()))
+    assert text == pa.schema({"offset": pa.int64(), "value": pa.string()})
     arrays = [pa.array([1, 2, 3]), pa.array([b"\xc3\xa4", b"\xff", None])]
-    batch = batch_of(arrays, ("offset", "value"), Forms(text_value=True))
+    batch = batch_of(arrays, text)
     assert batch.schema.field("value").type == pa.string()
     assert batch.column("value").cast(pa.binary()).to_pylist() == [b"\xc3\xa4", b"\xff", None]
+
+
+def test_headers_can_be_structs_as_sparks_source_of_kafka_returns_them() -> None:
+    headers = ArrayType(schema(key=StringType(), value=BinaryType()))
+    assert arrow_schema(schema(headers=headers)) == pa.schema({"headers": HEADERS_AS_STRUCTS})
 
 
 @pytest.mark.parametrize(
@@ -92,10 +90,10 @@ def test_a_body_can_be_text_as_spark_casts_it() -> None:
         (
             schema(routing_key=BinaryType()),
             None,
-            "got 'binary', expected string. Remove .schema(...), and cast afterwards",
+            'got \'binary\', expected string. Declare that type, and cast afterwards: col("routing_key").cast("binary")',
         ),
         (schema(vaule=BinaryType()), None, "Did you mean value?"),
-        (schema(x=BinaryType()), None, "Remove .schema(...)"),
+        (schema(x=BinaryType()), None, "Leave it out"),
         (StructType([StructField("value", BinaryType(), nullable=False)]), None, "a column that can be null"),
         (schema(value=BinaryType()), ("value", "offset"), "the option columns: value, offset"),
         (StructType([StructField("value", BinaryType())] * 2), None, "each column once"),
@@ -104,7 +102,7 @@ def test_a_body_can_be_text_as_spark_casts_it() -> None:
 def test_an_invalid_schema_is_an_error_with_a_hint(
     given: StructType, columns: tuple[str, ...] | None, words: str
 ) -> None:
-    assert words in str(complaint(lambda: checked_columns(given, columns)))
+    assert words in str(complaint(lambda: arrow_schema(given, columns)))
 
 
 def test_an_unknown_column_is_an_error_with_the_nearest_name() -> None:

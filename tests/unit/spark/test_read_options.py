@@ -6,6 +6,7 @@ import pickle
 from datetime import UTC, datetime
 from importlib.metadata import version
 
+import pyarrow as pa
 import pytest
 
 from spark_connector.reading.options import READ_OPTIONS, ReadOptions
@@ -16,6 +17,7 @@ from spark_connector.writing.options import OPTIONS, WriteOptions
 from tests.unit.complaints import complaint
 
 URL = "amqp://user:CANARY@host:5673/vh"
+VALUES = pa.schema({"value": pa.binary()})
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
@@ -27,10 +29,11 @@ def of(**given: str) -> ReadOptions:
 
 def test_names_are_lists_and_a_json_list_can_contain_commas() -> None:
     assert of(stream="a, b,c").stream == ("a", "b", "c")
-    assert of(stream='["a,b", " c "]').stream == ("a,b", " c ")
+    for json in ('["a,b", " c "]', ' ["a,b", " c "]\n'):
+        assert of(stream=json).stream == ("a,b", " c ")
     assert of(columns="value,offset").columns == ("value", "offset")
     assert of(superStream="x", keys='["k,1"]').keys == ("k,1",)
-    for text in ("", "a,,b", "a,a", "[]", "[1]", '["a"', '["a", "a"]'):
+    for text in ("", "a,,b", "a,a", "[]", "[1]", '["a"', '["a", "a"]', '["a", ""]', "[" * 100_000):
         assert "separated by commas" in complaint(lambda text=text: of(stream=text)).expected
 
 
@@ -47,17 +50,17 @@ def test_one_position_applies_to_every_stream(text: str, position: object) -> No
     positions = of(startingOffsets=text).starting_offsets
     assert positions is not None
     assert positions.of("any") == position
-    positions.check_streams("startingOffsets", ["s0", "s1"])
+    positions.check_streams(["s0", "s1"])
 
 
 def test_json_gives_a_position_to_each_stream() -> None:
     text = '{"s0": 5, "s1": "EARLIEST", "s2": "2026-01-31T12:00:00Z", "s3": 0}'
     positions = of(startingOffsets=text).starting_offsets
     assert positions == Positions(by_stream={"s0": 5, "s1": "earliest", "s2": NOON, "s3": 0})
-    positions.check_streams("startingOffsets", ["s0", "s1", "s2", "s3"])
-    error = complaint(lambda: positions.check_streams("startingOffsets", ["s0", "s1", "s2", "s3", "s4"]))
+    positions.check_streams(["s0", "s1", "s2", "s3"])
+    error = complaint(lambda: positions.check_streams(["s0", "s1", "s2", "s3", "s4"]))
     assert (error.expected, error.hint) == ("s4 as well", 'Add "s4": "earliest", for example')
-    error = complaint(lambda: positions.check_streams("startingOffsets", ["s0", "s1", "s22", "s3"]))
+    error = complaint(lambda: positions.check_streams(["s0", "s1", "s22", "s3"]))
     assert (error.got, error.hint) == ("s2", "Did you mean s22?")
 
 
@@ -73,6 +76,7 @@ def test_json_gives_a_position_to_each_stream() -> None:
         ("{", "The JSON is invalid"),
         ("{" * 100_000, "The JSON is invalid"),
         ('{"a":' * 100_000, "nested too deeply"),
+        (f'{{"s": {"9" * 5_000}}}', "4300 digits"),
         ('{"s": -1}', '"earliest" and "latest" here'),
         ('{"s": 1.5}', "an offset of 0 or more"),
         ('{"s": true}', "an offset of 0 or more"),
@@ -105,7 +109,21 @@ def test_a_read_has_one_source() -> None:
         assert "255 bytes" in complaint(lambda name=name: of(**{name: "x" * 256})).expected
 
 
-BAD_LIMITS = ("0", "-1", "1.5", "x", "", "true", "[5]", "{}", "{", '{"s": 0}', '{"s": "5"}', str(2**63))
+BAD_LIMITS = (
+    "0",
+    "-1",
+    "1.5",
+    "x",
+    "",
+    "true",
+    "[5]",
+    "{}",
+    "{",
+    '{"s": 0}',
+    '{"s": "5"}',
+    str(2**63),
+    "9" * 5_000,
+)
 
 
 BAD_TIMES = ("-1", "1.5", "", "latest", "9" * 15, "9" * 30, "{}", '{"s": 1.0}', '{"s": true}', '{"s": null}')
@@ -115,6 +133,11 @@ def test_times_are_milliseconds_as_in_the_source_of_kafka() -> None:
     noon = "1769860800000"
     assert of(startingTimestamp=noon).start("latest") == Positions(NOON)
     assert of(endingTimestamp=f'{{"s": {noon}}}').end == Positions(by_stream={"s": NOON})
+    error = complaint(lambda: of(startingTimestamp='{"s": 5}').start("latest").check_streams(["s", "t"]))
+    assert "streams in option startingTimestamp: got ['s'], expected t as well" in str(error)
+    both = of(startingTimestamp=f'{{"": {noon}, "s": 5}}').start("latest")
+    error = complaint(lambda: both.check_streams(["s"]))
+    assert (error.what, error.got) == ("stream in option startingTimestamp", "")
     assert (of().start("earliest"), of().end) == (Positions("earliest"), Positions("latest"))
 
 
@@ -138,6 +161,8 @@ def test_rows_of_a_micro_batch_are_limited_over_all_streams_or_by_stream() -> No
         ({"endingOffsetsByTimestamp": '{"x": {"0": 5}}'}, "Use endingTimestamp"),
         ({"minOffsetsPerTrigger": "5"}, "Use trigger(processingTime=...)"),
         ({"maxTriggerDelay": "5m"}, "Use trigger(processingTime=...)"),
+        ({"kafka.group.id": "x"}, "each query keeps its offsets in its checkpoint"),
+        ({"groupIdPrefix": "x"}, "each query keeps its offsets in its checkpoint"),
         *(({"startingTimestamp": text}, "milliseconds since 1970") for text in BAD_TIMES),
         ({"startingTimestamp": "{"}, "The JSON is invalid"),
         ({"startingTimestamp": "5", "startingOffsets": "earliest"}, "one of them"),
@@ -145,6 +170,7 @@ def test_rows_of_a_micro_batch_are_limited_over_all_streams_or_by_stream() -> No
         ({"path": "x"}, "without a path"),
         ({"minPartitions": "0"}, "from 1"),
         *(({"maxRowsPerTrigger": text}, "or JSON by stream") for text in BAD_LIMITS),
+        ({"maxRowsPerTrigger": '{"s": 5, "s": 7}'}, "each stream once"),
         ({"managementUrl": "http://u:CANARY@h"}, "the option exchange as well"),
         ({"keys": "a"}, "where(\"routing_key in ('a')\")"),
         ({"vhost": "x"}, "either url, or host"),
@@ -165,13 +191,13 @@ def test_some_options_are_only_for_batch_or_only_for_streaming_reads() -> None:
 
 
 def test_the_limit_of_a_micro_batch_needs_pyspark_4_2() -> None:
-    limited = ReadJob(of(maxRowsPerTrigger="5"), ("value",))
+    limited = ReadJob(of(maxRowsPerTrigger="5"), VALUES)
     if [int(part) for part in version("pyspark").split(".")[:2]] < [4, 2]:
         error = complaint(lambda: StreamingReader(limited))
         assert (error.what, error.expected) == ("option maxRowsPerTrigger", "PySpark 4.2 or newer")
     else:
         assert StreamingReader(limited).getDefaultReadLimit().max_rows == 5
-    StreamingReader(ReadJob(of(), ("value",)))
+    StreamingReader(ReadJob(of(), VALUES))
 
 
 def test_reads_and_writes_share_the_options_of_the_connection() -> None:

@@ -7,6 +7,7 @@ import struct
 import tracemalloc
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 import pika
 import pyarrow as pa
@@ -15,16 +16,26 @@ import pytest
 from rabbit_chx import Field
 from rabbit_chx.consuming import Message
 from rabbit_chx.consuming.messages import Delivery
+from rabbit_chx.streams import HEADERS_AS_STRUCTS
 from spark_connector.columns import QUEUE_COLUMNS
 from spark_connector.connection_options import ConnectionOptions
 from spark_connector.queues.options import QUEUE_OPTIONS, QueueOptions, no_batch_of_a_queue
 from spark_connector.queues.rows import partitions, record_batch, record_batches, rows
-from spark_connector.reading.schema import Forms
+from spark_connector.reading.schema import arrow_schema, spark_schema
 from tests.stream_messages import PROPERTIES
 from tests.unit.complaints import complaint
+from tests.wire import encoded_properties
 
 URL = "amqp://user:CANARY@host:5673/vh"
-ALL = tuple(QUEUE_COLUMNS)
+
+
+def columns(*names: str, **others: pa.DataType) -> pa.Schema:
+    """The schema of a read of these columns, and of others that the user declares with another type."""
+    read = arrow_schema(spark_schema(names, QUEUE_COLUMNS), None, QUEUE_COLUMNS)
+    return pa.schema([*read, *others.items()])
+
+
+ALL = columns(*QUEUE_COLUMNS)
 
 
 def message(body: bytes = b"x", **properties: object) -> Message:
@@ -34,7 +45,7 @@ def message(body: bytes = b"x", **properties: object) -> Message:
         queue="q",
         exchange="orders",
         redelivered=body == b"again",
-        decoded=vars(pika.BasicProperties(**properties)),
+        encoded=encoded_properties(**properties),
     )
 
 
@@ -62,15 +73,22 @@ def test_a_row_has_the_properties_that_the_publisher_set_and_null_for_others() -
         (-5, "-5"),
         (1.5, "1.5"),
         (None, None),
-        (Decimal("1.50"), "1.50"),
+        (Decimal("1.5"), "1.5"),
         (datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC), "2023-11-14T22:13:20Z"),
         (Field("T", 1_700_000_000_000), "1700000000000000"),
         ([1, {"at": datetime(2023, 11, 14, tzinfo=UTC)}], '[1,{"at":"2023-11-14T00:00:00Z"}]'),
     ],
 )
 def test_header_values_become_text(value: object, text: str | None) -> None:
-    (row,) = record_batch([message(headers={"h": value})], ("headers",)).to_pylist()
+    (row,) = record_batch([message(headers={"h": value})], columns("headers")).to_pylist()
     assert row == {"headers": [("h", text)]}
+
+
+def test_a_decimal_header_keeps_its_scale() -> None:
+    encoded = encoded_properties(headers={"h": Decimal("1.5")})
+    sent = encoded.replace(b"D\1\0\0\0\x0f", b"D\2\0\0\0\x96")  # 150 hundredths, which pika would shorten
+    (row,) = record_batch([Delivery(b"", "key", queue="q", encoded=sent)], columns("headers")).to_pylist()
+    assert row == {"headers": [("h", "1.50")]}
 
 
 @pytest.mark.parametrize(
@@ -85,14 +103,12 @@ def test_header_values_become_text(value: object, text: str | None) -> None:
     ],
 )
 def test_header_values_are_binary_in_an_array_of_structs(value: object, stored: bytes | None) -> None:
-    (row,) = record_batch(
-        [message(headers={"h": value})], ("headers",), Forms(binary_headers=True)
-    ).to_pylist()
+    (row,) = record_batch([message(headers={"h": value})], columns(headers=HEADERS_AS_STRUCTS)).to_pylist()
     assert row == {"headers": [{"key": "h", "value": stored}]}
 
 
 def test_a_timestamp_after_the_year_9999_is_null() -> None:
-    found = record_batch([message(timestamp=each) for each in (2**63, 2**64 - 1, 0)], ("timestamp",))
+    found = record_batch([message(timestamp=each) for each in (2**63, 2**64 - 1, 0)], columns("timestamp"))
     assert found.column("timestamp").to_pylist() == [None, None, datetime(1970, 1, 1, tzinfo=UTC)]
 
 
@@ -102,7 +118,7 @@ def test_long_headers_are_divided_among_batches_and_not_kept() -> None:
     messages = [Delivery(b"%d" % number, "key", queue="q", encoded=encoded) for number in range(40)]
     tracemalloc.start()
     try:
-        batches = list(record_batches(messages, ("value", "headers")))
+        batches = list(record_batches(messages, columns("value", "headers")))
         kept = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
@@ -113,15 +129,44 @@ def test_long_headers_are_divided_among_batches_and_not_kept() -> None:
     assert batches[0].column("headers")[0].as_py() == [("h", "[" + "false," * 49_999 + "false]")]
 
 
+SETS = [
+    {},
+    {"headers": {"a": 1}},
+    {"headers": {"a": 2}, "priority": 0},
+    {"message_id": "1"},
+    {"message_id": "2"},
+]
+
+
+@pytest.mark.parametrize("order", [SETS, SETS * 3, SETS[3:], SETS[:1] * 2, SETS[1:2] * 3 + SETS[:1]])
+def test_messages_together_become_the_rows_that_each_becomes_alone(order: list[dict[str, Any]]) -> None:
+    encoded = [b"".join(pika.BasicProperties(**each).encode()) for each in order]
+    messages = [
+        Delivery(b"%d" % number, f"key {number}", queue="q", encoded=each)
+        for number, each in enumerate(encoded)
+    ]
+    found = record_batch(messages, ALL).to_pylist()
+    assert found == [row for one in messages for row in record_batch([one], ALL).to_pylist()]
+    for row, each in zip(found, order, strict=True):
+        headers = [(name, str(value)) for name, value in each.get("headers", {}).items()]
+        assert [row[name] for name in ("headers", "message_id", "priority")] == [
+            headers,
+            each.get("message_id"),
+            each.get("priority"),
+        ]
+
+
 @pytest.mark.parametrize(("count", "sizes"), [(1, [5]), (2, [2, 3]), (9, [1] * 5)])
 def test_partitions_keep_the_order_of_the_rows(count: int, sizes: list[int]) -> None:
-    found = partitions([message(b"%d" % number) for number in range(5)], ("value", "routing_key"), count)
+    found = partitions(
+        [message(b"%d" % number) for number in range(5)], columns("value", "routing_key"), count
+    )
     tables = [pa.Table.from_batches(rows(pickle.loads(pickle.dumps(one)))) for one in found]
     assert [table.num_rows for table in tables] == sizes
     assert [body for table in tables for body in table.column("value").to_pylist()] == [
         b"%d" % n for n in range(5)
     ]
-    assert partitions([], ("value",), count) == []
+    assert partitions([], columns("value"), count) == []
 
 
 @pytest.mark.parametrize(
@@ -132,6 +177,10 @@ def test_partitions_keep_the_order_of_the_rows(count: int, sizes: list[int]) -> 
         ({"routingkey": "k"}, "only writes or reads of streams have this option"),
         ({"prefetch": "5"}, "Use maxRowsPerTrigger"),
         ({"path": "x"}, "the option queue names the queue"),
+        ({"subscribe": "x"}, "The option queue names the queue"),
+        ({"subscribePattern": "x.*"}, "A query reads one queue"),
+        ({"minOffsetsPerTrigger": "5"}, "Use trigger(processingTime=...)"),
+        ({"startingOffsetsByTimestamp": '{"x": {"0": 5}}'}, "a queue has no offsets"),
         ({"uri": "x"}, "Use url"),
         ({"maxrowspertriger": "5"}, "Did you mean maxRowsPerTrigger?"),
         ({"maxrowspertrigger": "40000"}, "an integer from 1 to 32767"),
@@ -160,8 +209,6 @@ def test_a_batch_read_of_a_queue_is_refused_with_a_hint() -> None:
 
 
 def test_a_body_is_text_if_the_schema_says_so() -> None:
-    found = record_batch(
-        [message(b"\xc3\xa4"), message(b"\xff")], ("value", "routing_key"), Forms(text_value=True)
-    )
+    found = record_batch([message(b"\xc3\xa4"), message(b"\xff")], columns("routing_key", value=pa.string()))
     assert found.column("value").type == pa.string()
     assert found.column("value").cast(pa.binary()).to_pylist() == [b"\xc3\xa4", b"\xff"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from spark_connector.reading.offsets import OffsetTracker, offsets_in
+import pytest
+
+from spark_connector.reading.offsets import OffsetTracker, check_of_queue, check_of_streams, offsets_in
+from tests.unit.complaints import complaint
 
 TIMES = {("a", 4): 1_000, ("a", 9): 2_000, ("b", 4): 1_500}
 
@@ -69,3 +72,31 @@ def test_a_message_that_retention_has_deleted_proves_nothing() -> None:
     before = tracker.to_save({"a": 5, "b": 0}, {})
     broker.times.clear()
     assert tracker.recreated(before, {"a": 9, "b": 9}) == set()
+
+
+STREAMS = {"s1": {"offset": 5}, "s0": {"offset": 2, "seen": [1, 1_000]}}
+QUEUE = {"queue": "q", "session": "a", "rows": 5}
+
+
+@pytest.mark.parametrize(
+    ("saved", "owner"),
+    [
+        (STREAMS, "streams ['s0', 's1']"),
+        (QUEUE, "queue 'q'"),
+        ({"topic": {"0": 5}}, "another format: {'topic': {'0': 5}}"),  # of the source of Kafka
+        ({"logOffset": 3}, "another format: {'logOffset': 3}"),  # of files
+        (5, "another format: 5"),  # of the source rate
+        (0, "another format: 0"),
+    ],
+)
+def test_a_checkpoint_of_another_source_is_an_error_that_names_both(saved: object, owner: str) -> None:
+    got = f"got offsets of {owner}, expected offsets of"
+    if saved is not STREAMS:
+        assert f"{got} streams. " in str(complaint(lambda: check_of_streams(saved)))
+    assert f"{got} queue 'other'. " in str(complaint(lambda: check_of_queue(saved, "other")))
+
+
+def test_a_checkpoint_of_the_same_source_is_accepted() -> None:
+    check_of_streams({})
+    check_of_streams(STREAMS)
+    check_of_queue(QUEUE, "q")

@@ -158,10 +158,14 @@ def test_the_driver_rejects_a_missing_password_if_the_tasks_run_on_its_machine(
         assert made.streamWriter(SCHEMA, overwrite=False)
 
 
-def test_the_error_of_create_table_without_columns_suggests_statements_that_work() -> None:
-    error = complaint(source(session(), **{"option.exchange": "x", "exchange": "x"}).schema)
+@pytest.mark.parametrize("given", [{"option.exchange": "x", "exchange": "x"}, {"owner": "me"}])
+def test_the_error_of_create_table_without_columns_suggests_statements_that_work(
+    given: dict[str, str],
+) -> None:
+    error = complaint(source(session(), **given).schema)
     assert "CREATE TABLE t (value STRING" in error.hint
     assert "INSERT INTO t WITH" in error.hint
+    assert "SELECT ... FROM t WITH" in error.hint
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rabbit_chx import Ring
 from rabbit_chx.topology import Binding, Exchange, Observed, Queue, ToExchange, Topology
-from spark_connector.reading.stream_keys import streams_of_keys
+from spark_connector.reading.stream_access import streams_of_keys
 from tests.unit.complaints import complaint
 
 STREAMS = tuple(Queue(name, "stream") for name in ("q0", "q1", "q2"))

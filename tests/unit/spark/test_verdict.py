@@ -10,7 +10,8 @@ import pytest
 
 from spark_connector import WriteFailed
 from spark_connector.worker import Task, Written
-from spark_connector.writing.partition import WriteJob, write_partition
+from spark_connector.writing.between_tasks import WriteJob
+from spark_connector.writing.partition import write_partition
 from tests.unit.spark.test_writer import BATCH, job
 
 INVALID = pa.record_batch([pa.array(["a"]), pa.array([None], pa.string())], names=["value", "key"])

@@ -9,6 +9,7 @@ import pickle
 import sys
 from dataclasses import replace
 from types import ModuleType
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -29,8 +30,12 @@ from rabbit_chx.urls import BrokerUrl
 from spark_connector import RabbitMQDataSource, WriteFailed, foreach_batch
 from spark_connector.worker import Task, Written, freeze_worker
 from spark_connector.writing import publishers
+from spark_connector.writing.between_tasks import WriteJob
 from spark_connector.writing.options import WriteOptions
-from spark_connector.writing.partition import WriteJob, write_partition
+from spark_connector.writing.partition import write_partition
+from spark_connector.writing.publishing_ids import PublishingIds
+from spark_connector.writing.sinks import PermanentFailure
+from spark_connector.writing.stream_sink import _same_rows
 from spark_connector.writing.writer import Writer
 from tests.unit.complaints import complaint
 
@@ -82,6 +87,33 @@ def test_a_problem_of_a_task_fails_the_commit_and_counts_what_is_in_the_broker()
     text = str(caught.value)
     assert "trouble 1; trouble 2; trouble 3; and 2 more partitions" in text
     assert "14 rows are in the broker already" in text
+
+
+@pytest.mark.parametrize("rows", [[b"a", b"c"], [b"a"]])
+def test_rows_that_differ_from_the_stored_ones_are_not_told_to_be_added_by_another_run(
+    rows: list[bytes],
+) -> None:
+    def compare() -> None:
+        ids = PublishingIds(None, PublishingIds(None, 0).of([b"a", b"b"])[-1][0])
+        ids.of(rows)
+        ids.end()
+
+    with pytest.raises(PermanentFailure) as caught, _same_rows(Task(), "s", "x/0"):
+        compare()
+    problem = str(caught.value)
+    options = WriteOptions.of({"url": URL, "stream": "s", "producerName": "x"})
+    write = replace(job(), options=options)
+    with pytest.raises(WriteFailed) as failed:
+        Writer(write).commit([Written(0, rows=2, problem=problem)])
+    assert str(failed.value) == problem
+    stopped = f"{problem}. Other tasks were stopped (failFast)"
+    assert write.failure(stopped, "Published rows", "") == stopped
+    assert write.failure("trouble", "0 rows", "") == (
+        "trouble. 0 rows are in the broker already; another run of the same rows with producerName=x adds only the missing rows"
+    )
+    assert write.failure("trouble?", "0 rows", "query").startswith(
+        "trouble? 0 rows are in the broker already"
+    )
 
 
 def test_stopped_partitions_fail_the_commit_as_well() -> None:
@@ -187,8 +219,8 @@ def test_errors_are_those_of_rabbit_chx() -> None:
 
 
 def test_options_become_arguments_of_the_publisher(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: dict[str, object] = {}
-    monkeypatch.setattr(publishers, "Publisher", lambda urls, **options: told.update(options, urls=urls))
+    made = Mock()
+    monkeypatch.setattr(publishers, "Publisher", made)
     options = WriteOptions.of(
         {
             "url": "amqp://me@h1,amqp://me@h2",
@@ -203,12 +235,13 @@ def test_options_become_arguments_of_the_publisher(monkeypatch: pytest.MonkeyPat
             "persistent": "false",
         }
     )
-    publishers._publisher(options, "a name")
+    publishers.borrow(options, "a name").open.assert_called_once_with()
+    (urls,), told = made.call_args
     credentials = told.pop("credentials")
     assert callable(credentials)
     assert credentials() == ("me", "CANARY")
+    assert urls == [BrokerUrl("h1", user="me"), BrokerUrl("h2", user="me")]
     assert told == {
-        "urls": [BrokerUrl("h1", user="me"), BrokerUrl("h2", user="me")],
         "properties": {"delivery_mode": 1},
         "max_in_flight": 7,
         "max_message_bytes": 8,

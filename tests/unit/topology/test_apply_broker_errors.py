@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
+from types import SimpleNamespace
 
+import aio_pika
 import pamqp.encode
 import pika.data
 import pytest
 
 from rabbit_chx import InvalidValue, Ring, ToExchange
-from rabbit_chx.broker.applying.aio_driver import as_pika_writes
+from rabbit_chx.broker.applying import aio_driver
+from rabbit_chx.broker.applying.aio_driver import AioDriver, as_pika_writes, opened
 from rabbit_chx.broker.applying.broker_errors import needs_of, why_refused
-from rabbit_chx.broker.applying.handover import _Drain
+from rabbit_chx.broker.applying.handover import marker_commands
+from rabbit_chx.broker.applying.protocol import OnChannel, Pause
 from rabbit_chx.topology import drain_first, drain_first_in, drain_stages
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Slots, Topology
 from rabbit_chx.topology.planning.plan import plan
@@ -64,6 +69,12 @@ REFUSALS = [
         "PRECONDITION_FAILED - exchange 'x' in vhost '/' in use",
         "refused it: 406 .*exchange 'x' in vhost '/' in use; other bindings start from it",
     ),
+    (
+        406,
+        'PRECONDITION_FAILED - Invalid x-match field value <<"al">>; expected all or any',
+        "refused it: 406 .*all or any; it refuses the same again, so change the topology$",
+    ),
+    (406, "PRECONDITION_FAILED - queue 'q' in vhost '/' not empty", "refused it: 406 .* not empty$"),
     (0, "pika cannot send it", "^pika cannot send it$"),
 ]
 
@@ -141,7 +152,67 @@ def test_aio_pika_writes_the_integers_of_arguments_as_pika_does(bits, sign) -> N
         assert pamqp.encode.field_table(written) == b"".join(pieces)
 
 
+@pytest.mark.parametrize("cancelled", ["queue_declare", "close"])
+def test_a_cancellation_takes_effect_when_the_broker_has_answered(cancelled) -> None:
+    """aiormq would close the channel of the command, and the broker may end the connection if that is done twice."""
+
+    class Channel:
+        is_closed = False
+
+        async def queue_declare(self, queue: str) -> None:
+            await self._called("queue_declare")
+
+        async def close(self) -> None:
+            await self._called("close")
+
+        async def _called(self, name: str) -> None:
+            if name == cancelled:
+                running[0].cancel()
+            await asyncio.sleep(0.01)
+            answered.append(name)
+
+    async def new_channel() -> Channel:
+        return Channel()
+
+    async def main() -> None:
+        url = SimpleNamespace(host="localhost", port=5672)
+        driver = AioDriver(SimpleNamespace(vhost="/", url=url, channel=new_channel))
+        commands = (OnChannel("queue_declare", {"queue": "q"}) for _ in "1")
+        running.append(asyncio.create_task(driver.carry_out(commands)))
+        await asyncio.wait(running)
+        assert running[0].cancelled()
+
+    running: list[asyncio.Task[object]] = []
+    answered: list[str] = []
+    asyncio.run(main())
+    assert answered == ["queue_declare", "close"]
+
+
+@pytest.mark.parametrize("kind", [aio_pika.Channel, aio_pika.RobustChannel])
+def test_a_channel_that_is_not_open_is_refused(kind, monkeypatch) -> None:
+    """One that was not awaited, and that of a closed robust connection, which aio-pika waits for forever."""
+
+    async def use() -> None:
+        connection = SimpleNamespace(ready=asyncio.Event().wait, transport=None, connected=asyncio.Event())
+        async with opened(kind(connection)):
+            pass
+
+    monkeypatch.setattr(aio_driver, "TIMEOUT", 0.05)
+    with pytest.raises(InvalidValue, match="expected an open connection or channel of aio-pika"):
+        asyncio.run(asyncio.wait_for(use(), 20))
+
+
 # ---- handover
+
+
+def test_a_drain_that_is_cancelled_deletes_its_queue_for_answers() -> None:
+    commands = marker_commands(["q"], 1.0, 0.0)
+    next(commands)
+    commands.send(SimpleNamespace(queue="amq.gen-1"))
+    assert commands.send(None) == Pause(0.0)
+    assert commands.throw(asyncio.CancelledError()) == OnChannel("queue_delete", {"queue": "amq.gen-1"})
+    with pytest.raises(asyncio.CancelledError):
+        commands.send(None)
 
 
 def test_who_waits_for_whom() -> None:
@@ -207,7 +278,7 @@ def test_who_waits_by_a_plan_counts_rings_and_slots() -> None:
 @pytest.mark.parametrize("queues", ["abc", []])
 def test_the_queues_to_drain_are_a_list_of_names(queues) -> None:
     with pytest.raises(InvalidValue, match="names of queues"):
-        _Drain(queues)
+        next(marker_commands(queues, 1.0, 0.0))
 
 
 def test_policies_need_no_permission_on_a_resource() -> None:

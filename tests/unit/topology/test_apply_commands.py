@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rabbit_chx import Ring, ToExchange
-from rabbit_chx.broker.applying.lock import LOCK
+from rabbit_chx.broker.applying.lock import LOCK, take_lock
 from rabbit_chx.broker.applying.pika_driver import at_once
 from rabbit_chx.broker.applying.plan_commands import check_plan, plan_commands
 from rabbit_chx.broker.applying.protocol import (
@@ -55,7 +55,7 @@ class Played:
 
     def run(self, *steps, seen: bool = True, record: bool = True, on_step=None, changes=()):
         plan = Plan("/", steps, changes)
-        commands = plan_commands(plan, holder="me", token=7, seen=seen, record=record, on_step=on_step)
+        commands = plan_commands(plan, holder="me", seen=seen, record=record, on_step=on_step)
         return at_once(carry_out(commands, self.do))
 
     async def do(self, command):
@@ -77,6 +77,7 @@ class Played:
                 "exchange": Exchange("x", "topic"),
                 "overview": overview,
                 "store": None,
+                "feature_flags": {"tie_binding_to_dest_with_keep_while_cond": True},
                 "nodes": {"a": NodeState()},
             }
             found = self.http.get(command.method, plain.get(command.method, []))
@@ -101,11 +102,9 @@ class Played:
     def methods(self) -> list[str]:
         """The AMQP commands between taking the lock and releasing it, those for the record left out."""
         on_channel = [command for command in self.told if isinstance(command, OnChannel)]
-        taken = {
-            "queue": LOCK,
-            "exclusive": True,
-            "arguments": {"x-rabbit-chx-holder": "me", "x-max-length": 7},
-        }
+        token = on_channel[0].arguments["arguments"]["x-max-length"]
+        arguments = {"x-rabbit-chx-holder": "me", "x-max-length": token}
+        taken = {"queue": LOCK, "exclusive": True, "arguments": arguments}
         assert on_channel[0] == OnChannel("queue_declare", taken)
         assert self.told[-1] == OnChannel("queue_delete", {"queue": LOCK})
         return [command.method for command in on_channel if ORDER_EXCHANGE not in command.arguments.values()][
@@ -303,6 +302,19 @@ def test_a_known_order_is_recorded_when_a_ring_changes() -> None:
     assert [each.destination for each in unknown.recorded[1:]] == ["d"]
 
 
+def test_entries_of_an_exchange_that_was_deleted_do_not_pass_for_the_record_of_its_successor() -> None:
+    there = [Binding("x", name, "1") for name in "abc"]
+    left = [
+        entry(bound, number) for number, bound in enumerate(there, 1)
+    ]  # the anchor went with the exchange
+    http = {"exchanges": [*RING["exchanges"], order_exchange("rabbit@a")]}
+    before = Ring.of(["a", "b", "c"])
+    played = Played(http=http, bound=[*there, *left])
+    played.run(Bind(Binding("x", "d", "1")), changes=(RingChange("x", before, before.bind("d"), 0.1, 0.1),))
+    assert played.recorded[0] == anchor("x")
+    assert [each.destination for each in played.recorded[1:]] == ["a", "b", "c", "d"]
+
+
 @pytest.mark.parametrize("seen", [True, False])
 def test_without_a_record_an_unbind_voids_what_was_recorded(seen) -> None:
     played = Played(http=RING, bound=[ONE])
@@ -410,6 +422,24 @@ def test_an_interrupt_while_the_lock_is_released_releases_it_once_more() -> None
     with pytest.raises(KeyboardInterrupt):
         played.run(Bind(ONE))
     assert [each.method for each in played.told[-2:]] == ["queue_delete", "queue_delete"]
+
+
+def test_a_second_apply_on_the_same_connection_asks_for_another_lock() -> None:
+    first, second = Played(), Played()
+    for each in (first, second):
+        at_once(carry_out(take_lock("/", "me", seen=True), each.do))
+    assert first.told != second.told
+
+
+def test_an_interrupt_while_the_lock_is_taken_releases_it_in_one_step_unless_it_is_anothers() -> None:
+    for refusal in (None, Refused(405, "RESOURCE_LOCKED")):
+        commands = take_lock("/", "me", seen=True)
+        taken = next(commands)
+        # The broker refuses the first if another apply has the lock, and then ignores the second.
+        released = Pipelined((taken, OnChannel("queue_delete", {"queue": LOCK})))
+        assert commands.throw(KeyboardInterrupt()) == released
+        with pytest.raises(KeyboardInterrupt):
+            commands.send(None) if refusal is None else commands.throw(refusal)
 
 
 @pytest.mark.parametrize("code", [405, 406])

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.consuming.changes.held_queues import held_queues
-from rabbit_chx.consuming.changes.records import ChangeRecord, plan_back
-from rabbit_chx.consuming.markers import CHANGES, RECORD
+from rabbit_chx.consuming.changes.records import ChangeRecord
+from rabbit_chx.consuming.markers import CHANGES, LONGEST_RECORD, RECORD
+from rabbit_chx.topology.model import Queue
+from rabbit_chx.topology.planning.drain_order import held_queues
 from rabbit_chx.topology.planning.plan import plan
+from rabbit_chx.topology.planning.plan_back import plan_back
 from tests.unit.topology.broker_model import Broker, hashed, made, slotted
 
 RING, SLOTS = partial(hashed, "orders"), partial(slotted, "orders", count=8)
@@ -37,12 +40,12 @@ def test_a_change_is_given_up_after_each_of_its_steps_and_each_step_of_that(of, 
         broker = made(of(queues))
         record = recorded(found, broker)
         broker.carry_out(found.steps[:number])
-        back = plan_back(record, of(target), broker.seen())
+        back = plan_back(record.before, record.removed, of(target), broker.seen())
         held_queues(back)  # an order keeps every key in order
         assert not back.refusals
         for stopped in range(len(back.steps) + 1):
             again = made(of(queues)).carry_out((*found.steps[:number], *back.steps[:stopped]))
-            again.carry_out(plan_back(record, of(target), again.seen()).steps)
+            again.carry_out(plan_back(record.before, record.removed, of(target), again.seen()).steps)
             assert state(again) == before
 
 
@@ -54,10 +57,17 @@ def test_queues_that_the_change_deleted_are_declared_again() -> None:
     record = recorded(found, broker, removed=[gone])
     broker.carry_out(found.steps)
     del broker.queues["c"]
-    broker.carry_out(plan_back(record, RING("ab"), broker.seen()).steps)
+    broker.carry_out(plan_back(record.before, record.removed, RING("ab"), broker.seen()).steps)
     assert state(broker) == before
     assert broker.queues["c"] == gone
     assert record.removed == (gone,)
+
+
+def test_a_stream_that_the_change_declared_is_not_deleted_since_it_is_never_empty() -> None:
+    broker = made(RING("ab"))
+    wanted = RING("abc")
+    wanted = replace(wanted, queues=(*wanted.queues, Queue("audit", "stream")))
+    assert recorded(plan(wanted, broker.seen(), max_moved=1.0), broker).created == ("c",)
 
 
 def test_a_second_change_that_goes_on_where_the_first_stopped_keeps_the_first_state() -> None:
@@ -69,7 +79,7 @@ def test_a_second_change_that_goes_on_where_the_first_stopped_keeps_the_first_st
     second = plan(RING("abcde"), broker.seen(), max_moved=1.0)
     two = recorded(second, broker).after(one)
     broker.carry_out(second.steps)
-    broker.carry_out(plan_back(two, RING("ab"), broker.seen()).steps)
+    broker.carry_out(plan_back(two.before, two.removed, RING("ab"), broker.seen()).steps)
     assert state(broker) == before
     assert two.created == ("c", "d", "e")
     assert two.number > one.number
@@ -80,18 +90,33 @@ def test_a_change_whose_state_before_is_not_recorded_is_not_given_up() -> None:
     found = plan(RING("abc"), broker.seen(), max_moved=1.0)
     record = recorded(found, broker)
     with pytest.raises(InvalidValue, match="deleted queues"):
-        plan_back(record, RING("ab"), Broker().carry_out(plan(RING("a"), Broker().seen()).steps).seen())
+        plan_back(
+            record.before,
+            record.removed,
+            RING("ab"),
+            Broker().carry_out(plan(RING("a"), Broker().seen()).steps).seen(),
+        )
     with pytest.raises(InvalidValue, match=r"exchange 'orders', which is gone.*Run the command"):
-        plan_back(record, RING("ab"), Broker().seen())
+        plan_back(record.before, record.removed, RING("ab"), Broker().seen())
     many = {"orders": tuple((f"{number:0200}", "1") for number in range(600))}
     too_long = ChangeRecord(record.name, many)
     assert len(too_long.arguments[RECORD]) < 100_000
+    unknown = ChangeRecord.read(too_long.name, too_long.arguments[RECORD]).before
     with pytest.raises(InvalidValue, match="bindings that the broker has no record of"):
-        plan_back(ChangeRecord.read(too_long.name, too_long.arguments[RECORD]), RING("ab"), broker.seen())
+        plan_back(unknown, (), RING("ab"), broker.seen())
+
+
+def test_the_record_of_a_large_change_fits_into_a_frame() -> None:
+    record = ChangeRecord(f"{CHANGES}1", created=tuple(f"orders.{number}" for number in range(10_000)))
+    assert len(record.arguments[RECORD]) < LONGEST_RECORD
+    assert ChangeRecord.read(record.name, record.arguments[RECORD]).before is None
+
+
+ENDLESS = ChangeRecord("").arguments[RECORD].replace('"number":0', '"number":1e999')
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", "{", json.dumps({"before": []}), json.dumps({"before": {"x": 1}}), None]
+    "text", ["", "[]", "{}", "{", json.dumps({"before": []}), json.dumps({"before": {"x": 1}}), ENDLESS, None]
 )
 def test_a_record_that_is_none_is_an_error_that_names_its_queue(text) -> None:
     with pytest.raises(InvalidValue, match=r"record of queue 'rabbit-chx\.hold\.change\.1'"):

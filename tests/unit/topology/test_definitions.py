@@ -142,12 +142,26 @@ def test_a_file_of_rabbitmq_is_known_by_what_it_holds(tmp_path):
     [
         ([binding("orders", "queue", "q1", "1"), binding("orders", "queue", "q0", "1")], ["q1", "q0"]),
         ([binding("hub", "queue", "amq.gen-1", "#"), binding("", "queue", "q0", "q0")], []),
+        # RabbitMQ 4 does not export the exchange of the record, because it is internal.
+        ([binding("rabbit-chx.order", "queue", "q0", "orders")], []),
     ],
-    ids=["unnumbered ones keep their order", "those of connections and the default exchange are passed over"],
+    ids=[
+        "unnumbered ones keep their order",
+        "those of connections and the default exchange are passed over",
+        "the record of a bind order is passed over",
+    ],
 )
 def test_bindings(bindings, expected):
     found = from_definitions(EXPORT_3_10 | {"bindings": bindings}, "/").bindings
     assert found == tuple(Binding("orders", name, "1") for name in expected)
+
+
+def test_queues_of_groups_and_of_unfinished_changes_are_no_part_of_a_topology():
+    queues = [
+        *EXPORT_4_3["queues"],
+        *({**EXPORT_4_3["queues"][0], "name": f"rabbit-chx.{name}"} for name in ("seat.g.0", "hold.q")),
+    ]
+    assert from_definitions(EXPORT_4_3 | {"queues": queues}, "/") == SHOP
 
 
 def test_an_export_that_lacks_an_internal_exchange_is_refused():

@@ -9,6 +9,7 @@ import pytest
 from rabbit_chx import Release, Ring, ToExchange, moved
 from rabbit_chx.topology.checks.drift import KINDS, drift
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Slots, Topology
+from rabbit_chx.topology.planning.steps import Bind
 
 WANTED = Topology(
     exchanges=(
@@ -190,7 +191,14 @@ def test_plain_bindings_by_key_and_arguments():
     assert kinds(live(other)) == ["missing-binding"]  # others may bind what they like to a topic exchange
     found = drift(WANTED, live(other), strict=True)
     assert [one.kind for one in found] == ["missing-binding", "extra-binding"]
-    assert "'order.*', arguments {'n': 1}" in found[1].message
+    assert "'order.*', arguments {\"n\": 1}" in found[1].message
+
+
+def test_arguments_are_shown_as_the_steps_of_a_plan_show_them():
+    other = with_bindings(replace(FIRST, arguments={"n": None, "on": True}), SECOND, THIRD, TOPIC)
+    (found,) = (each for each in drift(WANTED, live(other)) if each.kind == "arguments")
+    assert found.message == 'arguments are {"n": null, "on": true}, expected {}'
+    assert str(Bind(replace(FIRST, arguments={"n": None}))).endswith('arguments {"n": null}')
 
 
 def test_the_exclusive_queue_of_a_client_is_drift_only_where_it_takes_keys():

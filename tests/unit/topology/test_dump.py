@@ -55,6 +55,16 @@ def test_yaml_is_short_and_quotes_what_needs_quotes():
     )
 
 
+@pytest.mark.parametrize(("limit", "key"), [(-1, "preset: ordered"), (5, "type: quorum")])
+def test_a_queue_that_is_as_the_preset_declares_it_is_written_with_the_preset(limit, key):
+    arguments = {"x-single-active-consumer": True, "x-delivery-limit": limit, "x-max-length": 10}
+    topology = Topology(queues=(Queue("q", "quorum", arguments=arguments),))
+    written = dumps(topology, "yaml")
+    assert key in written
+    assert ("x-delivery-limit" in written) == (limit != -1)
+    assert loads(written, format="yaml") == topology
+
+
 @pytest.mark.parametrize("format_", ["yaml", "json"])
 def test_a_hundred_queues_are_not_one_line(format_):
     names = [f"orders.{number:03}" for number in range(100)]

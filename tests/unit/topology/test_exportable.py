@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rabbit_chx import Ring, ToExchange
-from rabbit_chx.topology.file.exportable import exportable
+from rabbit_chx.topology.file.exportable import by_name, exportable
 from rabbit_chx.topology.model import Binding, Exchange, Queue, Topology
 
 X = Exchange("x", "x-consistent-hash")
@@ -32,6 +32,12 @@ def test_an_export_holds_what_was_declared_in_the_order_of_names():
             Binding("x", "q9", "1"),
         ),
     )
+
+
+def test_numbers_within_names_are_ordered_by_value_whatever_their_length():
+    names = ["q1", "q01", "q2", "q2a1", "q2a10", "q09", "q10", "q" + "9" * 5_000, "r"]
+    ordered = [each.name for each in by_name(map(Queue, reversed(names)))]
+    assert ordered == ["q01", *names[:1], *names[2:]]
 
 
 def test_a_twin_and_a_dead_binding_are_left_out_with_a_note():

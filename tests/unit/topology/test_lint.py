@@ -69,6 +69,13 @@ def only(topology, observed=None):
 
 ORDERS = "exchange 'orders'"
 BINDING = f"binding of queue 'a' to {ORDERS}"
+REJECTING = {"x-max-length": 10, "x-overflow": "reject-publish"}
+
+
+def overflowing(strategy: str) -> Policy:
+    return Policy("full", ".*", "queues", {"overflow": strategy})
+
+
 LIMITED = Policy("small", "^orders", "queues", {"max-length": 10})
 PAIR = "exchanges 'orders' and 'payments'"
 TWO = hashing(("a", "1"), ("b", "2"))
@@ -141,6 +148,19 @@ WARNINGS = [
         )
     ),
     (replace(hashing("orders.0"), policies=(LIMITED,)), "drop-head", "queue 'orders.0'", "policy 'small'"),
+    *(  # of a quorum queue, the policy wins, and a strategy that it does not know is drop-head
+        (
+            over(hashing("a"), Queue("a", "quorum", arguments=own), policies=ruled),
+            "drop-head",
+            "queue 'a'",
+            "x-max",
+        )
+        for own, ruled in (
+            ({**REJECTING, "x-overflow": "reject-publish-dlx"}, ()),
+            (REJECTING, (overflowing("drop-head"),)),
+            (REJECTING, (overflowing("reject-publish-dlx"),)),
+        )
+    ),
     (streams("a.0", "a.1", "a-2"), "stream-order", ORDERS, "all of queues 'a.0', 'a.1', because"),
     (streams("a-x", "b-1-", "c-1.5"), "stream-order", ORDERS, "name the streams orders-0, orders-1"),
     (over(hashing("a"), Queue("a", durable=False)), "transient", "queue 'a'", "restart"),
@@ -152,7 +172,6 @@ WARNINGS = [
     ),
 ]
 BETTER = Policy("better", "orders", "quorum_queues", {"overflow": "reject-publish", "max-length": 9}, 1)
-REJECTING = {"x-max-length": 10, "x-overflow": "reject-publish"}
 SILENT = {
     "numbered streams": streams("a-0", "b--1", "c-10-2", "d-007"),
     "one stream": streams("a"),
@@ -177,6 +196,14 @@ SILENT = {
     "rejecting": over(hashing("a"), Queue("a", arguments=REJECTING)),
     "rejecting to a dead-letter exchange": over(
         slotted(16, 1), Queue("t.0", arguments={**REJECTING, "x-overflow": "reject-publish-dlx"})
+    ),
+    "a policy that makes a quorum queue reject": over(
+        hashing("a"),
+        Queue("a", "quorum", arguments={**REJECTING, "x-overflow": "drop-head"}),
+        policies=(overflowing("reject-publish"),),
+    ),
+    "a policy that does not count for a classic queue": over(
+        hashing("a"), Queue("a", arguments=REJECTING), policies=(overflowing("drop-head"),)
     ),
     "a better policy": replace(hashing("orders.0"), policies=(LIMITED, BETTER)),
     "a policy of exchanges": replace(hashing("orders.0"), policies=(replace(LIMITED, apply_to="exchanges"),)),
@@ -270,12 +297,8 @@ MNESIA = {"release": Release.parse("4.0")}
 @pytest.mark.parametrize(
     ("queues", "observed", "parts"),
     [
-        ("ba", Observed(**MNESIA), ("100.0% of the keys", "default_worker_pool_size")),
-        (
-            "ab",
-            Observed(**MNESIA),
-            ("unpredictable order. Set default_worker_pool_size = 1 in rabbitmq.conf or",),
-        ),
+        ("ba", Observed(**MNESIA), ("unpredictable order, unless its default_worker_pool_size is 1,",)),
+        ("ab", Observed(**MNESIA, worker_pool_size=2), ("in an unpredictable order. Set",)),
         ("ba", Observed(**MNESIA, worker_pool_size=1), ("moves 100.0% of the keys",)),
         ("ab", Observed(**MNESIA, worker_pool_size=1), None),
         ("ba", Observed(**MNESIA, rings={"orders": UNKNOWN}), None),
@@ -287,6 +310,17 @@ def test_a_restart_that_will_move_keys_is_announced(queues, observed, parts):
     found = lint(hashing(*queues), observed)
     assert [finding.code for finding in found] == ["restart-moves-keys"] * (parts is not None)
     assert all(part in found[0].message for part in parts or ())
+
+
+def test_a_restart_is_announced_once_for_all_exchanges():
+    first, second, alone = hashing("b", "a"), hashing("a", "b", name="payments"), hashing("a", name="alone")
+    topology = replace(
+        first,
+        exchanges=(*first.exchanges, *second.exchanges, *alone.exchanges),
+        bindings=(*first.bindings, *second.bindings, *alone.bindings),
+    )
+    finding = only(topology, Observed(**MNESIA))
+    assert finding.where == "exchanges 'orders', 'payments'"
 
 
 def test_the_modulus_hash_on_khepri_before_4_3():

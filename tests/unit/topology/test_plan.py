@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rabbit_chx import ConsistentHashExchange, InvalidValue, Ring, ToExchange, moved, shares
+from rabbit_chx.releases import Release
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.model import (
     BIND_SEQUENCE,
@@ -21,6 +22,7 @@ from rabbit_chx.topology.model import (
 )
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.steps import Bind, SetPolicy, Unbind
+from rabbit_chx.topology.planning.what_if import assume_applied
 from tests.unit.topology.broker_model import Broker, hashed, made, slotted
 
 FOUR = hashed("x", ["a", "b", "c", "d"])
@@ -209,6 +211,12 @@ def test_a_ring_of_unknown_order_is_not_guessed() -> None:
     assert not more.refusals
     (refusal,) = plan(hashed("x", "abc"), unknown).refusals
     assert "unknown" in refusal
+    assert "take the strategy 'blue/green'" in refusal
+    assert "in place" not in refusal  # which is refused, too
+    instead = plan(hashed("x", "abc"), unknown, strategy="blue/green")
+    assert not instead.refusals
+    assert any(" and you delete it. Build 'x.v2' with" in note for note in instead.notes)
+    assert plan(hashed("x", "abc"), unknown, strategy="in place").refusals
 
 
 @pytest.mark.parametrize("numbered", [True, False])
@@ -290,6 +298,31 @@ def test_a_restart_is_described_for_each_store() -> None:
     share = moved(Ring.of(list("dabc")), Ring.of(list("abcd"))).share
     notes = plan(unsorted, old.seen(worker_pool_size=1)).notes
     assert any(f"{share:.2%}" in note for note in notes)
+
+
+def test_a_queue_that_is_bound_twice_where_both_bindings_count_is_refused_not_an_error() -> None:
+    queues = (Queue("a"), Queue("b"))
+    bindings = (Binding("x", "a", "1"), Binding("x", "b", "1"))
+    wanted = Topology(exchanges=(Exchange("x", CONSISTENT_HASH),), queues=queues, bindings=bindings)
+    there = replace(wanted, bindings=(*bindings, Binding("x", "a", "2")))
+    release = Release.parse("3.10.2")
+    ring = Ring(there.ring_bindings("x"), None, release, "a queue is bound twice")
+    seen = Observed(there, release, rings={"x": ring}, ring_sources={"x": "unknown"}, worker_pool_size=1)
+    (refusal,) = plan(wanted, seen).refusals
+    assert "'a' is bound twice" in refusal
+
+
+def test_a_plan_says_that_a_restart_before_it_revives_dead_bindings() -> None:
+    found = assume_applied(FOUR)
+    (ring,) = found.rings.values()
+    dead = replace(ring, runs=tuple(run for run in ring.runs if run[0] != "d"))
+    (note,) = plan(FOUR, replace(found, rings={"x": dead})).notes
+    assert note.endswith(
+        "over a restart, but one before these steps revives the dead bindings of exchange 'x'"
+    )
+    assert dead.after_restart().destinations == ring.destinations
+    (note,) = plan(FOUR, found).notes
+    assert note.endswith("over a restart")
 
 
 # ---- what cannot be changed in place

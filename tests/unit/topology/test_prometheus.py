@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from rabbit_chx.topology.checks.drift import KINDS, Drift
-from rabbit_chx.topology.checks.prometheus import prometheus_metrics
+from rabbit_chx.topology.checks.drift import KINDS, Drift, prometheus_metrics
 
 SAMPLE = re.compile(r'([a-z_]+)\{((?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)+)\} (-?[0-9.e+-]+)')
 LABEL = re.compile(r'([a-z]+)="((?:[^"\\]|\\.)*)"')

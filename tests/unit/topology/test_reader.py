@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import ClassVar
+
 import pytest
 
 from rabbit_chx import ConsistentHashExchange
@@ -10,6 +13,8 @@ from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.releases import Store
 from rabbit_chx.topology.model import Binding, Exchange, Queue
+from rabbit_chx.topology.planning.plan import plan
+from rabbit_chx.topology.planning.steps import Bind, Unbind
 from tests.unit.erlang import ring_text
 
 HASH = Exchange("x", "x-consistent-hash")
@@ -19,6 +24,8 @@ A, B = Binding("x", "a", "1"), Binding("x", "b", "1")
 class Api:
     """What the reader asks, of a broker with one ring; its bindings were ``bindings`` and are ``now``."""
 
+    flags: ClassVar = {"tie_binding_to_dest_with_keep_while_cond": True}
+
     def __init__(self, bindings, now=None, store=Store.KHEPRI, release="4.3.6") -> None:
         self.listed, self.now, self._store, self._release = bindings, now or bindings, store, release
 
@@ -27,6 +34,9 @@ class Api:
 
     def store(self, release: str) -> Store | None:
         return self._store
+
+    def feature_flags(self) -> dict[str, bool]:
+        return self.flags
 
     def bindings(self, vhost: str) -> list[Binding]:
         return [Binding("", "a", "a"), *self.listed]
@@ -39,6 +49,11 @@ class Api:
 
     def queues(self, vhost: str):
         return [(Queue("b"), 2), (Queue("a", "stream"), None), (Queue("rabbit-chx.lock", exclusive=True), 0)]
+
+    def queue(self, vhost: str, name: str) -> Queue:
+        if name == "gone":
+            raise BrokerUnavailable("no such queue", permanent=True)
+        return Queue(name)
 
     def policies(self, vhost: str):
         return []
@@ -67,6 +82,13 @@ def test_what_belongs_into_a_file_and_what_only_a_broker_has() -> None:
     assert (observed.cluster, observed.unseen) == ("here", ())
 
 
+def test_a_queue_of_a_ring_that_moved_to_another_page_while_the_pages_were_read_is_found() -> None:
+    moved, gone, other = Binding("x", "moved", "1"), Binding("x", "gone", "1"), Binding("amq.topic", "other")
+    observed = read(Api([A, B, moved, gone, other]), "v")
+    assert [queue.name for queue in observed.topology.queues] == ["a", "b", "moved"]
+    assert observed.topology.bindings_from("x") == (A, B, moved)
+
+
 def test_a_dead_binding_is_distinguished_from_one_deleted_during_the_read() -> None:
     dead = read(Api([A, B]), "v", node=Node("b"))
     assert [binding.destination for binding in dead.rings["x"].dead] == ["a"]
@@ -86,7 +108,21 @@ def test_a_weight_that_is_refused_here_is_named() -> None:
     assert "'99999'" in observed.unseen[0]
 
 
-@pytest.mark.parametrize(("store", "unseen"), [(None, ["whether", "default_worker"]), (Store.KHEPRI, [])])
+def test_after_an_upgrade_to_4_3_unbinding_a_duplicate_takes_all_buckets_until_the_feature_flag_is_enabled() -> (
+    None
+):
+    api = Api([Binding("x", "a", "1", {"x-bind-seq": 1}), Binding("x", "b", "1", {"x-bind-seq": 2})])
+    wanted = replace(read(api, "v").topology, bindings=(A, B))
+    enabled = plan(wanted, read(api, "v", node=Node("a", "b")))
+    assert [type(step) for step in enabled.steps] == [Bind, Unbind] * 2
+    api.flags = {"tie_binding_to_dest_with_keep_while_cond": False}
+    observed = read(api, "v", node=Node("a", "b"))
+    assert plan(wanted, observed).steps == ()
+    twice = observed.rings["x"].bind("a", 1)
+    assert twice.unbind("a", 1).bucket_map == ("b",)
+
+
+@pytest.mark.parametrize(("store", "unseen"), [(None, ["whether"]), (Store.KHEPRI, [])])
 def test_unseen_parts_are_reported(store, unseen) -> None:
     found = read(Api([A], store=store, release="4.0.5"), "v").unseen
     assert [line.startswith(begin) for line, begin in zip(found, unseen, strict=True)] == [True] * len(unseen)

@@ -57,9 +57,27 @@ def test_errors_do_not_contain_the_command(script) -> None:
         NodeCommand([failing, "secret\0"]).eval("1")
     assert "secret" not in str(failed.value)
     assert "secret" not in repr(NodeCommand(f"{failing} secret"))
+    silent = script("silent", "exit 1")
+    with pytest.raises(BrokerUnavailable, match=r"failed with exit code 1 and said nothing$"):
+        NodeCommand([silent, "eval"]).eval("1")
 
 
-@pytest.mark.parametrize("command", ["", "   ", "sudo rabbitmqctl", "docker 'exec", [], [1]])
+def test_eval_may_be_left_out_after_rabbitmqctl(script) -> None:
+    shown = script("rabbitmqctl", 'echo "$@"')
+    assert NodeCommand(f"{shown} -q").eval("1") == "-q 1."
+    assert NodeCommand(str(shown)).eval("1") == "eval 1."
+
+
+def test_a_command_that_runs_no_rabbitmqctl_is_shown_one_that_does(script) -> None:
+    docker = script("docker", 'printf \'exec: "%s": no such file\' "$3" >&2; exit 127')
+    with pytest.raises(BrokerUnavailable) as failed:
+        NodeCommand(f"{docker} exec rabbit").eval(EXPRESSION)
+    assert str(failed.value).endswith(
+        "with exit code 127: exec:. Expected docker exec NAME rabbitmqctl eval, or ssh HOST sudo rabbitmqctl eval"
+    )
+
+
+@pytest.mark.parametrize("command", ["", "   ", "docker 'exec", [], [1]])
 def test_a_command_that_cannot_work_is_refused(command) -> None:
     with pytest.raises(InvalidValue, match="rabbitmqctl eval"):
         NodeCommand(command)

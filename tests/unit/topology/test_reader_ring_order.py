@@ -28,8 +28,7 @@ def evidence(release=MNESIA, exchange=HERE, nodes=1, recorded=()) -> OrderEviden
 
 
 def ring(*bindings: Binding, evidence: OrderEvidence, node=None):
-    listed = Topology(bindings=bindings).ring_bindings("x")
-    return ring_of(bindings, listed, evidence, node)
+    return ring_of(bindings, evidence, node)
 
 
 A, B, C = bound("a", "2"), bound("b"), bound(ToExchange("c"))
@@ -96,15 +95,41 @@ def test_bindings_of_an_application_with_other_arguments_change_no_order(release
 
 
 def test_a_destination_with_two_weights_makes_the_order_unknown() -> None:
-    found, source = ring(bound("a"), bound("a", "5"), evidence=evidence())
+    found, source = ring(
+        bound("a"), bound("a", "5"), evidence=evidence(recorded=[anchor("x"), entry(bound("a"), 1)])
+    )
     assert source == "unknown"
-    assert "a is bound with 2 weights" in found.why_unknown
+    assert "queue 'a' is bound with 2 weights" in found.why_unknown
+    assert "lacks the binding of queue 'a' with weight 5, which another program made" in found.why_unknown
 
 
 def test_one_binding_needs_no_order_and_none_neither() -> None:
     gone = evidence(exchange=None)
     assert ring(bound("a"), evidence=gone) == (Ring.of(["a"], release=MNESIA), "trivial")
     assert ring(evidence=gone) == (Ring(release=MNESIA), "trivial")
+
+
+def test_a_single_binding_of_another_weight_than_the_recorded_one_may_be_dead() -> None:
+    heavier = bound("b", "2")
+    recorded = [anchor("x"), entry(B, 1)]
+    assert ring(B, evidence=evidence(KHEPRI, recorded=recorded))[1] == "trivial"
+    assert (
+        ring(heavier, evidence=evidence(KHEPRI, recorded=recorded[1:]))[1] == "trivial"
+    )  # of another exchange
+    found, source = ring(heavier, evidence=evidence(KHEPRI, recorded=recorded))
+    assert source == "unknown"
+    assert "lacks the binding of queue 'b' with weight 2" in found.why_unknown
+    for node, lacks in ((["b", "b"], True), ([], False)):
+        found, source = ring(heavier, evidence=evidence(KHEPRI, recorded=recorded), node=node)
+        assert (source, evidence(KHEPRI, recorded=recorded).lacks(found, [heavier])) == ("node", lacks)
+
+
+def test_buckets_of_a_deleted_exchange_are_named_where_a_release_may_keep_them() -> None:
+    kept = ["b", ToExchange("c"), "a", "a"]
+    for release, named in (("4.3.5", True), ("4.3.6", False)):
+        found, source = ring(A, B, evidence=evidence(Release.parse(release)), node=kept)
+        assert source == "unknown"
+        assert ("buckets of exchange 'c', which is not bound" in found.why_unknown) is named
 
 
 def test_what_the_node_says_decides() -> None:

@@ -209,7 +209,7 @@ def test_something_stays_bound_wherever_there_is_something_else() -> None:
         ({"a": 1, "b": 2}, {"b": 1, "a": 2}),
     ]:
         found, rings = path(Ring.of(before), target)
-        assert found.sizes[0] > 0
+        assert min(found.sizes) > 0
         assert all(len(ring) for ring in rings)
         assert rings[-1].runs == found.after.runs == tuple(target.items())
 

@@ -164,6 +164,16 @@ def test_an_alternate_exchange_by_policy_gives_way_to_one_by_argument():
     assert route(replace(topology, exchanges=(*topology.exchanges[:2], argued)), "d") == ("argument",)
 
 
+def test_of_two_equal_policies_the_one_that_the_broker_applies_counts():
+    topology = world(("alt", "first"), ("own", "second"), alt="fanout", own="fanout", d="direct")
+    policies = [
+        Policy(name, "d", "all", {"alternate-exchange": to}) for name, to in (("p", "alt"), ("q", "own"))
+    ]
+    applied = replace(topology.exchanges[2], policy="q")
+    live = replace(topology, policies=tuple(policies), exchanges=(*topology.exchanges[:2], applied))
+    assert route(live, "d") == ("second",)
+
+
 def test_a_live_ring_goes_before_the_order_of_the_bindings():
     topology = world(("c", "a", "1"), ("c", "b", "1"), c="x_consistent_hash")
     live = Ring.of(["b", "a"])
@@ -187,6 +197,13 @@ def test_an_exchange_that_throws_dice():
     assert route(topology, "one") == ("a",)
 
 
+def test_two_exchanges_that_choose_among_the_same_queues_choose_twice():
+    topology = world(
+        ("f", ">r"), ("f", ">s"), ("r", "a"), ("r", "b"), ("s", "a"), ("s", "b"), f="fanout", r="x_random", s="x_random"
+    )  # fmt: skip
+    assert route(topology, "f") == (AnyOf(frozenset({"a", "b"})),) * 2
+
+
 @pytest.mark.parametrize("behind", [(), (("f", "b"), ("f", "c"))], ids=["nothing", "two queues"])
 def test_dice_that_lead_to_none_or_several(behind):
     topology = world(("r", "a"), ("r", ">f"), *behind, r="x_random", f="fanout")
@@ -205,6 +222,47 @@ def test_which_queue_a_slot_leads_to_is_not_written_in_the_file():
         assert route(topology.expanded(owners), "top", routing_key=key) == (owners[slot],)
 
 
+# -- what a part of the message that is not known decides
+
+
+def test_an_exchange_that_hashes_an_unknown_part_may_choose_any_of_its_queues():
+    topology = world(
+        ("f", ">c"), ("f", ">m"), ("f", ">one"), ("c", "a", "1"), ("c", "b", "1"), ("m", "c"), ("m", "d"), ("one", "e", "1"),
+        f="fanout", c="x_consistent_hash", m="x_modulus_hash", one="x_consistent_hash",
+    )  # fmt: skip
+    walk = Router(topology).route
+    either = (AnyOf(frozenset({"a", "b"})), AnyOf(frozenset({"c", "d"})), "e")
+    assert walk("f", known=["headers", "message_id"]) == either
+    assert walk("f", "k", known=["routing_key"]) == route(topology, "f", routing_key="k")
+
+
+def test_a_header_may_be_known_without_the_others():
+    topology = world(("c", "a", "1"), ("c", "b", "1"), c="x_consistent_hash")
+    exchange = replace(topology.exchanges[0], arguments={"hash-header": "tenant"})
+    topology = replace(topology, exchanges=(exchange,))
+    given = {"tenant": "acme"}
+    walk = Router(topology).route
+    assert walk("c", headers=given, known=[]) == route(topology, "c", headers=given)
+    assert walk("c", headers={"other": "x"}, known=[]) == (AnyOf(frozenset({"a", "b"})),)
+    assert walk("c", headers={"other": "x"}, known=["headers"]) == route(topology, "c")
+
+
+@pytest.mark.parametrize(
+    ("known", "reason"), [("routing_key", "the headers of"), ("headers", "the routing key of")]
+)
+def test_a_binding_that_matches_by_an_unknown_part_is_refused(known, reason):
+    topology = world(
+        ("d", "a", "k"), ("t", "a", "k.*"), ("h", "a", "", {"x-match": "any", "type": "a"}), ("all", "a", "#"),
+        d="direct", t="topic", h="headers", all="topic",
+    )  # fmt: skip
+    walk = Router(topology).route
+    assert walk("all", known=[]) == ("a",)
+    assert walk("h", headers={"type": "a"}, known=[]) == ("a",)
+    for name in ("d", "t") if known == "headers" else ("h",):
+        with pytest.raises(Unpredictable, match=f"'{name}' .* routes by {reason} the message"):
+            walk(name, known=[known])
+
+
 def test_an_unknown_exchange_type():
     with pytest.raises(Unpredictable, match="x-delayed-message"):
         route(world(("x", "a"), x="x_delayed_message"), "x")
@@ -214,3 +272,4 @@ def test_where_a_message_cannot_be_published():
     topology = replace(world(d="direct"), exchanges=(Exchange("d", "direct", internal=True),))
     assert "internal" in complaint(lambda: route(topology, "d")).got
     assert complaint(lambda: route(topology, "nope")).got == "nope"
+    assert "closes the channel" not in complaint(lambda: route(topology, "amq.direct")).hint

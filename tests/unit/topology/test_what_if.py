@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rabbit_chx import InvalidValue, Ring, moved, shares
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Exchange, Slots, Topology
 from rabbit_chx.topology.planning.what_if import what_if
-from tests.unit.topology.broker_model import hashed
+from tests.unit.topology.broker_model import hashed, slotted
 
 TEN = hashed("x", [f"orders.{i:02}" for i in range(10)])
 NAMES = [queue.name for queue in TEN.queues]
@@ -114,3 +116,26 @@ def test_an_exchange_that_does_not_hash_has_no_keys_to_move() -> None:
     for name in ("f", "nobody"):
         with pytest.raises(InvalidValue, match="one of x"):
             what_if(topology, name, add=1)
+
+
+@pytest.mark.parametrize(
+    "topology", [hashed("x", ["q0", "q1", "q2"]), slotted("x", ["q0", "q1", "q2"], count=16)]
+)
+@pytest.mark.parametrize("remove", [3, 4, 30, ["q0", "q1", "q2"]])
+def test_at_least_one_queue_stays(topology, remove) -> None:
+    with pytest.raises(InvalidValue, match=r"queues to remove.*expected fewer than the 3 queues of 'x'"):
+        what_if(topology, "x", remove=remove)
+
+
+def test_slots_need_as_many_slots_as_queues() -> None:
+    topology = slotted("x", ["q0", "q1", "q2"], count=16)
+    assert what_if(topology, "x", add=13)
+    with pytest.raises(
+        InvalidValue, match="got 16 slots for 17 queues, expected at least one slot per queue"
+    ):
+        what_if(topology, "x", add=14)
+
+
+def test_new_queues_get_no_name_that_the_topology_uses() -> None:
+    topology = replace(TEN, bindings=(*TEN.bindings, Binding("other", "orders.10")))
+    assert what_if(topology, "x", add=1)[0].after.destinations[-1] == "orders.11"

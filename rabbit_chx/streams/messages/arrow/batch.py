@@ -57,6 +57,13 @@ _LAST_MOMENT: Final = 253_402_300_799_999
 """The years 1 to 9999 in milliseconds since 1970. Python and Spark support no other times, so those become null."""
 
 
+def chosen(columns: Sequence[str] | None) -> tuple[str, ...]:
+    """The names of the columns that a caller chose; by default all."""
+    if isinstance(columns, str):  # otherwise each letter would be a name
+        raise InvalidValue("columns", columns, "a list of names")
+    return tuple(COLUMNS) if columns is None else tuple(columns)
+
+
 def schema(columns: Sequence[str] = tuple(COLUMNS), *, binary_headers: bool = False) -> pa.Schema:
     """The schema of batches with these columns.
 
@@ -162,21 +169,14 @@ class _Batch:
         return self.rows.stops - self.rows.starts - copied
 
     def build(self) -> pa.RecordBatch:
-        arrays = self._of_the_stream()
-        if self.found is not None:
-            arrays |= self._of_the_messages(self.found)
-        return pa.RecordBatch.from_arrays([arrays[name] for name in self.schema.names], schema=self.schema)
-
-    def _of_the_stream(self) -> dict[str, pa.Array]:
-        wanted = set(self.schema.names)
-        arrays: dict[str, pa.Array] = {}
-        if "stream" in wanted:
+        arrays = {} if self.found is None else self._of_the_messages(self.found)
+        if "stream" in self.schema.names:
             arrays["stream"] = pa.repeat(pa.scalar(self.rows.stream), self.count)
-        if "offset" in wanted:
+        if "offset" in self.schema.names:
             arrays["offset"] = pa.array(self.rows.offsets)
-        if "stream_timestamp" in wanted:
+        if "stream_timestamp" in self.schema.names:
             arrays["stream_timestamp"] = _moments(self.rows.times, np.ones(self.count, np.bool_))
-        return arrays
+        return pa.RecordBatch.from_arrays([arrays[name] for name in self.schema.names], schema=self.schema)
 
     def _of_the_messages(self, found: Found) -> dict[str, pa.Array]:
         while True:
@@ -196,7 +196,10 @@ class _Batch:
     def _column(self, name: str, found: Found, single: Whole, decoded: list[dict[str, Any]]) -> pa.Array:
         if not len(single):
             return self._together(name, found)
-        others = _one_by_one(name, decoded, self.schema.field(name).type)
+        values = [row[name] for row in decoded]
+        if name == "headers":
+            values = [list(headers.items()) for headers in values]
+        others = pa.array(values, self.schema.field(name).type)
         if len(single) == self.count:
             return others
         order = np.arange(self.count)
@@ -217,7 +220,9 @@ class _Batch:
         if name == "expiration" and "ttl" in found.numbers:
             ttl = found.numbers["ttl"]
             return pc.coalesce(pa.array(ttl.value, mask=~ttl.valid).cast(pa.string()), texts)
-        return _without_addresses(texts) if name == "reply_to" else texts
+        if name == "reply_to" and pc.any(pc.starts_with(texts, QUEUE_ADDRESS)).as_py():
+            return pa.array([reply_to(text) for text in texts.to_pylist()], pa.string())
+        return texts
 
     def _texts(self, name: str, found: Found) -> pa.Array:
         if name not in found.texts:
@@ -233,16 +238,3 @@ class _Batch:
 def _moments(milliseconds: Whole, valid: Flags) -> pa.Array:
     valid = valid & (milliseconds >= _FIRST_MOMENT) & (milliseconds <= _LAST_MOMENT)
     return pa.array(np.where(valid, milliseconds, 0) * 1000, mask=~valid).cast(_MOMENT)
-
-
-def _without_addresses(texts: pa.Array) -> pa.Array:
-    if not pc.any(pc.starts_with(texts, QUEUE_ADDRESS)).as_py():
-        return texts
-    return pa.array([reply_to(text) for text in texts.to_pylist()], pa.string())
-
-
-def _one_by_one(name: str, decoded: list[dict[str, Any]], kind: pa.DataType) -> pa.Array:
-    values = [row[name] for row in decoded]
-    if name == "headers":
-        values = [list(headers.items()) for headers in values]
-    return pa.array(values, kind)

@@ -37,6 +37,7 @@ from rabbit_chx.streams.messages.parser import (
     Sections,
     Span,
     Values,
+    numbers,
 )
 
 _VALUE_OF: Final = {
@@ -127,7 +128,7 @@ def find(data: Bytes, starts: Whole, stops: Whole, columns: Collection[str]) -> 
         values = sections.read(section, codes)
         if len(values.rows):
             fields.read(section, values)
-    encoded.simple &= sections.ended() & (fields.found.text("body").stop >= 0)
+    encoded.simple &= (sections.at == stops) & (fields.found.text("body").stop >= 0)
     fields.settle()
     return fields.found
 
@@ -145,10 +146,9 @@ class _Fields:
             self.properties.pop()
 
     def read(self, section: int, values: Values) -> None:
-        """Read one section of several messages."""
         match section:
             case message.DATA | message.VALUE:
-                self._body(values)
+                self.encoded.put_once(self.found.text("body"), values)
             case message.HEADER:
                 self._header(values)
             case message.PROPERTIES:
@@ -158,16 +158,11 @@ class _Fields:
             case message.APPLICATION_PROPERTIES:
                 self._map(values, "application", _BASIC)
 
-    def _body(self, values: Values) -> None:
-        body = self.found.text("body")
-        self.encoded.give_up(values.rows[body.stop[values.rows] >= 0])  # a second body
-        body.put(values)
-
     def _header(self, values: Values) -> None:
         most = 3 if "expiration" in self.columns else 2 if "priority" in self.columns else 1
         if not self.columns & {"delivery_mode", "priority", "expiration"}:
             return
-        for place, items in enumerate(self.encoded.lists(values, most)):
+        for place, items in zip(range(most), self.encoded.lists(values), strict=False):
             if place == 0 and "delivery_mode" in self.columns:
                 durable = self.encoded.unless_null(items, (TRUE, FALSE))
                 self.found.number("delivery_mode").put(durable.rows, np.where(durable.code == TRUE, 2, 1))
@@ -178,21 +173,19 @@ class _Fields:
 
     def _small(self, name: str, items: Values) -> None:
         small = self.encoded.unless_null(items, (UBYTE,))
-        self.found.number(name).put(small.rows, self.encoded.number(small.start, 1))
+        self.found.number(name).put(small.rows, numbers(self.encoded.data, small.start, 1))
 
     def _ttl(self, items: Values) -> None:
-        number = np.where(items.code == SMALL_UINT, self.encoded.number(items.start, 1), 0)
+        number = np.where(items.code == SMALL_UINT, numbers(self.encoded.data, items.start, 1), 0)
         wide = items.code == UINT
-        number[wide] = self.encoded.number(items.start[wide], 4)
+        number[wide] = numbers(self.encoded.data, items.start[wide], 4)
         self.found.number("ttl").put(items.rows, number)
 
     def _properties(self, values: Values) -> None:
-        for name, items in zip(
-            self.properties, self.encoded.lists(values, len(self.properties)), strict=False
-        ):
+        for name, items in zip(self.properties, self.encoded.lists(values), strict=False):
             if name == "timestamp":
                 moments = self.encoded.unless_null(items, (TIMESTAMP,))
-                self.found.number(name).put(moments.rows, self.encoded.number(moments.start, 8))
+                self.found.number(name).put(moments.rows, numbers(self.encoded.data, moments.start, 8))
             elif name is not None:
                 codes = BINARIES if name == "user_id" else TEXTS
                 self.found.text(name).put(self.encoded.unless_null(items, codes))

@@ -82,11 +82,9 @@ def _rows(chunks: Sequence[Chunk], records: Records) -> Rows:
         offsets=np.repeat(firsts, counts) + np.arange(len(records.starts)),
         times=np.repeat(np.array([chunk.timestamp_ms for chunk in chunks]), counts),
     )
+    if (rows.starts[1:] >= rows.stops[:-1]).all():
+        return rows
     # The buffer has decompressed messages after all others.
-    return rows if (rows.starts[1:] >= rows.stops[:-1]).all() else _in_order(rows)
-
-
-def _in_order(rows: Rows) -> Rows:
     pairs = zip(rows.starts.tolist(), rows.stops.tolist(), strict=True)
     data = b"".join([*(rows.data[start:stop] for start, stop in pairs), bytes(PADDING)])
     sizes = rows.stops - rows.starts

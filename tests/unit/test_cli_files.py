@@ -1,0 +1,133 @@
+"""Files that a command reads and writes: what stays of a file that is replaced, and input that is not there."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+
+import pytest
+
+from rabbit_chx.cli import _exit_code
+from rabbit_chx.cli.changes import check_can_ask
+from rabbit_chx.cli.inputs import open_file
+from rabbit_chx.cli.replaced_file import replace_file
+from rabbit_chx.cli.row_files import read_batches
+from rabbit_chx.errors import InvalidValue
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes, links and named pipes of POSIX")
+
+
+def test_a_file_is_replaced_as_a_whole_and_keeps_its_mode(tmp_path) -> None:
+    file = tmp_path / "x.prom"
+    replace_file(str(file), "new", option="--metrics")
+    assert file.stat().st_mode & 0o777 == 0o644
+    file.chmod(0o640)
+    before = file.stat().st_ino
+    replace_file(str(file), "ö", option="--metrics")
+    assert (file.read_bytes(), file.stat().st_mode & 0o777) == ("ö".encode(), 0o640)
+    assert file.stat().st_ino != before
+    assert [each.name for each in tmp_path.iterdir()] == ["x.prom"]
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_stays_and_leads_to_the_new_text(tmp_path, exists: bool) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    if exists:
+        target.write_text("old")
+    link.symlink_to("target")
+    replace_file(str(link), "new", option="--metrics")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+
+
+def test_a_pipe_is_written_to(tmp_path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    replace_file(str(pipe), "text", option="--metrics")
+    reader.join(10)
+    assert read == ["text"]
+    assert pipe.is_fifo()
+
+
+def test_a_file_that_cannot_be_written_is_named_as_it_was_typed(tmp_path) -> None:
+    for path in (str(tmp_path / "nope" / "x"), str(tmp_path)):
+        with pytest.raises(InvalidValue) as refused:
+            replace_file(path, "text", option="--metrics")
+        assert (refused.value.what, refused.value.got) == ("--metrics", path)
+        assert path in str(refused.value)
+        assert ".x." not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_standard_output_that_is_closed(tmp_path, capsys, monkeypatch) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("a\n")
+    monkeypatch.setattr(sys, "stdout", None)
+    assert _exit_code(["route", "--keys", str(keys), "-q", "a"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("route", "--keys", "-", "-q", "a"),
+        ("simulate", "--keys", "-", "-q", "a"),
+        ("publish", "-", "--format", "csv", "-x", "e", "-U", "amqp://h"),
+    ],
+)
+def test_standard_input_that_is_closed(capsys, monkeypatch, arguments) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert _exit_code(list(arguments)) == 64
+    expected = "invalid standard input: got a closed stream, expected a file or a pipe"
+    assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_a_file_is_read_while_standard_input_is_closed(tmp_path, monkeypatch, kind) -> None:
+    pa = pytest.importorskip("pyarrow")
+    file, table = str(tmp_path / "rows"), pa.table({"a": [1, 2]})
+    if kind == "parquet":
+        pytest.importorskip("pyarrow.parquet").write_table(table, file)
+    else:
+        with pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    monkeypatch.setattr(sys, "stdin", None)
+    with open_file(file) as opened:
+        assert list(read_batches(opened, kind, "rows")) == [{"a": [1, 2]}]
+
+
+def test_a_question_cannot_be_asked_where_standard_input_is_closed(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(InvalidValue, match="not a terminal"):
+        check_can_ask("apply", "--yes", "", yes=False)
+
+
+def test_a_line_that_is_too_long_is_shown_as_text(run) -> None:
+    for arguments in (("--keys", "-"), ("x" * 300,)):
+        err = run("route", *arguments, "-q", "a", stdin=b"x" * 300).err
+        assert f"got '{'x' * 40}'... (300 bytes), expected" in err
+
+
+def test_a_line_of_json_with_a_syntax_error_has_one_number(write) -> None:
+    with pytest.raises(InvalidValue) as refused:
+        list(read_batches(io.BytesIO(b'{}\n{"a" 1}\n'), "jsonl", "x.jsonl"))
+    expected = "line 2 of x.jsonl: got a syntax error (expecting ':' delimiter) in column 6, expected one JSON object"
+    assert expected in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "got"),
+    [
+        ("[]", "got an empty list, expected a mapping"),
+        ('""', "got '', expected a mapping"),
+        ("{}", "got nothing, expected a topology"),
+        ('{"a', "got a syntax error (unterminated string), expected a JSON object"),
+    ],
+)
+def test_a_topology_file_of_another_kind_says_what_it_is(run, write, text, got) -> None:
+    assert got in run.refused("lint", write(text, "t.json"))

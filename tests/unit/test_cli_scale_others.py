@@ -1,0 +1,260 @@
+"""``rabbit-chx scale`` and ``rebalance`` where the broker has other queues than the file: those of an earlier change, or of other programs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rabbit_chx.cli.broker_access import BrokerAccess
+from rabbit_chx.ring import Ring
+from rabbit_chx.topology.file.load import load
+from rabbit_chx.topology.model import Binding, Queue
+from rabbit_chx.topology.planning.scaled import scaled
+from rabbit_chx.topology.planning.what_if import assume_applied
+from tests.unit.test_cli_scale import UNFINISHED, NoQueues
+
+OTHERS = """
+schema: 1
+exchanges:
+  orders: {type: x-consistent-hash, queues: {"orders.{0..2}": 1}}
+  tenants: {type: x-modulus-hash, slots: 16, queues: {"tenants.{0..2}": 1}}
+  empty: {type: x-consistent-hash, queues: {}}
+  other: {type: fanout, bindings: [{queue: orders.3}]}
+queues:
+  "tenants.{0..2}": {preset: ordered}
+  "orders.{0..3}": {preset: ordered}
+"""
+NEXT = {"orders": "orders.4", "tenants": "tenants.3"}
+"""The queue that one more gets, with `OTHERS`."""
+
+
+@pytest.fixture
+def others(write, monkeypatch):
+    """The file, and a function that sets what the broker has: more or fewer queues than the file, after an earlier change."""
+    path = write(OTHERS)
+    monkeypatch.setattr(BrokerAccess, "recounted", lambda _self, observed, _queues: observed)
+
+    def on_broker(exchange: str = "orders", kept=(), also=(), **change) -> None:
+        """A change may have kept queues that were not empty; other programs may have bound some, too."""
+        wanted = scaled(load(path), exchange, **change) if change else load(path)
+        queues = tuple(queue for queue in load(path).queues if queue.name in kept)
+        bindings = (*wanted.bindings, *also)
+        there = assume_applied(replace(wanted, queues=(*wanted.queues, *queues), bindings=bindings))
+        management = NoQueues()
+        management.bindings = lambda _vhost: there.topology.bindings
+        monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: there)
+        monkeypatch.setattr(BrokerAccess, "management", lambda _self: management)
+
+    on_broker()
+    return path, on_broker
+
+
+@pytest.mark.parametrize("exchange", ["orders", "tenants"])
+@pytest.mark.parametrize("change", [("--remove", "1"), ("--add", "1"), ("--to", "2"), ("--remove", "{}.2")])
+def test_a_queue_that_the_file_does_not_have_is_never_removed(
+    others, run, exchange, change, monkeypatch
+) -> None:
+    monkeypatch.setattr("rabbit_chx.cli.scale.carry_out_plans", lambda *_, **__: pytest.fail("changed"))
+    file, on_broker = others
+    on_broker(exchange, add=["ext"])
+    found = run("scale", file, "-x", exchange, *(each.format(exchange) for each in change), "--yes")
+    assert found.code == 1
+    assert "got queue 'ext' bound only on the broker" in found.err
+    assert "`rabbit-chx scale FILE --write` writes the broker's queues into the file" in found.err
+    other = "tenants" if exchange == "orders" else "orders"
+    assert "'ext' bound only on the broker" in run("scale", file, "-x", other, "--add", "1", "--dry-run").err
+
+
+def test_a_queue_that_an_earlier_change_added_is_removed_by_one_that_names_it(others, run) -> None:
+    file, on_broker = others
+    on_broker("orders", to=5)
+    for change in ("--remove", "--add"):
+        found = run("scale", file, "-x", "orders", change, "1", "--dry-run")
+        assert found.code == 1
+        assert "'orders.5' bound only on the broker" in found.err
+    found = run("scale", file, "-x", "orders", "--to", "3", "--dry-run")
+    assert found.code == 2
+    assert "Note: once drained and empty, these are deleted: 'orders.{4..5}'" in found.out
+
+
+def test_a_queue_that_only_the_file_has_is_not_added_silently(others, run) -> None:
+    file, on_broker = others
+    on_broker("tenants", to=2)
+    found = run("scale", file, "-x", "tenants", "--add", "1", "--dry-run")
+    assert found.code == 1
+    assert "got queue 'tenants.2' bound only in the file" in found.err
+    assert run("scale", file, "-x", "tenants", "--to", "4", "--dry-run").code == 2
+
+
+@pytest.mark.parametrize("exchange", ["orders", "tenants"])
+@pytest.mark.parametrize("change", [("--add", "1"), ("--remove", "{}.1")])
+def test_a_queue_that_was_kept_because_it_was_not_empty_is_not_bound_again_silently(
+    others, run, exchange, change
+) -> None:
+    file, on_broker = others
+    on_broker(exchange, remove=1, kept=[f"{exchange}.2"])
+    options = (each.format(exchange) for each in change)
+    found = run("scale", file, "-x", exchange, *options, "--dry-run", "--max-moved", "100")
+    assert found.code == 1
+    assert f"got queue '{exchange}.2' bound only in the file" in found.err
+
+
+def test_a_change_that_is_refused_after_an_earlier_one_is_finished_is_not_printed_for_the_file(
+    others, run, monkeypatch
+) -> None:
+    monkeypatch.setattr("rabbit_chx.cli.scale.print_unfinished", lambda *_: True)
+    monkeypatch.setattr("rabbit_chx.cli.scale.carry_out_plans", lambda *_, **__: 0)
+    file, on_broker = others
+    on_broker("tenants", add=2)
+    found = run("scale", file, "-x", "tenants", "--add", "1", "--yes")
+    assert found.code == 3
+    assert "got queue 'tenants.4' bound only on the broker" in found.err
+    assert UNFINISHED in found.err
+    assert "Write this into the file" not in found.out + found.err
+
+
+def test_a_queue_to_which_another_exchange_leads_is_not_announced_as_deleted(others, run) -> None:
+    file, on_broker = others
+    on_broker(also=[Binding("amq.fanout", "orders.2")])
+    found = run("scale", file, "-x", "orders", "--remove", "1", "--dry-run")
+    assert found.code == 2
+    assert "these are deleted" not in found.out
+
+
+@pytest.mark.parametrize("exchange", ["orders", "tenants"])
+@pytest.mark.parametrize(
+    ("change", "reached"),
+    [
+        (("--remove", "2"), [{"remove": 1}, {"remove": 2}]),
+        (("--remove", "{}.2,{}.1"), [{"remove": ["{}.1"]}, {"remove": 2}]),
+        (("--add", "new,newer"), [{"add": ["new"]}, {"add": ["new", "newer"]}]),
+        (("--add", "2"), [{"add": 1}, {"add": 2}]),
+        (("--add", "new", "--remove", "1"), [{"add": ["new"]}, {"remove": 1}, {"add": ["new"], "remove": 1}]),
+        (("--to", "1"), [{"to": 2}, {"to": 1}]),
+    ],
+)
+def test_a_repeated_change_finishes_from_wherever_it_was_interrupted(
+    others, run, exchange, change, reached
+) -> None:
+    file, on_broker = others
+    for each in reached:
+        named = {
+            key: [name.format(exchange) for name in value] if isinstance(value, list) else value
+            for key, value in each.items()
+        }
+        on_broker(exchange, **named)
+        options = (text.format(exchange, exchange) for text in change)
+        found = run("scale", file, "-x", exchange, *options, "--dry-run", "--max-moved", "100")
+        assert "bound only" not in found.err, each
+        assert found.code in {0, 2}, found.err
+
+
+def test_the_plan_names_the_queues_that_are_deleted(others, run) -> None:
+    file, on_broker = others
+    found = run("scale", file, "-x", "orders", "--remove", "1", "--dry-run")
+    assert found.code == 2
+    assert "Note: once drained and empty, these are deleted: 'orders.2'" in found.out
+    assert '"once drained and empty, these are deleted' in run(
+        "scale", file, "-x", "orders", "--remove", "1", "--dry-run", "--output", "json"
+    ).out.replace("'", "")
+    on_broker("orders", add=["ext"])
+    found = run("scale", file, "--dry-run")
+    assert found.code == 2
+    assert "only the broker has queue 'ext'" in found.err
+    assert "these are deleted: 'ext'" in found.out
+
+
+@pytest.mark.parametrize("exchange", ["orders", "tenants"])
+def test_a_new_queue_gets_no_name_that_something_else_uses(others, run, exchange, monkeypatch) -> None:
+    file, on_broker = others
+    new, add = NEXT[exchange], ("scale", file, "-x", exchange, "--add", "1", "--dry-run", "-v")
+    assert f"declare quorum queue '{new}'" in run(*add).out
+    on_broker(exchange, add=1)
+    assert f"'{new}'" not in run(*add).out  # a repeat: it is there
+    there = assume_applied(load(file))
+    foreign = Binding("amq.fanout", new)
+    management = NoQueues()
+    management.bindings = lambda _vhost: (*there.topology.bindings, foreign)
+    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: there)
+    monkeypatch.setattr(BrokerAccess, "management", lambda _self: management)
+    stem, number = new.split(".")
+    assert f"declare quorum queue '{stem}.{int(number) + 1}'" in run(*add).out
+
+
+def test_queues_of_an_exchange_without_any_are_declared(others, run) -> None:
+    file, _ = others
+    found = run("scale", file, "-x", "empty", "--to", "2", "--dry-run", "-v")
+    assert found.code == 2
+    assert "declare quorum queue 'empty.0'" in found.out
+    assert "bind queue 'empty.1'" in found.out
+
+
+def test_write_takes_a_queue_of_another_program_as_it_is(others, run, monkeypatch) -> None:
+    file, _ = others
+    there = scaled(load(file), "orders", add=["ext"])
+    queues = (*(each for each in there.queues if each.name != "ext"), Queue("ext", "classic"))
+    monkeypatch.setattr(
+        BrokerAccess, "read", lambda _self, _wanted: assume_applied(replace(there, queues=queues))
+    )
+    assert run("scale", file, "--write").code == 0
+    assert run("plan", file).code == 0
+    assert load(file).queue("ext").type == "classic"
+
+
+@pytest.mark.parametrize("order", ["unknown", "first", "last"])
+def test_write_takes_a_binding_of_another_program_as_it_is(others, run, monkeypatch, order) -> None:
+    """Its weight, and its place in the ring; a place that is not known is not made up."""
+    file, _ = others
+    now = load(file).bindings_from("orders")
+    new = Binding("orders", "ext", "2")
+    ring = Ring.of(
+        [(each.destination, each.key) for each in ([new, *now] if order == "first" else [*now, new])]
+    )
+    if order == "unknown":
+        ring = replace(ring, runs=None, why_unknown="its record lacks 'ext'")
+    there = replace(load(file), bindings=(*load(file).bindings, new))
+    there = replace(there, queues=(*there.queues, Queue("ext", "classic")))
+    observed = assume_applied(there)
+    observed = replace(observed, rings=observed.rings | {"orders": ring})
+    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: observed)
+    found = run("scale", file, "--write")
+    assert found.code == 0
+    assert (
+        "exchange 'orders' is written with `order: unknown`: its record lacks 'ext'" in found.err
+        or order != "unknown"
+    )
+    written = load(file)
+    assert {each.destination: each.key for each in written.bindings_from("orders")}["ext"] == "2"
+    assert written.ring("orders").runs == ring.runs
+    assert run("route", "key", "-f", file, "-x", "orders").code == (1 if order == "unknown" else 0)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_queue_that_was_bound_before_has_no_place_in_the_file_unless_it_is_known(
+    others, run, monkeypatch, known
+) -> None:
+    file, _ = others
+    observed = assume_applied(scaled(load(file), "orders", add=["orders.4"]))
+    if not known:
+        ring = replace(observed.rings["orders"], runs=None, why_unknown="its record lacks 'orders.4'")
+        observed = replace(observed, rings=observed.rings | {"orders": ring})
+    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: observed)
+    monkeypatch.setattr(BrokerAccess, "management", lambda _self: NoQueues())
+    found = run("scale", file, "-x", "orders", "--to", "4", "--yes")
+    assert found.code == 0
+    assert ("order: unknown" in found.out) is not known
+    assert run("scale", file, "-x", "orders", "--to", "4", "--yes", "--write").code == 0
+    assert load(file).ring("orders").known is known
+
+
+def test_rebalance_says_that_the_target_is_missed(others, run, tmp_path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("\n".join(f"k{number % 7}" for number in range(1, 1001)))
+    found = run("rebalance", others[0], "-x", "tenants", "--keys", keys, "--dry-run")
+    text = " ".join(found.out.split())
+    assert (
+        "brings it to 1.28; fewer moves cannot. The target is missed: no division of the slots meets it"
+        in text
+    )
+    assert "and the moves are hardly worth it." in text

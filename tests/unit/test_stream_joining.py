@@ -1,0 +1,148 @@
+"""How a member of a stream group joins: with the lock that makes members join one after another, and without it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import ExitStack
+from types import SimpleNamespace
+
+import pytest
+
+from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.streams import StreamGroup
+from rabbit_chx.streams.group.member import StreamMember
+from rabbit_chx.streams.protocol.answers import ConsumerUpdate, Delivery, Node
+from rabbit_chx.streams.protocol.calls import Calls
+from rabbit_chx.streams.protocol.connection import StreamConnection
+
+HERE = Node("a", 1)
+LOST = StreamUnavailable("the connection was lost", "lost")
+
+
+class Connection:
+    """A connection to a node that has these streams. It is lost in one of its calls, or never."""
+
+    release, node, has_unread = "4.3.6", HERE, False
+
+    def __init__(self, streams: list[str], elsewhere: tuple[str, ...] = (), lost_in: str = "") -> None:
+        self.streams = {stream: [] if stream in elsewhere else [HERE] for stream in streams}
+        self.subscriptions: list[str] = []
+        self._lost_in = lost_in
+        self._socket, self._other = socket.socketpair()
+
+    @property
+    def is_open(self) -> bool:
+        return self._socket.fileno() >= 0
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+        self._other.close()
+
+    def _enter(self, call: str) -> None:
+        if call == self._lost_in:
+            self.close()
+        if not self.is_open:
+            raise LOST
+
+    def partitions(self, _: str) -> list[str]:
+        return list(self.streams)
+
+    def metadata(self, names):
+        self._enter("metadata")
+        gone = SimpleNamespace(exists=False, nodes=[])
+        there = {name: SimpleNamespace(exists=True, nodes=nodes) for name, nodes in self.streams.items()}
+        return {name: there.get(name, gone) for name in names}
+
+    def subscribe(self, stream: str, *_, properties, **__) -> int:
+        self._enter("subscribe")
+        self.subscriptions.append(properties["name"] if "joining" in properties["name"] else stream)
+        assert len(self.subscriptions) <= 256
+        return len(self.subscriptions) - 1
+
+    def events(self, _: float):
+        self._enter("events")
+        if self.subscriptions and "joining" in self.subscriptions[-1]:
+            yield ConsumerUpdate(1, len(self.subscriptions) - 1, active=True)
+
+    def answer_update(self, *_) -> None:
+        self._enter("answer_update")
+
+    def unsubscribe(self, _: int) -> None:
+        self._enter("unsubscribe")
+
+
+@pytest.fixture
+def joined(monkeypatch):
+    """Returns a member after its first attempt to join."""
+    with ExitStack() as opened:
+
+        def join(connection: Connection) -> StreamMember:
+            def connect(stream: str | None) -> Connection:
+                if stream is not None:
+                    raise StreamUnavailable(f"stream {stream!r} has no leader", "not available", stream)
+                return connection
+
+            group = StreamGroup("rabbitmq-stream://127.0.0.1", exchange="x", name="g")
+            workers = SimpleNamespace(lock=threading.Lock(), stopped=False)
+            member = StreamMember(group._settings, connect, workers, None, batches=False)
+            for each in (connection, member._woken, member._waker):
+                opened.callback(each.close)
+            monkeypatch.setattr(member._attempts, "until_retry", lambda _: 0.01)
+            member._serve()
+            return member
+
+        yield join
+
+
+def test_a_member_joins_with_the_lock(joined):
+    connection = Connection(["s-0", "s-1"])
+    assert joined(connection).why_not == ""
+    assert connection.subscriptions == ["g (joining)", "s-0", "s-1"]
+
+
+@pytest.mark.parametrize("call", ["metadata", "subscribe", "events", "answer_update", "unsubscribe"])
+def test_a_connection_that_is_lost_while_a_member_joins_is_replaced(joined, call):
+    member = joined(Connection(["s-0", "s-1", "s-2"], lost_in=call))
+    member._turn(0.01)
+    assert not member._places
+    assert member.why_not
+
+
+def test_streams_are_served_though_the_first_one_has_no_node(joined):
+    connection = Connection(["s-0", "s-1", "s-2"], elsewhere=("s-0",))
+    member = joined(connection)
+    assert connection.subscriptions == ["s-1", "s-2"]
+    assert "'s-0' has no leader" in member.why_not
+
+
+def test_a_deleted_stream_keeps_no_other_waiting(joined, caplog):
+    connection = Connection(["s-0", "s-1"])
+    connection.partitions = lambda _: ["s-0", "s-1", "s-2"]
+    member = joined(connection)
+    assert connection.subscriptions[-2:] == ["s-0", "s-1"]
+    assert (member.status.streams, member.why_not) == (("s-0", "s-1"), "")
+    assert "group 'g': stream 's-2' was deleted" in caplog.text
+
+
+def test_a_member_of_256_streams_on_a_node_joins_without_the_lock(joined):
+    connection = Connection([f"s-{number}" for number in range(256)])
+    assert joined(connection).why_not == ""
+    assert connection.subscriptions[0] == "s-0"
+
+
+def test_a_question_about_a_subscription_that_ends_is_answered(monkeypatch):
+    connection = object.__new__(StreamConnection)
+    connection._subscriptions = {1: "s", 2: "s"}
+    connection._calls = calls = object.__new__(Calls)
+    calls.deliveries = [Delivery(1, memoryview(b"c")), ConsumerUpdate(7, 1, active=True)]
+    calls.deliveries.append(ConsumerUpdate(8, 2, active=False))
+    calls.answer = lambda *_: SimpleNamespace(code=1)
+    answered = []
+    monkeypatch.setattr(connection, "answer_update", lambda update, start: answered.append((update, start)))
+    assert connection.unsubscribe(1) == [b"c"]
+    assert [(update.correlation, start is None) for update, start in answered] == [(7, False)]
+    assert calls.deliveries == [ConsumerUpdate(8, 2, active=False)]

@@ -1,0 +1,245 @@
+"""What a group of streams parks, without a broker: any AMQP 1.0 message can be in a stream, and none may hang or stop the group."""
+
+from __future__ import annotations
+
+import math
+import struct
+import threading
+from contextlib import ExitStack, nullcontext
+from datetime import UTC, datetime
+from time import monotonic, sleep
+from types import SimpleNamespace
+
+import pytest
+
+from rabbit_chx.broker.applying.pika_driver import PikaDriver
+from rabbit_chx.broker.applying.protocol import Driver, Lost, Refused
+from rabbit_chx.broker.properties import Properties
+from rabbit_chx.consuming.queues.queues import park
+from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.message import Message
+from rabbit_chx.streams import BatchFailed, Reject, StreamGroup
+from rabbit_chx.streams.group import parking
+from rabbit_chx.streams.group.lanes import Attention, StreamLane
+from rabbit_chx.streams.group.member import StreamMember
+from rabbit_chx.streams.group.workers import StreamWorkers
+from rabbit_chx.streams.messages.chunks import Chunk
+from rabbit_chx.streams.messages.message import decode
+
+
+class Encoding(PikaDriver):
+    """Encodes what is published as it would be sent, instead of sending it."""
+
+    def __init__(self, _: object = None) -> None:
+        Driver.__init__(self, None, 1.0, "/", "host")
+        parameters = SimpleNamespace(frame_max=131_072)
+        self._connection, self._torn = SimpleNamespace(_impl=SimpleNamespace(params=parameters)), False
+        self._channel = None
+        self.sent: list[tuple[bytes, Properties]] = []
+
+    def _send_in_time(self, commands, seconds):
+        return self._send(self, commands)
+
+    def basic_publish(self, *, body, properties, **_):
+        self.sent.append((body, Properties().decode(b"".join(properties.encode()))))
+
+
+def parked(monkeypatch, driver, stored: bytes, why: Exception | None = None):
+    """Park a message as it is stored in a stream; return what was sent, and what the member was told."""
+    monkeypatch.setattr(parking, "PikaDriver", lambda _: driver)
+    told, done = [], threading.Event()
+    lot = parking.Parking("g", "lot", lambda: nullcontext(SimpleNamespace()), threading.Event())
+    message = decode(stored, "events", 7)
+    lot.begin([message], why or Reject("no"), 1, lambda _, error: (told.append(error), done.set()))
+    assert done.wait(60)
+    return driver.sent, told
+
+
+def text(length: int) -> bytes:
+    """A text of AMQP 1.0."""
+    return b"\xb1" + struct.pack(">I", length) + b"x" * length
+
+
+def compound(section: int, kind: bytes, *items: bytes) -> bytes:
+    """A section of AMQP 1.0 that is a list or a map."""
+    joined = b"".join(items)
+    return b"\0\x53%c%b" % (section, kind) + struct.pack(">II", len(joined) + 4, len(items)) + joined
+
+
+def a_map(section: int, values: dict[bytes, bytes]) -> bytes:
+    """A section of AMQP 1.0 that is a map."""
+    named = [(b"\xb1" + struct.pack(">I", len(name)) + name, value) for name, value in values.items()]
+    return compound(section, b"\xd1", *(part for pair in named for part in pair))
+
+
+BODY = b"\0\x53\x75\xa0\x01x"
+BEFORE_1970 = b"\x83" + struct.pack(">q", -1500)
+NAN = b"\x82" + struct.pack(">d", math.nan)
+INFINITE = b"\x72" + struct.pack(">f", -math.inf)
+VALUES = {
+    "good": (b"\x54\x05", 5),
+    "time": (BEFORE_1970, "1969-12-31T23:59:58.500Z"),
+    "ulong": (b"\x80" + b"\xff" * 8, "18446744073709551615"),
+    "nan": (NAN, "nan"),
+    "infinite": (INFINITE, "-inf"),
+    "uuid": (b"\x98" + bytes(16), "00000000-0000-0000-0000-000000000000"),
+    "list": (b"\xc0\x0b\x02" + NAN + b"\x41", ["nan", True]),
+    "table": (b"\xc1\x0d\x02\xa1\x01t" + BEFORE_1970, {"t": "1969-12-31T23:59:58.500Z"}),
+}
+
+
+def test_a_message_that_amqp_0_9_1_cannot_express_is_parked_with_its_values_as_text(monkeypatch):
+    values = {name.encode(): encoded for name, (encoded, _) in VALUES.items()}
+    application = a_map(0x74, values | {b"n" * 256: b"\x41"})
+    null = b"\x40"
+    others = compound(0x73, b"\xd0", text(256), *[null] * 5, text(2), null, null, BEFORE_1970)
+    ((body, properties),), told = parked(monkeypatch, Encoding(), others + application + BODY)
+    assert (body, told) == (b"x", [None])
+    own = {name: value for name, value in properties.headers.items() if not name.startswith("x-")}
+    assert own == {name: value for name, (_, value) in VALUES.items()}
+    assert properties.headers["x-rabbit-chx-parked-offset"] == 7
+    assert (properties.message_id, properties.timestamp, properties.content_type) == (None, None, "xx")
+
+
+def test_a_routing_key_that_no_message_can_be_published_with_is_left_out(monkeypatch):
+    forged = a_map(0x74, {b"x-rabbit-chx-parked-routing-key": text(2)})
+    stored = a_map(0x72, {b"x-routing-key": text(200_000), b"x-exchange": text(2)}) + forged + BODY
+    ((body, properties),), told = parked(monkeypatch, Encoding(), stored)
+    assert (body, told) == (b"x", [None])
+    assert properties.headers["x-rabbit-chx-parked-exchange"] == "xx"
+    assert properties.headers["x-rabbit-chx-parked-routing-key"] is None
+
+
+@pytest.mark.parametrize(
+    ("cause", "text"),
+    [(ValueError("no stock"), "ValueError: no stock"), (None, "BatchFailed: the message at offset 7 failed")],
+)
+def test_the_error_of_a_parked_message_is_what_made_the_batch_fail(monkeypatch, cause, text):
+    failed = BatchFailed(7)
+    failed.__cause__ = cause
+    ((_, properties),), _ = parked(monkeypatch, Encoding(), BODY, failed)
+    assert properties.headers["x-rabbit-chx-parked-error"] == text
+
+
+def test_an_unexpected_error_of_the_parking_ends_the_member(monkeypatch):
+    class Failing(Encoding):
+        def basic_publish(self, **_):
+            raise ZeroDivisionError
+
+    _, (told,) = parked(monkeypatch, Failing(), b"body")
+    assert isinstance(told, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_parking_queue_that_cannot_be_checked_is_an_error_of_the_package(monkeypatch, refused):
+    denied = Refused(403, "ACCESS_REFUSED - access to queue 'lot' in vhost '/' refused for user 'u'")
+
+    def run(_):
+        raise denied if refused else Lost("the connection was lost")
+
+    monkeypatch.setattr(parking, "PikaDriver", lambda _: SimpleNamespace(run=run))
+    lot = parking.Parking("g", "lot", lambda: nullcontext(SimpleNamespace()), threading.Event())
+    with pytest.raises(BrokerUnavailable) as caught:
+        lot.check()
+    assert caught.value.permanent == refused
+    assert "set_permissions" not in str(caught.value)  # it would take away the permissions on the streams
+
+
+@pytest.mark.parametrize("value", [2**64, datetime(1969, 1, 1, tzinfo=UTC)])
+def test_what_pika_cannot_pack_is_left_out_of_a_parked_message(value):
+    driver = Encoding()
+    driver.run(park("lot", Message(b"x", headers={"h": value}), {"o": 1}))
+    ((_, properties),) = driver.sent
+    assert properties.headers == {"o": 1}
+
+
+class Handled:
+    """A member without a connection, whose handler has failed for good with the first of two messages, or with a batch of both."""
+
+    def __init__(self, connect, *, batches: bool = False) -> None:
+        settings = StreamGroup(
+            "amqp://127.0.0.1:1", stream="s", name="g", on_failure="park", parking_queue="lot"
+        )._settings
+        workers = StreamWorkers(print, settings)
+        lot = parking.Parking("g", "lot", connect, workers.stopping)
+        self.member = StreamMember(settings, lambda _: None, workers, lot, batches=batches)
+        workers._owner = self.member
+        self.lane = StreamLane("s", batches=batches, store_every=100, attention=Attention())
+        self.lane.assign(0, None)
+        self.lane.heard = monotonic()
+        entries = b"\0\0\0\1a\0\0\0\1b"
+        self.lane.add(Chunk("s", 0, 2, 2, 0, 1, 0, memoryview(entries)))
+        self.taken = workers.next_of(self.lane)
+
+    def fail(self) -> None:
+        """Deal with the failed message until it is parked, or not."""
+        self.member._deal_with(self.lane, *self.taken, Reject("no"))
+        until = monotonic() + 60
+        while not self.member._calls and monotonic() < until:
+            sleep(0.001)
+        self.member._calls.popleft()()
+
+    def close(self) -> None:
+        for each in (self.member._woken, self.member._waker):
+            each.close()
+
+
+@pytest.fixture
+def handled():
+    with ExitStack() as opened:
+
+        def made(*given, **more) -> Handled:
+            one = Handled(*given, **more)
+            opened.callback(one.close)
+            return one
+
+        yield made
+
+
+def test_a_member_that_is_stopped_while_it_parks_does_not_wait_for_its_handler(handled):
+    def connect():
+        one.member.stop()
+        raise BrokerUnavailable("no connection")
+
+    one = handled(connect)
+    one.fail()
+    assert one.member.workers.next_of(one.lane) is None
+    assert one.lane.is_idle
+    assert one.lane.done is None  # it is not parked
+
+
+def test_the_offset_of_a_parked_message_is_stored_before_the_next_one_is_handled(handled, monkeypatch):
+    """The next one may end the process: then this one would come back, and be parked again."""
+    driver, stored = Encoding(), []
+    monkeypatch.setattr(parking, "PikaDriver", lambda _: driver)
+    one = handled(lambda: nullcontext(SimpleNamespace()))
+    connection = SimpleNamespace(
+        store_offset=lambda _, stream, offset: stored.append(
+            (stream, offset, one.member.workers._ready.qsize())
+        ),
+        query_offset=lambda *_: 0,
+    )
+    one.member._places.append(SimpleNamespace(connection=connection, lanes={0: one.lane}))
+    one.fail()
+    assert len(driver.sent) == 1
+    assert stored[0] == ("s", 0, 0)
+    assert one.member.workers._ready.qsize() == 1
+
+
+def test_what_is_parked_of_a_batch_before_a_refusal_counts_as_handled(handled, monkeypatch):
+    """A member that starts again would park it again, each time."""
+
+    class Refusing(Encoding):
+        def basic_publish(self, **given):
+            if self.sent:
+                raise BrokerUnavailable("the message is too large", permanent=True)
+            super().basic_publish(**given)
+
+    driver = Refusing()
+    monkeypatch.setattr(parking, "PikaDriver", lambda _: driver)
+    one = handled(lambda: nullcontext(SimpleNamespace()), batches=True)
+    one.fail()
+    assert len(driver.sent) == 1
+    assert (one.lane.done, one.lane.handled) == (0, 1)
+    assert one.member.workers.stopped
+    assert [batch.first for batch in one.lane._again] == [1]
