@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all long lint unit newest broker spark faults cluster proof flakes oldest oldest-spark matrix bench site reference constraints audit dist clean
+.PHONY: help demo test test-all long lint unit integration newest broker spark faults cluster proof oldest oldest-spark matrix bench site reference constraints audit dist clean
 
 # Tests start Python hundreds of times, which takes three times as long without compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
@@ -12,7 +12,9 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 # Several tests run at a time (tests/parallel.py); one at a time where they share a broker:  make test WORKERS=0
 WORKERS ?= $(if $(RABBIT_CHX_BROKER_URL),0,auto)
+INTEGRATION := tests/broker tests/spark tests/faults tests/cluster
 LANES := -n $(WORKERS)
+PYTEST := $(BIN)/python -m pytest $(LANES) --second-try
 CANDIDATES := $(or $(PYTHON),python3.14 python3.13 python3.12 python3.11 python3)
 
 # Run scripts/bootstrap.py with the first candidate that is a complete Python 3.11 or later: tomllib came with
@@ -41,19 +43,23 @@ demo: .venv/.demo ## predict, publish to a throw-away broker, compare; then the 
 	$(call bootstrap,java)
 	@$(BIN)/rabbit-chx demo --part spark
 
-test: lint ## lint, types and tests on real brokers and a real Spark (about 10 minutes)
+test: lint unit integration ## lint, types and tests on real brokers and a real Spark (about 12 minutes)
+
+test-all: test long site oldest oldest-spark ## all tests: make test, and what it leaves out
+
+unit: .venv/.test ## the tests that need no broker (4 minutes)
+	@$(PYTEST) -m "not long" tests/unit tests/property
+
+integration: .venv/.test ## the tests on real brokers and a real Spark
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
-	@$(BIN)/python -m pytest $(LANES) -m "not long" --durations 20
+	@$(PYTEST) -m "not long" --durations 20 $(INTEGRATION)
 
-test-all: test long ## all tests: make test, then make long
-
-long: .venv/.test ## what make test leaves out: long tests, clusters, oldest pika and PySpark, the site
+long: .venv/.test ## the tests that make test leaves out: long ones and clusters
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
 	$(call bootstrap,watch)
-	@$(BIN)/python -m pytest $(LANES) -m long --durations 20
-	@$(MAKE) --no-print-directory site oldest oldest-spark
+	@$(PYTEST) -m "long and not proof" --durations 20
 
 lint: .venv/.test ## check style and types
 	@$(BIN)/ruff check --quiet .
@@ -61,12 +67,9 @@ lint: .venv/.test ## check style and types
 	@$(BIN)/mypy rabbit_chx spark_connector pyspark_rabbitmq scripts tests/typing
 	@$(BIN)/basedpyright --pythonpath $(BIN)/python --project tests/typing
 
-unit: .venv/.test ## the tests that need no broker
-	@$(BIN)/python -m pytest $(LANES) tests/unit tests/property
-
 newest: .venv/.test ## the tests that need no broker, on the newest supported Python that this machine has
 	$(call bootstrap,newest)
-	@if [ -d .venv/newest ]; then .venv/newest/bin/python -m pytest $(LANES) -m "not long" tests/unit tests/property; fi
+	@if [ -d .venv/newest ]; then .venv/newest/bin/python -m pytest $(LANES) --second-try -m "not long" tests/unit tests/property; fi
 
 broker: .venv/.test ## the tests against real brokers
 	$(call bootstrap,broker)
@@ -87,21 +90,13 @@ cluster: .venv/.test ## the tests that inject faults into a cluster of three nod
 	$(call bootstrap,java)
 	@$(BIN)/python -m pytest tests/cluster
 
-# All fault injection, comparisons with oracles and hostile input, for docs/proof.md and docs/proof-results.md.
-PROOF := tests/faults tests/cluster $(patsubst %,tests/broker/test_%.py,ring_under_fire kernel_fuzz hostile_names \
-  adoption handover interrupted_verbs least_privilege* parity_* scaling* stream_reader_exact topology_apply_stops \
-  topology_drift topology_slots) tests/unit/test_cli_sigterm.py tests/property/test_hostile_input.py \
-  $(patsubst %,tests/spark/test_%.py,batch_write hostile_entries order read_exact secrets)
+# All tests but those that make unit runs: every release, every round. For docs/proof.md and docs/proof-results.md.
+PROOF := $(INTEGRATION) tests/unit/test_cli_sigterm.py tests/property/test_hostile_input.py
 
 proof: .venv/.test ## all faults and comparisons, long; writes docs/proof-results.md (RABBIT_CHX_SEED repeats a run)
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
 	@RABBIT_CHX_PROOF=long $(BIN)/python -m pytest $(LANES) --proof docs/proof.md $(PROOF)
-
-flakes: .venv/.test ## run the unit tests 20 times and the broker tests 5 times; writes a table into docs/proof.md
-	$(call bootstrap,broker)
-	$(call bootstrap,java)
-	@$(BIN)/python scripts/flakes.py --workers $(WORKERS) --page docs/proof.md unit=20 broker=5
 
 oldest: .venv/.test ## the publisher's tests on the oldest supported pika
 	$(call bootstrap,oldest-pika)

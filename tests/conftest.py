@@ -28,7 +28,7 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         Path(__file__).parents[1] / ".pytest_cache/bytecode"
     )
 
-pytest_plugins = ["tests.proof_report", "tests.parallel", "tests.skips", "tests.slow_start"]
+pytest_plugins = [f"tests.{each}" for each in ("proof_report", "parallel", "second_try", "skips", "leaks")]
 
 REAL = ("broker", "spark")
 """Markers, and the folders of the same names."""

@@ -13,7 +13,9 @@ from __future__ import annotations
 import os
 import random
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 
@@ -64,6 +66,17 @@ class Check:
     seconds: float
     control: str
     """What shows that a wrong case would have been seen (``a kernel off by one: 9,990 of 10,000 seen``)."""
+
+
+class Lost(AssertionError):
+    """A broken promise, which has no second try (`tests.second_try`)."""
+
+
+def never(**broken: Collection[object]) -> None:
+    """Fail for good if there is any message of these kinds: ``never(lost=..., out_of_order=...)``."""
+    for kind, found in broken.items():
+        if found:
+            raise Lost(f"{len(found):,} {kind.replace('_', ' ')}, such as {[*islice(found, 10)]}")
 
 
 RESULTS: Final[list[Fault | Check | str]] = []

@@ -206,7 +206,7 @@ def test_a_queue_is_copied_to_files(rabbitmq_broker, spark, tmp_path):
                 channel.basic_publish("", "orders.0", b"%d" % number)
             exec(marked("spark-queue.md", "test_a_queue_is_copied_to_files"), given)
             assert given["query"].awaitTermination(200)
-        finally:  # `tests.slow_start` may run the test again
+        finally:
             left = channel.queue_delete("orders.0").method.message_count
     assert left == 0
     assert bodies(spark.read.parquet(folder)) == [b"0", b"1", b"2", b"3", b"4"]

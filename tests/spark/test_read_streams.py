@@ -387,7 +387,6 @@ def test_rows_deleted_by_retention_fail_a_query_or_are_logged(spark, broker, str
 
 @pytest.mark.long
 def test_a_query_continues_after_a_restart_of_the_broker(spark, broker, tmp_path):
-    # `tests.slow_start` may run the test again.
     stream, url = f"read-restart-{uuid4().hex[:6]}", broker.stream_url
 
     def fill(first, last):

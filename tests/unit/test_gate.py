@@ -1,0 +1,55 @@
+"""`.ci/run`: which stage of it failed, and which stages run after a failure."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+GATE = Path(__file__).parents[2] / ".ci" / "run"
+MAKE = """#!/bin/sh
+for target; do echo "$target" >> made; done
+case " $* " in *" $BROKEN "*) exit 2 ;; esac
+"""
+ALL = ["lint", "unit", "integration", "long", "oldest", "oldest-spark", "newest", "site"]
+
+pytestmark = pytest.mark.skipif(not GATE.exists(), reason="an archive of the sources has no .ci/run")
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run it in an empty folder, with a `make` that only writes down its targets and fails for one of them."""
+    gate, make = tmp_path / ".ci" / "run", tmp_path / "bin" / "make"
+    for path in (gate, make):
+        path.parent.mkdir()
+    shutil.copy(GATE, gate)
+    make.write_text(MAKE)
+    make.chmod(0o755)
+
+    def run(broken: str) -> tuple[int, list[str]]:
+        environment = {**os.environ, "PATH": f"{make.parent}:{os.environ['PATH']}", "BROKEN": broken}
+        code = subprocess.run(["bash", gate], env=environment, check=False, capture_output=True).returncode
+        made = (tmp_path / "made").read_text().split()
+        return code, [each for each in made if not each.startswith("-")]
+
+    return run
+
+
+def test_without_a_failure_every_stage_runs(run) -> None:
+    assert run("nothing") == (0, ALL)
+
+
+@pytest.mark.parametrize(("stage", "status"), [("lint", 11), ("unit", 12)])
+def test_lint_and_unit_tests_end_the_run(run, stage, status) -> None:
+    assert run(stage) == (status, ALL[: ALL.index(stage) + 1])
+
+
+@pytest.mark.parametrize(
+    ("stage", "status"),
+    [("integration", 13), ("long", 14), ("oldest", 15), ("oldest-spark", 15), ("newest", 16), ("site", 17)],
+)
+def test_the_run_goes_on_after_another_stage_and_fails_with_its_status(run, stage, status) -> None:
+    assert run(stage) == (status, ALL)
