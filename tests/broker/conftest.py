@@ -25,6 +25,7 @@ from tests.broker.erlang import asked_quickly
 from tests.broker.parity import Lab
 from tests.broker.stream_scene import delete_stream, new_stream
 from tests.broker.topology_site import CLIENTS, Site
+from tests.brokers import revive, running
 from tests.proof import LONG, record_result
 from tests.queues import confirming_channel
 from tests.spark.conftest import inbox, streams  # noqa: F401 - the same fixtures for both folders
@@ -55,6 +56,8 @@ def pytest_collection_modifyitems(config, items):
     for item in older:
         if item.get_closest_marker("newest_first"):
             item.add_marker("long")
+            if _broker_of(item) != RELEASES[0] and not item.path.name.startswith("test_parity"):
+                item.add_marker("proof")
 
 
 def _broker_of(item) -> str | None:
@@ -68,10 +71,14 @@ def broker(request):
     release = None if request.param == "any" else request.param
     contained = available(release).kind == "docker"
     broker = Broker(release, plugins=PLUGINS + PROTOCOLS * contained)
-    broker.start()
-    with asked_quickly(broker):
+    with running(broker), asked_quickly(broker):
         yield broker
-    broker.stop()
+
+
+@pytest.fixture(autouse=True)
+def living_broker(request):
+    if "broker" in request.fixturenames:
+        revive(request.getfixturevalue("broker"))
 
 
 @pytest.fixture(scope="session")

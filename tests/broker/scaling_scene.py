@@ -23,6 +23,7 @@ from rabbit_chx.consuming.queues.permissions import HOLDS
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.topology import apply, loads, plan
 from tests.json_lines import printed
+from tests.proof import never
 from tests.users import a_user
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ class Scene:
 
         At the end of a test and not of a fixture: after a failure, queues may stay held for ever.
         """
-        assert not self.finish().out_of_order
+        never(out_of_order=self.finish().out_of_order)
         self.assert_clean(queues)
 
     def ledger(self) -> Ledger:

@@ -16,7 +16,7 @@ from rabbit_chx.consuming.markers import Hold
 from rabbit_chx.consuming.member.roll_call import ask
 from rabbit_chx.topology import apply
 from tests.broker.scaling_scene import GROUP, RING, SLOTS, Scene, scale
-from tests.proof import LONG, record_result
+from tests.proof import LONG, never, record_result
 
 pytestmark = [
     pytest.mark.newest_first,
@@ -56,7 +56,7 @@ def test_scaling_under_load_keeps_the_order_of_every_key(scene) -> None:
     assert done.count("delete") == 6
     scene.publish_on(500)
     ledger = scene.finish()
-    assert not ledger.out_of_order
+    never(out_of_order=ledger.out_of_order)
     assert all(ledger.by_queue[f"orders.{number}"] for number in range(12))
 
 
@@ -85,7 +85,7 @@ def test_queues_and_members_come_and_go_at_once(scene) -> None:
     record_result(
         f"{ledger.published:,} messages while queues went from 8 to 12 to 6 and members from 2 to 6 to 3"
     )
-    assert not ledger.out_of_order
+    never(out_of_order=ledger.out_of_order)
     scene.wait(lambda: len(scene.answers()) == 3)
     scene.assert_clean(6)
 

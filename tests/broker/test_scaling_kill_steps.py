@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.since_4_0,
     pytest.mark.broker,
     pytest.mark.long,
+    pytest.mark.proof,
     pytest.mark.one_release,
     pytest.mark.proves(
         "Consumers",

@@ -28,7 +28,7 @@ pytestmark = [
 FEW_SLOTS, MORE_SLOTS = SLOTS.replace("64", "8"), SLOTS.replace("64", "12")
 WAYS = pytest.mark.parametrize(
     "scene",
-    [pytest.param(RING, marks=[pytest.mark.long, pytest.mark.one_release]), FEW_SLOTS],
+    [pytest.param(RING, marks=[pytest.mark.long, pytest.mark.proof, pytest.mark.one_release]), FEW_SLOTS],
     ids=["ring", "slots"],
     indirect=True,
 )
@@ -73,6 +73,7 @@ def test_scale_killed_at_any_time_finishes_when_run_again(scene) -> None:
 
 @STEPWISE
 @pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.one_release
 def test_scale_killed_after_each_action_finishes_when_run_again(scene) -> None:
     left = {6, 4}
@@ -91,6 +92,7 @@ def test_scale_killed_after_each_action_finishes_when_run_again(scene) -> None:
 
 @STEPWISE
 @pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.one_release
 def test_scale_killed_in_every_run_finishes_after_several_runs(scene) -> None:
     for to in (6, 4):
@@ -105,6 +107,7 @@ def test_scale_killed_in_every_run_finishes_after_several_runs(scene) -> None:
 
 @pytest.mark.parametrize("scene", [MORE_SLOTS], ids=["slots"], indirect=True)
 @pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.one_release
 def test_rebalance_killed_after_each_action_finishes_when_run_again(scene, tmp_path) -> None:
     random, keys = dice("kills of rebalance"), tmp_path / "keys.txt"

@@ -26,10 +26,7 @@ from tests.proof import Check, dice, record_result
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
-SHORT = {
-    "test_binds_through_all_nodes_make_one_ring_in_some_serial_order",
-    "test_three_programs_declare_and_bind_at_once",
-}
+SHORT = {"test_binds_through_all_nodes_make_one_ring_in_some_serial_order"}
 PATIENCE = 120.0
 CONNECTION_FORCED, INTERNAL_ERROR = 320, 541
 

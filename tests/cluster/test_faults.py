@@ -14,7 +14,7 @@ from tests.faults.load import ALIVE
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
-SHORT = {"test_the_leader_is_killed", "test_a_rolling_restart"}
+SHORT = {"test_the_leader_is_killed"}
 
 
 def test_the_leader_is_killed(cluster, site, judge):

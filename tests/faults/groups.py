@@ -133,6 +133,7 @@ class Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.load.abandon()
         for worker in self.workers:
             worker.close()
 

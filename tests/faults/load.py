@@ -140,6 +140,14 @@ class Load:
         assert totals.confirmed + totals.failed == totals.published
         return self.ledger
 
+    def abandon(self) -> None:
+        """End the publisher of a test that failed, without waiting for its messages; nothing after `finish`."""
+        with self._changed:
+            self._quota, self._finishing = 0, True
+            self._changed.notify()
+        with suppress(RabbitChxError):
+            self.publisher.close(timeout=0)
+
     def drain(self, url: str, queues, *, quiet: float = 0.0) -> list[list[int]]:
         """Empty the queues into the ledger, and return the rows of each queue in their order."""
         found = drain(url, queues, quiet=quiet)
@@ -255,12 +263,15 @@ class Control(threading.Thread):
             channel.basic_publish(self._exchange, f"customer-{row}", body(row, self._size), properties)
             self.ledger.taken_in = row + 1  # no error, so a naive program believes that it was published
 
+    def stop(self) -> None:
+        self._stopping.set()
+        self._flowing.set()
+
     def finish(
         self, url: str, queues, limit: float = 10.0, *, quiet: float = 0.0, enough: bool = False
     ) -> Ledger:
         """Stop, and empty the queues; with `enough`, end as soon as all messages have arrived."""
-        self._stopping.set()
-        self._flowing.set()
+        self.stop()
         self.join(limit)  # pika's blocking connection hangs at times: what counts is what was sent by now
         sent = self.ledger.taken_in
         for rows in drain(url, queues, quiet=quiet, enough=enough and sent):

@@ -50,7 +50,7 @@ def test_a_broker_that_is_paused_until_its_heartbeats_are_missed(broker, survive
         wait_until(lambda: control.connections > connections, "the control has reconnected")
 
     totals = survives("container paused (long)", pause, control={"heartbeat": 1}, **PATIENT)
-    assert totals.connections == 2
+    assert totals.connections >= 2
 
 
 def test_a_broker_that_loses_its_network(broker, survives):
@@ -80,7 +80,7 @@ def test_a_connection_closed_by_the_management_api(broker, survives, log):
     control = {"client_properties": {"connection_name": "control"}}
     what = "connection closed by the management API"
     totals = survives(what, close, rounds=ROUNDS, control=control, connection_name="to be closed")
-    assert totals.connections == ROUNDS + 1
+    assert totals.connections >= ROUNDS + 1
     assert len(log("CONNECTION_FORCED")) == ROUNDS
 
 

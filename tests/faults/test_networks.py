@@ -33,7 +33,7 @@ def test_connections_reset_in_mid_stream(scene, proxy):
             it.control.hold()
             wait_until(lambda before=before: it.totals.connections > before, "it connects again")
         it.hold()
-    assert it.totals.connections == 13
+    assert it.totals.connections >= 13
 
 
 def test_connections_cut_at_any_byte(scene, proxy):

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from rabbit_chx.testing import Broker
+from tests.brokers import running
 from tests.inbox import Inbox
 from tests.spark import BRIEF_JAVA
 from tests.spark.streams import Streams
@@ -44,9 +45,8 @@ def rabbitmq_broker(request):
     """The broker of all these tests, with the stream protocol, which the fixture of the plugin lacks."""
     release = request.config.getoption("--rabbitmq-release") or request.config.getini("rabbitmq_release")
     broker = Broker(release or None, plugins=["rabbitmq_stream"])
-    broker.start()
-    yield broker
-    broker.stop()
+    with running(broker):
+        yield broker
 
 
 @pytest.fixture

@@ -26,7 +26,13 @@ from tests.unit.test_docs import marked
 from tests.users import a_user
 from tests.wheels import installed, write_wheel
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1_200)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.broker,
+    pytest.mark.long,
+    pytest.mark.proof,
+    pytest.mark.timeout(1_200),
+]
 
 SECTION = re.search(
     r"^## Install it on the executors\n(.*?)^## ",

@@ -20,7 +20,7 @@ from tests.spark.test_batch_write import failure
 from tests.unit.test_streams_hostile_entries import DENSE, HOSTILE, compressed, repeated
 from tests.wire import Encoded
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long, pytest.mark.proof]
 
 MOST_MEGABYTES = 200
 DEADLINE = 300

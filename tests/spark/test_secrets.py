@@ -20,13 +20,13 @@ import pytest
 
 from tests.canary import canary, found
 from tests.inbox import Inbox
-from tests.slow_start import TOO_SLOW
 from tests.spark.streams import Streams
 from tests.tls import Authority, Listener
 from tests.users import a_user
 
 pytestmark = [
     pytest.mark.long,
+    pytest.mark.proof,
     pytest.mark.spark,
     pytest.mark.broker,
     pytest.mark.timeout(1_200),
@@ -165,13 +165,10 @@ def ways(rabbitmq_broker, inbox, user, tls, source, tmp_path_factory):
 @pytest.fixture(scope="module")
 def traces(rabbitmq_broker, inbox, ways, tmp_path_factory):
     """The folder with all that was to be seen, a file or a folder for each place."""
-    for is_last in (False, True):
-        folder = tmp_path_factory.mktemp("traces")
-        told = {"folder": str(folder), "ways": ways, "configured": CONFIGURED}
-        told["misspelt"] = {"uri": f"amqp://nobody:{MISSPELT}@127.0.0.1", "exchange": inbox.exchange}
-        if _run(told, rabbitmq_broker, folder, is_last=is_last):
-            break
-        inbox.take_all()
+    folder = tmp_path_factory.mktemp("traces")
+    told = {"folder": str(folder), "ways": ways, "configured": CONFIGURED}
+    told["misspelt"] = {"uri": f"amqp://nobody:{MISSPELT}@127.0.0.1", "exchange": inbox.exchange}
+    _run(told, rabbitmq_broker, folder)
     arrived = inbox.bodies()
     assert (arrived[b"3"], arrived[b"a stream's row"], arrived[b"by SQL"]) == (4, 4, 4)
     (folder / "broker's log").write_text(rabbitmq_broker.logs())
@@ -182,8 +179,7 @@ def traces(rabbitmq_broker, inbox, ways, tmp_path_factory):
     return folder
 
 
-def _run(told, broker, folder, *, is_last):
-    """Run the program; False if Spark stopped waiting for a Python process, which `tests.slow_start` cannot see here."""
+def _run(told, broker, folder):
     environment = {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
@@ -208,11 +204,7 @@ def _run(told, broker, folder, *, is_last):
                 listed = broker.ctl("list_connections", "name", "user", "client_properties")
                 (folder / "connections").write_text(listed)
             program.communicate("\n", timeout=DEADLINE)
-    log = folder / "spark's log"
-    if program.returncode and not is_last and TOO_SLOW in log.read_text(errors="replace"):
-        return False
-    assert (ready, program.returncode) == ("ready\n", 0), _end_of(log)
-    return True
+    assert (ready, program.returncode) == ("ready\n", 0), _end_of(folder / "spark's log")
 
 
 def _end_of(log: Path) -> str:

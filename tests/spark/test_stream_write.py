@@ -157,6 +157,7 @@ def many_shuffle_tasks(spark):
 
 
 @pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.timeout(1_200)
 def test_a_stateful_stream_of_200_tasks_opens_one_connection_for_each_worker(
     spark, broker, inbox, tmp_path, many_shuffle_tasks

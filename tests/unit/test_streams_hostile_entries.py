@@ -139,7 +139,7 @@ def test_hostile_entries_cost_a_reader_little_memory(name: str, way: str, tmp_pa
     stored.write_bytes(HOSTILE[name])
     assert stored.stat().st_size < 4_000_000
     program = [sys.executable, "-c", READ, str(stored), way]
-    ended = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=500, check=False)
     assert not ended.returncode, ended.stderr
     *_, said, grown = ended.stdout.splitlines()
     assert EXPECTED.get(name, {}).get(way, "have more than 150000 items") in said
