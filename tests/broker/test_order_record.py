@@ -97,6 +97,31 @@ def test_the_order_is_known_without_a_node_and_survives_what_applications_do(sit
     assert order(site) == (["c", "c", "d", "d", "d", "b"], "record")
 
 
+@pytest.mark.parametrize("first", ["unbind", "bind"])
+def test_a_binding_replaced_by_one_with_other_arguments_makes_the_order_unknown(site, applied, first) -> None:
+    """Where the queue has its buckets then depends on the release and on which command came first."""
+    applied(site.url(), site.plan(*DECLARE, *map(Bind, BINDINGS)), management=site.management)
+    other = Binding("orders", "a", "1", {"note": "2"})
+    with site.connection() as connection:
+        channel = connection.channel()
+        if first == "bind":
+            channel.queue_bind("a", "orders", "1", dict(other.arguments))
+            assert order(site) == (RING, "record")
+        channel.queue_unbind("a", "orders", "1")
+        channel.queue_bind("a", "orders", "1", dict(other.arguments))
+    assert order(site) == ([], "unknown")
+    # Bound by a plan, the other binding is recorded with its arguments.
+    applied(site.url(), site.plan(Unbind(other)), management=site.management)
+    assert order(site) == (["c", "c", "d", "d", "d", "b"], "record")
+    applied(site.url(), site.plan(Bind(other)), management=site.management)
+    assert order(site) == (["c", "c", "d", "d", "d", "b", "a"], "record")
+    with site.connection() as connection:
+        channel = connection.channel()
+        channel.queue_unbind("a", "orders", "1", dict(other.arguments))
+        channel.queue_bind("a", "orders", "1")
+    assert order(site) == ([], "unknown")
+
+
 def test_each_client_undoes_what_the_other_recorded(site) -> None:
     one, two = CLIENTS
     one(site.url(), site.plan(*DECLARE, *map(Bind, BINDINGS)), management=site.management)

@@ -11,8 +11,11 @@ from collections.abc import Collection, Iterable, Mapping
 from rabbit_chx.broker.applying.protocol import OnChannel
 from rabbit_chx.broker.reading.order_record import (
     ORDER_EXCHANGE,
+    PLAIN,
     OrderRecord,
+    Recorded,
     anchor,
+    as_recorded,
     departed,
     entry,
     order_exchange,
@@ -54,18 +57,19 @@ class OrderWriter:
         begin, self._begin = self._begin, []
         self._adopted.add(exchange)
         listed = list(bindings)
-        there = {(bound.destination, bound.key) for bound in listed}
+        there = set(map(as_recorded, listed))
         entries = self._record.entries.setdefault(exchange, {})
         order = self._order(exchange, listed)
         keep = sorted(there & set(entries), key=lambda one: entries[one])
         if order is None or (order == keep and exchange in self._record.anchored):
             return [*begin, *self._drop(exchange, set(entries) - there)]
         commands = [*begin, *self._drop(exchange, set(entries))]
-        for destination, key in order:
-            commands += self.bind(Binding(exchange, destination, key))
+        for one in order:
+            commands += self._bind(exchange, one)
         return commands
 
-    def _order(self, exchange: str, listed: list[Binding]) -> list[tuple[str | ToExchange, str]] | None:
+    def _order(self, exchange: str, listed: list[Binding]) -> list[Recorded] | None:
+        """The bindings to record, in their order, one for each destination: that which is recorded already, if any."""
         there = {(bound.destination, bound.key) for bound in listed}
         ring = self._rings.get(exchange)
         if ring is None or not ring.known or {(one.destination, one.key) for one in ring.bindings} != there:
@@ -75,30 +79,35 @@ class OrderWriter:
                 return None
         if not ring.known or len({destination for destination, _ in there}) < len(there) or ring.dead:
             return None
-        keys = dict(there)
-        return [(destination, keys[destination]) for destination in ring.destinations]
+        entries = self._record.entries.get(exchange, {})
+        by_preference = sorted(map(as_recorded, listed), key=lambda one: (one in entries, one[2] == PLAIN))
+        chosen = {one[0]: one for one in by_preference}
+        return [chosen[destination] for destination in ring.destinations]
 
     def bind(self, bound: Binding) -> list[OnChannel]:
         """Record a binding that is about to be made."""
-        exchange, one = bound.source, (bound.destination, bound.key)
+        return self._bind(bound.source, as_recorded(bound))
+
+    def _bind(self, exchange: str, one: Recorded) -> list[OnChannel]:
+        destination, *_ = one
         entries = self._record.entries.setdefault(exchange, {})
         commands = []
         if exchange not in self._record.anchored:
             self._record.anchored.add(exchange)
             commands += self._drop(exchange, set(entries))
             commands.append(bind_command("bind", anchor(exchange)))
-        if (exchange, bound.destination) in self._record.departed:
-            self._record.departed.discard((exchange, bound.destination))
-            commands.append(bind_command("unbind", departed(exchange, bound.destination)))
+        if (exchange, destination) in self._record.departed:
+            self._record.departed.discard((exchange, destination))
+            commands.append(bind_command("unbind", departed(exchange, destination)))
         if one not in entries:
             entries[one] = self._next
             self._next += 1
-            commands.append(bind_command("bind", entry(bound, entries[one])))
+            commands.append(bind_command("bind", entry(exchange, one, entries[one])))
         return commands
 
     def unbind(self, bound: Binding) -> list[OnChannel]:
         """Remove the entry of a binding that is gone, and record that its queue stays."""
-        dropped = self._drop(bound.source, {(bound.destination, bound.key)})
+        dropped = self._drop(bound.source, {as_recorded(bound)})
         if (bound.source, bound.destination) not in self._departing:
             return dropped
         self._record.departed.add((bound.source, bound.destination))
@@ -116,10 +125,10 @@ class OrderWriter:
                 del entries[one]
         self._record.departed = {each for each in self._record.departed if each[1] != name}
 
-    def _drop(self, exchange: str, these: Iterable[tuple[str | ToExchange, str]]) -> list[OnChannel]:
+    def _drop(self, exchange: str, these: Iterable[Recorded]) -> list[OnChannel]:
         entries = self._record.entries.get(exchange, {})
         return [
-            bind_command("unbind", entry(Binding(exchange, *one), entries.pop(one)))
+            bind_command("unbind", entry(exchange, one, entries.pop(one)))
             for one in sorted(these, key=str)
             if one in entries
         ]

@@ -2,8 +2,8 @@
 
 A ring follows the order of its bind commands, which no API lists. So `apply` records it in bindings of an exchange of
 its own, ``rabbit-chx.order``, to which nothing is published: one binding to every destination of a ring, with the name
-of the ring's exchange as routing key and the number of the bind and the weight as arguments. The arguments are text,
-because clients write text alike and numbers with different AMQP types. The bindings of the ring itself stay plain, so
+of the ring's exchange as routing key, and with the number of the bind, the weight and the arguments of the bind as arguments. All of them
+are text, because clients write text alike and numbers with different AMQP types. The bindings of the ring itself stay plain, so
 that an application which binds for itself repeats them instead of adding others.
 
 A record lives no longer than what it describes:
@@ -14,18 +14,18 @@ A record lives no longer than what it describes:
 
 A queue that a plan unbinds and keeps gets another entry, `departed`, so that messages left in it are found.
 
-It cannot show that somebody unbound a destination and bound it again with the same weight, or bound it twice and unbound
-one of the two; only the node knows.
+It cannot show that somebody unbound a destination and bound it again with the same weight and arguments, or bound it a second time
+and unbound that; only the node knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from rabbit_chx.ring import Destination, ToExchange
-from rabbit_chx.topology.model import Binding, Exchange
+from rabbit_chx.topology.model import Binding, Exchange, wire_text
 
 ORDER_EXCHANGE: Final = "rabbit-chx.order"
 CLUSTER: Final = "x-cluster"
@@ -33,7 +33,12 @@ CLUSTER: Final = "x-cluster"
 
 _SEQUENCE: Final = "sequence"
 _WEIGHT: Final = "weight"
+_ARGUMENTS: Final = "arguments"
 _DEPARTED: Final = "departed"
+
+Recorded: TypeAlias = tuple[Destination, str, str]
+"""What distinguishes the bindings of one exchange: the destination, the weight, and the arguments as text."""
+PLAIN: Final = wire_text({})
 
 
 def order_exchange(cluster: str) -> Exchange:
@@ -46,11 +51,19 @@ def anchor(exchange: str) -> Binding:
     return Binding(ORDER_EXCHANGE, ToExchange(exchange), exchange)
 
 
-def entry(bound: Binding, number: int) -> Binding:
+def as_recorded(bound: Binding) -> Recorded:
+    """What an entry says of a binding."""
+    _, destination, weight, arguments = bound.unnumbered.identity
+    return destination, weight, arguments
+
+
+def entry(exchange: str, recorded: Recorded, number: int) -> Binding:
     """The binding that records that this binding of a ring was the ``number``-th to be made."""
-    return Binding(
-        ORDER_EXCHANGE, bound.destination, bound.source, {_SEQUENCE: str(number), _WEIGHT: bound.key}
-    )
+    destination, weight, arguments = recorded
+    texts = {_SEQUENCE: str(number), _WEIGHT: weight}
+    if arguments != PLAIN:
+        texts[_ARGUMENTS] = arguments
+    return Binding(ORDER_EXCHANGE, destination, exchange, texts)
 
 
 def departed(exchange: str, queue: Destination) -> Binding:
@@ -62,8 +75,8 @@ def departed(exchange: str, queue: Destination) -> Binding:
 class OrderRecord:
     """What is recorded of all rings of a virtual host."""
 
-    entries: dict[str, dict[tuple[Destination, str], int]] = field(default_factory=dict)
-    """By exchange, the number of the bind of each destination with its weight."""
+    entries: dict[str, dict[Recorded, int]] = field(default_factory=dict)
+    """By exchange, the number of each bind."""
     anchored: set[str] = field(default_factory=set)
     """The exchanges that have an anchor."""
     departed: set[tuple[str, Destination]] = field(default_factory=set)
@@ -77,22 +90,28 @@ class OrderRecord:
             if bound.source != ORDER_EXCHANGE:
                 continue
             number, weight = bound.arguments.get(_SEQUENCE), bound.arguments.get(_WEIGHT)
+            arguments = bound.arguments.get(_ARGUMENTS, PLAIN)
             if not bound.arguments and bound.destination == ToExchange(bound.key):
                 record.anchored.add(bound.key)
             elif _DEPARTED in bound.arguments:
                 record.departed.add((bound.key, bound.destination))
-            elif isinstance(weight, str) and isinstance(number, str) and number.isdecimal():
-                record.entries.setdefault(bound.key, {})[bound.destination, weight] = int(number)
+            elif (
+                isinstance(weight, str)
+                and isinstance(arguments, str)
+                and isinstance(number, str)
+                and number.isdecimal()
+            ):
+                record.entries.setdefault(bound.key, {})[bound.destination, weight, arguments] = int(number)
         return record
 
-    def numbers(self, exchange: str) -> dict[tuple[Destination, str], int]:
+    def numbers(self, exchange: str) -> dict[Recorded, int]:
         """What may be believed of one exchange."""
         return self.entries.get(exchange, {}) if exchange in self.anchored else {}
 
     @property
     def queues(self) -> dict[str, frozenset[str]]:
         """The queues of each exchange, bound or not."""
-        listed = {(name, destination) for name, ring in self.entries.items() for destination, _ in ring}
+        listed = {(name, destination) for name, ring in self.entries.items() for destination, *_ in ring}
         found: dict[str, set[str]] = {}
         for exchange, destination in listed | self.departed:
             if isinstance(destination, str):

@@ -6,10 +6,10 @@ the exchange ``rabbit-chx.order`` shows that the broker has kept its rings. Pair
 correct them.
 
 These events leave record and ring different, and only the node shows them: another program unbinds a destination and
-binds it again with the same weight, or binds it twice and unbinds it once, which takes all its buckets; definitions that
+binds it again with the same weight and arguments, or binds it a second time and unbinds that, which takes all its buckets; definitions that
 hold a record are imported into a cluster of the same name; the consistent-hash plugin is disabled and enabled again; a
 destination that is an exchange is deleted and keeps its buckets, as 4.3.0 to 4.3.5 may do. A ring with a single binding
-is believed without a record, unless there is one that names another weight.
+is believed without a record, unless there is one that names another weight or other arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, Final
 
-from rabbit_chx.broker.reading.order_record import CLUSTER, ORDER_EXCHANGE, OrderRecord
+from rabbit_chx.broker.reading.order_record import CLUSTER, ORDER_EXCHANGE, OrderRecord, as_recorded
 from rabbit_chx.errors import Contradiction, InvalidValue, RingUnknown, Unpredictable
 from rabbit_chx.inference import infer
 from rabbit_chx.releases import Release, Store
@@ -73,28 +73,37 @@ class OrderEvidence:
         needed = len(each) > 1 or self.why_doubtful(bindings)
         if not (single and needed and ring.known) or ring.dead or self.why_useless:
             return False
-        recorded = {} if self.why_void else self.record.numbers(bindings[0].source)
+        recorded = {} if self.why_void else self._recorded(bindings)
         in_order = sorted(each & recorded.keys(), key=recorded.__getitem__)
         return tuple(destination for destination, _ in in_order) != ring.destinations
 
+    def _recorded(self, bindings: Sequence[Binding]) -> dict[tuple[Destination, str], int]:
+        """The numbers of the recorded bindings that are listed, by destination and weight.
+
+        Another binding of the same destination and weight changes nothing, as long as the recorded one is listed.
+        """
+        numbers = self.record.numbers(bindings[0].source)
+        return {one[:2]: numbers[one] for one in map(as_recorded, bindings) if one in numbers}
+
     def why_doubtful(self, bindings: Sequence[Binding]) -> str:
-        """Why a single binding may have no buckets: one of another weight was recorded, and perhaps unbound only afterwards."""
-        recorded = {} if self.why_void or not bindings else self.record.numbers(bindings[0].source)
-        missing = {(bound.destination, bound.key) for bound in bindings} - recorded.keys()
-        replaced = {destination for destination, _ in missing} & {destination for destination, _ in recorded}
-        return _why_unrecorded(bindings[0].source, missing, recorded) if replaced else ""
+        """Why a single binding may have no buckets: another one was recorded, and perhaps unbound only afterwards."""
+        if self.why_void or not bindings:
+            return ""
+        numbers = self.record.numbers(bindings[0].source)
+        missing = {(bound.destination, bound.key) for bound in bindings} - self._recorded(bindings).keys()
+        replaced = {destination for destination, _ in missing} & {destination for destination, *_ in numbers}
+        return _why_unrecorded(bindings[0].source, missing, numbers) if replaced else ""
 
     def numbers(self, bindings: Sequence[Binding]) -> list[int] | str:
         """The number of the bind command of each binding of one exchange, or why they are unknown."""
-        # Bindings that differ only in their arguments count as one.
         each = [(bound.destination, bound.key) for bound in bindings]
-        recorded = self.record.numbers(bindings[0].source)
+        recorded = self._recorded(bindings)
         missing = set(each) - set(recorded)
         carried = {(one.destination, one.key): one.sequence for one in bindings if one.sequence is not None}
         if missing and set(each) <= set(carried):
             return self.why_void or self._why_renumbered(carried.values()) or [carried[one] for one in each]
         if missing:
-            return _why_unrecorded(bindings[0].source, missing, recorded)
+            return _why_unrecorded(bindings[0].source, missing, self.record.numbers(bindings[0].source))
         return self.why_void or [recorded[one] for one in each]
 
     def _why_renumbered(self, carried: Collection[int]) -> str:

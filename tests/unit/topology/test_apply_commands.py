@@ -23,7 +23,13 @@ from rabbit_chx.broker.applying.protocol import (
     carry_out,
 )
 from rabbit_chx.broker.applying.step_commands import StepCommands, delete_if_empty
-from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, anchor, entry, order_exchange
+from rabbit_chx.broker.reading.order_record import (
+    ORDER_EXCHANGE,
+    anchor,
+    as_recorded,
+    entry as entry_of,
+    order_exchange,
+)
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
 from rabbit_chx.releases import Release, Store
 from rabbit_chx.topology.checks.cluster import why_unchangeable
@@ -40,6 +46,11 @@ from rabbit_chx.topology.planning.steps import (
     SetPolicy,
     Unbind,
 )
+
+
+def entry(bound: Binding, number: int) -> Binding:
+    """The entry of a binding."""
+    return entry_of(bound.source, as_recorded(bound), number)
 
 
 @dataclass

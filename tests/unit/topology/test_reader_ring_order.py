@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from rabbit_chx import ConsistentHashExchange, Release, Ring, ToExchange
-from rabbit_chx.broker.reading.order_record import OrderRecord, anchor, entry, order_exchange
+from rabbit_chx.broker.reading.order_record import (
+    OrderRecord,
+    anchor,
+    as_recorded,
+    entry as entry_of,
+    order_exchange,
+)
 from rabbit_chx.broker.reading.ring_order import OrderEvidence, in_ring_order, learn, ring_of
 from rabbit_chx.errors import InvalidValue, RingUnknown
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Topology
@@ -21,6 +27,11 @@ HERE = order_exchange("here")
 
 def bound(destination, key: str = "1") -> Binding:
     return Binding("x", destination, key)
+
+
+def entry(bound: Binding, number: int) -> Binding:
+    """The entry of a binding."""
+    return entry_of(bound.source, as_recorded(bound), number)
 
 
 def evidence(release=MNESIA, exchange=HERE, nodes=1, recorded=()) -> OrderEvidence:
@@ -92,6 +103,24 @@ def test_bindings_of_an_application_with_other_arguments_change_no_order(release
     others = [replace(each, arguments={"note": 1}) for each in (B, A)]
     found, source = ring(*others, A, B, C, evidence=evidence(release, recorded=RECORDED))
     assert (found.bucket_map, source) == ((ToExchange("c"), "a", "a", "b"), "record")
+
+
+REPLACED = replace(A, arguments={"note": "2"})
+
+
+@pytest.mark.parametrize(
+    ("was", "now"), [(A, REPLACED), (REPLACED, A), (REPLACED, replace(A, arguments={"note": 2}))]
+)
+def test_a_recorded_binding_that_was_replaced_by_one_with_other_arguments_gives_no_order(was, now) -> None:
+    recorded = [anchor("x"), entry(C, 3), entry(was, 9), entry(B, 10)]
+    assert ring(was, B, C, evidence=evidence(recorded=recorded))[1] == "record"
+    assert ring(now, was, B, C, evidence=evidence(recorded=recorded))[1] == "record"
+    found, source = ring(now, B, C, evidence=evidence(recorded=recorded))
+    assert source == "unknown"
+    assert "lacks the binding of queue 'a' with weight 2, which another program made" in found.why_unknown
+    alone = [anchor("x"), entry(was, 9)]
+    assert ring(was, evidence=evidence(recorded=alone))[1] == "trivial"
+    assert ring(now, evidence=evidence(recorded=alone))[1] == "unknown"
 
 
 def test_a_destination_with_two_weights_makes_the_order_unknown() -> None:
