@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gzip
 import struct
-import subprocess
 import sys
 import zlib
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, InvalidValue
 from rabbit_chx.streams import StreamReader
 from rabbit_chx.streams.messages.chunks import parse_chunk, pieces_of
+from tests.programs import ran
 from tests.stream_chunks import a_batch, a_chunk, sized
 
 MOST_MEGABYTES = 200
@@ -56,6 +57,7 @@ def a_map(section: int, *items: bytes) -> bytes:
 MANY = 8_000_000
 ALLOWED = (16 << 20) - 100_000
 """Not quite the bytes that a batch may always decompress to."""
+BOOLEANS = a_list(b"\x42" * 98_000, 98_000)
 DENSE = (
     a_map(0x72, *(b"\xa1\x01%c\xa0\0" % name for name in range(1, 65)))
     + a_map(0x74, *(b"\xa1\x02x%c\x83" % name + b"\x7f" + bytes(7) for name in range(1, 65)))
@@ -74,7 +76,7 @@ HOSTILE = {
     "a text of 15 MiB in a list": compressed(
         a_list(b"\xb1" + struct.pack(">I", 15 << 20) + b"\x01" * (15 << 20), 1)
     ),
-    "many lists of 98,000 booleans": repeated(a_list(b"\x42" * 98_000, 98_000), ALLOWED),
+    "many lists of 98,000 booleans": repeated(BOOLEANS, ALLOWED),
     "many lists of control characters": repeated(
         a_list(b"\xb1" + struct.pack(">I", 90_000) + b"\x01" * 90_000, 1), ALLOWED
     ),
@@ -91,12 +93,13 @@ import sys
 from pathlib import Path
 from rabbit_chx.errors import CorruptStream
 from rabbit_chx.streams import StreamReader
+from rabbit_chx.streams.messages.arrow import batch
 from rabbit_chx.streams.messages.chunks import parse_chunk
-import rabbit_chx.streams.messages.arrow.batch
 
-chunk = parse_chunk(Path(sys.argv[1]).read_bytes(), "s")
+way, divisor, *files = sys.argv[1:]
+batch._MOST_OF_HEADERS //= int(divisor)
 reader = StreamReader("rabbitmq-stream://h", "s", columns=["offset", "headers", "body"])
-reader.chunks = lambda start, end: iter([chunk])
+chunks = [parse_chunk(Path(file).read_bytes(), "s") for file in files]
 
 
 def peak():
@@ -104,19 +107,22 @@ def peak():
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
+def found(chunk):
+    reader.chunks = lambda start, end: iter([chunk])
+    if way == "messages":
+        return sum(1 for _ in zip(range(70_000), reader.messages(0, chunk.end)))
+    return sum(batch.num_rows for batch in reader.read(0, min(chunk.end, 2_000_000)))
+
+
+*usual, hostile = chunks
+for chunk in usual:
+    found(chunk)
 Path("/proc/self/clear_refs").write_text("5")  # a process begins with the peak of its parent
 before = peak()
-found = 0
 try:
-    if sys.argv[2] == "messages":
-        for _ in zip(range(70_000), reader.messages(0, chunk.end)):
-            found += 1
-    else:
-        found = sum(batch.num_rows for batch in reader.read(0, min(chunk.end, 2_000_000)))
+    print(found(hostile), "messages")
 except CorruptStream as error:
     print(error)
-else:
-    print(found, "messages")
 print((peak() - before) // 1024)
 """
 EXPECTED = {
@@ -132,18 +138,34 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("way", ["messages", "read"])
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_entries_cost_a_reader_little_memory(name: str, way: str, tmp_path) -> None:
-    stored = tmp_path / "chunk"
-    stored.write_bytes(HOSTILE[name])
-    assert stored.stat().st_size < 4_000_000
-    program = [sys.executable, "-c", READ, str(stored), way]
-    ended = subprocess.run(program, capture_output=True, text=True, timeout=500, check=False)
+def read(way: str, folder: Path, *chunks: bytes, divisor: int = 1) -> tuple[str, int]:
+    """What a process says that reads chunks, and by how many MiB the last one made it grow."""
+    files = [folder / str(number) for number in range(len(chunks))]
+    for file, chunk in zip(files, chunks, strict=True):
+        file.write_bytes(chunk)
+    ended = ran([sys.executable, "-c", READ, way, str(divisor), *map(str, files)], timeout=500)
     assert not ended.returncode, ended.stderr
     *_, said, grown = ended.stdout.splitlines()
+    return said, int(grown)
+
+
+@pytest.mark.parametrize("way", ["messages", "read"])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * ("booleans" in name)) for name in HOSTILE]
+)
+def test_hostile_entries_cost_a_reader_little_memory(name: str, way: str, tmp_path: Path) -> None:
+    assert len(HOSTILE[name]) < 4_000_000
+    said, grown = read(way, tmp_path, HOSTILE[name])
     assert EXPECTED.get(name, {}).get(way, "have more than 150000 items") in said
-    assert int(grown) < MOST_MEGABYTES
+    assert grown < MOST_MEGABYTES
+
+
+def test_messages_of_many_items_are_converted_a_few_at_a_time(tmp_path: Path) -> None:
+    """A sixteenth of the limit divides a chunk of 2 MiB, which would cost more than 40 MiB otherwise."""
+    usual = a_chunk([sized(a_list(b"\x42", 1))])  # the reader then has imported all that it needs
+    said, grown = read("read", tmp_path, usual, repeated(BOOLEANS, 2 << 20), divisor=16)
+    assert said == "21 messages"
+    assert grown < 20
 
 
 def test_the_pieces_of_a_chunk_are_its_entries_in_order() -> None:
