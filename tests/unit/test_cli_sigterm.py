@@ -89,13 +89,17 @@ def opened_for_writing(fifo: str, reader: subprocess.Popen[bytes]) -> Iterator[N
             descriptors.append(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
         return bool(descriptors)
 
-    def sleeping() -> bool:
-        return Path(f"/proc/{reader.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+    def reading() -> bool:
+        """Whether the system call in which the process is blocked has the FIFO as its first argument."""
+        _, *arguments = Path(f"/proc/{reader.pid}/syscall").read_text().split()
+        with suppress(OSError, IndexError):  # no call, or its argument is no descriptor
+            return Path(f"/proc/{reader.pid}/fd/{int(arguments[0], 16)}").readlink() == Path(fifo)
+        return False
 
     wait_until(opened, "the verb opens its input", 60)
     try:
         # A signal between two system calls would not interrupt the second one, which waits for input.
-        wait_until(sleeping, "the verb reads its input", 60)
+        wait_until(reading, "the verb reads its input", 60)
         yield
     finally:
         os.close(*descriptors)
