@@ -15,6 +15,7 @@ from pika import BasicProperties, frame, spec
 from rabbit_chx.errors import PublishFailed
 from rabbit_chx.publishing import Failure, Outcome, Publisher, Timeouts, Totals
 from tests.amqp_server import AmqpServer, received
+from tests.faults.load import wait_until
 
 if TYPE_CHECKING:
     import socket
@@ -45,8 +46,7 @@ def test_a_failure_is_reported_by_the_flush_that_times_out() -> None:
     with AmqpServer(behave) as server, Publisher(server.url, "x", timeouts=TIMEOUTS) as publisher:
         bulk = publisher.bulk()
         bulk.add_many([b"", b""], "k")
-        while not bulk.totals.rejected:
-            time.sleep(0.001)
+        wait_until(lambda: bulk.totals.rejected, "the first message is rejected")
         with pytest.raises(
             PublishFailed,
             match=r"1 of 2 .*; the first: row 0 rejected .*; unconfirmed after 0.* seconds: 1 message",
@@ -77,8 +77,8 @@ def test_an_error_in_the_block_of_a_bulk_says_how_many_messages_have_no_outcome(
     def work() -> None:
         with publisher.bulk() as bulk:
             bulk.add(b"opening")
-            while not publisher.totals.bytes:  # what was not written would be withdrawn
-                time.sleep(0.001)
+            # What was not written would be withdrawn.
+            wait_until(lambda: publisher.totals.bytes, "the message is written")
             raise KeyboardInterrupt
 
     timeouts = replace(TIMEOUTS, close=0.5)
