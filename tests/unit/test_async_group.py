@@ -323,6 +323,7 @@ def test_a_handler_that_is_cancelled_has_failed_and_the_next_one_runs_undisturbe
 def test_a_handler_that_awaits_what_is_cancelled_has_failed_even_if_the_program_has_cancelled_the_run(when):
     async def main():
         async def handle(message):
+            begun.set()
             await shared
 
         async def cancel_this_task():
@@ -330,13 +331,13 @@ def test_a_handler_that_awaits_what_is_cancelled_has_failed_even_if_the_program_
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0)
 
-        shared = asyncio.get_running_loop().create_future()
+        begun, shared = asyncio.Event(), asyncio.get_running_loop().create_future()
         if when == "before the run":
             await cancel_this_task()
         owner = Owner(LoopWorkers(handle, 1, 10, print))
         (lane,) = attached("a")
         owner.deliver(lane, 1)
-        await asyncio.sleep(0.01)
+        await begun.wait()
         if when == "while the handler runs":
             await cancel_this_task()
         shared.cancel()

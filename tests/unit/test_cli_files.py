@@ -49,7 +49,7 @@ def test_a_pipe_is_written_to(tmp_path) -> None:
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
     reader.start()
     replace_file(str(pipe), "text", option="--metrics")
-    reader.join(10)
+    reader.join(60)
     assert read == ["text"]
     assert pipe.is_fifo()
 

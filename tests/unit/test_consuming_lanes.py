@@ -263,7 +263,7 @@ def test_after_a_handler_has_raised_system_exit_no_later_message_of_its_queue_is
     owner.workers.start(owner)
     assert lane.add([Delivery(b"", "k", queue="q", tag=1)])
     owner.workers.submit(lane)
-    assert owner.failed.wait(10)
+    assert owner.failed.wait(60)
     wait_until(lambda: lane.is_idle, "the lane is free for redeliveries")
     owner.workers.end()
     assert handled == [1]

@@ -245,7 +245,7 @@ def test_a_stop_waits_for_a_message_that_a_worker_is_just_taking() -> None:
     stop.join(0.5)
     assert stop.is_alive()
     lane.abandon()
-    stop.join(10)
+    stop.join(60)
     assert not stop.is_alive()
 
 

@@ -16,6 +16,7 @@ from rabbit_chx.broker.applying.protocol import Refused
 from rabbit_chx.consuming.member import reporter as module
 from rabbit_chx.consuming.member.reporter import Reporter, reply
 from rabbit_chx.errors import BrokerUnavailable
+from tests.faults.load import wait_until
 
 PATIENCE = 60.0
 
@@ -110,15 +111,14 @@ def test_an_answer_that_finds_its_idle_connection_ended_is_sent_on_another_one(
     if noticed:  # an idle connection is read at each tick
         monkeypatch.setattr(module, "_TICK", 0.01)
     reporter.publish(reply("a", b""))
-    while not connections:
-        pass
+    wait_until(lambda: connections, "the first connection")
     connections[0].published.get(timeout=PATIENCE)
     connections[0].ended.set()
-    while noticed and connections[0].is_open:
-        pass
+    wait_until(
+        lambda: not (noticed and connections[0].is_open), "the reporter notices the end of the connection"
+    )
     reporter.publish(reply("b", b""))
-    while len(connections) < 2:
-        pass
+    wait_until(lambda: len(connections) == 2, "the second connection")
     first, second = connections
     assert second.published.get(timeout=PATIENCE) == "b"
     reporter.close()

@@ -30,7 +30,7 @@ def in_a_child(call) -> str:
     answers = context.SimpleQueue()
     child = context.Process(target=lambda: answers.put(outcome(call)))
     child.start()
-    child.join(10)
+    child.join(60)
     return answers.get()
 
 
