@@ -489,7 +489,7 @@ def test_a_program_that_ends_says_how_many_messages_have_no_outcome(
         (True, ["the program ends while 2 messages of an open publisher have no outcome"]),
     ):
         servers.silent = silent
-        publisher = StreamPublisher(FIRST, "events", timeouts=Timeouts(close=0.05))
+        publisher = StreamPublisher(FIRST, "events", timeouts=Timeouts(close=0.05 if silent else 60))
         publisher.open()
         publisher.add_encoded([(1, b"a"), (2, b"b")])
         at_exit.pop()()
