@@ -19,6 +19,7 @@ from tests.cluster.conftest import ROUNDS
 from tests.cluster.nodes import Member
 from tests.cluster.site import CONTROL, HASHED, QUEUES, SLOTTED, Site
 from tests.faults.load import Control, Load, wait_until
+from tests.patience import PATIENCE
 from tests.proof import dice
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 PAUSE = 0.08
 """Seconds between two batches: a fault may last long, and what is published meanwhile must be drained afterwards."""
-PATIENCE = 180.0
+SLOW = 2 * PATIENCE
 """Seconds in which a node returns, on a busy machine."""
 STUCK = 45.0
 """Confirm timeout: after a partition, a broker may leave a connection alive that confirms nothing."""
@@ -38,7 +39,7 @@ class Stream(Load):
     """Publishes at a moderate pace."""
 
     def __init__(self, urls: list[str], exchange: str) -> None:
-        timeouts = Timeouts(connect=3, reconnect=PATIENCE, confirm=STUCK)
+        timeouts = Timeouts(connect=3, reconnect=SLOW, confirm=STUCK)
         super().__init__(
             urls, exchange, max_in_flight=MOST, heartbeat=2, connection_name=exchange, timeouts=timeouts
         )
@@ -92,6 +93,8 @@ class Fire:
         self.cluster = site.cluster
         self.sums = {HASHED: Sum(), SLOTTED: Sum()}
         self.losses = Sum()
+        self.streams: list[Stream] = []
+        self.controls: list[Control] = []
         self.faults = 0
         self._stalls: list[float] = []
         self._reunited = self._reordered = False
@@ -124,7 +127,7 @@ class Fire:
     def until_a_new_leader(self, victim: Member) -> None:
         """Wait until another node reports a new leader."""
         other = self.cluster.others(victim)[0]
-        wait_until(lambda: self.leader(ask=other) is not victim, "another node leads", PATIENCE)
+        wait_until(lambda: self.leader(ask=other) is not victim, "another node leads", SLOW)
 
     def flow(self, control: Control | None = None) -> None:
         """Let everybody publish for a random while."""
@@ -151,7 +154,7 @@ class Fire:
         """Wait until so many messages are in flight that nothing more is accepted."""
         for stream in self.streams:
             pending = lambda it=stream.publisher: it.totals.pending  # noqa: E731
-            wait_until(lambda pending=pending: pending() > MOST * 3 // 4, "a publisher stalls", PATIENCE)
+            wait_until(lambda pending=pending: pending() > MOST * 3 // 4, "a publisher stalls", SLOW)
 
     def hold(self) -> None:
         for stream in self.streams:
@@ -178,7 +181,7 @@ class Fire:
         """End a publisher and check its queues; if the ring changed meanwhile, the queue of a key is not known."""
         queues = QUEUES[stream.exchange]
         stream.more(500)
-        ledger = stream.finish(PATIENCE)
+        ledger = stream.finish(SLOW)
         assert stream.error is None, stream.error
         assert ledger.outcomes == {}
         found = stream.drain(self.site.url(self.reader), queues, quiet=2)
@@ -203,6 +206,7 @@ class Fire:
         control = Abrupt(self.site.url(through), name, **{"heartbeat": 2, **options})
         control.queue = name
         control.start()
+        self.controls.append(control)
         return control
 
     def jam(self, control: Control, through: Member) -> None:
@@ -220,7 +224,7 @@ class Fire:
                 count = channel.queue_declare(control.queue, passive=True).method.message_count
                 return count >= control.ledger.taken_in
 
-            wait_until(arrived, "all messages of the control arrive", PATIENCE)
+            wait_until(arrived, "all messages of the control arrive", SLOW)
 
     def account(self, control: Control) -> None:
         """Count what a control has lost; what the cluster is slow to deliver is not lost."""
@@ -228,6 +232,13 @@ class Fire:
         self.losses.add(self._number, control.finish(url, [control.queue], quiet=2))
 
     # -- the end -------------------------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """End the publishers that a failed test has left running."""
+        for stream in self.streams:
+            stream.abandon()
+        for control in self.controls:
+            control.stop()
 
     def judge(self, judge, *, harmless: str = "") -> None:
         """Nothing is lost, and each message is in the queue that the mirror predicts."""

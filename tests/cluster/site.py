@@ -28,6 +28,7 @@ from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Ex
 from rabbit_chx.topology.planning.plan import plan
 from tests.cluster.nodes import Cluster, Member
 from tests.faults.ledger import body, drain
+from tests.patience import PATIENCE
 
 if TYPE_CHECKING:
     from rabbit_chx.ring import Destination
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 HASHED, SLOTTED = "hashed", "slots"
 WEIGHTS = {"hashed.0": 1, "hashed.1": 3, "hashed.2": 2}
 SHARES = {"slots.0": 1, "slots.1": 1, "slots.2": 1}
-LATE = 60.0
-"""How many seconds late a node may be with a ring."""
 CONTROL = "control."
 """Prefix of the exchanges of controls, which have no mirror."""
 SLOTS = Slots(SLOTTED, 16, SHARES)
@@ -155,7 +154,7 @@ class Site:
         while True:
             found = self.each_node(*members)
             wrong = [name for rings in found for name in differing(rings, wanted)]
-            if not wrong or time.monotonic() - started > LATE:
+            if not wrong or time.monotonic() - started > PATIENCE:
                 break
         sensed = sum(len(differing(shortened(rings), wanted)) for rings in found)
         seconds = time.monotonic() - started

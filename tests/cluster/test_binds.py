@@ -22,12 +22,12 @@ from tests.cluster.conftest import ROUNDS
 from tests.cluster.nodes import NAMES
 from tests.faults.ledger import body, drain
 from tests.faults.load import wait_until, within
+from tests.patience import PATIENCE
 from tests.proof import Check, dice, record_result
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 SHORT = {"test_binds_through_all_nodes_make_one_ring_in_some_serial_order"}
-PATIENCE = 120.0
 CONNECTION_FORCED, INTERNAL_ERROR = 320, 541
 
 
@@ -66,7 +66,7 @@ def settled(site):
         found[:] = site.each_node()
         return all(rings == found[0] for rings in found)
 
-    wait_until(agree, "all nodes have the same rings", PATIENCE)
+    wait_until(agree, "all nodes have the same rings")
     return found[0]
 
 
@@ -82,7 +82,7 @@ def declare(site, exchanges, destinations) -> None:
         listed = {each.name for each in site.management(member).exchanges(site.vhost)}
         return listed >= {*exchanges, *destinations}
 
-    wait_until(lambda: all(map(there, site.cluster.members)), "all nodes have the exchanges", PATIENCE)
+    wait_until(lambda: all(map(there, site.cluster.members)), "all nodes have the exchanges")
 
 
 def listed(site):
@@ -295,7 +295,7 @@ def test_a_node_that_does_not_hear_of_a_bind(cluster, site):
             totals = publisher.publish_many([body(row) for row in rows], "customer", timeout=PATIENCE)
             assert totals.confirmed == len(rows)
         else:
-            wait_until(lambda: publisher.error is not None, "the node closes its connections", PATIENCE)
+            wait_until(lambda: publisher.error is not None, "the node closes its connections")
         apart.node.heal()
     cluster.run()
     assert settled(site)["x"] == ["new"]

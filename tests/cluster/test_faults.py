@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from rabbit_chx import Store
-from tests.cluster.fire import PATIENCE, Fire
+from tests.cluster.fire import SLOW, Fire
 from tests.cluster.nodes import Member
 from tests.faults.load import ALIVE
 
@@ -17,8 +17,22 @@ pytestmark = [pytest.mark.broker, pytest.mark.long]
 SHORT = {"test_the_leader_is_killed"}
 
 
-def test_the_leader_is_killed(cluster, site, judge):
-    fire = Fire(site, "leader killed")
+@pytest.fixture
+def start_fire(site):
+    """start_fire(scenario) returns the publishers of a scenario."""
+    started: list[Fire] = []
+
+    def start_fire(scenario: str) -> Fire:
+        started.append(Fire(site, scenario))
+        return started[-1]
+
+    yield start_fire
+    for fire in started:
+        fire.abandon()
+
+
+def test_the_leader_is_killed(cluster, start_fire, judge):
+    fire = start_fire("leader killed")
     for first in fire.rounds():
         victim = fire.leader(ask=first)
         control = fire.control(victim)
@@ -36,9 +50,9 @@ def test_the_leader_is_killed(cluster, site, judge):
     fire.judge(judge)
 
 
-def test_a_minority_is_cut_off(cluster, site, judge):
+def test_a_minority_is_cut_off(cluster, site, start_fire, judge):
     """Clients still reach the node. On Khepri they wait there; on Mnesia the node closes their connections."""
-    fire = Fire(site, "minority cut off")
+    fire = start_fire("minority cut off")
     stays = site.release.store is Store.KHEPRI
     for victim in fire.rounds():
         control = fire.control(victim, heartbeat=0)
@@ -46,7 +60,7 @@ def test_a_minority_is_cut_off(cluster, site, judge):
         victim.node.cut()
         fire.broke_out()
         if not stays:
-            control.until_broken(PATIENCE)
+            control.until_broken(SLOW)
         control.hold()
         fire.flows(fire.slotted)
         cluster.alone(victim)
@@ -60,8 +74,8 @@ def test_a_minority_is_cut_off(cluster, site, judge):
     fire.judge(judge, harmless=ALIVE if stays else "")
 
 
-def test_a_minority_is_cut_off_and_dies(cluster, site, judge):
-    fire = Fire(site, "minority cut off, then killed")
+def test_a_minority_is_cut_off_and_dies(cluster, start_fire, judge):
+    fire = start_fire("minority cut off, then killed")
     for victim in fire.rounds():
         control = fire.control(victim)
         fire.flow(control)
@@ -80,9 +94,9 @@ def test_a_minority_is_cut_off_and_dies(cluster, site, judge):
     fire.judge(judge)
 
 
-def test_every_node_is_cut_off_from_the_others(cluster, site, judge):
+def test_every_node_is_cut_off_from_the_others(cluster, site, start_fire, judge):
     """On Mnesia all nodes close their connections and stop, and the first that starts rebuilds the rings."""
-    fire = Fire(site, "all links between nodes cut")
+    fire = start_fire("all links between nodes cut")
     stays = site.release.store is Store.KHEPRI
     for victim in fire.rounds():
         control = fire.control(victim, heartbeat=0)
@@ -93,7 +107,7 @@ def test_every_node_is_cut_off_from_the_others(cluster, site, judge):
         fire.stalls()
         cluster.alone(*cluster.members)
         if not stays:
-            control.until_broken(PATIENCE)
+            control.until_broken(SLOW)
         control.hold()
         for member in cluster.members:
             member.node.heal()
@@ -115,17 +129,17 @@ HANGS = {
 
 
 @pytest.mark.parametrize("scenario", HANGS)
-def test_a_node_is_not_heard_of(site, judge, scenario):
+def test_a_node_is_not_heard_of(start_fire, judge, scenario):
     """A paused node of Mnesia that continues believes for a while to be in the majority."""
     begin, end, options = HANGS[scenario]
-    fire = Fire(site, scenario)
+    fire = start_fire(scenario)
     for victim in fire.rounds():
         control = fire.control(victim, **options)
         fire.flow(control)
         begin(victim)
         fire.broke_out()
         try:
-            control.until_broken(PATIENCE)
+            control.until_broken(SLOW)
             control.hold()
             fire.flows()
             fire.hold()
@@ -136,8 +150,8 @@ def test_a_node_is_not_heard_of(site, judge, scenario):
     fire.judge(judge)
 
 
-def test_a_rolling_restart(cluster, site, judge):
-    fire = Fire(site, "rolling restart")
+def test_a_rolling_restart(cluster, start_fire, judge):
+    fire = start_fire("rolling restart")
     for first in fire.rounds():
         for victim in cluster.in_turn(first):
             control = fire.control(victim)

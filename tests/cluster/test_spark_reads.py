@@ -57,6 +57,14 @@ def program(tmp_path):
     program.stop()
 
 
+@pytest.fixture
+def feed(cluster, streams):
+    """A publisher to the streams."""
+    feed = Feed(cluster.members[1].stream_url, streams, follow_advertised=True)
+    yield feed
+    feed.end()
+
+
 def move(cluster, stream: str, to) -> None:
     """Restart a stream until a node leads it. The broker selects another node if this node lacks the last messages."""
     asked = cluster.members[0]
@@ -71,10 +79,9 @@ def move(cluster, stream: str, to) -> None:
 
 
 def test_a_query_loses_no_row_when_leaders_move_and_a_node_stops(
-    cluster, urls, proxies, streams, program, judge_table, tmp_path
+    cluster, proxies, streams, feed, program, judge_table, tmp_path
 ):
     first, second, third = cluster.members
-    feed = Feed(second.stream_url, streams, follow_advertised=True)
     options = {
         "url": ",".join(proxy.url for proxy in proxies),
         "stream": ",".join(streams),
@@ -99,7 +106,6 @@ def test_a_query_loses_no_row_when_leaders_move_and_a_node_stops(
         until_committed(program, tmp_path, 2)
         sent = finish(program, feed, tmp_path)
     finally:
-        feed.end()
         cluster.boot(first)
     moves = ROUNDS * len(cluster.members) * len(streams)
     note = f"{moves} times to another node, which then stopped"

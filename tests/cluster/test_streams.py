@@ -11,6 +11,7 @@ import pytest
 from rabbit_chx.streams import StreamGroup, StreamPublisher, StreamReader, Timeouts, bounds, connect
 from tests.broker.stream_scene import refused
 from tests.faults.load import wait_until
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.long
 
@@ -116,13 +117,13 @@ def members(urls, handled, **options):
     for thread in threads:
         thread.start()
     try:
-        wait_until(lambda: all(each.status.connected for each in groups), "members", 60)
+        wait_until(lambda: all(each.status.connected for each in groups), "members")
         yield groups
     finally:
         for each in groups:
             each.stop()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE)
 
 
 def test_a_group_misses_nothing_while_the_leaders_of_its_streams_stop(cluster, urls):
@@ -151,7 +152,6 @@ def test_a_group_misses_nothing_while_the_leaders_of_its_streams_stop(cluster, u
                 wait_until(
                     lambda all_of=published: len({each[2] for each in handled}) == all_of,
                     lambda: f"messages; {[each.status for each in groups]}",
-                    120,
                 )
             finally:
                 halting.join()

@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import secrets
+import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
@@ -23,9 +24,10 @@ import pytest
 
 from rabbit_chx.testing import Broker, available
 from tests.brokers import replace, revive, running
-from tests.faults.load import PATIENCE, Control, Load, on_queues, wait_until
+from tests.faults.load import Control, Load, on_queues, wait_until
 from tests.faults.spark_programs import Program
 from tests.faults.spark_read import committed, compare, table
+from tests.patience import PATIENCE
 from tests.proof import LONG, Fault, never, record_result
 from tests.spark.conftest import spark  # noqa: F401 - one Spark for both folders
 from tests.tls import Authority
@@ -201,14 +203,21 @@ def alarm(broker):
 
 @pytest.fixture
 def log(caplog):
-    """The messages of the publisher's log at INFO and above: log(part of the text, level)."""
+    """The messages that publishers of this test log at INFO and above: log(part of the text, level)."""
     caplog.set_level(logging.INFO, "rabbit_chx.publisher")
+    older = {*threading.enumerate()} - {threading.current_thread()}  # perhaps of publishers of other tests
+
+    def is_ours(_record):
+        return threading.current_thread() not in older
 
     def log(text="", level=logging.INFO):
         ours = [each for each in caplog.records if each.name == "rabbit_chx.publisher"]
         return [each.getMessage() for each in ours if each.levelno >= level and text in each.getMessage()]
 
-    return log
+    logger = logging.getLogger("rabbit_chx.publisher")
+    logger.addFilter(is_ours)
+    yield log
+    logger.removeFilter(is_ours)
 
 
 # -- results -------------------------------------------------------------------------------------------------
@@ -351,26 +360,26 @@ def scene(broker, topology, judge):
         if control is not None:
             other = topology(queues=queues, **dict(arguments))
             naive = Control(url, other.exchange, **dict(control))
-            naive.start()
-            # A control that connects only after the fault loses nothing.
-            wait_until(lambda: naive.connections, "the control connects")
         it = Scene(Load(url, used.exchange, **options), used, naive, other, faults)
-        if start is not None:
-            it.load.start(start)
         try:
+            if naive:
+                naive.start()
+                # A control that connects only after the fault loses nothing.
+                wait_until(lambda: naive.connections, "the control connects")
+            if start is not None:
+                it.load.start(start)
             yield it
-        except BaseException:
+            if more:
+                it.load.more(more)
+            ledger = it.load.finish(limit)
+            it.found = it.load.drain(broker.url, used.queues, quiet=quiet)
+            # Where no message can be lost, late messages must not count as lost.
+            patience = {"quiet": PATIENCE, "enough": True} if harmless else {}
+            loss = naive and naive.finish(broker.url, other.queues, **patience)
+        finally:
             it.load.abandon()
             if naive:
                 naive.stop()
-            raise
-        if more:
-            it.load.more(more)
-        ledger = it.load.finish(limit)
-        it.found = it.load.drain(broker.url, used.queues, quiet=quiet)
-        # Where no message can be lost, late messages must not count as lost.
-        patience = {"quiet": PATIENCE, "enough": True} if harmless else {}
-        loss = naive and naive.finish(broker.url, other.queues, **patience)
         if not outcomes:
             assert it.load.error is None
         assert set(ledger.outcomes.values()) <= set(outcomes)

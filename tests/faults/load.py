@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pika
 import pytest
@@ -21,11 +21,10 @@ from pika.exceptions import AMQPError
 from rabbit_chx.errors import RabbitChxError
 from rabbit_chx.publishing import Publisher
 from tests.faults.ledger import Ledger, body, drain
+from tests.patience import PATIENCE
 
 ALIVE = "no loss is possible: the connection survives"
 """Every byte is then in some buffer, and TCP delivers it."""
-PATIENCE = 120.0
-"""How long a test waits before it fails."""
 SLACK = 30.0
 """Extra seconds for operations that end at a timeout, because the machine may be busy."""
 
@@ -62,6 +61,16 @@ def on_queues(broker, queues, call: str) -> str:
     names = ", ".join(f'<<"{queue}">>' for queue in queues)
     found = 'amqqueue:get_pid(element(2, rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, Name))))'
     return broker.eval(f"[{call} || Queue <- [{found} || Name <- [{names}]]].")
+
+
+@contextmanager
+def killed(broker):
+    """Kill the broker; start it again after the body, even if the body fails, because other tests share it."""
+    broker.kill()
+    try:
+        yield
+    finally:
+        broker.restart()
 
 
 class Load:
@@ -141,7 +150,7 @@ class Load:
         return self.ledger
 
     def abandon(self) -> None:
-        """End the publisher of a test that failed, without waiting for its messages; nothing after `finish`."""
+        """End the publisher without waiting for its messages, even if it hangs; after `finish`, do nothing."""
         with self._changed:
             self._quota, self._finishing = 0, True
             self._changed.notify()

@@ -77,17 +77,20 @@ def test_killed_drivers_lose_no_message(spark, broker, queue, tmp_path):
         return program
 
     load = Load(broker.url, ready=queue)
-    for number in range(KILLS):
-        program = begin(number)
-        try:
-            before, more = committed(tmp_path), moments.randint(1, 6)
-            program.until(
-                lambda before=before, more=more: committed(tmp_path) >= before + more, f"{more} micro-batches"
-            )
-            wait(moments.random())
-        finally:
-            program.stop()
-    count = load.stop()
+    try:
+        for number in range(KILLS):
+            program = begin(number)
+            try:
+                before, more = committed(tmp_path), moments.randint(1, 6)
+                program.until(
+                    lambda before=before, more=more: committed(tmp_path) >= before + more,
+                    f"{more} micro-batches",
+                )
+                wait(moments.random())
+            finally:
+                program.stop()
+    finally:
+        count = load.stop()
     program = begin(KILLS)
     try:
         program.until(lambda: not queue() and found(spark, tmp_path).keys() >= set(range(count)), "the rest")
