@@ -9,6 +9,7 @@ import os
 
 import pytest
 
+from tests.faults.load import killed
 from tests.proof import LONG
 
 pytestmark = pytest.mark.broker
@@ -27,9 +28,8 @@ def test_kills_lose_nothing(broker, scene, kind):
             it.load.hold()
             it.control.jam(broker, it.other.queues)
             it.flow(5_000)
-            broker.kill()
-            it.hold()
-            broker.restart()
+            with killed(broker):
+                it.hold()
     assert it.totals.connections >= KILLS + 1
 
 

@@ -10,7 +10,8 @@ import pytest
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed
 from rabbit_chx.publishing import Outcome, Publisher, Timeouts
 from tests.faults.ledger import body, drain
-from tests.faults.load import PATIENCE, SLACK, wait_until, within
+from tests.faults.load import SLACK, killed, wait_until, within
+from tests.patience import PATIENCE
 from tests.users import a_user
 
 pytestmark = pytest.mark.broker
@@ -111,14 +112,11 @@ def test_a_publisher_tries_again_after_it_has_given_up(broker, topology):
     def work():
         with publisher:
             bulk = publisher.bulk()
-            broker.kill()
-            try:
+            with killed(broker):
                 for _ in range(2):
                     with pytest.raises(PublishFailed, match=GIVEN_UP):
                         publisher.publish(b"-1 ", "k")
                     assert re.search(GIVEN_UP, str(publisher.error))
-            finally:
-                broker.restart()
 
             def published() -> bool:
                 with suppress(PublishFailed):  # two seconds for the connection may be too short
@@ -179,10 +177,7 @@ def test_a_returned_message_that_is_given_up_is_reported_as_returned(broker, sce
         wait_until(lambda: it.totals.confirmed == 100, "the others are confirmed")
         sender = it.load.publisher.pipeline._sender
         wait_until(lambda: len(sender._retries) == 100, "no message is in flight")
-        broker.kill()
-        try:
+        with killed(broker):
             it.load.finish(2 + SLACK)
-        finally:
-            broker.restart()
     assert set(it.load.ledger.outcomes) == set(range(100))
     assert it.load.ledger.rows(Outcome.RETURNED)

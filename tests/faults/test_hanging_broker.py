@@ -57,10 +57,12 @@ def test_a_broker_that_loses_its_network(broker, survives):
     def disconnect(load, control):
         broken = control.broken
         broker.disconnect()
-        load.hold()
-        # A network that returns before anyone notices has lost nothing: TCP sends everything again.
-        wait_until(lambda: control.broken > broken, "the control notices that the broker is gone")
-        broker.reconnect()
+        try:
+            load.hold()
+            # A network that returns before anyone notices has lost nothing: TCP sends everything again.
+            wait_until(lambda: control.broken > broken, "the control notices that the broker is gone")
+        finally:
+            broker.reconnect()
 
     what = "network of the container disconnected"
     survives(what, disconnect, rounds=ROUNDS, control={"heartbeat": 1}, **PATIENT)

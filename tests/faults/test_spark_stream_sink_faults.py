@@ -13,6 +13,7 @@ from collections import defaultdict
 import pytest
 
 from rabbit_chx.streams import StreamReader, connect
+from tests.faults.load import killed
 from tests.faults.proxy import Proxy
 from tests.faults.spark_load import SLOW
 from tests.faults.spark_programs import EXECUTOR, kill_drivers
@@ -148,8 +149,7 @@ def lines_of_an_outage(program, broker) -> list[str]:
             line for line in program.errors()[before:].splitlines() if "read of the option stream" in line
         ]
 
-    broker.kill()
-    program.until(lambda: OUTAGE[1] in "".join(lines()), "a minute has passed")
-    broker.restart()
+    with killed(broker):
+        program.until(lambda: OUTAGE[1] in "".join(lines()), "a minute has passed")
     program.until(lambda: OUTAGE[2] in "".join(lines()), "the driver is connected again")
     return lines()

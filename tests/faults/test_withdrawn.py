@@ -7,7 +7,8 @@ from contextlib import contextmanager
 import pytest
 
 from rabbit_chx.publishing import Outcome, Timeouts
-from tests.faults.load import PATIENCE, SLACK, wait_until
+from tests.faults.load import SLACK, killed, wait_until
+from tests.patience import PATIENCE
 from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
@@ -19,13 +20,12 @@ UNDECIDED = {"outcomes": {Outcome.UNKNOWN, Outcome.UNSENT}, "quiet": 0.5}
 def test_a_broker_that_is_down_at_the_start_and_comes_up_later(broker, scene, log):
     harmless = {"control": None, "harmless": "no loss is possible, nothing is accepted before it is up"}
     patient = {"limit": PATIENCE, "timeouts": Timeouts(connect=PATIENCE)}
-    with scene("broker down at the start", start=None, quiet=0, **patient, **harmless) as it:
-        broker.kill()
-        try:
-            it.load.start(3_000)
-            wait_until(lambda: len(log("trying again")) >= 3, "three attempts have failed")
-        finally:
-            broker.restart()
+    with (
+        scene("broker down at the start", start=None, quiet=0, **patient, **harmless) as it,
+        killed(broker),
+    ):
+        it.load.start(3_000)
+        wait_until(lambda: len(log("trying again")) >= 3, "three attempts have failed")
     assert it.totals.connections == 1
 
 

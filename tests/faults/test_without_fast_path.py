@@ -7,6 +7,7 @@ import pytest
 from rabbit_chx.broker import fast_paths
 from rabbit_chx.publishing import Outcome, Timeouts, connection
 from tests.faults.ledger import body
+from tests.faults.load import killed
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -42,6 +43,5 @@ def test_a_kill_loses_nothing(broker, scene):
     why = "see the control of kill -9"
     with scene("fast path missing, kill -9", control=None, harmless=why, more=1_000) as it:
         it.flow(3_000)
-        broker.kill()
-        it.hold()
-        broker.restart()
+        with killed(broker):
+            it.hold()
