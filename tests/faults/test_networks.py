@@ -80,14 +80,14 @@ def test_a_network_that_never_lets_a_message_through(scene, proxy):
     ("what", "settings", "count", "size"),
     [
         ("delay of 100 ms", {"delay": 0.1}, 3_000, 100),
-        ("200 KB/s", {"rate": 200_000, "slice": 4_096}, 3_000, 400),
+        ("200 KB/s", {"rate": 200_000, "slice": 4_096}, 6_000, 400),
         ("slices of 1 to 7 bytes", {"slice": 7}, 2_000, 50),
     ],
 )
 def test_slow_networks(scene, proxy, what, settings, count, size):
     vars(proxy).update(settings)
     harmless = {"control": None, "harmless": "no loss is possible, bytes are late and not gone"}
-    with scene(f"proxy: {what}", url=proxy.url, start=count, size=size, heartbeat=2, **harmless) as it:
+    with scene(f"proxy: {what}", url=proxy.url, start=count, size=size, heartbeat=5, **harmless) as it:
         pass
     assert it.totals.connections == 1
     assert it.totals.resent == 0
@@ -95,8 +95,8 @@ def test_slow_networks(scene, proxy, what, settings, count, size):
 
 def test_a_caller_that_stalls_for_three_heartbeats(scene):
     harmless = {"control": None, "harmless": "no loss is possible, nothing is in flight"}
-    with scene("caller stalls for three heartbeats", start=1_000, more=1_000, heartbeat=2, **harmless) as it:
+    with scene("caller stalls for three heartbeats", start=1_000, more=1_000, heartbeat=5, **harmless) as it:
         wait_until(lambda: it.totals.confirmed == 1_000, "the first messages are confirmed")
-        end = time.monotonic() + 3 * 2 + 1
+        end = time.monotonic() + 3 * 5 + 1
         wait_until(lambda: time.monotonic() > end, "the stall, which is the test, is over")
     assert it.totals.connections == 1
