@@ -21,6 +21,7 @@ from tests.broker.erlang import node_command
 from tests.broker.topology_site import Site
 from tests.faults.load import wait_until
 from tests.json_lines import printed
+from tests.patience import PATIENCE
 from tests.verbs import Result
 
 pytestmark = [pytest.mark.newest_first, pytest.mark.broker]
@@ -41,6 +42,8 @@ queues: {"t.{0..3}": QUEUES}
 EVEN = {f"t.{number}": 1 for number in range(4)}
 ORDERED = "{preset: ordered}"
 TARGET = 1.2
+ENOUGH = 1_000
+"""Messages of a sample in which the share of each queue differs by less than 0.06 from its share of all keys."""
 
 
 class Shop:
@@ -98,7 +101,7 @@ class Traffic:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(30)
+        self._thread.join(PATIENCE)
         assert not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -147,8 +150,12 @@ def test_the_proposed_moves_even_out_the_load_that_was_traced(shop, site, run) -
     before = shop.share_of_queues(keys)
     assert max(before.values()) * 4 > 1.5
     node = node_command(site.broker)
+    options = ("--node", node, "--dry-run", "--output", "json")
     with Traffic(site, keys):
-        found = run("rebalance", shop.file, "--sample", 5, "--node", node, "--dry-run", "--output", "json")
+        for seconds in (5, 20, 60):  # on a busy machine, five may be too few
+            found = run("rebalance", shop.file, "--sample", seconds, *options)
+            if found.code != 2 or by_type(found)["rebalancing"][0]["messages"] > ENOUGH:
+                break
     assert found.code == 2, found.err
     assert "did not reach" not in found.err
     assert not is_traced(site)
@@ -156,7 +163,7 @@ def test_the_proposed_moves_even_out_the_load_that_was_traced(shop, site, run) -
 
     rows = by_type(found)
     (whole,) = rows["rebalancing"]
-    assert whole["messages"] > 500
+    assert whole["messages"] > ENOUGH
     for row in rows["queue"]:
         assert row["load"] == pytest.approx(before[row["queue"]], abs=0.06)
     assert whole["met"]
@@ -217,38 +224,40 @@ def test_applied_moves_keep_every_message_and_the_order_of_every_key(shop, site,
 
     members = [Group(site.url(), exchange="tenants", name="g", queues=list(EVEN)) for _ in range(2)]
     threads = [threading.Thread(target=member.run, args=(handle,), daemon=True) for member in members]
-    with site.connection() as connection:
-        channel = connection.channel()
-
-        def publish() -> None:
-            for key in map(str, range(40)):
-                channel.basic_publish("tenants", key, str(sent[key]).encode())
-                sent[key] += 1
-            connection.process_data_events(0.01)
-
-        for thread in threads:
-            thread.start()
-        publish()
-        wait_until(lambda: sum(map(len, seen.values())) >= len(sent), "the members consume")
-        done = threading.Event()
-        found: list[Result] = []
-
-        def rebalance() -> None:
-            options = ("--keys", tmp_path / "keys.txt", "--yes", "--output", "json")
-            found.append(run("rebalance", shop.file, *options))
-            done.set()
-
-        applying = threading.Thread(target=rebalance)
-        applying.start()
-        while not done.is_set():
-            publish()
-        applying.join()
-        publish()
-    wait_until(lambda: sum(map(len, seen.values())) >= sent.total(), "everything is consumed")
-    for member in members:
-        member.stop()
     for thread in threads:
-        thread.join(30)
+        thread.start()
+    try:
+        with site.connection() as connection:
+            channel = connection.channel()
+
+            def publish() -> None:
+                for key in map(str, range(40)):
+                    channel.basic_publish("tenants", key, str(sent[key]).encode())
+                    sent[key] += 1
+                connection.process_data_events(0.01)
+
+            publish()
+            wait_until(lambda: sum(map(len, seen.values())) >= len(sent), "the members consume")
+            done = threading.Event()
+            found: list[Result] = []
+
+            def rebalance() -> None:
+                options = ("--keys", tmp_path / "keys.txt", "--yes", "--output", "json")
+                found.append(run("rebalance", shop.file, *options))
+                done.set()
+
+            applying = threading.Thread(target=rebalance)
+            applying.start()
+            while not done.is_set():
+                publish()
+            applying.join()
+            publish()
+        wait_until(lambda: sum(map(len, seen.values())) >= sent.total(), "everything is consumed")
+    finally:
+        for member in members:
+            member.stop()
+        for thread in threads:
+            thread.join(PATIENCE)
 
     assert found[0].code == 0, found[0].err
     rows = by_type(found[0])

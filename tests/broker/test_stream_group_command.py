@@ -16,9 +16,9 @@ from rabbit_chx.cli.verb import Exit
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import StreamGroup, StreamReader
 from tests.broker.erlang import node_command
-from tests.broker.stream_scene import SECONDS
 from tests.faults.load import wait_until
 from tests.json_lines import printed
+from tests.patience import PATIENCE
 from tests.users import a_user
 from tests.verbs import Result, in_a_process
 
@@ -63,34 +63,37 @@ def group(broker, exchange, capsys):
 
 @contextmanager
 def members(url, exchange, count, seen):
-    """Members that have handled everything, and share the streams."""
+    """Members that share the streams; they start one after another, because they join in any order if they start at once."""
     groups = [StreamGroup(url, exchange=exchange, name="billing") for _ in range(count)]
     options = {"args": (seen.append,), "kwargs": {"signals": False}, "daemon": True}
     threads = [threading.Thread(target=each.run, **options) for each in groups]
-    for thread in threads:
-        thread.start()
-    try:
-        wait_until(
-            lambda: (
-                all(each.status.connected for each in groups)
-                and sum(len(each.status.partitions) for each in groups) == STREAMS
-            ),
-            "members that share the streams",
-            SECONDS,
+    started: list[threading.Thread] = []
+
+    def share() -> bool:
+        running = [each.status for each in groups[: len(started)]]
+        return (
+            all(each.connected for each in running)
+            and sum(len(each.partitions) for each in running) == STREAMS
         )
+
+    try:
+        for thread in threads:
+            thread.start()
+            started.append(thread)
+            wait_until(share, "members that share the streams")
         yield
     finally:
         for each in groups:
             each.stop()
-        for thread in threads:
-            thread.join(SECONDS)
+        for thread in started:
+            thread.join(PATIENCE)
 
 
 def handled_again(url, exchange, count) -> list:
     """What a group of one handles until it has handled this many messages."""
     seen: list = []
     with members(url, exchange, 1, seen):
-        wait_until(lambda: len(seen) >= count, "messages", SECONDS)
+        wait_until(lambda: len(seen) >= count, "messages")
     return seen
 
 
@@ -112,7 +115,7 @@ def reset(group, position) -> Result:
         results.append(group("--reset", position, "--yes", "--output", "json"))
         return results[-1].code == Exit.FINE
 
-    wait_until(done, "no members", SECONDS)
+    wait_until(done, "no members")
     return results[-1]
 
 
@@ -132,7 +135,7 @@ def test_members_and_stored_offsets_are_shown(group, broker, stream_url, exchang
     ends = offsets_of(stream_url, exchange)
     with members(stream_url, exchange, 2, []):
         wait_until(  # the statistics of the management API are some seconds old
-            lambda: sizes(group("--output", "json", *options)) == [1, 2], "members", SECONDS
+            lambda: sizes(group("--output", "json", *options)) == [1, 2], "members"
         )
         shown, text = group("--output", "json", *options), group(*options)
     assert shown.code == Exit.FINE, shown
@@ -186,7 +189,7 @@ def test_offsets_of_a_group_with_members_are_not_reset(group, broker, stream_url
     options = ["--node", node_command(broker)] if by == "node" else []
     with members(stream_url, exchange, 2, []):
         wait_until(  # the management API lists them a moment later
-            lambda: rows(group("--output", "json", *options), "stream_member"), "members", SECONDS
+            lambda: rows(group("--output", "json", *options), "stream_member"), "members"
         )
         refused = group("--reset", "first", "--yes", *options)
     assert refused.code == Exit.FAILED
