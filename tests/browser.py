@@ -15,9 +15,9 @@ from typing import Any
 
 from bootstrap import BROWSERS
 
+from tests.patience import PATIENCE
 from tests.programs import needed
 
-_WITHIN = 60.0
 _WITH_PIPES = """
 import os, sys
 reads, writes, *command = sys.argv[1:]
@@ -67,7 +67,7 @@ class Page:
 
     def wait(self, expression: str) -> Any:
         """Wait until an expression is true."""
-        until = monotonic() + _WITHIN
+        until = monotonic() + PATIENCE
         while not (found := self.value(f"document.readyState !== 'loading' && ({expression})")):
             assert monotonic() < until, f"{expression}: {self.value('document.body.innerText')}"
             self.value("new Promise((resolve) => setTimeout(resolve, 50))")
@@ -75,7 +75,7 @@ class Page:
 
     def wait_for_complaint(self, text: str) -> None:
         """Wait for an error or a warning with this text."""
-        until = monotonic() + _WITHIN
+        until = monotonic() + PATIENCE
         while not any(text in one for one in self.complaints):
             assert monotonic() < until, self.complaints
             self.value("new Promise((resolve) => setTimeout(resolve, 50))")
@@ -103,7 +103,7 @@ class Page:
         if self._session:
             command["sessionId"] = self._session
         os.write(self._commands, json.dumps(command).encode() + b"\0")
-        until = monotonic() + _WITHIN
+        until = monotonic() + PATIENCE
         while True:
             answer = self._next(until)
             self._note(answer)
@@ -154,7 +154,7 @@ def browser(folder: Path):
     finally:
         os.close(commands)  # this ends the browser
         try:
-            process.wait(20)
+            process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -10,11 +10,11 @@ from urllib.parse import unquote, urlsplit
 from pika import spec
 from pika.frame import Method
 
+from tests.patience import PATIENCE
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_PATIENCE = 60.0
-"""Seconds until the next bytes must arrive."""
 _METHOD = 1
 _HEAD = struct.Struct(">BHI").unpack_from
 _DELIVER, _CLOSED = b"\0\x3c\0\x3c", (b"\0\x0a\0\x32", b"\0\x14\0\x28")
@@ -35,7 +35,7 @@ class Delivery(NamedTuple):
 def deliveries(url: str, queue: str, count: int) -> Iterator[Delivery]:
     """Consume a known number of messages from a queue."""
     parts = urlsplit(url)
-    with socket.create_connection((parts.hostname, parts.port), _PATIENCE) as sock:
+    with socket.create_connection((parts.hostname, parts.port), PATIENCE) as sock:
         sock.sendall(b"AMQP\0\0\x09\x01")
         login = f"\0{unquote(parts.username or 'guest')}\0{unquote(parts.password or 'guest')}"
         _send(sock, 0, spec.Connection.StartOk({}, "PLAIN", login, "en_US"))

@@ -10,6 +10,8 @@ from uuid import uuid4
 
 import pika
 
+from tests.patience import PATIENCE
+
 if TYPE_CHECKING:
     from pika.adapters.blocking_connection import BlockingChannel
 
@@ -23,7 +25,7 @@ class Received(NamedTuple):
     body: bytes
 
 
-def emptied(channel: BlockingChannel, queue: str, timeout: float = 120.0) -> list[Received]:
+def emptied(channel: BlockingChannel, queue: str, timeout: float = PATIENCE) -> list[Received]:
     """Take everything in a queue; all of it was confirmed, so the broker's count is exact."""
     count = channel.queue_declare(queue, passive=True).method.message_count
     found: list[Received] = []
@@ -63,7 +65,7 @@ class Inbox:
     def __len__(self) -> int:
         return int(self._channel.queue_declare(self.queue, passive=True).method.message_count)
 
-    def take(self, count: int, timeout: float = 120.0) -> list[Received]:
+    def take(self, count: int, timeout: float = PATIENCE) -> list[Received]:
         """Wait for that many messages, and no more, and take them."""
         deadline = time.monotonic() + timeout
         while len(self) < count and time.monotonic() < deadline:

@@ -11,16 +11,17 @@ from typing import Final
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.proof import in_ci
 
-ran: Final = partial(subprocess.run, capture_output=True, text=True, check=False, timeout=600)
+ran: Final = partial(subprocess.run, capture_output=True, text=True, check=False, timeout=5 * PATIENCE)
 """Run a program to its end; returns its exit code and its output as text."""
 
 
 def loaded_after(*statements: str) -> set[str]:
     """The modules that a fresh interpreter has loaded after these statements."""
     script = "; ".join(["import sys", *statements, "print(*sys.modules, file=sys.stderr)"])
-    done = ran([sys.executable, "-c", script], cwd=Path(__file__).parents[1], check=True, timeout=60)
+    done = ran([sys.executable, "-c", script], cwd=Path(__file__).parents[1], check=True, timeout=PATIENCE)
     return set(done.stderr.split())
 
 

@@ -14,11 +14,11 @@ from urllib.request import urlopen
 import yaml
 
 from rabbit_chx.testing.node import free_ports
+from tests.patience import PATIENCE
 from tests.programs import needed
 
 FOLDER: Final = Path(__file__).parents[1] / "examples" / "monitoring"
 TOKEN: Final = "correct-horse-battery"
-WITHIN: Final = 60.0
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def prometheus(folder, target: str):
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(PATIENCE)
 
 
 def asked(url: str, what: str, **parameters: str):
@@ -68,7 +68,7 @@ def firing(url: str) -> set[tuple[str, str]]:
 
 
 def eventually(look, expected) -> None:
-    until = monotonic() + WITHIN
+    until = monotonic() + PATIENCE
     while (found := look()) != expected:
         assert monotonic() < until, found
         sleep(0.2)

@@ -12,6 +12,7 @@ from functools import cache
 import click
 
 from rabbit_chx.cli import cli
+from tests.patience import PATIENCE
 
 ORDERS = """
 schema: 1
@@ -86,5 +87,5 @@ def in_a_process(*arguments: str, env: dict[str, str] | None = None) -> subproce
         capture_output=True,
         check=False,
         env=clean | (env or {}),
-        timeout=120,
+        timeout=PATIENCE,
     )

@@ -22,6 +22,7 @@ import pytest
 from aiormq.abc import DeliveredMessage
 
 from rabbit_chx.fields import Field
+from tests.patience import PATIENCE
 from tests.stream_messages import table
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
     from rabbit_chx.fields import Client
 
-DEADLINE: Final = 120.0
-"""Seconds in which a list of messages has to be confirmed, or to arrive, on however slow a machine."""
 
 FAST: Final = ("pika", "aio-pika", "py-amqp")
 PUBLISHERS: Final = (*FAST, pytest.param("amqpstorm", marks=pytest.mark.long))
@@ -86,7 +85,7 @@ class _PikaPublisher:
     def run(self) -> set[int]:
         """Publish; whatever closed the connection or the channel too early is raised."""
         self._connection.ioloop.call_later(
-            DEADLINE, lambda: self._end(None, TimeoutError("too few confirms"))
+            PATIENCE, lambda: self._end(None, TimeoutError("too few confirms"))
         )
         self._connection.ioloop.start()
         self._connection.ioloop.close()
@@ -155,7 +154,7 @@ class _RawHeaders(pika.BasicProperties):
 
 async def _publish_with_aio_pika(url: str, exchange: str, messages: Sequence[Message]) -> set[int]:
     returned: set[int] = set()
-    async with asyncio.timeout(DEADLINE), await aio_pika.connect(url) as connection:
+    async with asyncio.timeout(PATIENCE), await aio_pika.connect(url) as connection:
         channel = await connection.channel(publisher_confirms=True)
         target = await channel.get_exchange(exchange, ensure=False)
 

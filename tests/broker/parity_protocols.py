@@ -16,8 +16,9 @@ from proton.utils import BlockingConnection
 
 from rabbit_chx.fields import Field, milliseconds
 from tests.broker.erlang import container_of
-from tests.broker.parity_clients import DEADLINE, Message
+from tests.broker.parity_clients import Message
 from tests.faults.load import wait_until
+from tests.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,7 +54,7 @@ class Peers:
     def _amqp10(self) -> Iterator[BlockingConnection]:
         user, password = self._login
         connection = BlockingConnection(
-            self._amqp, user=user, password=password, allowed_mechs="PLAIN", timeout=DEADLINE
+            self._amqp, user=user, password=password, allowed_mechs="PLAIN", timeout=PATIENCE
         )
         try:
             yield connection
@@ -81,7 +82,7 @@ class Peers:
                 address = f"/queues/{queue}" if self._in_core else f"/amq/queue/{queue}"
                 receiver = connection.create_receiver(address, credit=count)
                 for _ in range(count):
-                    message = receiver.receive(DEADLINE)  # which owns the memory of its body
+                    message = receiver.receive(PATIENCE)  # which owns the memory of its body
                     landed[int(bytes(message.body))] = destination
                     receiver.accept()
         return landed
@@ -97,7 +98,7 @@ class Peers:
             for place, message in enumerate(messages)
         ]
         for one in sent:
-            one.wait_for_publish(DEADLINE)
+            one.wait_for_publish(PATIENCE)
             assert one.is_published()
         client.disconnect()
         client.loop_stop()
@@ -111,7 +112,7 @@ class Peers:
             to = f"/exchange/{exchange}/{_slashes(message.routing_key)}"
             # A receipt is a confirm; that of DISCONNECT may come before the messages are in their queues.
             connection.send(to, str(place), headers=_stomp_headers(message), receipt=str(place))
-        wait_until(lambda: len(receipts.seen) == len(messages), "a receipt for each message", DEADLINE)
+        wait_until(lambda: len(receipts.seen) == len(messages), "a receipt for each message")
         connection.disconnect()
 
 

@@ -18,7 +18,7 @@ from pika.exceptions import ChannelClosedByBroker
 
 from rabbit_chx import Ring, RingBinding, ToExchange
 from tests.broker.parity import close
-from tests.broker.parity_clients import DEADLINE
+from tests.patience import PATIENCE
 
 if TYPE_CHECKING:
     import random
@@ -156,7 +156,7 @@ class Fire:
         self.mirror = {name: changes.get(name, same)(ring) for name, ring in before.items()}
         expected = {name: ring.bucket_map for name, ring in self.mirror.items()}
         rings = self.lab.rings(self.exchanges)
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + PATIENCE
         # Nobody is told when the broker is done with the queues of a connection that has ended: only then is there
         # anything to wait for. What was confirmed has to be there at once.
         while what in UNCONFIRMED and rings != expected and time.monotonic() < deadline:

@@ -23,6 +23,7 @@ from rabbit_chx.consuming.queues.permissions import HOLDS
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.topology import apply, loads, plan
 from tests.json_lines import printed
+from tests.patience import PATIENCE
 from tests.proof import never
 from tests.users import a_user
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from tests.broker.topology_site import Site
 
 KEYS = [f"customer-{number}" for number in range(100)]
-DEADLINE = 120.0
 MOST_WAITING = 5_000
 GROUP = "billing"
 RING = """
@@ -112,7 +112,7 @@ class Scene:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         if self._publisher.is_alive():
-            self._publisher.join(DEADLINE)
+            self._publisher.join(PATIENCE)
         for member in (*self.members, *self._ended):
             member.kill()
             member.wait()
@@ -191,7 +191,7 @@ class Scene:
         self.wait(lambda: self.handled() >= least)
 
     def wait(self, condition) -> None:
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + PATIENCE
         while not condition():
             assert self._failure is None, self._failure
             assert time.monotonic() < deadline, self.state()
@@ -200,7 +200,7 @@ class Scene:
     def finish(self) -> Ledger:
         """Stop publishing, wait until all messages are handled, however slow the machine is, and return the ledger."""
         self._stop.set()
-        self._publisher.join(DEADLINE)
+        self._publisher.join(PATIENCE)
         while True:
             handled, ledger = self.handled(), self.ledger()
             if not ledger.lost:

@@ -10,8 +10,7 @@ import pytest
 
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams import Confirms, OffsetSpec, Refusals, StreamReader
-
-SECONDS = 20
+from tests.patience import PATIENCE
 
 
 def message(number: int, size: int = 10) -> bytes:
@@ -44,13 +43,13 @@ def delete_completely(connection, name: str) -> None:
     connection.subscribe(name, OffsetSpec.next(), credit=0)
     connection.delete(name)
     with refused("not available"):
-        list(connection.chunks(SECONDS))
+        list(connection.chunks(PATIENCE))
 
 
 def settle(connection, count: int) -> dict[int, int]:
     """Wait until ``count`` messages are confirmed or refused, and return the codes of refused messages."""
     refused, confirmed = {}, set()
-    for outcome in connection.confirms(SECONDS):
+    for outcome in connection.confirms(PATIENCE):
         match outcome:
             case Confirms():
                 confirmed.update(outcome.publishing_ids)

@@ -11,8 +11,8 @@ from rstream import AMQPMessage, CompressionType, Consumer, ConsumerOffsetSpecif
 
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import StreamPublisher, bounds, connect
-from tests.broker.stream_scene import SECONDS
 from tests.faults.load import wait_until
+from tests.patience import PATIENCE
 
 NAME = "exactly-what-was-written"
 """An ASCII name, because rstream cannot open streams with other names."""
@@ -47,7 +47,7 @@ def with_rstream(
     broker, stream: str, values: list[bytes], compression: CompressionType | None = None
 ) -> None:
     """Publish with rstream: message by message, or in sub-entry batches."""
-    asyncio.run(asyncio.wait_for(_publish(broker, stream, values, compression), 10 * SECONDS))
+    asyncio.run(asyncio.wait_for(_publish(broker, stream, values, compression), 2 * PATIENCE))
 
 
 async def _publish(broker, stream, values, compression) -> None:
@@ -89,7 +89,7 @@ WRITERS = {
 
 def read_with_rstream(broker, stream: str, count: int) -> list[tuple[int, bytes]]:
     """Read the offset and the encoded message of each record with rstream."""
-    return asyncio.run(asyncio.wait_for(_read(broker, stream, count), 10 * SECONDS))
+    return asyncio.run(asyncio.wait_for(_read(broker, stream, count), 2 * PATIENCE))
 
 
 async def _read(broker, stream, count) -> list[tuple[int, bytes]]:

@@ -19,7 +19,8 @@ from rabbit_chx.consuming import AsyncGroup, Group, QueueReader, members
 from rabbit_chx.fields import Field
 from rabbit_chx.timeouts import Timeouts
 from tests.broker.async_shop import Shop, process
-from tests.faults.load import PATIENCE, wait_until, within
+from tests.faults.load import wait_until, within
+from tests.patience import PATIENCE
 from tests.queues import close_connections
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]

@@ -15,7 +15,8 @@ from rabbit_chx.consuming import AsyncGroup, Group, QueueReader
 from rabbit_chx.consuming.member.roll_call import members_over
 from rabbit_chx.replies import REPLY_TO
 from tests.broker.privileges import release_of
-from tests.faults.load import PATIENCE, wait_until, within
+from tests.faults.load import wait_until, within
+from tests.patience import PATIENCE
 from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]

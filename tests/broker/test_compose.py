@@ -12,6 +12,7 @@ import pytest
 
 from rabbit_chx.streams import connect
 from rabbit_chx.testing.node import free_ports
+from tests.patience import PATIENCE
 from tests.programs import ran
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +42,7 @@ def run():
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=3 * PATIENCE,
             check=False,
         )
 

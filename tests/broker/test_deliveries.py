@@ -11,11 +11,11 @@ import pytest
 from rabbit_chx.broker import fast_paths, receiving
 from rabbit_chx.consuming import Group, QueueReader
 from rabbit_chx.publishing import Publisher
+from tests.patience import PATIENCE
 from tests.queues import confirming_channel
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
-DEADLINE = 60.0
 ORDERED = {"x-queue-type": "quorum", "x-single-active-consumer": True}
 LARGE = 300_000
 """Three frames."""
@@ -70,7 +70,7 @@ def check(messages, queue):
 
 
 def test_a_reader_gets_every_message_in_order(broker, queue, reads):
-    messages, end = [], monotonic() + DEADLINE
+    messages, end = [], monotonic() + PATIENCE
     with QueueReader(broker.url, queue, prefetch=700) as reader:
         while len(messages) < 3_000 and monotonic() < end:
             batch = reader.take(1_000)

@@ -17,7 +17,8 @@ from rabbit_chx.broker import connect
 from rabbit_chx.consuming.member.roll_call import members_over
 from rabbit_chx.testing.node import free_ports
 from tests.broker.worker_programs import ordered_exchange, started
-from tests.faults.load import PATIENCE, wait_until
+from tests.faults.load import wait_until
+from tests.patience import PATIENCE
 from tests.programs import ran
 from tests.unit.test_examples import DECLARING, EXAMPLES, ONLINE, SHARDING, WEB, WORKERS
 

@@ -18,7 +18,8 @@ from rabbit_chx.consuming.changes.records import declare_commands
 from rabbit_chx.consuming.markers import Hold
 from rabbit_chx.consuming.member.roll_call import ask
 from tests.broker.privileges import release_of
-from tests.faults.load import PATIENCE, wait_until, within
+from tests.faults.load import wait_until, within
+from tests.patience import PATIENCE
 from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]

@@ -20,12 +20,12 @@ from rabbit_chx.consuming.markers import Hold
 from rabbit_chx.publishing import Publisher
 from tests.broker.topology_site import Site
 from tests.faults.load import wait_until
+from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.one_release, pytest.mark.broker]
 
 QUEUES = ["k0", "k1"]
 ORDERED = {"x-queue-type": "quorum", "x-single-active-consumer": True, "x-delivery-limit": -1}
-DEADLINE = 120.0
 
 
 class Shop:
@@ -94,7 +94,7 @@ class Shop:
             yield
         finally:
             group.stop()
-            thread.join(DEADLINE)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
         if self.errors:
             raise self.errors.pop()
@@ -166,14 +166,14 @@ def test_a_drain_and_a_hold_wait_for_all_keys_and_all_keys_wait_for_them(shop) -
     dice = random.Random(9)
     shop.send(*keys)
     with shop.running(shop.group(), lambda _: dice.random() < 0.1), connect(shop.site.url()) as connection:
-        drain(shop.site.url(), QUEUES, timeout=DEADLINE, settle=0)
+        drain(shop.site.url(), QUEUES, timeout=PATIENCE, settle=0)
         assert shop.count == 200
         before = shop.done["k0"]
         hold = Hold.of("k0", [], groups=["keys"])
         for commands in (declare_commands(hold), hold_commands(hold)):
             PikaDriver(connection).run(commands)
         shop.send(*keys)
-        drain(shop.site.url(), ["k1"], timeout=DEADLINE, settle=0)
+        drain(shop.site.url(), ["k1"], timeout=PATIENCE, settle=0)
         assert shop.done == {"k0": before, "k1": 2 * (200 - before)}
         connection.channel().queue_delete(hold.name)
         wait_until(lambda: shop.count == 400, "all messages after the marker")

@@ -31,13 +31,13 @@ from rabbit_chx.testing import Broker
 from tests.broker.topology_site import Site
 from tests.faults.load import wait_until
 from tests.json_lines import documented, printed
+from tests.patience import PATIENCE
 from tests.verbs import in_a_process
 
 pytestmark = [pytest.mark.one_release, pytest.mark.broker]
 
 QUEUES = [f"o{number}" for number in range(6)]
 ORDERED = {"x-queue-type": "quorum", "x-single-active-consumer": True, "x-delivery-limit": -1}
-DEADLINE = 120.0
 
 
 class Orders:
@@ -98,7 +98,7 @@ def running(group: Group, handler: Callable[[Message], object]) -> Iterator[thre
         yield thread
     finally:
         group.stop()
-        thread.join(DEADLINE)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 
@@ -154,7 +154,7 @@ def test_the_broker_requeues_the_unhandled_messages_of_a_stopped_member_in_order
 
     group = orders.group()
     with running(group, slowly):
-        assert going.wait(DEADLINE)
+        assert going.wait(PATIENCE)
     handled = sum(map(len, orders.seen.values()))
     assert handled < 600
     with running(orders.group(), orders.handle):
@@ -191,7 +191,7 @@ def test_a_failing_message_is_retried_before_later_ones_and_then_stops_the_membe
 
     group = orders.group(attempts=3, backoff=0.05)
     with running(group, handle) as thread:
-        thread.join(DEADLINE)
+        thread.join(PATIENCE)
         (error,) = thread.errors
         assert isinstance(error, ValueError)
         assert "The handler failed 3 times" in "".join(error.__notes__)
@@ -261,11 +261,11 @@ def test_the_status_of_a_group_says_whether_it_consumes_and_what_it_has_done(ord
     def handle(message: Message) -> None:
         if int(message.body) == 1:
             raise ValueError("out of stock")
-        assert int(message.body) < 2 or release.wait(DEADLINE)
+        assert int(message.body) < 2 or release.wait(PATIENCE)
         orders.handle(message)
 
     def wait_to_connect(*_: object) -> float:
-        again.wait(DEADLINE)
+        again.wait(PATIENCE)
         return 0.0
 
     group = orders.group(attempts=1, on_failure="dead-letter")
@@ -281,7 +281,7 @@ def test_the_status_of_a_group_says_whether_it_consumes_and_what_it_has_done(ord
         status = group.status
         assert (status.connected, status.reason, status.queues) == (True, "", tuple(QUEUES))
         assert (status.handled, status.failed) == (2, 1)
-        assert abs((datetime.now(UTC) - status.last_delivery).total_seconds()) < DEADLINE
+        assert abs((datetime.now(UTC) - status.last_delivery).total_seconds()) < PATIENCE
         release.set()
         wait_until(lambda: group.status.handled == 3, "the end of the last message")
         # rabbitmqctl may return after the member would have connected again.
@@ -323,7 +323,7 @@ def test_a_queue_is_held_behind_a_marker_until_its_hold_is_deleted(orders) -> No
 def test_a_member_answers_the_markers_of_a_drain_after_all_earlier_messages(orders) -> None:
     orders.send(100)
     with running(orders.group(), orders.handle):
-        drain(orders.site.url(), QUEUES, timeout=DEADLINE, settle=0)
+        drain(orders.site.url(), QUEUES, timeout=PATIENCE, settle=0)
         assert orders.all_seen
 
 
@@ -368,7 +368,7 @@ def test_group_lists_held_queues_and_unbound_queues_with_messages(orders) -> Non
 def test_the_broker_gives_a_queue_to_another_member_after_consumer_timeout(orders) -> None:
     names, over = ["o0", "o1"], threading.Event()
     group = partial(orders.group, queues=names, consumer_timeout=2.0, attempts=1)
-    with running(group(), lambda _: over.wait(DEADLINE)):
+    with running(group(), lambda _: over.wait(PATIENCE)):
         wait_until(lambda: orders.seats() == [0], "the first member, whose handler hangs")
         with running(group(), orders.handle):
             wait_until(lambda: orders.seats() == [0, 1], "the second member")
@@ -399,7 +399,7 @@ def test_a_member_without_a_seat_takes_one_that_becomes_free(orders, caplog) -> 
         with running(orders.group(queues=["o0"]), lambda message: orders.handle(message, "second")):
             wait_until(lambda: "all 1 seats are taken" in caplog.text, "the second member")
             first.stop()
-            thread.join(DEADLINE)
+            thread.join(PATIENCE)
             orders.channel.basic_publish("", "o0", b"0")
             wait_until(lambda: orders.by, "the second member has handled the message")
     assert orders.by == {"second:o0": 1}
@@ -422,7 +422,7 @@ def test_members_go_on_acknowledging_and_a_new_one_joins_during_an_alarm(orders,
     going = threading.Event()
 
     def handle(message: Message) -> None:
-        assert going.wait(DEADLINE)
+        assert going.wait(PATIENCE)
         orders.handle(message)
 
     def messages() -> set[str]:

@@ -33,6 +33,7 @@ from rabbit_chx.broker import (
 from rabbit_chx.topology import drain_first_in
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
+from tests.patience import PATIENCE
 from tests.programs import ran
 from tests.proof import never
 from tests.unit.test_examples import EXAMPLES, HANDOVER
@@ -49,7 +50,6 @@ pytestmark = [
 KEYS = [f"customer-{number}" for number in range(50)]
 BEFORE, LATER = 20, 5  # messages of every key, before and after the switch
 SLOTS = 12
-DEADLINE = 120.0
 
 
 @dataclass
@@ -200,14 +200,14 @@ class Scene:
         return sum(self.channel.queue_declare(queue, passive=True).method.message_count for queue in queues)
 
     def wait(self, condition) -> None:
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + PATIENCE
         while not condition():
             assert not self.failures, self.failures
             assert time.monotonic() < deadline
             self.connection.sleep(0.02)
 
     def finish(self) -> Ledger:
-        self.publisher.join(DEADLINE)
+        self.publisher.join(PATIENCE)
         assert not self.publisher.is_alive()
         self.wait(lambda: self.ledger.total >= len(KEYS) * self.numbers)
         assert self.ledger.total == len(KEYS) * self.numbers
@@ -217,7 +217,7 @@ class Scene:
         self.stop.set()
         self.switched.set()
         for thread in self.threads:
-            thread.join(DEADLINE)
+            thread.join(PATIENCE)
         for queue in self.every:
             self.channel.queue_delete(queue)
         for exchange in (self.name, *self.slots):
@@ -255,9 +255,9 @@ def test_a_handover_keeps_the_order_of_every_key(scene, client) -> None:
         release(queue)
 
     if client == "pika":
-        drain_in_order(scene.connection, scene.waits, release, timeout=DEADLINE)
+        drain_in_order(scene.connection, scene.waits, release, timeout=PATIENCE)
     else:
-        asyncio.run(drain_in_order_async(scene.broker.url, scene.waits, release_later, timeout=DEADLINE))
+        asyncio.run(drain_in_order_async(scene.broker.url, scene.waits, release_later, timeout=PATIENCE))
     assert released == scene.added if not scene.slots else set(released) == set(scene.added)
     ledger = scene.finish()
     never(out_of_order=ledger.broken)
@@ -268,10 +268,10 @@ def test_a_handover_keeps_the_order_of_every_key(scene, client) -> None:
 def test_a_second_new_queue_that_does_not_wait_for_the_first_breaks_the_order(scene) -> None:
     scene.publish(range(BEFORE))
     scene.switch_under_load()
-    scene.publisher.join(DEADLINE)
+    scene.publisher.join(PATIENCE)
     for queue in scene.old:
         scene.start(scene.consume, queue)
-    drain(scene.connection, scene.old, timeout=DEADLINE)
+    drain(scene.connection, scene.old, timeout=PATIENCE)
     first, second = scene.added
     scene.start(scene.consume, second)
     scene.wait(lambda: scene.ledger.by[second] > 0 and scene.waiting([second]) == 0)
@@ -282,7 +282,7 @@ def test_a_second_new_queue_that_does_not_wait_for_the_first_breaks_the_order(sc
 def test_without_it_the_order_breaks(scene) -> None:
     scene.publish(range(BEFORE))
     scene.switch_under_load()
-    scene.publisher.join(DEADLINE)
+    scene.publisher.join(PATIENCE)
     scene.start(scene.consume, scene.new)
     scene.wait(lambda: scene.ledger.by[scene.new] > 0 and scene.waiting([scene.new]) == 0)
     for queue in scene.old:
@@ -315,7 +315,7 @@ def test_a_queue_whose_marker_is_not_reached_is_named(scene) -> None:
     assert scene.channel.is_open  # only its connection was used
     # Markers of drains that timed out are passed later, and their answers are ignored.
     scene.start(scene.consume, scene.old[1])
-    drain(scene.broker.url, scene.old, timeout=DEADLINE, settle=0.0)
+    drain(scene.broker.url, scene.old, timeout=PATIENCE, settle=0.0)
     assert scene.waiting(scene.old) == 0
 
 

@@ -95,7 +95,7 @@ def test_the_runbook_finds_the_stuck_queue_and_the_hot_key(broker, shell, here) 
         for each in commands:
             command, _, shown = each.partition("\n")
             printed = [shell.run(command)]
-            wait_until(lambda: same(shown, printed[-1]) or printed.append(shell.run(command)), command, 120)  # noqa: B023
+            wait_until(lambda: same(shown, printed[-1]) or printed.append(shell.run(command)), command)  # noqa: B023
             if "trace_off" in command:
                 keys = (here / "keys.txt").read_text().splitlines()
                 assert keys.count("customer-42") > 100

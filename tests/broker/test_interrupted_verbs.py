@@ -22,6 +22,7 @@ from tests.broker.scaling_scene import KEYS, RING, SLOTS, Scene, scale
 from tests.broker.test_rebalance import Shop, is_traced
 from tests.faults.load import wait_until
 from tests.json_lines import printed
+from tests.patience import PATIENCE
 from tests.verbs import Result, commands
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def test_sigterm_turns_the_tracer_off(site, tmp_path) -> None:
     with started(site, "rebalance", shop.file, *options) as running:
         wait_until(lambda: is_traced(site), "the tracer is on")
         running.send_signal(signal.SIGTERM)
-        _, errors = running.communicate(timeout=60)
+        _, errors = running.communicate(timeout=PATIENCE)
     assert running.returncode == 143, errors
     assert errors.splitlines()[-1] == "Interrupted."
     assert not is_traced(site)
@@ -115,7 +116,7 @@ def test_the_tracer_is_off_soon_after_rebalance_was_killed(site, tmp_path, run) 
     with started(site, "rebalance", shop.file, *options) as running:
         wait_until(lambda: is_traced(site), "the tracer is on")
         running.kill()
-        running.communicate(timeout=60)
+        running.communicate(timeout=PATIENCE)
     assert running.returncode == -signal.SIGKILL
     assert ON in run("check", shop.file).err
     wait_until(lambda: not is_traced(site), "the node turns the tracer off")
@@ -214,7 +215,7 @@ def check_sigterm_while_held(running) -> None:
     """End the command when a queue is held."""
     next(line for line in running.stdout if json.loads(line).get("what") == "hold")
     running.send_signal(signal.SIGTERM)
-    _, errors = running.communicate(timeout=60)
+    _, errors = running.communicate(timeout=PATIENCE)
     assert running.returncode == 143, errors
     *_, report, end = filter(None, errors.splitlines())
     assert end == "Interrupted."
@@ -276,7 +277,7 @@ def test_sigterm_during_rebalance_reports_what_is_unfinished_which_the_same_comm
 def rows_of(scene: Scene, *options: str) -> tuple[int, list[dict[str, Any]]]:
     """The exit code of `scale` and its JSON lines."""
     with started(scene.site, "scale", scene.file, *options, "--yes", "--output", "json") as running:
-        output, errors = running.communicate(timeout=120)
+        output, errors = running.communicate(timeout=PATIENCE)
     rows = [json.loads(line) for line in output.splitlines()]
     printed("scale", rows)
     if running.returncode not in {0, 2}:

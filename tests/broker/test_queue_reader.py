@@ -17,14 +17,14 @@ from rabbit_chx.consuming import QueueReader
 from rabbit_chx.errors import RabbitChxError
 from tests.faults.load import wait_until
 from tests.faults.proxy import Proxy
+from tests.patience import PATIENCE
 from tests.queues import close_connections, confirming_channel
 from tests.users import a_user
 
 pytestmark = pytest.mark.broker
 
 KINDS = {"classic": {}, "quorum": {"x-queue-type": "quorum"}}
-DEADLINE = 60.0
-SLOW = 200.0
+SLOW = 2 * PATIENCE
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def declare(channel):
         channel.queue_delete(name)
 
 
-def taken(reader, count, patience=DEADLINE):
+def taken(reader, count, patience=PATIENCE):
     """Take batches until they hold ``count`` messages."""
     batches, end = [], monotonic() + patience
     while (missing := count - sum(len(each.messages) for each in batches)) > 0:
@@ -96,7 +96,7 @@ def test_an_outage_is_logged_when_it_begins_and_when_it_ends(broker, declare, ca
         taken(reader, 3)
         proxy.cut_after = (1, 50)  # each new connection, before it is open
         proxy.cut()
-        wait_until(lambda: proxy.connections > 4, "three failed attempts", DEADLINE)
+        wait_until(lambda: proxy.connections > 4, "three failed attempts")
         proxy.cut_after = None
         taken(reader, 3)
     first, last = [one.getMessage() for one in caplog.records if one.name == "rabbit_chx.consuming"]
@@ -125,7 +125,7 @@ def test_a_batch_of_a_lost_connection_is_not_acknowledged_on_the_next_one(
         others = taken(reader, 4)
         assert bodies(others) == [4, 5, 6, 7]
         reader.acknowledge(others[-1])
-        end = monotonic() + DEADLINE
+        end = monotonic() + PATIENCE
         while reader.waiting() and monotonic() < end:
             pass
     with QueueReader(broker.url, queue) as reader:

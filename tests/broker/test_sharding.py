@@ -9,8 +9,9 @@ import pytest
 
 from rabbit_chx import ConsistentHashExchange, ModulusHashExchange
 from rabbit_chx.topology import Policy
-from tests.faults.load import PATIENCE, wait_until
+from tests.faults.load import wait_until
 from tests.inbox import emptied
+from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 

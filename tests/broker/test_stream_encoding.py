@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rabbit_chx.streams import StreamPublisher, StreamReader, encode_messages
+from tests.patience import PATIENCE
 from tests.stream_messages import MOMENT, PROPERTIES
 
 pytestmark = pytest.mark.broker
@@ -33,7 +34,7 @@ def consumed(broker, stream, count):
     with broker.connection() as connection:
         channel = connection.channel()
         channel.basic_qos(prefetch_count=count)
-        found = channel.consume(stream, arguments={"x-stream-offset": "first"}, inactivity_timeout=60)
+        found = channel.consume(stream, arguments={"x-stream-offset": "first"}, inactivity_timeout=PATIENCE)
         received = [next(found) for _ in range(count)]
         channel.cancel()
     assert all(method for method, _, _ in received), "no message within 60 seconds"

@@ -10,7 +10,7 @@ import uuid
 import pytest
 
 from rabbit_chx.publishing import Publisher
-from tests.broker.stream_scene import SECONDS
+from tests.patience import PATIENCE
 from tests.unit.test_docs import marked
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.since_4_0]
@@ -31,7 +31,7 @@ def printed(broker, program: str, lines: int) -> list[str]:
         with subprocess.Popen([sys.executable, "-uc", code], stdout=subprocess.PIPE, text=True) as worker:
             found = [worker.stdout.readline().strip() for _ in range(lines)]
             worker.send_signal(signal.SIGTERM)
-            assert worker.wait(SECONDS) == 0
+            assert worker.wait(PATIENCE) == 0
         channel.exchange_delete(exchange)
         channel.queue_delete(f"{exchange}-0")
     return [line.replace(exchange, "X") for line in found]

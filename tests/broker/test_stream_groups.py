@@ -23,9 +23,10 @@ from rabbit_chx.streams import (
 from rabbit_chx.streams.ends import bounds
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 from rabbit_chx.urls import BrokerUrl
-from tests.broker.stream_scene import SECONDS, fill
+from tests.broker.stream_scene import fill
 from tests.faults.load import wait_until
 from tests.faults.proxy import Proxy
+from tests.patience import PATIENCE
 from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.since_4_0]
@@ -107,14 +108,14 @@ def running(group, handler, run="run"):
         yield thread
     finally:
         group.stop()
-        thread.join(SECONDS)
+        thread.join(PATIENCE)
     assert not thread.is_alive()
     if errors:
         raise errors[0]
 
 
 def wait_for(condition) -> None:
-    wait_until(condition, "what the test waits for", SECONDS)
+    wait_until(condition, "what the test waits for")
 
 
 def publish(broker, exchange: str, rows: range) -> None:
@@ -170,7 +171,7 @@ def test_members_that_start_at_the_same_moment_have_equal_shares(stream_url, str
     with ExitStack() as stack:
         for group in groups:
             stack.enter_context(running(group, print))
-        wait_until(lambda: shares() == equal, lambda: f"equal shares, not {shares()}", SECONDS)
+        wait_until(lambda: shares() == equal, lambda: f"equal shares, not {shares()}")
 
 
 def test_a_member_that_hangs_while_it_joins_delays_the_others_only(
@@ -377,7 +378,7 @@ def test_a_stream_is_handed_over_although_a_handler_hangs(
 
     def hang(message):
         hanging.append(message.queue)
-        release.wait(SECONDS)
+        release.wait(PATIENCE)
 
     first, second = (StreamGroup(stream_url, exchange=exchange, name="g") for _ in range(2))
     with running(first, hang):
@@ -413,7 +414,7 @@ def test_the_handler_of_an_event_loop_is_awaited(broker, stream_url, streams_of)
             stream_url, exchange=exchange, name="g", start=start, on_assigned=told.append
         )
         async with group.running(handle):
-            await asyncio.wait_for(done.wait(), SECONDS)
+            await asyncio.wait_for(done.wait(), PATIENCE)
 
     asyncio.run(main())
     assert len(set(seen)) == 500

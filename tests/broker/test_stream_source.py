@@ -25,6 +25,7 @@ from spark_connector.reading.offsets import offsets_in
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import settle
 from tests.faults.load import wait_until
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.broker
 
@@ -70,7 +71,7 @@ def recreate(streams, stream, bodies):
             return False
         return True
 
-    wait_until(filled, "the new stream has a leader", 30, pause=0.1)
+    wait_until(filled, "the new stream has a leader", pause=0.1)
     streams.fill(stream, bodies[1:])
 
 
@@ -216,7 +217,7 @@ def flipping(url):
         thread.start()
         yield str(listener.getsockname()[1])
         listener.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
+        thread.join(PATIENCE)
 
 
 @pytest.mark.one_release
@@ -240,7 +241,7 @@ def by_amqp_0_9_1(url, stream):
         found = []
         try:
             for method, _, body in channel.consume(
-                stream, arguments={"x-stream-offset": "first"}, inactivity_timeout=60
+                stream, arguments={"x-stream-offset": "first"}, inactivity_timeout=PATIENCE
             ):
                 if method is None or body == b"last":
                     return found

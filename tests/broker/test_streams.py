@@ -22,8 +22,9 @@ from rabbit_chx.streams.protocol.requests import max_message, string
 from rabbit_chx.streams.protocol.wire import open_wire
 from rabbit_chx.urls import BrokerUrl
 from tests.broker.privileges import release_of
-from tests.broker.stream_scene import SECONDS, a_stream, fill, message, refused, settle
+from tests.broker.stream_scene import a_stream, fill, message, refused, settle
 from tests.faults.load import wait_until
+from tests.patience import PATIENCE
 from tests.tls import Authority, Listener
 from tests.users import a_user
 
@@ -48,7 +49,7 @@ def chunks_of(
     """Read chunks with this many records, and return the first offset, number of records and data of each."""
     number = connection.subscribe(stream, start or OffsetSpec.first(), credit=credit)
     found, read = [], 0
-    for subscription, chunk in connection.chunks(SECONDS):
+    for subscription, chunk in connection.chunks(PATIENCE):
         assert subscription == number
         connection.credit(number, 1)
         _, kind, _, count, _, _, first, crc, size, _, _ = HEADER.unpack_from(chunk)
@@ -176,11 +177,11 @@ def test_both_sides_refuse_frames_beyond_the_agreed_size(url, connection, stream
     with refused("frame too large", "a message of 1048576 bytes does not fit into a frame"):
         connection.publish(publisher, [(1, bytes(1 << 20))])
     fill(connection, stream, range(5))
-    wire = open_wire(url, None, SECONDS)
+    wire = open_wire(url, None, PATIENCE)
     wire.frame_max = 1 << 30
     try:
         with refused("lost", "lost"):
-            Calls(wire, SECONDS).call(Command.PEER_PROPERTIES, string("a" * 30_000) * 100)
+            Calls(wire, PATIENCE).call(Command.PEER_PROPERTIES, string("a" * 30_000) * 100)
     finally:
         wire.close()
 
@@ -357,7 +358,7 @@ def test_credit_limits_the_chunks_that_the_broker_sends(connection, stream):
 
     def arrive(count: int) -> None:
         """Check that exactly ``count`` chunks arrive."""
-        assert len(list(islice(connection.chunks(SECONDS), count))) == count
+        assert len(list(islice(connection.chunks(PATIENCE), count))) == count
         assert list(connection.chunks(0.3)) == []
 
     number = connection.subscribe(stream, OffsetSpec.first(), credit=2)
@@ -392,7 +393,7 @@ def test_deleting_a_stream_ends_its_subscriptions_and_publishers(connection, url
     with connect(url) as other:
         other.delete(stream)
     with refused("not available", f"stream '{stream}' was deleted or moved"):
-        list(connection.chunks(SECONDS))
+        list(connection.chunks(PATIENCE))
     connection.publish(publisher, [(1, b"")])
     assert settle(connection, 1) == {1: 18}
     with a_stream(connection) as another:  # what is under way for the former one must not reach the next
@@ -403,7 +404,7 @@ def test_unsubscribing_after_the_stream_was_deleted_reports_the_deletion(connect
     number = connection.subscribe(stream, OffsetSpec.first(), credit=9)
     with connect(url) as other:
         other.delete(stream)
-    unread, _, _ = select.select([connection._calls.wire._socket], [], [], SECONDS)
+    unread, _, _ = select.select([connection._calls.wire._socket], [], [], PATIENCE)
     assert unread, "the broker did not report the deletion"
     with refused("not available", f"stream '{stream}' was deleted or moved"):
         connection.unsubscribe(number)

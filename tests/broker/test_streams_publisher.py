@@ -10,6 +10,7 @@ import pytest
 from rabbit_chx import InvalidValue
 from rabbit_chx.streams import StreamPublisher, StreamReader, connect, encode_messages
 from tests.broker.stream_scene import delete_completely, refused, stored
+from tests.patience import PATIENCE
 from tests.unit.test_docs import marked
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
@@ -35,7 +36,7 @@ def test_pika_reads_the_published_messages(broker, stream_url, stream):
         channel.basic_qos(prefetch_count=10)
         arguments = {"x-stream-offset": "first"}
         received = []
-        for method, _, body in channel.consume(stream, arguments=arguments, inactivity_timeout=60):
+        for method, _, body in channel.consume(stream, arguments=arguments, inactivity_timeout=PATIENCE):
             received.append(body)
             channel.basic_ack(method.delivery_tag)
             if len(received) == len(sent):
@@ -187,7 +188,7 @@ def test_a_forked_child_refuses_what_its_parent_has_opened_and_opens_its_own(str
         next(others)
         process.start()
         assert answers.get() == [b"one", b"two", b"child"]
-        process.join(20)
+        process.join(PATIENCE)
         assert process.exitcode == 0
         assert next(others).offset == 1
         publisher.publish(b"after")

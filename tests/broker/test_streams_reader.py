@@ -14,8 +14,9 @@ import pytest
 from rabbit_chx import InvalidValue
 from rabbit_chx.streams import Bounds, StreamReader, Timeouts, bounds, connect, sub_batch
 from tests.broker.privileges import release_of
-from tests.broker.stream_scene import SECONDS, a_stream, delete_completely, fill, message, refused, settle
+from tests.broker.stream_scene import a_stream, delete_completely, fill, message, refused, settle
 from tests.faults.load import wait_until
+from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.broker]
 
@@ -137,7 +138,7 @@ def test_reading_offsets_that_retention_removed_is_an_error_with_the_first_offse
 ):
     with a_stream(stream_connection, **SMALL_SEGMENTS) as stream, StreamReader(stream_url, stream) as reader:
         fill(stream_connection, stream, range(10))
-        sent, deadline = 10, time.monotonic() + SECONDS
+        sent, deadline = 10, time.monotonic() + PATIENCE
         while reader.bounds().first <= 10:
             assert time.monotonic() < deadline, "the broker removed nothing"
             fill(stream_connection, stream, range(sent, sent + 10), size=1000)
@@ -159,7 +160,7 @@ def test_retention_during_a_read_is_an_error_with_the_first_offset(stream_url, s
         with StreamReader(stream_url, stream, credit=2) as reader:
             chunks = reader.chunks(0, end)
             read = [next(chunks)]
-            sent, deadline = end, time.monotonic() + SECONDS
+            sent, deadline = end, time.monotonic() + PATIENCE
             while bounds(stream_connection, stream).first < end:
                 assert time.monotonic() < deadline, "the broker removed nothing"
                 fill(stream_connection, stream, range(sent, sent + 10), size=1000)
@@ -253,7 +254,7 @@ def test_following_a_deleted_stream_or_from_beyond_the_end_is_an_error(
                 reader.follow(start)
         with pytest.raises(InvalidValue, match="invalid timeout of follow"):
             reader.follow(0, timeout=-1)
-        following = reader.follow(0, timeout=SECONDS)
+        following = reader.follow(0, timeout=PATIENCE)
         stream_connection.delete(stream)
         with refused("no such stream"):
             next(following)
@@ -278,7 +279,7 @@ def test_following_ends_with_ctrl_c(broker, stream_connection, stream):
     )
     assert program.stdout.readline() == "0\n"
     program.send_signal(signal.SIGINT)
-    out, err = program.communicate(timeout=SECONDS)
+    out, err = program.communicate(timeout=PATIENCE)
     assert (program.returncode, out) == (-signal.SIGINT, "")
     assert err.count("Traceback") == 1, err
     assert err.rstrip().endswith("KeyboardInterrupt")

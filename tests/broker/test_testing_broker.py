@@ -20,6 +20,7 @@ from rabbit_chx.ring import ToExchange
 from rabbit_chx.testing import Broker, available, local_node, sources
 from rabbit_chx.testing.node import READY, CannotSupply
 from tests.faults.load import wait_until
+from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -266,7 +267,7 @@ def test_nothing_is_left_after_a_program_that_crashes_or_is_terminated(kind, mod
         if mode == "wait":
             assert is_answering(url)
             program.terminate()
-        _, errors = program.communicate(timeout=240)
+        _, errors = program.communicate(timeout=2 * PATIENCE)
     assert program.returncode == exit_code
     assert ("the program crashes" in errors) is (mode == "crash")
     wait_until(lambda: not is_answering(url), "the sockets of a killed process are closed")

@@ -22,6 +22,7 @@ from rabbit_chx.releases import Release
 from tests.broker.topology_site import Site
 from tests.faults.load import wait_until
 from tests.json_lines import documented, printed
+from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
@@ -193,7 +194,7 @@ def test_ctrl_c_says_what_is_done_and_gives_the_lock_back(run, site, write, envi
         while '"done": 5,' not in process.stdout.readline():
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "Run the same command again" in err
     assert "Traceback" not in err

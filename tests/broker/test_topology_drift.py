@@ -13,7 +13,7 @@ from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.topology.checks.drift import drift
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
 from rabbit_chx.topology.planning.plan import plan
-from tests.faults.load import PATIENCE
+from tests.patience import PATIENCE
 from tests.queues import confirming_channel
 
 pytestmark = [

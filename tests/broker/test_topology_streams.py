@@ -10,7 +10,7 @@ from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import BrokerUrl, StreamGroup
 from rabbit_chx.topology import load
 from rabbit_chx.watch import Observer, compare
-from tests.broker.stream_scene import SECONDS, stored
+from tests.broker.stream_scene import stored
 from tests.broker.test_stream_groups import running
 from tests.faults.load import wait_until
 
@@ -60,7 +60,7 @@ def members(stack, url, count):
     groups = [StreamGroup(url, exchange="events", name="billing") for _ in range(count)]
     for group in groups:
         stack.enter_context(running(group, lambda _: None))
-        wait_until(lambda group=group: group.status.connected, "a member that has joined", SECONDS)
+        wait_until(lambda group=group: group.status.connected, "a member that has joined")
     return groups
 
 
@@ -83,7 +83,7 @@ def test_streams_of_an_exchange_are_applied_checked_watched_and_grown(run, site,
     assert run("apply", file, "--yes").code == 0
     with ExitStack() as stack:
         (group,) = members(stack, url, 1)
-        wait_until(lambda: len(group.status.partitions) == 4, "a member with all streams", SECONDS)
+        wait_until(lambda: len(group.status.partitions) == 4, "a member with all streams")
         assert run("check", file, "--strict").code == 0
 
     observer = Observer(site.management, site.vhost, "events")
@@ -94,7 +94,7 @@ def test_streams_of_an_exchange_are_applied_checked_watched_and_grown(run, site,
     def interval():
         return compare(first, observer.poll(), load(file))
 
-    wait_until(lambda: interval().totals.received == len(KEYS), "the statistics have the messages", 30)
+    wait_until(lambda: interval().totals.received == len(KEYS), "the statistics have the messages")
     seen = interval()
     assert {row.queue: row.received for row in seen.rows} == {
         name: [*before.values()].count(name) for name in {*before.values()}
@@ -138,9 +138,7 @@ def test_an_argument_of_the_bindings_divides_streams_among_members(run, site, wr
     assert run("apply", without, "--yes").code == 0
     with ExitStack() as stack:
         groups = members(stack, url, 2)
-        wait_until(
-            lambda: sorted(map(len, map(streams_of, groups))) == [0, 2], "one has all streams", SECONDS
-        )
+        wait_until(lambda: sorted(map(len, map(streams_of, groups))) == [0, 2], "one has all streams")
 
     file = write(ORDERED)
     assert "0 findings" in run("lint", file).out
@@ -152,6 +150,4 @@ def test_an_argument_of_the_bindings_divides_streams_among_members(run, site, wr
     assert run("check", file, "--strict").code == 0
     with ExitStack() as stack:
         groups = members(stack, url, 2)
-        wait_until(
-            lambda: sorted(map(streams_of, groups)) == [["east"], ["west"]], "each has a stream", SECONDS
-        )
+        wait_until(lambda: sorted(map(streams_of, groups)) == [["east"], ["west"]], "each has a stream")

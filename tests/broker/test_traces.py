@@ -12,7 +12,8 @@ from opentelemetry import trace
 from rabbit_chx.consuming import AsyncGroup, Group
 from rabbit_chx.publishing import Publisher
 from tests.broker.worker_programs import ordered_exchange
-from tests.faults.load import PATIENCE, wait_until, within
+from tests.faults.load import wait_until, within
+from tests.patience import PATIENCE
 from tests.programs import ran
 from tests.traces import recorded
 
@@ -61,10 +62,10 @@ url, management, stream_url, exchange, stream = sys.argv[1:]
 parent = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
 token = context.attach(propagate.extract(parent))
 with Publisher(url, exchange) as publisher, StreamPublisher(stream_url, stream) as streams:
-    publisher.publish(b"body", "k", timeout=60)
+    publisher.publish(b"body", "k", timeout=PATIENCE)
     headers = {}
     propagate.inject(headers)
-    streams.publish(b"body", headers=headers, timeout=60)
+    streams.publish(b"body", headers=headers, timeout=PATIENCE)
 context.detach(token)
 
 def handle(_):

@@ -22,6 +22,7 @@ from rabbit_chx.testing import Broker
 from rabbit_chx.testing.node import free_ports
 from tests.broker.erlang import node_command
 from tests.faults.load import wait_until
+from tests.patience import PATIENCE
 from tests.programs import ran
 from tests.unit.test_docs import PAGES, fenced
 
@@ -30,8 +31,6 @@ pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
 PAGE = PAGES["tutorial.md"]
 WAITS = ("rabbit-chx group ", "cat ")
 """What shows how far the workers are; a reader tries again until it is as the page says."""
-PATIENCE = 200.0
-"""Seconds that suffice for a member to move to a lower seat: in seat 1 of 4, it looks for one in two of five times, every 10 seconds."""
 SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -98,7 +97,7 @@ def printed_by(shell: Shell, command: str, shown: str) -> str:
         wait_until(
             lambda: same(shown, printed[-1]) or printed.append(shell.run(command)),
             lambda: f"{command}\n{printed[-1]}",
-            PATIENCE,
+            2 * PATIENCE,
         )
     return printed[-1]
 
@@ -130,10 +129,10 @@ def test_the_commands_of_the_page_start_a_broker_that_has_the_plugin() -> None:
     start = [line for line in lines if not line.startswith(("pip ", "kill ", "export ", "docker rm "))]
     script = "\n".join(start).replace("1:5672:", f"1:{ports[0]}:").replace("1:15672:", f"1:{ports[1]}:")
     try:
-        done = ran(["bash", "-e", "-c", script], timeout=120)
+        done = ran(["bash", "-e", "-c", script], timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         url = pika.URLParameters(f"amqp://guest:guest@localhost:{ports[0]}")
         with pika.BlockingConnection(url) as connection:
             connection.channel().exchange_declare("legacy", "x-consistent-hash")
     finally:
-        ran(["bash", "-c", clean_up], timeout=60)
+        ran(["bash", "-c", clean_up], timeout=PATIENCE)

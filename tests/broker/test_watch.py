@@ -27,8 +27,9 @@ from rabbit_chx.topology import Management, Topology, apply, loads, plan, read
 from rabbit_chx.watch import Interval, Observer, Snapshot, compare
 from tests.broker.conftest import RELEASES
 from tests.broker.erlang import container_of, node_command
-from tests.faults.load import PATIENCE, wait_until
+from tests.faults.load import wait_until
 from tests.json_lines import documented, printed
+from tests.patience import PATIENCE
 from tests.unit.test_docs import marked
 
 pytestmark = pytest.mark.broker

@@ -19,8 +19,9 @@ from rabbit_chx.topology import apply, loads, plan, read
 from rabbit_chx.watch import CanarySender, Observer, watch
 from tests.broker.privileges import release_of
 from tests.broker.test_canary_reports import running
-from tests.faults.load import PATIENCE, wait_until
+from tests.faults.load import wait_until
 from tests.json_lines import documented, printed
+from tests.patience import PATIENCE
 from tests.queues import close_connections
 from tests.users import a_user
 

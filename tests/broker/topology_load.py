@@ -13,8 +13,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, Self
 
 from rabbit_chx.publishing import Publisher
-from tests.broker.parity_clients import DEADLINE
 from tests.inbox import emptied
+from tests.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,7 +81,7 @@ class Load:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(DEADLINE)
+        self._thread.join(PATIENCE)
         self._publisher.close()
         assert self._failure is None, self._failure
 
@@ -108,7 +108,7 @@ class Load:
 
     def _wait_for_each_key_from(self, start: int) -> None:
         goal = start + len(self._keys)
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + PATIENCE
         while self._publisher.totals.confirmed < goal:
             assert self._thread.is_alive(), self._failure
             assert time.monotonic() < deadline, f"{goal} messages are not confirmed yet"

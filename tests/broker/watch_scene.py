@@ -28,6 +28,7 @@ from rabbit_chx.testing import Broker
 from rabbit_chx.topology import Management, apply, loads, plan, read
 from tests.broker.erlang import container_of, node_command
 from tests.browser import browser
+from tests.patience import PATIENCE
 from tests.prometheus import TOKEN, firing, prometheus
 
 QUEUES = [f"orders.{number}" for number in reversed(range(10))]
@@ -35,7 +36,6 @@ QUEUES = [f"orders.{number}" for number in reversed(range(10))]
 LAST = QUEUES[-1]
 HTTP_LOG = "/tmp/http"
 _TITLE = "orders · rabbit-chx watch"
-_WITHIN = 120.0
 
 Problems = frozenset[tuple[str, str | None]]
 Alerts = frozenset[tuple[str, str]]
@@ -57,7 +57,7 @@ def watching(broker: Broker, *options: str, output: int = subprocess.PIPE) -> It
     try:
         yield process
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=PATIENCE)
         assert (process.returncode, errors) == (0, "")
     finally:
         process.kill()
@@ -191,13 +191,13 @@ class Scene:
     @contextmanager
     def _following(self) -> Iterator[None]:
         request = Request(f"{self.page}events", headers={"Authorization": f"Bearer {TOKEN}"})
-        with urlopen(request, timeout=60) as events:
+        with urlopen(request, timeout=PATIENCE) as events:
             thread = Thread(target=partial(self._follow, events))
             thread.start()
             yield
             with suppress(OSError):
                 events.fp.raw._sock.shutdown(2)
-            thread.join(30)
+            thread.join(PATIENCE)
 
     def _follow(self, events: Any) -> None:
         name = ""
@@ -211,7 +211,7 @@ class Scene:
     def metrics(self) -> tuple[Problems, bool, bool]:
         """The names and queues of the problems, whether the ring has drifted, and whether the broker can be reached."""
         request = Request(f"{self.page}metrics", headers={"Authorization": f"Bearer {TOKEN}"})
-        with urlopen(request, timeout=30) as answer:
+        with urlopen(request, timeout=PATIENCE) as answer:
             families = list(text_string_to_metric_families(answer.read().decode()))
         samples = [sample for family in families for sample in family.samples]
         found: set[tuple[str, str | None]] = {
@@ -245,7 +245,7 @@ class Scene:
 
     def until(self, met: Callable[[], bool]) -> None:
         """Publish and wait until a condition is met."""
-        deadline = time.monotonic() + _WITHIN
+        deadline = time.monotonic() + PATIENCE
         while not met():
             shown = self.polls[-1].problems if self.polls else None
             assert time.monotonic() < deadline, (shown, self.metrics(), firing(self._prometheus))

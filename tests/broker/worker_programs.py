@@ -10,6 +10,8 @@ import sys
 import threading
 from contextlib import contextmanager
 
+from tests.patience import PATIENCE
+
 ORDERED = {"x-queue-type": "quorum", "x-single-active-consumer": True, "x-delivery-limit": -1}
 
 
@@ -28,7 +30,7 @@ class Program:
 
     def finish(self):
         """Read the rest, before the output of a program that has ended is closed."""
-        self._reader.join(60)
+        self._reader.join(PATIENCE)
 
     def found(self, pattern):
         """The sorted matches in the output, because lines of several threads may be mixed."""
@@ -49,7 +51,7 @@ def started(arguments, variables=()):
         try:
             yield program
             process.send_signal(signal.SIGTERM)
-            assert process.wait(240) == 0
+            assert process.wait(2 * PATIENCE) == 0
         finally:
             process.kill()
             program.finish()

@@ -24,6 +24,7 @@ from rabbit_chx.consuming.seats import SEATS
 from tests.broker.privileges import release_of
 from tests.broker.topology_site import Site
 from tests.faults.load import wait_until
+from tests.patience import PATIENCE
 from tests.proof import Check, record_result
 from tests.users import a_user
 from tests.wire import Encoded
@@ -186,7 +187,7 @@ def running(kind: Kind, scene: Scene, url: str, handle, **options) -> Iterator[N
         yield
     finally:
         group.stop()
-        thread.join(60)
+        thread.join(PATIENCE)
     assert not thread.is_alive()
     if errors:
         raise errors[0]

@@ -22,10 +22,11 @@ from rabbit_chx import ConsistentHashExchange
 from rabbit_chx.consuming.seats import seat_queue
 from rabbit_chx.testing import Broker
 from tests.faults.group_history import Diary, Verdict, judge
-from tests.faults.load import PATIENCE, Load
+from tests.faults.load import Load
+from tests.patience import PATIENCE
 
 REPOSITORY = Path(__file__).parents[2]
-STUCK = 150.0
+STUCK = 1.5 * PATIENCE
 """Seconds after which a queue with unhandled messages counts as stuck: longer than any fault of these tests."""
 
 AT_ONCE = 4

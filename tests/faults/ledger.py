@@ -21,6 +21,7 @@ from itertools import islice
 import pika
 
 from rabbit_chx.publishing import Outcome
+from tests.patience import PATIENCE
 
 NOT_THERE = {Outcome.RETURNED, Outcome.REJECTED, Outcome.UNSENT}
 """Outcomes of messages that no queue holds."""
@@ -92,7 +93,7 @@ def drain(
                 if not count:
                     continue
                 # With acks: what arrives meanwhile is delivered, too, and requeued at the end.
-                messages = islice(channel.consume(queue, inactivity_timeout=120), count)
+                messages = islice(channel.consume(queue, inactivity_timeout=PATIENCE), count)
                 for number, (method, properties, content) in enumerate(messages, 1):
                     assert method is not None, f"{queue} holds {count} messages and delivers {number - 1}"
                     rows.append(read(properties, content))

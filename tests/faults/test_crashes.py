@@ -13,7 +13,7 @@ import pytest
 from rabbit_chx.consuming import Group, Message
 from rabbit_chx.publishing import Publisher
 from tests.faults.groups import REPOSITORY
-from tests.faults.load import PATIENCE
+from tests.patience import PATIENCE
 from tests.proof import LONG
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]

@@ -21,6 +21,7 @@ from rabbit_chx.watch import CanarySender, Observer, watch
 from tests.broker.privileges import release_of
 from tests.broker.topology_site import Site
 from tests.faults.load import wait_until
+from tests.patience import PATIENCE
 from tests.proof import Check, record_result
 from tests.users import a_user
 
@@ -91,7 +92,7 @@ class Scene:
             self.stop.set()
             if kind is not QueueReader:
                 group.stop()
-            thread.join(60)
+            thread.join(PATIENCE)
         assert not thread.is_alive()
         if errors:
             raise errors[0]
@@ -223,4 +224,4 @@ def test_a_consumer_that_lies_is_counted_once_and_shown_escaped(scene) -> None:
             lies = [shows_a_lie() for _ in range(ROUNDS)]
             wait_until(lambda: any(lies) or shows_a_lie(), "a lie is shown", pause=0)
         connection.add_callback_threadsafe(channel.stop_consuming)
-        liar.join(30)
+        liar.join(PATIENCE)

@@ -55,7 +55,7 @@ def group(broker, workers):
             "name": f"proof.{secrets.token_hex(3)}",
             "heartbeat": HEARTBEAT,
             # On 4.3, it frees most queues that are stuck because their member was killed while another one took over.
-            "consumer_timeout": groups.STUCK / 5 if broker.version >= "4.3" else None,
+            "consumer_timeout": 30 if broker.version >= "4.3" else None,
         }
         return Faults(made, broker, dice("group", broker.version), settings)
 

@@ -17,6 +17,7 @@ from rabbit_chx.consuming import AsyncGroup, Group, QueueReader
 from tests.broker.topology_site import Site
 from tests.faults.load import wait_until
 from tests.faults.proxy import Proxy
+from tests.patience import PATIENCE
 from tests.proof import Check, dice, record_result
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
@@ -105,7 +106,7 @@ class Scene:
             yield
         finally:
             self._stop.set()
-            thread.join(60)
+            thread.join(PATIENCE)
         assert not thread.is_alive()
         if self._error is not None:
             raise self._error
@@ -163,7 +164,7 @@ def attacked(site: Site, kind: type, names: list[str]) -> None:
                 if repeated:
                     proxy.inject(repeated, FLOOD // PIECE)
             scene.send(20)
-            wait_until(lambda: scene.done, f"{kind.__name__}: all messages after {name}", 90)
+            wait_until(lambda: scene.done, f"{kind.__name__}: all messages after {name}")
 
 
 @pytest.mark.parametrize(

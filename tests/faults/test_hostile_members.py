@@ -17,6 +17,7 @@ from rabbit_chx.consuming.seats import seat_queue
 from rabbit_chx.text import UNPRINTABLE
 from tests.broker.privileges import run_cli
 from tests.broker.topology_site import Site
+from tests.patience import PATIENCE
 
 pytestmark = [
     pytest.mark.broker,
@@ -85,7 +86,7 @@ def shown(site, capsys, monkeypatch):
             # All of them answer: the command need not wait for others, but for a machine that halts.
             monkeypatch.setattr(group_command, "members_over", partial(members_over, timeout=30))
             code, text = run_cli(f"rabbit-chx group {group} --output {output}", capsys)
-            members.join(30)
+            members.join(PATIENCE)
             assert not left
         assert "Traceback" not in text
         assert not UNPRINTABLE.search(text.replace("\n", "")), ascii(text)
@@ -168,5 +169,5 @@ def test_no_member_can_answer_for_another_seat(site) -> None:
             if any(each.answered for each in found):
                 break
         connection.add_callback_threadsafe(channel.stop_consuming)
-        liar.join(30)
+        liar.join(PATIENCE)
     assert [(each.seat, each.answered, each.pid) for each in found] == [(0, False, 0), (1, True, 1)]

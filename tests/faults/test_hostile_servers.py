@@ -17,6 +17,7 @@ from pika import frame, spec
 
 from rabbit_chx.text import UNPRINTABLE
 from tests.amqp_server import AmqpServer
+from tests.patience import PATIENCE
 from tests.proof import LONG, dice
 from tests.unit.test_hostile_http import HEAD, SHAPES, after_head, always, answering
 
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.long
 
-MOST_SECONDS = 240
-PUBLISH_SECONDS = 300
+MOST_SECONDS = 2 * PATIENCE
+PUBLISH_SECONDS = 3 * PATIENCE
 """`publish` waits for two minutes for a confirm, and as long for another connection."""
 MOST_KILOBYTES = 200 << 10
 INTERNAL_ERROR = 70

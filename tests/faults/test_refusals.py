@@ -13,7 +13,8 @@ import pytest
 from rabbit_chx.broker.management import Management
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed
 from rabbit_chx.publishing import Publisher, Timeouts
-from tests.faults.load import PATIENCE, SLACK, wait_until, within
+from tests.faults.load import SLACK, wait_until, within
+from tests.patience import PATIENCE
 from tests.users import a_user
 
 pytestmark = [

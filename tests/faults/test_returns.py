@@ -9,7 +9,8 @@ import pytest
 
 from rabbit_chx.publishing import Outcome, Publisher, Timeouts
 from tests.faults.ledger import Ledger, body, drain
-from tests.faults.load import PATIENCE, within
+from tests.faults.load import within
+from tests.patience import PATIENCE
 from tests.proof import record_result
 
 pytestmark = [

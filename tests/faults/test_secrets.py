@@ -22,6 +22,7 @@ from tests.faults.load import wait_until
 from tests.faults.secret_places import KINDS, Places, plant
 from tests.faults.secret_reads import SPARK_QUEUE, SPARK_READ, STREAM_READER, fill, remove
 from tests.faults.secret_scenarios import PUBLISHER, READER, Site, appliers, with_aio_pika, with_pika
+from tests.patience import PATIENCE
 from tests.proof import Check, record_result
 from tests.spark.streams import Streams
 from tests.tls import Listener
@@ -156,7 +157,7 @@ def start(site, words, variables):
 def ended(site, words, variables):
     """Run a command; return its exit code and its output."""
     with start(site, words, variables) as running:
-        output = running.communicate(timeout=240)[0].decode()
+        output = running.communicate(timeout=2 * PATIENCE)[0].decode()
     return running.returncode, output
 
 
@@ -265,7 +266,7 @@ def test_an_interrupted_command_shows_no_secret(site, broker, search):
         wait_until(lambda: site.user in broker.ctl(*connections), "the command connects", pause=0.2)
         site.places.note("output", broker.ctl(*connections))
         running.send_signal(signal.SIGINT)
-        output = running.communicate(timeout=240)[0].decode()
+        output = running.communicate(timeout=2 * PATIENCE)[0].decode()
     site.places.note("output", output)
     search("rabbit-chx", site.places, started)
     assert (running.returncode, output.splitlines()[-1]) == (130, "Interrupted.")

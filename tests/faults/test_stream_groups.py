@@ -24,6 +24,7 @@ from rabbit_chx import SuperStream
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import connect
 from tests.faults.load import wait_until
+from tests.patience import PATIENCE
 from tests.proof import LONG, dice
 from tests.unit.test_docs import marked
 
@@ -83,7 +84,7 @@ class Member:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
-        self.process.wait(60)
+        self.process.wait(PATIENCE)
         self._errors.close()
 
 
@@ -207,7 +208,7 @@ def fault(scene: Scene, kind: str, member: Member):
         time.sleep(PAUSED)
         member.process.send_signal(signal.SIGCONT)
     else:
-        member.process.wait(60)
+        member.process.wait(PATIENCE)
         scene.start()
 
 

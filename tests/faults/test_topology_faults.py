@@ -7,7 +7,8 @@ import pytest
 
 from rabbit_chx.publishing import Outcome, Timeouts
 from tests.faults.ledger import drain
-from tests.faults.load import PATIENCE, SLACK, wait_until
+from tests.faults.load import SLACK, wait_until
+from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 

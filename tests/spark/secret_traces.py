@@ -24,9 +24,10 @@ from urllib.request import ProxyHandler, build_opener
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.patience import PATIENCE
 from tests.spark.conftest import SETTINGS
 
-DEADLINE = 240
+DEADLINE = 2 * PATIENCE
 _PAGE = 10
 MODES = ("", "EXTENDED", "CODEGEN", "COST", "FORMATTED")
 

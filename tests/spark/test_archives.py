@@ -18,6 +18,7 @@ import pytest
 
 from rabbit_chx.streams import connect
 from tests.inbox import Inbox
+from tests.patience import PATIENCE
 from tests.programs import ran
 from tests.spark import BRIEF_JAVA, machines
 from tests.spark.conftest import PASSWORD
@@ -114,7 +115,7 @@ class Place(NamedTuple):
                 "SPARK_CONF_DIR": str(self.folder),
             }
             | more,
-            timeout=1_000,
+            timeout=8 * PATIENCE,
         )
 
 

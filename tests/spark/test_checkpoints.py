@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.queues import confirming_channel
 from tests.spark.test_batch_write import failure
 
@@ -43,7 +44,7 @@ def test_a_checkpoint_of_another_source_is_an_error_that_names_both(spark, broke
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(300)
+        assert query.awaitTermination(2 * PATIENCE)
 
     names = {kind: source.get("queue") or source["stream"] for kind, source in sources.items()}
     for kind, owner in (("stream", f"streams ['{names['stream']}']"), ("queue", f"queue '{names['queue']}'")):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.inbox import Inbox
+from tests.patience import PATIENCE
 from tests.programs import ran
 from tests.spark.streams import Streams
 
@@ -97,7 +98,7 @@ def test_batch_and_stream_writes_and_reads_work_over_connect(rabbitmq_broker, tm
             [sys.executable, "-W", "ignore", "-c", PROGRAM, *arguments],
             env=os.environ | ENVIRONMENT,
             cwd=tmp_path,
-            timeout=500,
+            timeout=4 * PATIENCE,
         )
         assert done.returncode == 0, done.stderr[-3000:]
         kinds = {body.partition(b"-")[0] for body in inbox.bodies()}

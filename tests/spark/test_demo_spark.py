@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.programs import ran
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
@@ -32,7 +33,7 @@ def test_the_demo_finds_every_row_that_spark_wrote_where_it_was_told_and_reads_i
         [sys.executable, "-m", "rabbit_chx", "demo", "--part", "spark"],
         env={**os.environ, **ASTRAY, **address},
         cwd=tmp_path,
-        timeout=400,
+        timeout=4 * PATIENCE,
     )
     assert (done.returncode, done.stderr) == (0, "")
     rows = re.findall(r"^ *orders\.\d +([\d,]+) +([\d,]+)", done.stdout, re.MULTILINE)

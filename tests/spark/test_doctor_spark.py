@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from rabbit_chx.cli.spark import ask_executors
+from tests.patience import PATIENCE
 from tests.programs import ran
 from tests.spark import BRIEF_JAVA
 from tests.spark.streams import Streams
@@ -33,7 +34,7 @@ def doctor(*arguments: str, **env: str) -> tuple[int, list[dict[str, object]]]:
     done = ran(
         [Path(sys.executable).with_name("rabbit-chx"), "doctor", "--output", "json", *arguments],
         env={**os.environ, "PYSPARK_PYTHON": sys.executable} | env,
-        timeout=400,
+        timeout=4 * PATIENCE,
     )
     assert done.returncode in {0, 1}, done.stderr
     assert "Traceback" not in done.stderr

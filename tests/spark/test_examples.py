@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 
 from rabbit_chx import Spread
 from rabbit_chx.report import Report
+from tests.patience import PATIENCE
 from tests.programs import ran
 from tests.unit.test_examples import EXAMPLES, NOTEBOOKS, SPARK
 
@@ -56,7 +57,7 @@ def test_an_example_runs_as_a_user_runs_it(rabbitmq_broker, name, rows):
         here["SPARK_TESTING"] = "1"  # has the server take a free port, and not 15002
     done = ran(
         [sys.executable, EXAMPLES / name],
-        timeout=400,
+        timeout=4 * PATIENCE,
         env={name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"} | here,
     )
     assert done.returncode == 0, done.stderr[-3_000:]

@@ -11,6 +11,7 @@ from rabbit_chx.streams import StreamReader, connect
 from rabbit_chx.topology.file.load import loads
 from spark_connector import LagListener
 from tests.faults.load import wait_until
+from tests.patience import PATIENCE
 from tests.queues import confirming_channel
 from tests.spark.conftest import PASSWORD
 from tests.spark.streams import Streams
@@ -173,7 +174,7 @@ def test_the_lag_of_a_query_is_a_gauge(rabbitmq_broker, events, spark, tmp_path)
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(200)
+        assert query.awaitTermination(2 * PATIENCE)
         labels = {"query": "lag", "stream": "events"}
         wait_until(
             lambda: REGISTRY.get_sample_value("rabbitmq_spark_offsets_behind", labels) == 0, "the gauge"
@@ -189,7 +190,7 @@ def test_a_stream_is_copied_to_files(rabbitmq_broker, events, spark, tmp_path):
     folder, checkpoint = str(tmp_path / "rows"), str(tmp_path / "checkpoint")
     given = {"spark": spark, "url": rabbitmq_broker.stream_url, "folder": folder, "checkpoint": checkpoint}
     exec(marked("spark-read.md", "test_a_stream_is_copied_to_files"), given)
-    assert given["query"].awaitTermination(200)
+    assert given["query"].awaitTermination(2 * PATIENCE)
     assert bodies(spark.read.parquet(folder)) == [b"0", b"1", b"2", b"3", b"4"]
 
 
@@ -205,7 +206,7 @@ def test_a_queue_is_copied_to_files(rabbitmq_broker, spark, tmp_path):
             for number in range(5):
                 channel.basic_publish("", "orders.0", b"%d" % number)
             exec(marked("spark-queue.md", "test_a_queue_is_copied_to_files"), given)
-            assert given["query"].awaitTermination(200)
+            assert given["query"].awaitTermination(2 * PATIENCE)
         finally:
             left = channel.queue_delete("orders.0").method.message_count
     assert left == 0

@@ -14,6 +14,7 @@ from uuid import uuid4
 import pytest
 
 from rabbit_chx.streams import connect
+from tests.patience import PATIENCE
 from tests.proof import Check, record_result
 from tests.queues import confirming_channel
 from tests.spark.test_batch_write import failure
@@ -23,7 +24,7 @@ from tests.wire import Encoded
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long, pytest.mark.proof]
 
 MOST_MEGABYTES = 200
-DEADLINE = 300
+DEADLINE = 3 * PATIENCE
 HEADER_OF_CHUNK, HEADER_OF_BATCH = 48, struct.Struct(">BHII")
 ZEROS = 30 << 20
 REFUSED = {

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from rabbit_chx import ConsistentHashExchange, InvalidValue
 from spark_connector.routing.queue_column import order_for, queue_of
 from tests.deliveries import deliveries
+from tests.patience import PATIENCE
 from tests.programs import ran
 from tests.spark import two_executors
 
@@ -135,7 +136,7 @@ def site(rabbitmq_broker):
             ],
             cwd=REPOSITORY,
             env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-            timeout=500,
+            timeout=4 * PATIENCE,
         )
         assert program.returncode == 0, program.stderr[-2_000:]
         yield Site(rabbitmq_broker.url, prefix, channel)

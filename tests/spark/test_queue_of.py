@@ -10,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from rabbit_chx import ConsistentHashExchange, Field, ModulusHashExchange, ToExchange
 from spark_connector.routing.queue_column import queue_of, register_queue_of
+from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.spark, pytest.mark.pyspark("4.1", "queue_of needs its Arrow functions")]
 
@@ -127,7 +128,7 @@ def test_queue_of_works_on_a_stream(spark, keys, tmp_path):
     stream = spark.readStream.schema("routing_key string").parquet(str(tmp_path / "in"))
     stream = stream.withColumn("queue", queue_of("routing_key", exchange))
     query = stream.writeStream.format("memory").queryName("routed").trigger(availableNow=True).start()
-    assert query.awaitTermination(200)
+    assert query.awaitTermination(2 * PATIENCE)
     found = {row["routing_key"]: row["queue"] for row in spark.table("routed").collect()}
     assert found == {key: exchange.route(key) for key in KEYS}
 

@@ -11,6 +11,7 @@ import pika
 import pytest
 
 from tests.faults.load import wait_until
+from tests.patience import PATIENCE
 from tests.queues import close_connections, confirming_channel
 from tests.spark.test_batch_write import failure
 
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker]
 admission = pytest.mark.pyspark(
     "4.2", "it has no read limits, and Trigger.AvailableNow ends after a micro-batch"
 )
-DEADLINE = 500
+DEADLINE = 4 * PATIENCE
 KINDS = {"classic": {}, "quorum": {"x-queue-type": "quorum", "x-delivery-limit": 1_000_000}}
 
 

@@ -25,13 +25,14 @@ from rabbit_chx.topology import (
     read as read_topology,
 )
 from tests.faults.load import wait_until
+from tests.patience import PATIENCE
 from tests.spark.streams import SMALL_SEGMENTS
 from tests.spark.test_batch_write import MANY, failure, writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 admission = pytest.mark.pyspark("4.2", "it has no read limits and no Trigger.AvailableNow for Python sources")
-DEADLINE = 500
+DEADLINE = 4 * PATIENCE
 
 
 def given(broker, **options):

@@ -20,6 +20,7 @@ import pytest
 
 from tests.canary import canary, found
 from tests.inbox import Inbox
+from tests.patience import PATIENCE
 from tests.spark.streams import Streams
 from tests.tls import Authority, Listener
 from tests.users import a_user
@@ -39,7 +40,7 @@ pytestmark = [
 
 REPOSITORY = Path(__file__).parents[2]
 RELEASE = tuple(map(int, pyspark.__version__.split(".")[:2]))
-DEADLINE = 500
+DEADLINE = 4 * PATIENCE
 
 PLACES = {
     "explain": "rabbitmq|RabbitMQ",

@@ -12,6 +12,7 @@ from rabbit_chx.publishing import max_property_bytes
 from spark_connector.routing.split_valid import split_valid
 from spark_connector.writing.prepare import invalid_rows
 from spark_connector.writing.rules import Limits, layout_of, row_rules
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.spark
 
@@ -173,7 +174,7 @@ def test_a_stream_is_split_too(spark, tmp_path):
     stream = spark.readStream.schema("value binary, routing_key string").parquet(str(tmp_path / "in"))
     _, bad = split_valid(stream, exchange="x")
     query = bad.writeStream.format("memory").queryName("bad").trigger(availableNow=True).start()
-    assert query.awaitTermination(200)
+    assert query.awaitTermination(2 * PATIENCE)
     assert [row["reason"] for row in spark.table("bad").collect()] == ["routing_key is null"]
 
 

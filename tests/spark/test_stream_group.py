@@ -8,6 +8,7 @@ import pytest
 
 from rabbit_chx.streams import StreamGroup
 from tests.faults.load import wait_until
+from tests.patience import PATIENCE
 from tests.spark.test_read_streams import numbered, read, values
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
@@ -39,5 +40,5 @@ def test_spark_and_a_group_read_the_same_streams_undisturbed(spark, broker, stre
         assert sorted(told) == partitions
     finally:
         group.stop()
-        member.join(60)
+        member.join(PATIENCE)
     assert len(seen) == len(set(seen)) == ROWS

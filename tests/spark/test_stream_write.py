@@ -10,10 +10,11 @@ import pytest
 from spark_connector import foreach_batch
 from tests.deliveries import deliveries
 from tests.faults.load import wait_until
+from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
-DEADLINE = 500
+DEADLINE = 4 * PATIENCE
 
 
 def stream(frame, broker, checkpoint, **options):

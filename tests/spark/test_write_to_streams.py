@@ -11,6 +11,7 @@ from rabbit_chx import SuperStream
 from rabbit_chx.streams import StreamReader, connect
 from tests.broker.stream_scene import stored
 from tests.faults.load import wait_until
+from tests.patience import PATIENCE
 from tests.spark.test_batch_write import failure
 from tests.spark.test_read_streams import given
 
@@ -81,7 +82,7 @@ def failing(spark, frame, url, stream, *, again):
         attempt = TaskContext.get().attemptNumber()
         yield from all_rows if attempt == 0 else again(all_rows)
         if attempt == 0:
-            wait_until(lambda: count(url, stream) > 0, "some rows are stored", 120)
+            wait_until(lambda: count(url, stream) > 0, "some rows are stored")
             raise RuntimeError("the first attempt fails")
 
     return spark.createDataFrame(frame.rdd.mapPartitions(rows), frame.schema)
@@ -166,7 +167,7 @@ def test_a_query_that_repeats_a_micro_batch_adds_nothing(spark, broker, streams,
         else:
             rows = rows.format("rabbitmq").options(**given(broker, stream=target))
         query = rows.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
-        assert query.awaitTermination(200)
+        assert query.awaitTermination(2 * PATIENCE)
 
     run()
     for commit in (tmp_path / "commits").iterdir():  # as if the driver had died before it committed
