@@ -14,7 +14,7 @@ from rabbit_chx.broker import management as management_module
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.management_rows import User
 from rabbit_chx.broker.reading.node import NodeCommand
-from rabbit_chx.broker.reading.order_record import anchor, entry, order_exchange
+from rabbit_chx.broker.reading.order_record import anchor, as_recorded, entry, order_exchange
 from rabbit_chx.broker.reading.probe import probe
 from rabbit_chx.broker.reading.reader import read, read_existence
 from rabbit_chx.broker.reading.ring_order import learn
@@ -213,7 +213,9 @@ def test_a_user_with_few_rights_sees_the_topology_and_is_told_the_rest(
     with a_user(broker, "^c", "^w", ".*", vhost=vhost, tags="management") as user:
         restricted = user.management
         declare(channel, order_exchange(restricted.overview().cluster))
-        recorded = [entry(Binding(ODD, queue, "1"), number) for number, queue in enumerate("qr")]
+        recorded = [
+            entry(ODD, as_recorded(Binding(ODD, queue, "1")), number) for number, queue in enumerate("qr")
+        ]
         for bound in (anchor(ODD), *recorded):
             bind(channel, bound)
         observed = read(restricted, vhost)
