@@ -62,10 +62,10 @@ url, management, stream_url, exchange, stream = sys.argv[1:]
 parent = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
 token = context.attach(propagate.extract(parent))
 with Publisher(url, exchange) as publisher, StreamPublisher(stream_url, stream) as streams:
-    publisher.publish(b"body", "k", timeout=PATIENCE)
+    publisher.publish(b"body", "k", timeout=120)
     headers = {}
     propagate.inject(headers)
-    streams.publish(b"body", headers=headers, timeout=PATIENCE)
+    streams.publish(b"body", headers=headers, timeout=120)
 context.detach(token)
 
 def handle(_):
