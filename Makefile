@@ -14,7 +14,8 @@ BIN := .venv/bin
 WORKERS ?= $(if $(RABBIT_CHX_BROKER_URL),0,auto)
 INTEGRATION := tests/broker tests/spark tests/faults tests/cluster
 LANES := -n $(WORKERS)
-PYTEST := $(BIN)/python -m pytest $(LANES) --second-try
+# What decides whether a change may land: failed tests run once more, alone (tests/second_try.py).
+GATE := $(LANES) --second-try
 CANDIDATES := $(or $(PYTHON),python3.14 python3.13 python3.12 python3.11 python3)
 
 # Run scripts/bootstrap.py with the first candidate that is a complete Python 3.11 or later: tomllib came with
@@ -43,23 +44,23 @@ demo: .venv/.demo ## predict, publish to a throw-away broker, compare; then the 
 	$(call bootstrap,java)
 	@$(BIN)/rabbit-chx demo --part spark
 
-test: lint unit integration ## lint, types and tests on real brokers and a real Spark (about 12 minutes)
+test: lint unit integration ## lint, types and tests on real brokers and a real Spark (about 10 minutes)
 
 test-all: test long site oldest oldest-spark ## all tests: make test, and what it leaves out
 
-unit: .venv/.test ## the tests that need no broker (4 minutes)
-	@$(PYTEST) -m "not long" tests/unit tests/property
+unit: .venv/.test ## the tests that need no broker (2 to 4 minutes)
+	@$(BIN)/python -m pytest $(GATE) -m "not long" tests/unit tests/property
 
 integration: .venv/.test ## the tests on real brokers and a real Spark
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
-	@$(PYTEST) -m "not long" --durations 20 $(INTEGRATION)
+	@$(BIN)/python -m pytest $(GATE) -m "not long" --durations 20 $(INTEGRATION)
 
 long: .venv/.test ## the tests that make test leaves out: long ones and clusters
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
 	$(call bootstrap,watch)
-	@$(PYTEST) -m "long and not proof" --durations 20
+	@$(BIN)/python -m pytest $(GATE) -m "long and not proof" --durations 20
 
 lint: .venv/.test ## check style and types
 	@$(BIN)/ruff check --quiet .
@@ -69,7 +70,7 @@ lint: .venv/.test ## check style and types
 
 newest: .venv/.test ## the tests that need no broker, on the newest supported Python that this machine has
 	$(call bootstrap,newest)
-	@if [ -d .venv/newest ]; then .venv/newest/bin/python -m pytest $(LANES) --second-try -m "not long" tests/unit tests/property; fi
+	@if [ -d .venv/newest ]; then .venv/newest/bin/python -m pytest $(GATE) -m "not long" tests/unit tests/property; fi
 
 broker: .venv/.test ## the tests against real brokers
 	$(call bootstrap,broker)
@@ -90,7 +91,7 @@ cluster: .venv/.test ## the tests that inject faults into a cluster of three nod
 	$(call bootstrap,java)
 	@$(BIN)/python -m pytest tests/cluster
 
-# All tests but those that make unit runs: every release, every round. For docs/proof.md and docs/proof-results.md.
+# All tests on real brokers and a real Spark, with every round and release that they have. For docs/proof.md and docs/proof-results.md.
 PROOF := $(INTEGRATION) tests/unit/test_cli_sigterm.py tests/property/test_hostile_input.py
 
 proof: .venv/.test ## all faults and comparisons, long; writes docs/proof-results.md (RABBIT_CHX_SEED repeats a run)
@@ -101,8 +102,8 @@ proof: .venv/.test ## all faults and comparisons, long; writes docs/proof-result
 oldest: .venv/.test ## the publisher's tests on the oldest supported pika
 	$(call bootstrap,oldest-pika)
 	$(call bootstrap,broker)
-	@PYTHONPATH=.venv/oldest-pika $(BIN)/python -m pytest $(LANES) tests/unit/test_publishing_*.py
-	@PYTHONPATH=.venv/oldest-pika $(BIN)/python -m pytest $(LANES) tests/broker/test_publish_command.py \
+	@PYTHONPATH=.venv/oldest-pika $(BIN)/python -m pytest $(GATE) tests/unit/test_publishing_*.py
+	@PYTHONPATH=.venv/oldest-pika $(BIN)/python -m pytest $(GATE) tests/broker/test_publish_command.py \
 	  tests/faults/test_without_fast_path.py tests/faults/test_broker_faults.py -k 4.3
 
 # The connector's own tests, which older releases of PySpark pass too.
@@ -113,7 +114,7 @@ SPARK_TESTS := tests/unit/spark tests/broker/test_spark_*.py $(patsubst %,tests/
 # pytest in the environment of an older PySpark, $(1), on one RabbitMQ, $(2). Up to 4.1, PySpark leaves its sockets to
 # the garbage collector, which warns.
 define on_pyspark
-RABBIT_CHX_TEST_RELEASES=$(2) .venv/pyspark-$(1)/bin/python -m pytest $(LANES) --rabbitmq-release $(2) \
+RABBIT_CHX_TEST_RELEASES=$(2) .venv/pyspark-$(1)/bin/python -m pytest $(GATE) --rabbitmq-release $(2) \
   $(if $(filter 4.0% 4.1,$(1)),-W ignore::ResourceWarning)
 endef
 

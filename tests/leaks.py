@@ -1,4 +1,7 @@
-"""A test that leaves one of our clients running fails itself, and not the test after it."""
+"""A test that leaves one of our clients running fails itself, and not the test after it.
+
+What a fixture has started may serve all tests of a file, so the last of them fails if it still runs.
+"""
 
 from __future__ import annotations
 

@@ -13,10 +13,13 @@ from __future__ import annotations
 import os
 import random
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
+
+import pytest
 
 
 def in_ci() -> bool:
@@ -77,6 +80,15 @@ def never(**broken: Collection[object]) -> None:
     for kind, found in broken.items():
         if found:
             raise Lost(f"{len(found):,} {kind.replace('_', ' ')}, such as {[*islice(found, 10)]}")
+
+
+@contextmanager
+def promised() -> Iterator[None]:
+    """Fail for good if the body fails, such as a wait for the last messages: what does not arrive is lost."""
+    try:
+        yield
+    except (AssertionError, pytest.fail.Exception) as error:
+        raise Lost(str(error)) from error
 
 
 RESULTS: Final[list[Fault | Check | str]] = []

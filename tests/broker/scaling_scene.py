@@ -24,7 +24,7 @@ from rabbit_chx.publishing import Publisher
 from rabbit_chx.topology import apply, loads, plan
 from tests.json_lines import printed
 from tests.patience import PATIENCE
-from tests.proof import never
+from tests.proof import never, promised
 from tests.users import a_user
 
 if TYPE_CHECKING:
@@ -206,7 +206,8 @@ class Scene:
             if not ledger.lost:
                 return ledger
             least = handled + min(ledger.lost, 500)
-            self.wait(lambda least=least: self.handled() >= least)
+            with promised():
+                self.wait(lambda least=least: self.handled() >= least)
 
     def assert_finished(self, queues: int) -> list[str]:
         """Check that exactly these queues exist and are bound, and that no hold or record of a change is left; return them."""

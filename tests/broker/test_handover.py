@@ -35,7 +35,7 @@ from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
 from tests.patience import PATIENCE
 from tests.programs import ran
-from tests.proof import never
+from tests.proof import never, promised
 from tests.unit.test_examples import EXAMPLES, HANDOVER
 
 if TYPE_CHECKING:
@@ -209,7 +209,8 @@ class Scene:
     def finish(self) -> Ledger:
         self.publisher.join(PATIENCE)
         assert not self.publisher.is_alive()
-        self.wait(lambda: self.ledger.total >= len(KEYS) * self.numbers)
+        with promised():
+            self.wait(lambda: self.ledger.total >= len(KEYS) * self.numbers)
         assert self.ledger.total == len(KEYS) * self.numbers
         return self.ledger
 

@@ -24,6 +24,7 @@ from rabbit_chx.testing import Broker
 from tests.faults.group_history import Diary, Verdict, judge
 from tests.faults.load import Load
 from tests.patience import PATIENCE
+from tests.proof import promised
 
 REPOSITORY = Path(__file__).parents[2]
 STUCK = 1.5 * PATIENCE
@@ -244,7 +245,8 @@ class Workers:
     def finish(self) -> Verdict:
         """Wait until all published messages are handled, stop all processes, and judge."""
         self._publish_no_more()
-        self.until(lambda: self.handled >= self.published, "all messages are handled", 10 * PATIENCE)
+        with promised():
+            self.until(lambda: self.handled >= self.published, "all messages are handled", 10 * PATIENCE)
         codes = [worker.end() for worker in self.living]
         assert not any(codes), codes
         return self.kill()

@@ -25,7 +25,7 @@ from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import connect
 from tests.faults.load import wait_until
 from tests.patience import PATIENCE
-from tests.proof import LONG, dice
+from tests.proof import LONG, dice, promised
 from tests.unit.test_docs import marked
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(3600 if LONG else 400)]
@@ -230,7 +230,8 @@ def test_members_are_killed_stopped_and_paused(broker, record, tmp_path, kind):
             time.sleep(max(0.0, began + EVERY - time.monotonic()))  # the faults have a rhythm
         scene.finish()
         rows = set(range(scene.published))
-        wait_until(lambda: {row for *_, row in sights(scene)} >= rows, "every message handled")
+        with promised():
+            wait_until(lambda: {row for *_, row in sights(scene)} >= rows, "every message handled")
         found = sights(scene)
         control = unshared(scene)
     wrong = disorder(found)

@@ -14,7 +14,7 @@ BASE = """
 import os
 import pytest
 from pathlib import Path
-from tests.proof import Lost, never
+from tests.proof import Lost, never, promised
 
 
 def tries(name):
@@ -107,6 +107,8 @@ PROMISES = {
     "raised": "raise Lost('3 messages')",
     "lost": "never(lost={7} if tries('again') else ())",
     "out_of_order": "never(lost=(), out_of_order=[1])",
+    "late": "with promised(): pytest.fail('waited in vain')",
+    "wrong": "with promised(): assert not 'empty'",
 }
 
 
