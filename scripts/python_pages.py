@@ -32,7 +32,7 @@ PACKAGES: Final = {
     "rabbit_chx.publishing": "`Publisher`, `AsyncPublisher`, `Bulk`, what becomes of messages",
     "rabbit_chx.consuming": "`Group`, `AsyncGroup`, `QueueReader`, the members of a group",
     "rabbit_chx.streams": "`StreamReader`, `StreamPublisher`, `StreamGroup`, the stream protocol",
-    "rabbit_chx.watch": "Snapshots and intervals of a running exchange, canaries",
+    "rabbit_chx.watch": "Snapshots and intervals of a running exchange",
     "rabbit_chx.report": "Reports and pictures",
     "rabbit_chx.testing": "Brokers for tests",
     "rabbit_chx.broker": "Connections, and moving keys between queues in order",

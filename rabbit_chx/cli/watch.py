@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Final
 
@@ -20,7 +20,7 @@ from rabbit_chx.cli.watch_table import Changes, Screen
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.topology.model import Topology, hashing_exchange
 from rabbit_chx.urls import BrokerUrl
-from rabbit_chx.watch import CanarySender, Interval, Observer, watch as intervals
+from rabbit_chx.watch import Interval, Observer, watch as intervals
 from rabbit_chx.watch.tokens import TOKEN_VARIABLE, Access, Address
 
 _MIN_SECONDS: Final = 5
@@ -33,7 +33,6 @@ _MIN_SECONDS: Final = 5
         "rabbit-chx watch --exchange orders --file topology.yaml",
         "rabbit-chx watch --exchange orders --output json | jq .problems",
         "rabbit-chx watch --exchange orders --serve 127.0.0.1:8080",
-        "rabbit-chx watch --exchange orders --file topology.yaml --canary",
     ],
     exit_codes={Exit.FINE: "ended with Ctrl-C or SIGTERM", Exit.FAILED: "the broker refused the first poll"},
 )
@@ -48,12 +47,6 @@ _MIN_SECONDS: Final = 5
     help="Seconds between polls of the broker; longer if there are many queues.",
 )
 @file_option(help="Topology file to compare with, instead of the state at the start.")
-@option(
-    "--canary",
-    is_flag=True,
-    help="Send a message to each queue at each interval, and check where it arrives. All consumers must ignore messages with "
-    "the header x-rabbit-chx-canary; members of groups do.",
-)
 @option(
     "--serve",
     "address",
@@ -73,7 +66,6 @@ def watch(
     exchange: str,
     seconds: int,
     file: str | None,
-    canary: bool,
     address: str | None,
     live: BrokerAccess,
     output: str,
@@ -91,12 +83,8 @@ def watch(
     timeout = min(30, seconds)
     management = live.management_of(broker, **live.login, timeout=timeout)
     observer = Observer(management, broker.vhost, exchange, node=live.node_command)
-    sending: AbstractContextManager[CanarySender | None] = nullcontext()
-    if canary:
-        sending = CanarySender(broker, exchange, timeout=timeout, **live.login)
-    with suppress(KeyboardInterrupt), sending as sender:  # also ends with SIGTERM
-        polled = intervals(observer, wanted, seconds=seconds, sender=sender)
-        polled = _with_warning(polled, management, broker.vhost)
+    with suppress(KeyboardInterrupt):  # also ends with SIGTERM
+        polled = _with_warning(intervals(observer, wanted, seconds=seconds), management, broker.vhost)
         with _served(polled, address) as shown:
             _show(shown, output)
     return Exit.FINE

@@ -92,8 +92,6 @@ def _head(interval: Interval) -> Iterator[tuple[str, str]]:
     since = f" over {interval.seconds:.0f} s" if interval.seconds else ""
     yield f"{_clock(interval.time)}{since}: {_rates(interval)}", ""
     yield f"Ring: {interval.ring.text}", _RED if interval.ring.status == "drifted" else ""
-    if interval.canaries is not None:
-        yield f"Canaries: {interval.canaries.text}", _RED if interval.canaries.problems else ""
 
 
 def _rates(interval: Interval) -> str:
@@ -172,8 +170,7 @@ class Changes:
             if interval.reachable
             else "state unknown"
         )
-        canaries = "" if interval.canaries is None else f"; canaries: {interval.canaries.text}"
-        yield f"{at} {interval.exchange}: {state}; {counted(len(found), 'problem')}{canaries}"
+        yield f"{at} {interval.exchange}: {state}; {counted(len(found), 'problem')}"
         for key, problem in found.items():
             if key not in self._known:
                 yield f"{at} new: {problem}"

@@ -134,7 +134,7 @@ class _Options(Runs[Member]):
     def _new_member(self, workers: Callable[..., Progress], handler: object) -> Member:
         settings = self._settings
         reporter = Reporter(self._connect_for_replies, partial(warn, settings.name))
-        given = workers(handler, settings.concurrency, settings.heartbeat, reporter.report)
+        given = workers(handler, settings.concurrency, settings.heartbeat)
         return Member(settings, self._connect, self._source, given, reporter, self._new_lane)
 
 

@@ -1,4 +1,4 @@
-"""Markers: messages of this package in a queue, which drain or hold it; and canaries. No IO.
+"""Markers: messages of this package in a queue, which drain or hold it. No IO.
 
 A publisher can put anything into a message, so what a message says is no authority. A marker counts only if it came through
 the default exchange, and a hold only while the queue exists that it names. That name contains a digest of the hold's record,
@@ -19,7 +19,6 @@ from hashlib import blake2b
 from typing import Any, Final, Self
 
 from rabbit_chx.broker.applying.handover import is_marker
-from rabbit_chx.canaries import is_canary
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.message import Message
 
@@ -133,20 +132,15 @@ class Kind(Enum):
     """Is answered and acknowledged after all earlier messages."""
     HOLD = "hold"
     """Stops the queue until another queue, which the marker names, is deleted."""
-    CANARY = "canary"
-    """Is reported to the watch that sent it, and acknowledged."""
 
 
 def kind_of(message: Message) -> Kind:
     """The kind of a delivery."""
-    headers = message.headers
-    if headers:
+    if message.headers:
         if is_marker(message.exchange, message.routing_key, message):
             return Kind.DRAIN
         if hold_of(message) is not None:
             return Kind.HOLD
-        if is_canary(headers):
-            return Kind.CANARY
     return Kind.MESSAGE
 
 

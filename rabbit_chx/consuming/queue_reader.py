@@ -7,7 +7,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from copy import copy
 from functools import partial
 from time import monotonic
 from typing import Final, NamedTuple, Self
@@ -25,10 +24,8 @@ from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.broker.guards import Guard
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.receiving import consume
-from rabbit_chx.canaries import is_canary
 from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.member.channels import close_in_one_step, is_stream
-from rabbit_chx.consuming.member.reporter import Reporter
 from rabbit_chx.consuming.messages import Delivery, from_raw
 from rabbit_chx.consuming.queues.permissions import why_ended
 from rabbit_chx.consuming.queues.queues import check_readable, is_a_stream, is_missing, no_such_queue
@@ -69,8 +66,6 @@ class QueueReader:
     redelivers every unacknowledged message. The reader therefore discards the messages of the lost connection that were
     not taken, and ignores acknowledgements of those that were.
 
-    Canaries of `rabbit-chx watch` are reported and acknowledged at once; the caller does not get them.
-
     Args:
         url: an AMQP URL, or several that are tried in turn, also after a lost connection.
         queue: the name of the queue.
@@ -102,21 +97,24 @@ class QueueReader:
             honoured=["connect", "reconnect"],
         )
         self._timeouts = timeouts
-        opening = partial(
-            connect, urls, timeout=timeouts.connect, heartbeat=heartbeat, credentials=credentials, tls=tls
+        self._connect = partial(
+            connect,
+            urls,
+            name=connection_name,
+            timeout=timeouts.connect,
+            heartbeat=heartbeat,
+            credentials=credentials,
+            tls=tls,
         )
-        self._connect = partial(opening, name=connection_name)
         self._guard = Guard("QueueReader", one_thread=True)
         self._queue = check_name("queue", queue)
         self._prefetch = prefetch
-        self._canaries = partial(opening, name=f"{connection_name} canaries")
         self._number = 0
         """Of the connection, also across a call of `open`."""
         self._begin()
 
     def _begin(self) -> None:
         """Begin afresh, with locks and a thread of this process."""
-        self._reporter = Reporter(self._canaries, partial(log.warning, "queue %r: %s", self._queue))
         self._outage = Outage(log.warning, f"queue {self._queue!r}")
         self._changed = threading.Condition()
         self._messages: deque[Delivery] = deque()
@@ -247,7 +245,6 @@ class QueueReader:
         self._wake()
         if self._thread.is_alive():
             self._thread.join()
-        self._reporter.close()
         self._guard.closed()
 
     def _wake(self) -> None:
@@ -325,11 +322,7 @@ class QueueReader:
                 self._is_checked = True
                 if is_stream(self._channel.connection, self._queue):
                     raise is_a_stream(self._queue)
-            if message.may_be_ours and is_canary(copy(message).headers):
-                self._reporter.report(message)
-                self._channel.basic_ack(message.tag)
-            else:
-                messages.append(message)
+            messages.append(message)
         with self._changed:
             self._messages.extend(messages)
             self._heard = monotonic()

@@ -28,13 +28,6 @@ if TYPE_CHECKING:
         Topology as Topology,
     )
     from rabbit_chx.urls import BrokerUrl as BrokerUrl
-    from rabbit_chx.watch.canary import (
-        Canary as Canary,
-        CanaryResults as CanaryResults,
-        Key as Key,
-        News as News,
-    )
-    from rabbit_chx.watch.canary_sender import CanarySender as CanarySender
     from rabbit_chx.watch.history import History as History
     from rabbit_chx.watch.interval import (
         Interval as Interval,
@@ -56,8 +49,6 @@ if not TYPE_CHECKING:
             "rabbit_chx.ring": "Ring ToExchange",
             "rabbit_chx.topology": "BrokerUnavailable Management NodeAccess Observed QueueState Topology",
             "rabbit_chx.urls": "BrokerUrl",
-            "rabbit_chx.watch.canary": "Canary CanaryResults Key News",
-            "rabbit_chx.watch.canary_sender": "CanarySender",
             "rabbit_chx.watch.history": "History",
             "rabbit_chx.watch.interval": "Interval Row Totals compare",
             "rabbit_chx.watch.loop": "watch",

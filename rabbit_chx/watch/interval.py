@@ -10,7 +10,6 @@ from typing import Final
 from rabbit_chx.text import counted
 from rabbit_chx.topology import QueueState, Topology
 from rabbit_chx.topology.checks.stranded import stranded
-from rabbit_chx.watch.canary import CanaryResults
 from rabbit_chx.watch.ring_check import RingCheck, RingState, check_ring, part_behind
 from rabbit_chx.watch.snapshot import PROBLEMS, Problem, Snapshot, is_reachable
 
@@ -94,8 +93,6 @@ class Interval:
     totals: Totals = Totals()
     requests: int = 0
     """Requests to the broker in the poll at the end of this interval."""
-    canaries: CanaryResults | None = None
-    """The results of the canaries, if the watch sends any."""
     ring_check: RingCheck = field(default_factory=RingCheck)
     """The check of the ring, with the rings themselves; not part of `as_dict`."""
 
@@ -117,13 +114,7 @@ class Interval:
             "problems": [asdict(problem) for problem in self.problems],
             "totals": asdict(self.totals),
             "requests": self.requests,
-            "canaries": None if self.canaries is None else self.canaries.as_dict(),
         }
-
-    def with_canaries(self, canaries: CanaryResults) -> Interval:
-        """Add the results of canaries and their problems."""
-        problems = _by_severity((*self.problems, *canaries.problems))
-        return replace(self, problems=problems, rows=_marked(self.rows, problems), canaries=canaries)
 
 
 def compare(

@@ -5,19 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from threading import Event
-from typing import TYPE_CHECKING
 
 from rabbit_chx.topology import Topology
 from rabbit_chx.topology.model import hashing_exchange
-from rabbit_chx.watch.canary import Canaries, find_keys
 from rabbit_chx.watch.history import History
 from rabbit_chx.watch.interval import Interval, compare
 from rabbit_chx.watch.observer import Observer
 from rabbit_chx.watch.ring_check import RingCheck, check_ring
 from rabbit_chx.watch.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from rabbit_chx.watch.canary_sender import CanarySender
 
 
 def watch(
@@ -26,7 +21,6 @@ def watch(
     *,
     seconds: float = 10.0,
     stop: Event | None = None,
-    sender: CanarySender | None = None,
 ) -> Iterator[Interval]:
     """Poll an exchange, and yield what happened since the previous poll.
 
@@ -38,14 +32,13 @@ def watch(
         wanted: the topology file, if any.
         seconds: the time from the start of a poll to the start of the next.
         stop: ends the watch, at once if it is waiting for the next poll.
-        sender: sends canaries through the exchange at each interval.
 
     Raises:
         InvalidValue: the file (without a file, the broker) has no such exchange, or it does not hash.
         BrokerUnavailable: the broker refused the first poll, so a retry would fail, too.
     """
     stop = stop or Event()
-    history, canaries = History(), Canaries()
+    history = History()
     previous: Snapshot | None = None
     ring_check: RingCheck | None = None
     while not stop.is_set():
@@ -56,15 +49,9 @@ def watch(
             hashing_exchange(topology, current.exchange)
         if previous is None or not _same(previous, current):
             ring_check = check_ring(current, wanted)  # computing the shares of a ring takes a second
-            if sender is not None:
-                canaries.use(find_keys(current, wanted, ring_check.exact))
-        interval = history.add(compare(previous, current, wanted, ring_check=ring_check))
-        length = max(seconds, observer.least_seconds)
-        if sender is not None:
-            interval = interval.with_canaries(canaries.settle(sender.news(), current.exchange))
-            sender.send(canaries.next(), expire_after=2 * length)
-        yield interval
+        yield history.add(compare(previous, current, wanted, ring_check=ring_check))
         previous = current
+        length = max(seconds, observer.least_seconds)
         stop.wait(max(0.0, began + length - time.monotonic()))
 
 

@@ -58,13 +58,10 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._newest: tuple[Interval, Counter[str], Counter[str]] | None = None
-        self._canaries: Counter[str] = Counter()
         self._registry.register(self)
 
     def show(self, interval: Interval) -> None:
         """Replace the interval, and count its messages."""
-        if interval.canaries is not None:
-            self._canaries.update(interval.canaries.outcomes)
         _, received, handled = self._newest or (None, Counter[str](), Counter[str]())
         self._newest = (
             interval,
@@ -100,12 +97,6 @@ class Metrics:
         left: _Values = {(queue,): count for queue, count in handled.items()}
         yield counter("received", "Messages that arrived during the watch.", arrived, "queue")
         yield counter("handled", "Messages that left during the watch.", left, "queue")
-        if interval.canaries is not None:
-            counts = self._canaries.items()
-            results: _Values = {(outcome.replace(" ", "-"),): count for outcome, count in counts}
-            yield counter("canaries", "Canaries during the watch, by result.", results, "result")
-            about = "Longest time from sending a canary to its report in the newest interval."
-            yield gauge("canary_round_trip_seconds", about, {(): interval.canaries.longest_seconds})
 
 
 def _family(

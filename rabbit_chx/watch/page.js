@@ -183,12 +183,6 @@
     setText($("ring"), why ? `${text}: ${why}` : text);
   }
 
-  function showCanaries() {
-    const { canaries } = newest;
-    $("canaries").hidden = !canaries;
-    setText($("canaries"), canaries ? `Canaries: ${canaries.text}.` : "");
-  }
-
   function createSvg([tag, attributes, ...children]) {
     const element = document.createElementNS(SVG, tag);
     for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
@@ -211,7 +205,6 @@
     if (newest === null) return;
     showFacts();
     showProblems();
-    showCanaries();
     showRing();
     showTable();
   }

@@ -15,17 +15,13 @@ PROBLEMS: Final = (
     "queue-missing",
     "unbound-queue",
     "dead-binding",
-    "canary-unroutable",
-    "canary-misrouted",
     "ring-drifted",
     "ring-unknown",
     "settings-drifted",
     "stranded-messages",
     "no-consumer",
     "no-active-consumer",
-    "canary-unanswered",
     "hot-queue",
-    "canary-not-sent",
 )
 """All names of problems, the most severe first. They are stable, because alerts depend on them."""
 

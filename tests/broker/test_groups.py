@@ -166,7 +166,7 @@ def test_the_broker_requeues_the_unhandled_messages_of_a_stopped_member_in_order
 def test_progress_wakes_the_new_connection_if_the_old_one_was_lost_before_it_woke(orders) -> None:
     url = orders.site.url()
     reporter = Reporter(lambda: connect(url), print)
-    workers = Workers(print, 1, 10, print)
+    workers = Workers(print, 1, 10)
     member = Member(orders.group()._settings, lambda: connect(url), lambda: QUEUES, workers, reporter)
     woken: list[bool] = []
     member._on_woken = lambda: woken.append(True)

@@ -82,10 +82,6 @@ FORGERIES = {
     ),
     "a drain whose headers grow, answered directly": growing_marker(DIRECT),
     "a drain whose headers grow, answered to a queue": growing_marker(TEMPORARY),
-    "a canary reported to another queue": BasicProperties(
-        headers={"x-rabbit-chx-canary": "c"}, reply_to="victim"
-    ),
-    "a canary reported to no process": BasicProperties(headers={"x-rabbit-chx-canary": "c"}, reply_to=BROKEN),
     "a message of a stream": BasicProperties(headers={"x-stream-offset": 7}),
     "properties that are no text": Encoded(struct.pack(">H", 0x8600) + b"\x02\xff\xfe" * 3),
     "a time after the year 9999": Encoded(struct.pack(">H", 0x0040) + b"\xff" * 8),

@@ -38,9 +38,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(SHORT, inner, max_size=3),
     max_leaves=6,
 )
-NAMES = st.sampled_from(
-    [HOLD, MARKER, QUEUE, "x-rabbit-chx-canary", "x-stream-offset", "x-death", "x-delivery-count"]
-)
+NAMES = st.sampled_from([HOLD, MARKER, QUEUE, "x-stream-offset", "x-death", "x-delivery-count"])
 TEXTS = st.sampled_from([*QUEUES, "victim", "foreign", "", "0" * 16, DIRECT, BROKEN, TEMPORARY])
 COPIES = st.fixed_dictionaries({}, optional=dict.fromkeys(("CC", "BCC"), st.lists(TEXTS, max_size=3)))
 HEADERS = st.builds(dict.__or__, st.dictionaries(NAMES | SHORT, TEXTS | VALUES, max_size=5), COPIES)

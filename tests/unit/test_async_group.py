@@ -238,7 +238,7 @@ def test_lanes_are_handled_by_at_most_as_many_tasks_as_allowed_and_each_in_order
             together.discard(message.queue)
             handled.append((message.queue, message.tag))
 
-        owner = Owner(LoopWorkers(handle, 2, 10, print))
+        owner = Owner(LoopWorkers(handle, 2, 10))
         lanes = attached("a", "b", "c")
         for lane in lanes:  # before any task begins, so that two of them run together
             owner.deliver(lane, *range(1, 21))
@@ -261,7 +261,7 @@ def test_a_handler_sees_the_context_in_which_the_run_began():
             seen.append(request.get())
 
         request.set("the program's")
-        owner = Owner(LoopWorkers(handle, 1, 10, print))
+        owner = Owner(LoopWorkers(handle, 1, 10))
         await asyncio.to_thread(owner.deliver, *attached("a"), 1)
         await until(lambda: seen)
         assert seen == ["the program's"]
@@ -306,7 +306,7 @@ def test_a_handler_that_is_cancelled_has_failed_and_the_next_one_runs_undisturbe
                 group.create_task(asyncio.sleep(0))
             handled.append((message.queue, message.tag, asyncio.current_task().cancelling()))
 
-        owner = Owner(LoopWorkers(handle, 1, 10, print))
+        owner = Owner(LoopWorkers(handle, 1, 10))
         a, b = attached("a", "b")
         owner.deliver(a, 1)
         owner.deliver(b, 1, 2)
@@ -334,7 +334,7 @@ def test_a_handler_that_awaits_what_is_cancelled_has_failed_even_if_the_program_
         begun, shared = asyncio.Event(), asyncio.get_running_loop().create_future()
         if when == "before the run":
             await cancel_this_task()
-        owner = Owner(LoopWorkers(handle, 1, 10, print))
+        owner = Owner(LoopWorkers(handle, 1, 10))
         (lane,) = attached("a")
         owner.deliver(lane, 1)
         await begun.wait()
@@ -371,7 +371,7 @@ def test_a_cancellation_that_ends_no_handler_stops_nothing(disturb):
             await (disturb() if message.tag == 1 else asyncio.sleep(0.02))
             handled.append((message.queue, message.tag))
 
-        owner = Owner(LoopWorkers(handle, 1, 10, print))
+        owner = Owner(LoopWorkers(handle, 1, 10))
         a, b = attached("a", "b")
         owner.deliver(a, 1)
         owner.deliver(b, 2, 3, 4)
@@ -389,7 +389,7 @@ def test_a_task_that_is_cancelled_before_its_first_step_is_replaced():
         async def handle(message):
             handled.append(message.tag)
 
-        owner = Owner(LoopWorkers(handle, 1, 10, print))
+        owner = Owner(LoopWorkers(handle, 1, 10))
         workers = owner.workers
         (lane,) = attached("a")
         with workers.lock:
@@ -418,7 +418,7 @@ def test_handlers_that_end_with_the_run_have_not_failed(caplog):
             await asyncio.sleep(3600)
 
         async def run():
-            owners.append(Owner(LoopWorkers(handle, 2, 10, print)))
+            owners.append(Owner(LoopWorkers(handle, 2, 10)))
             owners[-1].deliver(lane, 1, 2)
             try:
                 await asyncio.sleep(3600)
@@ -461,7 +461,7 @@ def test_a_lane_that_waits_for_a_cancelled_task_becomes_idle_when_the_run_ends()
                 task.cancel()
 
         async def run():
-            owners.append(Owner(LoopWorkers(handle, 1, 10, print)))
+            owners.append(Owner(LoopWorkers(handle, 1, 10)))
             await asyncio.sleep(3600)
 
         owners, handled, lanes = [], [], attached("a", "b")
@@ -478,7 +478,7 @@ def test_a_lane_that_waits_for_a_cancelled_task_becomes_idle_when_the_run_ends()
 
 def test_workers_of_a_closed_loop_take_no_lane_and_end_at_once_with_their_member():
     async def main():
-        return Owner(LoopWorkers(coroutine, 1, 10, print))
+        return Owner(LoopWorkers(coroutine, 1, 10))
 
     owner = asyncio.run(main())
     (lane,) = attached("a")
@@ -500,7 +500,7 @@ def test_a_lane_that_cannot_go_on_ends_the_member():
         async def handle(_):
             raise AssertionError
 
-        owner, lane = Owner(LoopWorkers(handle, 2, 10, print)), Failing("a")
+        owner, lane = Owner(LoopWorkers(handle, 2, 10)), Failing("a")
         lane.attach("channel", 1)
         await asyncio.to_thread(owner.deliver, lane, 1)
         await until(lambda: owner.interrupted)

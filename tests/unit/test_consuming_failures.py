@@ -37,7 +37,7 @@ class Scene:
 
     def __init__(self, **settings: object) -> None:
         self.settings = Settings(**SETTINGS | {"on_failure": "park", "parking_queue": "parked"} | settings)
-        self.workers = Workers(print, 1, 10, print)
+        self.workers = Workers(print, 1, 10)
         owner = SimpleNamespace(on_progress=lambda: None, on_interruption=lambda *_: None)
         Progress.start(self.workers, owner)  # without its threads
         self.interruptions = Interruptions(self.settings, self.workers, print, print)

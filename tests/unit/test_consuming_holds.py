@@ -89,7 +89,7 @@ def test_a_queue_stays_held_while_the_broker_cannot_reach_its_hold(text) -> None
     lane.hold = "rabbit-chx.hold.x"
 
     def look(answer: str) -> None:
-        made = Interruptions(Settings(**SETTINGS), Workers(print, 1, 10, print), print, print)
+        made = Interruptions(Settings(**SETTINGS), Workers(print, 1, 10), print, print)
         commands = made.release([lane])
         assert next(commands).arguments == {"queue": "rabbit-chx.hold.x", "passive": True}
         with pytest.raises(StopIteration):

@@ -171,7 +171,7 @@ class Awaitable:
 )
 def test_a_message_is_not_handled_by_a_function_that_returns_what_has_not_run(handler, got):
     outcomes = SimpleQueue()
-    workers = Workers(handler, 1, 10, print)
+    workers = Workers(handler, 1, 10)
     workers.heard = monotonic() + 3600
     lane = QueueLane("q")
     owner = SimpleNamespace(

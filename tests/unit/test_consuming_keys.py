@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rabbit_chx.broker.applying.handover import MARKER
-from rabbit_chx.canaries import CANARY
 from rabbit_chx.consuming import AsyncGroup, Group, Message
 from rabbit_chx.consuming.member.key_lanes import KeyLane
 from rabbit_chx.consuming.messages import Delivery
@@ -285,14 +284,6 @@ def test_messages_that_wait_keep_no_headers_decoded_for_nothing(items, key, most
     message = lane.take()
     assert message.key == key(message)
     assert len(message.headers["h"]) == items
-
-
-def test_a_canary_waits_for_no_other_message_and_needs_no_key() -> None:
-    lane = KeyLane("q", lambda message: message.headers["tenant"], 3, None)
-    lane.attach("channel", 1)
-    for tag in (1, 2):
-        lane.add([Delivery(b"", "k", queue="q", encoded=encoded_properties(headers={CANARY: "1"}), tag=tag)])
-    assert [lane.take().tag, lane.take().tag] == [1, 2]
 
 
 def test_a_lane_shows_what_is_in_hand_and_what_has_failed() -> None:

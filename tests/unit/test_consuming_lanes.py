@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rabbit_chx.broker.applying.handover import MARKER
-from rabbit_chx.canaries import CANARY
 from rabbit_chx.consuming.markers import HOLD, Hold, Kind, kind_of
 from rabbit_chx.consuming.member.interruptions import Interruptions
 from rabbit_chx.consuming.member.lanes import Lane, QueueLane
@@ -121,10 +120,7 @@ OF_Q = Hold.of("q", ["p"])
         (None, {}, Kind.MESSAGE),
         ({}, {}, Kind.MESSAGE),
         ({"x-other": 1}, {}, Kind.MESSAGE),
-        ({CANARY: "1"}, {}, Kind.CANARY),
-        ({CANARY: None}, {}, Kind.CANARY),
         (DRAIN, ANSWERS, Kind.DRAIN),
-        ({CANARY: "1", **DRAIN}, ANSWERS, Kind.DRAIN),
         (
             DRAIN,
             {
@@ -148,7 +144,7 @@ OF_Q = Hold.of("q", ["p"])
         ({HOLD: 7}, {}, Kind.MESSAGE),
     ],
 )
-def test_markers_and_canaries_are_known_by_more_than_their_headers(headers, more, kind) -> None:
+def test_markers_are_known_by_more_than_their_headers(headers, more, kind) -> None:
     properties = encoded_properties(headers=headers, reply_to=more.get("reply_to"))
     body, exchange, queue = (
         more.get(name, other) for name, other in (("body", ""), ("exchange", ""), ("queue", "q"))
@@ -216,7 +212,7 @@ class LosingConnection:
 def test_after_a_connection_is_lost_while_sending_the_lane_accepts_redeliveries(headers, error) -> None:
     settings = Settings(**SETTINGS | {"attempts": 1, "on_failure": "dead-letter"})
     lane, channel = QueueLane("q"), LosingConnection()
-    interruptions = Interruptions(settings, Workers(print, 1, 10, print), channel.acknowledge, print)
+    interruptions = Interruptions(settings, Workers(print, 1, 10), channel.acknowledge, print)
     lane.attach(channel, 1)
     properties = encoded_properties(headers=headers, **ANSWERS)
     message = Delivery(b"", "q", queue="q", tag=1, encoded=properties)
@@ -258,7 +254,7 @@ def test_after_a_handler_has_raised_system_exit_no_later_message_of_its_queue_is
     lane = QueueLane("q")
     lane.attach(object(), 1)
     owner = FailingOwner(lane)
-    owner.workers = Workers(handle, 2, 10, print)
+    owner.workers = Workers(handle, 2, 10)
     owner.workers.heard = monotonic() + 3600
     owner.workers.start(owner)
     assert lane.add([Delivery(b"", "k", queue="q", tag=1)])

@@ -84,7 +84,7 @@ class Aside:
 
 def member(broker: Broker, source: Callable[[], tuple[str, ...]] = lambda: QUEUES) -> Member:
     """A member whose connection delivers nothing and whose broker is a model."""
-    made = Member(Settings(**SETTINGS), None, source, Workers(print, 1, 10, print), Aside())
+    made = Member(Settings(**SETTINGS), None, source, Workers(print, 1, 10), Aside())
     made._driver = broker
     made._release = Release.of_broker("4.3.6")
     made._connection = SimpleNamespace(

@@ -103,7 +103,7 @@ def test_busy_workers_rarely_wait_for_each_other() -> None:
         if len(handled) == MESSAGES:
             done.set()
 
-    workers = Workers(handle, THREADS, 1_000, print)
+    workers = Workers(handle, THREADS, 1_000)
     workers.heard = time.monotonic()
     lanes = [KeyLane(f"q{number}", attrgetter("routing_key"), THREADS, 1_000) for number in range(8)]
     for lane in lanes:

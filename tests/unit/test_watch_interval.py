@@ -359,7 +359,6 @@ def test_json_of_an_interval_is_complete_and_stable() -> None:
             "totals",
             "requests",
         ),
-        "canaries",
     ]
     assert fields["rows"][3] == {
         "queue": "q3",

@@ -9,7 +9,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rabbit_chx.errors import MissingDependency
-from rabbit_chx.watch import CanaryResults
 from rabbit_chx.watch.metrics import Metrics
 from rabbit_chx.watch.snapshot import PROBLEMS
 from tests.watching import HOSTILE, QUEUES, interval
@@ -70,17 +69,6 @@ def test_problems_are_counted_and_each_is_a_series_of_its_queue() -> None:
 def test_messages_are_counted_over_intervals() -> None:
     found = shown(interval(received={"q0": 5}), interval(received={"q0": 7}))
     assert (found["received_total", "q0"], found["handled_total", "q0"]) == (12, 12)
-
-
-def test_canaries_are_counted_by_result_if_there_are_any() -> None:
-    first = interval().with_canaries(CanaryResults(sent=4, as_expected=3, unanswered=1, longest_seconds=0.5))
-    second = interval().with_canaries(CanaryResults(sent=4, as_expected=2, misrouted=1, not_judged=1))
-    found = shown(first, second)
-    results = {"as-expected": 5, "misrouted": 1, "unroutable": 0, "unanswered": 1, "not-judged": 1}
-    assert {name: found["canaries_total", name] for name in results} == results
-    assert ("canary_round_trip_seconds",) not in found
-    assert shown(first)["canary_round_trip_seconds",] == 0.5
-    assert not [series for series in shown(interval()) if "canar" in series[0]]
 
 
 def test_series_end_with_their_queue_and_count_from_zero_if_it_returns() -> None:

@@ -11,7 +11,7 @@ from threading import BoundedSemaphore
 import pytest
 
 from rabbit_chx.ring import Ring
-from rabbit_chx.watch import CanaryResults, Problem
+from rabbit_chx.watch import Problem
 from rabbit_chx.watch.page import page, pictures
 from rabbit_chx.watch.server import Server
 from rabbit_chx.watch.tokens import Access, Address
@@ -112,14 +112,8 @@ def test_each_interval_updates_the_page(window, server, open_page) -> None:
     assert "50.04% of the keys" in window.value("document.getElementById('ring').textContent")
     problems = window.value("[...document.querySelectorAll('#problems code')].map((one) => one.textContent)")
     assert problems == ["ring-drifted", "no-consumer"]
-    assert window.value("document.getElementById('canaries').checkVisibility()") is False
-    misrouted = Problem("canary-misrouted", "queue 'q1'", "its canary 'canary-0' arrived in queue 'q2'", "q1")
-    results = CanaryResults(sent=3, as_expected=2, misrouted=1, longest_seconds=0.25, problems=(misrouted,))
-    server.show(interval(QUEUES[:3]).with_canaries(results))
+    server.show(interval(QUEUES[:3]))
     window.wait(f"{ROWS}.length === 3")
-    shown = window.value("document.getElementById('canaries').innerText")
-    assert shown == "Canaries: 3 sent, 2 as expected, 1 misrouted, longest round trip 0.250 s."
-    assert window.value("document.querySelector('#problems code').textContent") == "canary-misrouted"
 
 
 @pytest.mark.long
@@ -141,14 +135,11 @@ def test_hostile_names_stay_text(window, server, open_page) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("policy", [True, False], ids=["with the policy", "without the policy"])
 def test_no_name_runs_a_script(window, server, open_page, policy) -> None:
-    """The names of an exchange, a virtual host, queues, canaries and users are those that others chose."""
-    problems = tuple(
-        Problem("canary-misrouted", name, f"its canary {name} arrived", name) for name in SCRIPTS
-    )
-    results = CanaryResults(sent=3, as_expected=2, misrouted=1, longest_seconds=0.25, problems=problems)
+    """The names of an exchange, a virtual host, queues and users are those that others chose."""
+    problems = tuple(Problem("hot-queue", name, f"its share {name}", name) for name in SCRIPTS)
     shown = interval(SCRIPTS, now=SCRIPTS[::-1], states={name: {"consumers": 0} for name in SCRIPTS})
     attack = "".join(SCRIPTS)
-    server.show(replace(shown, exchange=attack, vhost=attack, release=attack).with_canaries(results))
+    server.show(replace(shown, exchange=attack, vhost=attack, release=attack, problems=problems))
     open_page(len(SCRIPTS), policy=policy)
     window.wait("document.querySelectorAll('#pictures svg').length === 3")
     window.value("document.querySelectorAll('body *').forEach((one) => one.focus())")

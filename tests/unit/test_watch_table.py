@@ -11,7 +11,7 @@ from rich.console import Console
 
 from rabbit_chx.cli.watch_table import Changes, Screen
 from rabbit_chx.text import UNPRINTABLE
-from rabbit_chx.watch import CanaryResults, Interval, Problem, RingState, Row, Totals
+from rabbit_chx.watch import Interval, Problem, RingState, Row, Totals
 
 HOSTILE = (
     "[bold red]q[/]",
@@ -141,14 +141,6 @@ def test_columns_without_any_value_are_not_shown() -> None:
     for each, expected in ((shown, True), (replace(shown, rows=rows), False)):
         text = "\n".join(screen(each, 200))
         assert ("oldest" in text, "active" in text) == (expected, expected)
-
-
-def test_a_screen_and_a_pipe_show_the_results_of_canaries() -> None:
-    results = CanaryResults(sent=4, as_expected=3, unanswered=1, longest_seconds=0.25)
-    text = "4 sent, 3 as expected, 1 unanswered, longest round trip 0.250 s"
-    assert f"Canaries: {text}" in screen(interval("q0", canaries=results), 80)
-    (line,) = Changes().lines(interval("q0", canaries=results))
-    assert line.endswith(f"; canaries: {text}")
 
 
 def test_two_problems_of_a_name_and_a_queue_are_two_lines() -> None:

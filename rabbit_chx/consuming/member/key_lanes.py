@@ -107,9 +107,8 @@ class KeyLane(Lane):
     def _key_of(self, message: Delivery) -> Hashable:
         # A copy decodes headers for itself: those of waiting messages could take 25 times their size.
         read = copy(message) if len(message.encoded) > _LONG else message
-        if message.may_be_ours and (kind := kind_of(read)) is not Kind.MESSAGE:
-            # Of a canary, a key that no other message has.
-            return object() if kind is Kind.CANARY else _ALONE
+        if message.may_be_ours and kind_of(read) is not Kind.MESSAGE:
+            return _ALONE
         try:
             key = self._key(read)
             hash(key)

@@ -25,19 +25,13 @@ _CLEAN_UP: Final = 1.0
 
 
 class LoopWorkers(Progress):
-    """Tasks that await the handler with the messages of lanes, and call ``report`` with canaries.
+    """Tasks that await the handler with the messages of lanes.
 
     Made in the event loop; the member's thread calls `submit` and `end`.
     """
 
-    def __init__(
-        self,
-        handler: Callable[[Message], Awaitable[object]],
-        tasks: int,
-        heartbeat: int,
-        report: Callable[[Message], object],
-    ) -> None:
-        super().__init__(heartbeat, report)
+    def __init__(self, handler: Callable[[Message], Awaitable[object]], tasks: int, heartbeat: int) -> None:
+        super().__init__(heartbeat)
         self._handler = handler
         self._most = tasks
         self._loop = asyncio.get_running_loop()

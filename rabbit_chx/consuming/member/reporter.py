@@ -1,4 +1,4 @@
-"""What a consumer publishes: reports of canaries and answers to questions."""
+"""What a member publishes: answers to questions."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from pika.exceptions import AMQPError
 
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, Refused
-from rabbit_chx.canaries import report_of
 from rabbit_chx.consuming.queues.permissions import why_ended
 from rabbit_chx.errors import BrokerUnavailable
-from rabbit_chx.message import Message
 
 Publishing: TypeAlias = "Generator[Command, Any, object]"
 """Commands that publish."""
 
 _MOST_WAITING: Final = 1_000
-"""How much may wait; the rest is dropped, so that a watch gets no answer to a canary, or `members` none from this member."""
+"""How much may wait; the rest is dropped, so that `members` gets no answer from this member."""
 _TICK: Final = 1.0
 _IDLE: Final = 300.0
 """Seconds without work after which the connection is closed."""
@@ -35,7 +33,7 @@ _AGAIN_AFTER_REFUSAL: Final = 60.0
 class Reporter:
     """Publishes in a thread of its own, on a connection of its own, both started at the first use.
 
-    Under a memory or disk alarm, the broker stops reading from each connection that publishes. A report on the connection
+    Under a memory or disk alarm, the broker stops reading from each connection that publishes. An answer on the connection
     of the consumer would therefore stop its acknowledgements, and the backlog that caused the alarm could not shrink.
     It does not use `Publisher`, whose messages are mandatory: the broker returns even one that direct reply-to has delivered.
 
@@ -55,12 +53,6 @@ class Reporter:
         self._closed = False
 
     # ---- from any thread
-
-    def report(self, message: Message) -> None:
-        """Report the queue of a canary; returns at once."""
-        headers = report_of(message.headers, message.reply_to, message.queue)
-        if headers is not None and message.reply_to is not None:
-            self.publish(reply(message.reply_to, b"", headers=dict(headers)))
 
     def publish(self, publishing: Publishing) -> None:
         """Carry out commands after those that were given earlier; returns at once.
@@ -130,7 +122,7 @@ class Reporter:
             dropped.close()
         if not self._warned:
             self._warned = True
-            self._warn(f"canaries and questions are not answered: {why_ended(error)}")
+            self._warn(f"questions are not answered: {why_ended(error)}")
 
 
 def reply(to: str, body: bytes, **properties: Any) -> Generator[Command, Any, None]:

@@ -133,7 +133,7 @@ class Owner(Protocol):
 class Progress(ABC):
     """What becomes of each message, and which lanes have messages to acknowledge."""
 
-    def __init__(self, heartbeat: int, report: Callable[[Message], object]) -> None:
+    def __init__(self, heartbeat: int) -> None:
         self.lock: Final = UnfairLock()
         """The lock that guards all lanes."""
         self.stopping: Final = threading.Event()
@@ -141,7 +141,6 @@ class Progress(ABC):
         self.heard = 0.0
         """The time of the last sign that the broker still knows the connection."""
         self._heartbeat = heartbeat
-        self._report = report
         self.noted: Any = None
         """The suspect message that is being tried, with a note on the broker (`trials`)."""
         self.noted_in: Any = None
@@ -176,33 +175,27 @@ class Progress(ABC):
 
     def next_of(self, lane: Work, handled: Taken | None = None) -> Taken | None:
         """Mark what was handled, if anything, and take the next message; None if the worker is done with the lane."""
-        while True:
-            with self.lock:
-                more, news = (0, False) if handled is None else self._finish(lane, *handled)
-                channel, message = lane.channel, None
-                if self.stopped:
-                    lane.leave()
-                else:
-                    message = lane.take()
-            if more or news:
-                self._tell(lane, more)
-            if message is None:
-                self._owner.on_progress()
-                return None
-            kind = Kind.MESSAGE
-            if message.may_be_ours:
-                kind = kind_of(message)
-                if kind is Kind.MESSAGE and (HOLD in message.headers or MARKER in message.headers):
-                    self._warn_of(message)
-            if kind is Kind.CANARY:
-                self._report(message)
-                self.finished(lane, channel, message, counted=False)
-                handled = None
-            elif kind is not Kind.MESSAGE or self._must_ask(message):
-                self._owner.on_interruption(lane, channel, message, message.key_error)
-                return None
+        with self.lock:
+            more, news = (0, False) if handled is None else self._finish(lane, *handled)
+            channel, message = lane.channel, None
+            if self.stopped:
+                lane.leave()
             else:
-                return channel, message
+                message = lane.take()
+        if more or news:
+            self._tell(lane, more)
+        if message is None:
+            self._owner.on_progress()
+            return None
+        kind = Kind.MESSAGE
+        if message.may_be_ours:
+            kind = kind_of(message)
+            if kind is Kind.MESSAGE and (HOLD in message.headers or MARKER in message.headers):
+                self._warn_of(message)
+        if kind is not Kind.MESSAGE or self._must_ask(message):
+            self._owner.on_interruption(lane, channel, message, message.key_error)
+            return None
+        return channel, message
 
     @property
     def is_trying(self) -> bool:
@@ -231,15 +224,15 @@ class Progress(ABC):
             text = "%r has the headers of a marker, but no change of the queues has sent it; it goes to the handler"
             log.warning(text, message)
 
-    def finished(self, lane: Work, channel: Any, message: Delivery, *, counted: bool = True) -> None:
+    def finished(self, lane: Work, channel: Any, message: Delivery) -> None:
         """Mark a message as handled, so that it can be acknowledged."""
         with self.lock:
-            more, _ = self._finish(lane, channel, message, counted=counted)
+            more, _ = self._finish(lane, channel, message)
         self._tell(lane, more)
 
-    def _finish(self, lane: Work, channel: Any, message: Any, *, counted: bool = True) -> tuple[int, bool]:
+    def _finish(self, lane: Work, channel: Any, message: Any) -> tuple[int, bool]:
         """Return how many more workers the lane needs, and whether the member must be told that the lane has progress."""
-        more = lane.finish(message, channel, counted=counted)
+        more = lane.finish(message, channel)
         told = lane in self._progress
         self._progress.add(lane)
         return more, not told
@@ -263,16 +256,10 @@ class Progress(ABC):
 
 
 class Workers(Progress):
-    """Threads that call the handler with the messages of lanes, and ``report`` with canaries."""
+    """Threads that call the handler with the messages of lanes."""
 
-    def __init__(
-        self,
-        handler: Callable[[Message], object],
-        threads: int,
-        heartbeat: int,
-        report: Callable[[Message], object],
-    ) -> None:
-        super().__init__(heartbeat, report)
+    def __init__(self, handler: Callable[[Message], object], threads: int, heartbeat: int) -> None:
+        super().__init__(heartbeat)
         self._handler = handler
         self._ready: SimpleQueue[Work | None] = SimpleQueue()
         self._threads = threads

@@ -39,7 +39,7 @@ class StreamWorkers(_OfStreams, Workers):
     """Threads that call the handler."""
 
     def __init__(self, handler: Callable[[Any], object], settings: StreamSettings) -> None:
-        super().__init__(_telling(handler, settings), settings.concurrency, settings.heartbeat, _no_report)
+        super().__init__(_telling(handler, settings), settings.concurrency, settings.heartbeat)
 
 
 class StreamLoopWorkers(_OfStreams, LoopWorkers):
@@ -47,11 +47,7 @@ class StreamLoopWorkers(_OfStreams, LoopWorkers):
 
     def __init__(self, handler: Callable[[Any], Awaitable[object]], settings: StreamSettings) -> None:
         telling = _telling_in_loop(handler, settings)
-        super().__init__(telling, settings.concurrency, settings.heartbeat, _no_report)
-
-
-def _no_report(_: object) -> None:
-    """There are no canaries in streams."""
+        super().__init__(telling, settings.concurrency, settings.heartbeat)
 
 
 def _telling(handler: Callable[[Any], object], settings: StreamSettings) -> Callable[[Any], object]:
