@@ -146,7 +146,6 @@ site: .venv/docs/.ready .venv/.test ## build the documentation in build/site; a 
 reference: .venv/.test ## write the pages and tables of docs/ that come from code
 	@$(BIN)/python scripts/reference.py
 	@$(BIN)/python scripts/tables.py
-	@$(BIN)/python scripts/python_pages.py
 
 constraints: ## pin the newest versions and the hashes of their files
 	$(call bootstrap,constraints)

@@ -75,14 +75,22 @@ def sidebar(index: str) -> str:
 
 
 def add_sidebar(_: Sphinx, page: str, source: list[str]) -> None:
-    """Add it to the first page, as it is read; a page about a package is made of its docstrings."""
+    """Add it to the first page, as it is read, and the pages of the packages to the page that lists them."""
     if page == root_doc:
         source[0] += sidebar((ROOT / "docs/README.md").read_text())
     if page == "docs/python":
         packages = "\n".join(f"python/{package}" for package in python_pages.PACKAGES)
-        source[0] += f"\n\n```{{toctree}}\n:hidden:\n\n{packages}\n```"
-    if page.startswith("docs/python/"):
-        source[0] = python_pages.directives(page.removeprefix("docs/python/"))
+        linked = re.sub(r"^\| `([\w.]+)` \|", r"| [\1](python/\1.md) |", source[0], flags=re.MULTILINE)
+        source[0] = f"{linked}\n\n```{{toctree}}\n:hidden:\n\n{packages}\n```"
+
+
+def write_package_pages(_: Sphinx) -> None:
+    """Write a page for each package, made of its docstrings."""
+    folder = ROOT / "docs/python"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for package in python_pages.PACKAGES:
+        (folder / f"{package}.md").write_text(python_pages.directives(package), encoding="utf-8")
 
 
 def show_defaults(
@@ -135,6 +143,7 @@ def finish(app: Sphinx, error: Exception | None) -> None:
 
 def setup(app: Sphinx) -> None:
     """Connect them."""
+    app.connect("builder-inited", write_package_pages)
     app.connect("source-read", add_sidebar)
     app.connect("autodoc-process-signature", show_defaults)
     app.connect("autodoc-process-docstring", mark_code, priority=400)  # before napoleon

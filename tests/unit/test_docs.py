@@ -32,7 +32,7 @@ BESIDE = {name: (ROOT / name).read_text() for name in ("ARCHITECTURE.md", "CONTR
 EVERYTHING = {"README.md of the project": README, **BESIDE, **PAGES}
 FURTHER = {
     str(path.relative_to(ROOT)): path.read_text()
-    for pattern in ("CHANGELOG.md", "benchmarks/*.md", "examples/**/*.md", "docs/python/*.md")
+    for pattern in ("CHANGELOG.md", "benchmarks/*.md", "examples/**/*.md")
     for path in sorted(ROOT.glob(pattern))
 }
 """Other pages, of which only links and commands are checked."""
