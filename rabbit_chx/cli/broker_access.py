@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -31,6 +31,7 @@ from rabbit_chx.cli.plan_rows import condense
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.verb import Exit, bundle, option
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
+from rabbit_chx.text import listed
 from rabbit_chx.topology.checks.cluster import why_unchangeable
 from rabbit_chx.topology.file.definitions import looks_like_definitions
 from rabbit_chx.topology.file.load import read_file, topologies
@@ -142,6 +143,19 @@ class BrokerAccess:
             found = read_pairs(path, exchange.hash_property, option="--pairs")
             seen.setdefault(name, []).extend(found)
         return seen
+
+
+def note_unproven(observed: Observed, exchanges: Iterable[str]) -> None:
+    """Say which of the exchanges have a single binding that may have no buckets, for all that was read."""
+    unproven = {name for name, source in observed.ring_sources.items() if source == "trivial"}
+    names = sorted(name for name in unproven & set(exchanges) if observed.rings[name].bindings)
+    if names:
+        notice(
+            "Note",
+            f"{listed(names, 'exchange')}: the only binding is assumed to have buckets. If another program has bound its "
+            "destination twice and unbound it once, it has none, and messages are lost. --node shows it, and `apply` "
+            "with --node records it",
+        )
 
 
 def warn_of_tracer(management: Management, vhost: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from rabbit_chx.cli.broker_access import BrokerAccess
+from rabbit_chx.cli.broker_access import BrokerAccess, note_unproven
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.plan_rows import condense, rows_of
 from rabbit_chx.cli.tables import Table, show
@@ -82,6 +82,7 @@ def read_and_print(live: BrokerAccess, wanted: Topology, *, verbose: bool) -> Ob
     warn_of_cluster(observed)
     print_findings(lint(wanted, observed))
     _print_rings(observed, verbose=verbose)
+    note_unproven(observed, (each.name for each in wanted.expanded().hash_exchanges))
     return observed
 
 

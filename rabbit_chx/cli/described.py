@@ -31,7 +31,7 @@ from rabbit_chx.cli.verb import bundle, option
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.releases import Release
-from rabbit_chx.ring import Ring
+from rabbit_chx.ring import Ring, ToExchange
 from rabbit_chx.text import listed
 
 if TYPE_CHECKING:
@@ -149,7 +149,9 @@ class Described:
 
 def read_exchange(live: BrokerAccess, exchange: str) -> Located:
     """An exchange of a broker, which must hash or lead to one that does."""
+    from rabbit_chx.cli.broker_access import note_unproven
     from rabbit_chx.topology.file.problems import did_you_mean
+    from rabbit_chx.topology.graph import reachable
     from rabbit_chx.topology.model import RESERVED, Topology
 
     observed = live.read(Topology(vhost=live.given.vhost))
@@ -160,6 +162,8 @@ def read_exchange(live: BrokerAccess, exchange: str) -> Located:
             f"It has {listed(known, 'exchange')}" if known else "It has none"
         )
         raise InvalidValue("exchange", exchange, expected, hint)
+    behind = reachable(observed.topology, [ToExchange(exchange)], alternates=True)
+    note_unproven(observed, (each.name for each in behind if isinstance(each, ToExchange)))
     return Located(observed.topology, exchange, observed.release, observed.rings)
 
 

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from rabbit_chx.broker.reading.ring_order import in_ring_order
-from rabbit_chx.cli.broker_access import BrokerAccess, broker_access_options, vhosts_option
+from rabbit_chx.cli.broker_access import BrokerAccess, broker_access_options, note_unproven, vhosts_option
 from rabbit_chx.cli.file_writer import warn_of_unknown_orders
 from rabbit_chx.cli.options import FILE, vhost_option
 from rabbit_chx.cli.output import echo, notice
@@ -69,6 +69,7 @@ def export(*, live: BrokerAccess, kind: str, out: str | None) -> None:
     wanted = Topology(vhost=live.given.vhost)
     observed = live.read(wanted)
     warn_of_unknown_orders(observed.topology.unordered, observed)
+    note_unproven(observed, observed.rings)
     management = live.management()
     try:
         _note_left_out(management.definitions(), [wanted.vhost])

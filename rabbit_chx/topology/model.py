@@ -375,7 +375,7 @@ class Observed:
     rings: Mapping[str, Ring] = field(default_factory=dict)
     """The ring of every consistent-hash exchange, of known or unknown order."""
     ring_sources: Mapping[str, RingSource] = field(default_factory=dict)
-    """How each order was determined; a "trivial" ring has at most one binding."""
+    """How each order was determined; a "trivial" ring has at most one binding, which nothing shows to have buckets."""
     unrecorded: frozenset[str] = frozenset()
     """The exchanges whose order is known, but not recorded on the broker, so that it must be learned each time."""
     backlog: Mapping[str, int] = field(default_factory=dict)

@@ -74,8 +74,10 @@ class OrderWriter:
         ring = self._rings.get(exchange)
         if ring is None or not ring.known or {(one.destination, one.key) for one in ring.bindings} != there:
             try:
-                ring, _ = ring_of(listed, self._evidence, None)
+                ring, source = ring_of(listed, self._evidence, None)
             except InvalidValue:
+                return None
+            if source == "trivial" and listed:  # its only binding may have no buckets
                 return None
         if not ring.known or len({destination for destination, _ in there}) < len(there) or ring.dead:
             return None

@@ -225,8 +225,9 @@ def _begin(plan: Plan, work: StepCommands) -> Generator[Command, Any, None]:
     work.know_types(exchanges)
     evidence = yield from _evidence(plan.vhost, exchanges)
     work.release = evidence.release
-    rings = {**plan.to_record, **{change.exchange: change.before for change in plan.changes}}
-    work.order = OrderWriter(evidence, rings, _departing(plan))
+    # A single binding is believed to have buckets; only a ring to record is proven to have them.
+    before = {each.exchange: each.before for each in plan.changes if len(each.before.bindings) > 1}
+    work.order = OrderWriter(evidence, {**plan.to_record, **before}, _departing(plan))
 
 
 def _departing(plan: Plan) -> set[tuple[str, Destination]]:

@@ -95,7 +95,9 @@ def read(
         rings=rings,
         ring_sources=sources,
         unrecorded=frozenset(
-            name for name, ring in rings.items() if evidence.lacks(ring, topology.bindings_from(name))
+            name
+            for name, ring in rings.items()
+            if sources[name] != "trivial" and evidence.lacks(ring, topology.bindings_from(name))
         ),
         backlog={queue.name: count for queue, count in counted if queue.name in kept and count is not None},
         worker_pool_size=None if node is None else read_worker_pool_size(node),

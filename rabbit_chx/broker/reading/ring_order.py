@@ -8,8 +8,10 @@ correct them.
 These events leave record and ring different, and only the node shows them: another program unbinds a destination and
 binds it again with the same weight and arguments, or binds it a second time and unbinds that, which takes all its buckets; definitions that
 hold a record are imported into a cluster of the same name; the consistent-hash plugin is disabled and enabled again; a
-destination that is an exchange is deleted and keeps its buckets, as 4.3.0 to 4.3.5 may do. A ring with a single binding
-is believed without a record, unless there is one that names another weight or other arguments.
+destination that is an exchange is deleted and keeps its buckets, as 4.3.0 to 4.3.5 may do.
+
+A single binding has all buckets, in any order, or none: if its destination was bound twice and unbound once. Without a
+record it is believed, since each slot of a modulus exchange has one, but not recorded, and commands say so.
 """
 
 from __future__ import annotations
@@ -70,8 +72,7 @@ class OrderEvidence:
         """Whether this order could be recorded, but is not."""
         each = {(bound.destination, bound.key) for bound in bindings}
         single = len(each) == len({destination for destination, _ in each})
-        needed = len(each) > 1 or self.why_doubtful(bindings)
-        if not (single and needed and ring.known) or ring.dead or self.why_useless:
+        if not (each and single and ring.known) or ring.dead or self.why_useless:
             return False
         recorded = {} if self.why_void else self._recorded(bindings)
         in_order = sorted(each & recorded.keys(), key=recorded.__getitem__)
@@ -151,11 +152,11 @@ def ring_of(
         if not _agree(on_node, listed, evidence.release):
             return unknown(_why_different(on_node, listed, evidence.release))
         return Ring.read(on_node, bindings=listed, release=evidence.release), "node"
-    if len(listed) <= 1:
-        if why := evidence.why_doubtful(bindings):
-            return unknown(_NO_SOURCE.format(reason=why))
-        return Ring.of(listed, release=evidence.release), "trivial"
+    if not listed:
+        return Ring(release=evidence.release), "trivial"
     numbers = evidence.numbers(bindings)
+    if len(listed) == 1 and isinstance(numbers, str) and not evidence.why_doubtful(bindings):
+        return Ring.of(listed, release=evidence.release), "trivial"
     twice = Counter(destination for destination, _ in {(each.destination, each.key) for each in listed})
     for destination, times in twice.items():
         if times > 1:

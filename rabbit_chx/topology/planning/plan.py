@@ -104,7 +104,7 @@ def plan(
         tuple(part.left_alone),
         {
             each.name: observed.rings[each.name]
-            for each in wanted.hash_exchanges
+            for each in request.whole.hash_exchanges
             if each.name in observed.unrecorded
         },
         frozenset(

@@ -49,8 +49,7 @@ def assume_applied(topology: Topology, release: str | Release = NEWEST) -> Obser
     applied = replace(topology.expanded(queue_of), co_partitioned=())
     rings = {exchange.name: applied.ring(exchange.name, parsed) for exchange in applied.hash_exchanges}
     sources: dict[str, RingSource] = {
-        name: "unknown" if not ring.known else "trivial" if len(ring.bindings) < 2 else "node"
-        for name, ring in rings.items()
+        name: "node" if ring.known else "unknown" for name, ring in rings.items()
     }
     return Observed(applied, parsed, rings=rings, ring_sources=sources)
 

@@ -119,7 +119,7 @@ def test_a_recorded_binding_that_was_replaced_by_one_with_other_arguments_gives_
     assert source == "unknown"
     assert "lacks the binding of queue 'a' with weight 2, which another program made" in found.why_unknown
     alone = [anchor("x"), entry(was, 9)]
-    assert ring(was, evidence=evidence(recorded=alone))[1] == "trivial"
+    assert ring(was, evidence=evidence(recorded=alone))[1] == "record"
     assert ring(now, evidence=evidence(recorded=alone))[1] == "unknown"
 
 
@@ -141,16 +141,23 @@ def test_one_binding_needs_no_order_and_none_neither() -> None:
 def test_a_single_binding_of_another_weight_than_the_recorded_one_may_be_dead() -> None:
     heavier = bound("b", "2")
     recorded = [anchor("x"), entry(B, 1)]
-    assert ring(B, evidence=evidence(KHEPRI, recorded=recorded))[1] == "trivial"
-    assert (
-        ring(heavier, evidence=evidence(KHEPRI, recorded=recorded[1:]))[1] == "trivial"
-    )  # of another exchange
+    assert ring(B, evidence=evidence(KHEPRI, recorded=recorded))[1] == "record"
+    of_another_exchange = evidence(KHEPRI, recorded=recorded[1:])
+    assert ring(heavier, evidence=of_another_exchange)[1] == "trivial"
     found, source = ring(heavier, evidence=evidence(KHEPRI, recorded=recorded))
     assert source == "unknown"
     assert "lacks the binding of queue 'b' with weight 2" in found.why_unknown
     for node, lacks in ((["b", "b"], True), ([], False)):
         found, source = ring(heavier, evidence=evidence(KHEPRI, recorded=recorded), node=node)
         assert (source, evidence(KHEPRI, recorded=recorded).lacks(found, [heavier])) == ("node", lacks)
+
+
+def test_a_single_binding_with_buckets_is_recorded_and_an_empty_ring_is_not() -> None:
+    found, source = ring(B, evidence=evidence(), node=["b"])
+    assert (source, evidence().lacks(found, [B])) == ("node", True)
+    assert not evidence(recorded=[anchor("x"), entry(B, 1)]).lacks(found, [B])
+    empty, source = ring(evidence=evidence(), node=[])
+    assert (source, evidence().lacks(empty, [])) == ("node", False)
 
 
 def test_buckets_of_a_deleted_exchange_are_named_where_a_release_may_keep_them() -> None:
