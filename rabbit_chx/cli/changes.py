@@ -124,19 +124,18 @@ def warn_of_unfinished(live: BrokerAccess, vhost: str) -> None:
         )
 
 
-def warn_of_stranding(live: BrokerAccess, plan: Plan, observed: Observed) -> None:
-    """Warn of messages in queues that a plan unbinds: members of a group that restart no longer consume them."""
+def stranding(live: BrokerAccess, plan: Plan, observed: Observed) -> list[str]:
+    """The queues that a plan unbinds with messages in them: members of a group that restart no longer consume them."""
     if plan.refusals:
-        return
+        return []
     left = left_behind(plan, observed)
     waiting = live.recounted(observed, left).backlog
-    for queue in sorted(left):
-        if count := waiting.get(queue, 0):
-            notice(
-                "Warning",
-                f"queue {queue!r} is unbound with {counted(count, 'message')} in it: `rabbit-chx scale FILE` makes the same "
-                "change, but drains the queue first",
-            )
+    return [
+        f"queue {queue!r} is unbound with {counted(waiting[queue], 'message')} in it: `rabbit-chx scale FILE` makes the "
+        "same change, but drains the queue first"
+        for queue in sorted(left)
+        if waiting.get(queue)
+    ]
 
 
 def warn_of_older_file(wanted: Topology, plan: Plan, observed: Observed) -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import click
 
+from rabbit_chx.advice import Advice
 from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, topology_options
 from rabbit_chx.cli.changes import (
     print_findings,
     print_plan,
     print_strategies,
     read_and_print,
+    stranding,
     warn_of_older_file,
-    warn_of_stranding,
     warn_of_unfinished,
 )
 from rabbit_chx.cli.completion import queues
@@ -27,7 +29,7 @@ from rabbit_chx.cli.options import (
     release_option,
     the_exchange,
 )
-from rabbit_chx.cli.output import echo
+from rabbit_chx.cli.output import echo, notice
 from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.verb import Exit, bundle, option, verb
 from rabbit_chx.errors import InvalidValue
@@ -59,9 +61,15 @@ plan_options = bundle(
         help="How to change rings: append, in place, remove-last, swap, blue/green or slots. Default: the cheapest that ends in the order of the file.",
     ),
     max_moved_option(group="Changes", default=50.0),
-    _of_changes("--prune", is_flag=True, help="Also remove what the file does not name."),
     _of_changes(
-        "--force", is_flag=True, help="Ignore --max-moved, and delete streams and queues that hold messages."
+        "--prune",
+        is_flag=True,
+        help="Also remove what the file does not name. The queues of an exchange that hashes are always exactly those of the file.",
+    ),
+    _of_changes(
+        "--force",
+        is_flag=True,
+        help="Ignore --max-moved, unbind queues that hold messages, and delete streams and queues that hold messages.",
     ),
     _of_changes(
         "-v", "--verbose", is_flag=True, help="List every step, and how the order of each ring is known."
@@ -206,10 +214,15 @@ def planned(
         recounted = live.recounted(observed, _losing(made, observed.topology))
         if recounted.backlog != observed.backlog:
             made = plan_steps(wanted, recounted, **options)
+    left = [] if live is None or keeps_order else stranding(live, made, observed)
+    if left and not options["force"]:
+        made = replace(made, refusals=(*made.refusals, *(f"{each}; or {Advice.FORCE}" for each in left)))
+        left = []
     print_plan(made, output, verbose=verbose, held=held, keeps_order=keeps_order)
     if live is not None and not keeps_order:
         warn_of_older_file(wanted, made, observed)
-        warn_of_stranding(live, made, observed)
+        for each in left:
+            notice("Warning", each)
         warn_of_unfinished(live, wanted.vhost)
     return made
 

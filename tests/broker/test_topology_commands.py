@@ -299,7 +299,9 @@ queues: {first: {}, second: {}, third: {}}
 """
 
 
-def test_messages_that_apply_leaves_in_unbound_queues_are_announced_and_listed(run, site, tmp_path) -> None:
+def test_apply_leaves_messages_in_unbound_queues_only_with_force_and_check_lists_them(
+    run, site, tmp_path
+) -> None:
     file = tmp_path / "topology.yaml"
 
     def write(queues: str) -> None:
@@ -316,8 +318,12 @@ def test_messages_that_apply_leaves_in_unbound_queues_are_announced_and_listed(r
         assert count
         write("first, second")
         announced = f"queue 'third' is unbound with {count} messages in it: `rabbit-chx scale FILE`"
-        assert announced in run("plan", file).err
-        assert announced in run("apply", file, "--yes").err
+        for options in (["plan"], ["apply", "--yes"]):
+            refused = run(*options, file)
+            assert refused.code == 1
+            assert f"Refused: {announced}" in refused.err
+        assert site.management.bindings_from(site.vhost, "orders")[2:]
+        assert run("apply", file, "--yes", "--force").code == 0
         wait_until(lambda: run("check", file).code == 2, "the statistics have the messages")
         found = run("check", file, "--output", "json")
         assert [(row["kind"], row["where"]) for row in found.rows] == [("stranded", "queue 'third'")]

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,7 @@ from rabbit_chx.ring import Ring
 from rabbit_chx.topology.file.load import loads
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Queue, Topology
 from rabbit_chx.topology.planning.steps import Bind, DeclareQueue, Plan, Unbind
+from rabbit_chx.topology.planning.what_if import assume_applied
 from tests.verbs import ORDERS, SLOTS, Result
 
 APPLY = "rabbit_chx.cli.apply.apply_steps"
@@ -291,6 +293,25 @@ def test_a_missing_management_api_is_reported_with_the_fix_and_no_password(run, 
 )
 def test_what_a_check_lacks_is_named(run, write, options, expected) -> None:
     assert expected in run.refused("check", write(ORDERS), *options)
+
+
+@pytest.mark.parametrize("waiting", [0, 5])
+def test_a_queue_with_messages_is_unbound_only_with_force(run, write, monkeypatch, waiting) -> None:
+    observed = replace(assume_applied(loads(ORDERS, format="yaml")), backlog={"vip": waiting})
+    api = SimpleNamespace(tracing=lambda _: False, queues=lambda _: [])
+    monkeypatch.setattr(BrokerAccess, "read", lambda *_: observed)
+    monkeypatch.setattr(BrokerAccess, "recounted", lambda *_: observed)
+    monkeypatch.setattr(BrokerAccess, "management", lambda _: api)
+    file = write(ORDERS.replace(", vip: 2", ""))
+    found = run("plan", file, "-U", "amqp://h")
+    assert found.code == (1 if waiting else 2)
+    expected = (
+        "Refused: queue 'vip' is unbound with 5 messages in it: `rabbit-chx scale FILE` makes the same change"
+    )
+    assert (expected in found.err) is (waiting > 0)
+    assert run("plan", file, "-U", "amqp://h", "--force").code == 2
+    applied = run("apply", file, "-U", "amqp://h", "--yes", "--dry-run")
+    assert ("Nothing was changed." in applied.err) is (waiting > 0)
 
 
 @pytest.mark.parametrize(
