@@ -82,7 +82,8 @@ class HttpClient:
         proxy, url = self._proxy, self._url
         own = basic_auth("Proxy-Authorization", proxy.user, proxy.password) if proxy and proxy.user else {}
         netloc = url.netloc if proxy is None else _with_port(proxy)
-        with closing(self._connection(netloc, timeout=self._connect_seconds)) as connection:
+        seconds = min(self._connect_seconds, timeout)
+        with closing(self._connection(netloc, timeout=seconds)) as connection:
             connection.response_class = partial(Answer, deadline=deadline)  # type: ignore[assignment]
             if proxy is not None and url.tls:
                 connection.set_tunnel(url.netloc, headers=own)
@@ -91,7 +92,7 @@ class HttpClient:
             try:
                 connection.connect()
             except TimeoutError:
-                raise ConnectionError(f"no connection within {self._connect_seconds:g} seconds") from None
+                raise ConnectionError(f"no connection within {seconds:g} seconds") from None
             connection.request(method, target + path, body, sent)
             with cast("Answer", connection.getresponse()) as answer:
                 yield answer

@@ -133,6 +133,11 @@ class Management:
         """The user of the API, and its tags."""
         return self._get(["whoami"], rows.user)
 
+    def check_answers(self, timeout: float) -> None:
+        """Raise BrokerUnavailable unless this node answers within ``timeout`` seconds what it knows without the others."""
+        with self._answer("GET", ["whoami"], timeout=timeout) as answer:
+            answer.value()
+
     def nodes(self) -> dict[str, NodeState]:
         """The nodes of the cluster; this needs the tag ``monitoring``.
 
@@ -147,8 +152,7 @@ class Management:
             if not isinstance(error.__context__, TimeoutError):
                 raise
         try:
-            with self._answer("GET", ["whoami"], timeout=_ANSWERS_ALONE_IN) as answer:
-                answer.value()
+            self.check_answers(_ANSWERS_ALONE_IN)
         except BrokerUnavailable:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -331,7 +335,7 @@ class Management:
                 f"the management API at {self._base} sent more data about {path[0]} than any broker would"
             ) from None
         except OSError as error:  # also RemoteDisconnected, as a proxy answers for a broker that is down
-            raise why_unanswered(error, self._base, timeout=self._timeout, answered=self._answered) from None
+            raise why_unanswered(error, self._base, timeout=timeout, answered=self._answered) from None
         except HTTPException as error:
             raise why_no_http(error, self._base) from None
         except rows.WRONG_SHAPE:

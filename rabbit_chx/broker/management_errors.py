@@ -69,7 +69,7 @@ def why_unanswered(error: OSError, base: str, *, timeout: float, answered: bool)
     """Explain an error below HTTP; ``answered`` says that the API has answered before."""
     match error:
         case TimeoutError():
-            text = f"the management API at {base} did not answer within {timeout:g} seconds"
+            text = f"the management API at {base} did not answer within {round(timeout, 1):g} seconds"
         case ssl.SSLError():
             text = str(why_tls_failed(error, f"the management API at {base}"))
         case ConnectionResetError():

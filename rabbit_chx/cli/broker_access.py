@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
+from threading import Timer
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -18,6 +19,7 @@ from rabbit_chx.broker.reading.ring_order import learn
 from rabbit_chx.cli.inputs import read_pairs
 from rabbit_chx.cli.options import (
     ACCESS_OPTIONS,
+    CONNECT_SECONDS,
     FILE,
     Login,
     broker_options,
@@ -47,6 +49,7 @@ _PLUGIN: Final = "rabbitmq_management"
 """Part of the error for a missing management API, and of no other error."""
 _MOST_COUNTED: Final = 100
 """Queues that are counted one by one, each at the cost of a few round trips."""
+_SILENT_AFTER: Final = 3.0
 _WORST_FIRST: Final = (Exit.PARTLY, Exit.FAILED, Exit.DIFFERENT, Exit.FINE)
 
 
@@ -57,6 +60,7 @@ class BrokerAccess:
     url: str | BrokerUrl | None
     management_of: partial[Management]
     login: Login
+    connect_timeout: float = CONNECT_SECONDS
     node: str | None = None
     probe: str | None = None
     pairs: tuple[tuple[str, str], ...] = ()
@@ -74,11 +78,16 @@ class BrokerAccess:
 
     def amqp(self, vhost: str, *, name: str = "rabbit-chx topology") -> pika.BlockingConnection:
         """A connection to a virtual host."""
-        return connect(self.given.at_vhost(vhost), name=name, **self.login)
+        with saying_if_silent(self.connect_timeout):
+            return connect(self.given.at_vhost(vhost), name=name, timeout=self.connect_timeout, **self.login)
 
     def management(self) -> Management:
-        """The management API."""
-        return self.management_of(self.given, **self.login)
+        """The management API, which has answered."""
+        return self._management
+
+    @cached_property
+    def _management(self) -> Management:
+        return reached(self.management_of(self.given, **self.login), self.connect_timeout)
 
     @property
     def node_command(self) -> NodeCommand | None:
@@ -91,8 +100,8 @@ class BrokerAccess:
         if self.amqp_only:
             with waiting("Reading the broker"), self.amqp(wanted.vhost) as connection:
                 return read_existence(connection, wanted)
-        management = self.management()
         try:
+            management = self.management()
             with waiting("Reading the broker"):
                 observed = read(management, wanted.vhost, node=self.node_command)
         except BrokerUnavailable as error:
@@ -143,6 +152,30 @@ class BrokerAccess:
             found = read_pairs(path, exchange.hash_property, option="--pairs")
             seen.setdefault(name, []).extend(found)
         return seen
+
+
+def reached(management: Management, timeout: float) -> Management:
+    """The management API, once it has answered within ``timeout`` seconds."""
+    with saying_if_silent(timeout):
+        management.check_answers(timeout)
+    return management
+
+
+@contextmanager
+def saying_if_silent(timeout: float) -> Iterator[None]:
+    """Say while a broker does not answer, for example one that hangs, that the command waits and gives up later."""
+
+    def say() -> None:
+        limit = f"this command gives up after {timeout:g} seconds (--connect-timeout)"
+        notice("Note", f"the broker has not answered for {_SILENT_AFTER:g} seconds; {limit}")
+
+    timer = Timer(_SILENT_AFTER, say)
+    if timeout > _SILENT_AFTER:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def note_unproven(observed: Observed, exchanges: Iterable[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import socket
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -17,7 +18,7 @@ from rabbit_chx import __version__
 from rabbit_chx.broker.amqp import connect, server_version
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.scratch import check_known
-from rabbit_chx.cli.broker_access import tracer_hint
+from rabbit_chx.cli.broker_access import reached, tracer_hint
 from rabbit_chx.cli.options import Login, broker_options, management_options, output_option, pairs
 from rabbit_chx.cli.output import Check, print_json
 from rabbit_chx.cli.progress import waiting
@@ -35,6 +36,8 @@ from rabbit_chx.urls import BrokerUrl
 
 _SPARK: Final = "Spark"
 _ADVERTISED_SECONDS: Final = 3.0
+_AFTER_SILENCE: Final = 2.0
+"""Seconds for a protocol of a broker that was silent on another one."""
 
 # What each optional package is for.
 _EXTRAS: Final = {
@@ -85,6 +88,7 @@ def doctor(
     url: str | None,
     login: Login,
     management_of: partial[Management],
+    connect_timeout: float,
     spark: str | None,
     conf: tuple[str, ...],
     options: tuple[str, ...],
@@ -93,7 +97,7 @@ def doctor(
     """Check the installation and, if one is given, the broker, and suggest fixes."""
     about_broker: Iterable[Check] = [Check("broker", "missing", "no URL", "pass --url or set AMQP_URL")]
     if url is not None:
-        about_broker = _broker(url, login, management_of)
+        about_broker = _broker(url, login, management_of, connect_timeout)
     about_spark: Iterable[Check] = ()
     if spark is not None:
         from rabbit_chx.cli.spark import add_pyspark, broker_checks, connector_options, spark_checks
@@ -138,18 +142,22 @@ def _package(name: str, absent: str, found: str, hint: str) -> Check:
         return Check(name, absent, found, hint)
 
 
-def _broker(url: str, login: Login, management_of: partial[Management]) -> Iterator[Check]:
+def _broker(url: str, login: Login, management_of: partial[Management], timeout: float) -> Iterator[Check]:
     with waiting("Asking the broker"):
-        management = _management(url, login, management_of)
+        began = time.monotonic()
+        management = _management(url, login, management_of, timeout)
         answers = all(check.name != "cluster" or not check.hint for check in management)
-        found = [*_broker_itself(url, login, answers=answers), *management, _streams(url, login)]
+        if management[0].state != "ok" and time.monotonic() - began >= timeout:
+            timeout = min(timeout, _AFTER_SILENCE)
+        broker = _broker_itself(url, login, timeout, answers=answers)
+        found = [*broker, *management, _streams(url, login, timeout)]
     yield from found
 
 
-def _broker_itself(url: str, login: Login, *, answers: bool) -> Iterator[Check]:
+def _broker_itself(url: str, login: Login, timeout: float, *, answers: bool) -> Iterator[Check]:
     """The broker over AMQP; without a majority of its nodes, it answers no declaration."""
     try:
-        connection = connect(url, **login)
+        connection = connect(url, timeout=timeout, **login)
     except RabbitChxError as error:
         refused = isinstance(error, BrokerUnavailable) and error.permanent
         hint = "" if refused else "is the broker running, and is the URL right?"
@@ -191,11 +199,11 @@ def _ordered_queues(release: Release) -> Check:
     return Check("consumer groups", "ok", "no known fault with ordered queues")
 
 
-def _management(url: str, login: Login, management_of: partial[Management]) -> list[Check]:
+def _management(url: str, login: Login, management_of: partial[Management], timeout: float) -> list[Check]:
     """Only the topology commands need the API, so it may be missing unless a URL was given."""
     api = "management API"
     try:
-        management = management_of(url, **login)
+        management = reached(management_of(url, **login), timeout)
         user = management.whoami()
         found = f"user {user.name!r} with the tags {', '.join(sorted(user.tags)) or 'none'}"
         cluster, nodes = None, {}
@@ -230,10 +238,10 @@ def _cluster(release: Release, nodes: dict[str, NodeState]) -> Check:
     return Check("cluster", "ok", f"{counted(len(nodes), 'node')}, all running, no alarm")
 
 
-def _streams(url: str, login: Login) -> Check:
+def _streams(url: str, login: Login, timeout: float = 10.0) -> Check:
     """Only readers and publishers of streams need the port, so it may be missing."""
     try:
-        with open_streams(url, **login) as connection:
+        with open_streams(url, timeout=timeout, **login) as connection:
             return Check("stream protocol", "ok", f"{connection.url}; {_advertised(connection.node)}")
     except RabbitChxError as error:
         hint = "readers and publishers of streams need it, in Spark too; doctor --spark tries the options of a read"

@@ -9,7 +9,6 @@ from typing import Final
 
 import click
 
-from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.reading.reader import count_messages, read
 from rabbit_chx.cli.broker_access import BrokerAccess, live_options, warn_of_tracer
 from rabbit_chx.cli.options import output_option
@@ -62,7 +61,7 @@ def group(*, name: str, live: BrokerAccess, watch: bool, streams: GroupOfStreams
     """
     if streams is not None:
         return stream_group(streams, watch=watch, output=output)
-    management, vhost = live.management(), live.given.vhost
+    vhost = live.given.vhost
     with live.amqp(vhost, name="rabbit-chx group") as connection:
         while True:
             found = members_over(connection, name)
@@ -70,7 +69,7 @@ def group(*, name: str, live: BrokerAccess, watch: bool, streams: GroupOfStreams
             if watch:
                 click.clear()  # a terminal only
             _print(name, found, ready, output)
-            has_problems = _print_problems(management, vhost, name, found, output)
+            has_problems = _print_problems(live, vhost, name, found, output)
             if not watch:
                 break
             connection.sleep(EVERY)
@@ -79,13 +78,14 @@ def group(*, name: str, live: BrokerAccess, watch: bool, streams: GroupOfStreams
 
 
 def _print_problems(
-    management: Management, vhost: str, group: str, found: Sequence[MemberStatus], output: str
+    live: BrokerAccess, vhost: str, group: str, found: Sequence[MemberStatus], output: str
 ) -> bool:
     """Print the queues whose messages wait for more than a member; return whether there are any.
 
     These are the held queues of a group, and the unbound queues with messages of the exchanges that it consumes.
     """
     try:
+        management = live.management()
         unfinished = unfinished_on(management, vhost)
         observed = read(management, vhost)
         warn_of_tracer(management, vhost)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 BROKER: Final = "The broker"
 EXCHANGE: Final = "The exchange"
 READ_FROM_BROKER: Final = "an exchange that is read from a broker"
+CONNECT_SECONDS: Final = 10.0
 FILE: Final = click.Path(readable=False)
 """A path that shells complete; opening it shows whether it can be read."""
 
@@ -200,13 +201,21 @@ MANAGEMENT_OPTIONS: Final = (
         "--management-proxy", metavar="URL", help="HTTP proxy for the management API. http_proxy is ignored."
     ),
     _of_broker(
+        "--connect-timeout",
+        type=click.FloatRange(0.1, 3600),
+        default=CONNECT_SECONDS,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long the broker may take to answer at first. A slow answer to a later request is waited for longer.",
+    ),
+    _of_broker(
         "--insecure-management",
         is_flag=True,
         help="Send the password of an amqps URL to a management URL with http or another host.",
     ),
 )
 management_options = bundle(*MANAGEMENT_OPTIONS, gather=with_management)
-"""The options of the management API; the command gets ``management_of``, which is `Management.of` with them."""
+"""The options of the management API; the command gets ``management_of``, which is `Management.of` with them, and ``connect_timeout``."""
 
 
 def pairs(option: str, texts: Iterable[str], expected: str, *, empty: bool = True) -> list[tuple[str, str]]:

@@ -80,7 +80,7 @@ def watch(
     if wanted is not None:
         broker = broker.at_vhost(wanted.vhost)
     # A broker that hangs is reported within two intervals.
-    timeout = min(30, seconds)
+    timeout = min(live.connect_timeout, seconds)
     management = live.management_of(broker, **live.login, timeout=timeout)
     observer = Observer(management, broker.vhost, exchange, node=live.node_command)
     with suppress(KeyboardInterrupt):  # also ends with SIGTERM

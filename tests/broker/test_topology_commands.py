@@ -335,6 +335,27 @@ def test_apply_leaves_messages_in_unbound_queues_only_with_force_and_check_lists
         assert run("check", file).code == 0
 
 
+def test_a_broker_that_hangs_is_reported_at_the_limit(run, site, tmp_path) -> None:
+    if site.broker.source.kind == "external":
+        pytest.skip("a broker of somebody else is not paused")
+    file = tmp_path / "topology.yaml"
+    file.write_text(STRANDING.replace("VHOST", site.vhost).replace("QUEUES", "first"))
+    site.broker.pause()
+    try:
+        for verb in (
+            ["check", file],
+            ["apply", file, "--yes"],
+            ["scale", file, "--status"],
+            ["doctor", "--output", "json"],
+        ):
+            found = run(*verb, "--connect-timeout", "1")
+            assert found.code == 1
+            assert "did not answer within 1 seconds" in found.out + found.err
+    finally:
+        site.broker.unpause()
+    assert run("plan", file).code == 2
+
+
 POLICY = """
 schema: 1
 vhost: "VHOST"

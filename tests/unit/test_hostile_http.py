@@ -20,6 +20,7 @@ from rabbit_chx.broker.management import Management
 from rabbit_chx.cli import cli
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.watch import watch
+from tests.verbs import ORDERS
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
 CALLS = {
@@ -151,6 +152,37 @@ def test_a_server_that_accepts_no_connection_is_not_waited_for_as_long_as_for_an
             waiting.connect_ex(address)
         with pytest.raises(BrokerUnavailable, match=r"\(no connection within 1 seconds\)"):
             Management(f"http://127.0.0.1:{address[1]}", timeout=1).overview()
+
+
+@pytest.mark.parametrize("verb", ["check", "plan", "apply", "scale", "export", "route", "doctor"])
+def test_a_verb_says_that_a_broker_is_silent_and_gives_up_at_its_limit(run, write, monkeypatch, verb):
+    monkeypatch.setattr("rabbit_chx.cli.broker_access._SILENT_AFTER", 0.1)
+    file = write(ORDERS)
+    about = {
+        "apply": [file, "--yes"],
+        "scale": [file, "--status"],
+        "route": ["k", "-x", "orders"],
+        "export": [],
+        "doctor": [],
+    }.get(verb, [file])
+    with answering(lambda: always(b"H"), pause=0.05) as (url, requests):
+        found = run(
+            verb, *about, "-U", "amqp://u:p@127.0.0.1:1", "--management-url", url, "--connect-timeout", "0.5"
+        )
+    assert found.code == 1
+    assert "the broker has not answered for 0.1 seconds; this command gives up after 0.5 seconds" in found.err
+    assert "did not answer within 0.5 seconds" in " ".join((found.out + found.err).split())
+    assert len(requests) == 1
+
+
+def test_a_verb_says_that_a_broker_is_silent_on_the_amqp_port_too(run, write, monkeypatch):
+    monkeypatch.setattr("rabbit_chx.cli.broker_access._SILENT_AFTER", 0.1)
+    with answering(lambda: always(b""), pause=0.05) as (url, _):
+        address = url.replace("http://", "amqp://u:p@")
+        found = run("check", write(ORDERS), "-U", address, "--amqp-only", "--connect-timeout", "0.5")
+    assert found.code == 1
+    assert "gives up after 0.5 seconds" in found.err
+    assert "accepted the connection but sent nothing" in found.err
 
 
 @pytest.mark.long
