@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from rabbit_chx.broker.applying.apply import apply as apply_steps
-from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, topology_options
+from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, parts_behind, topology_options
 from rabbit_chx.cli.changes import agreed, check_can_ask, is_refused, read_and_print
-from rabbit_chx.cli.options import output_option
+from rabbit_chx.cli.options import exchanges_option, output_option
 from rabbit_chx.cli.output import echo, even_unheard, notice, tell
 from rabbit_chx.cli.plan import plan_options, planned
 from rabbit_chx.cli.verb import Exit, option, verb
@@ -31,6 +31,7 @@ from rabbit_chx.topology.planning.steps import Plan, Step
     },
 )
 @topology_options
+@exchanges_option(help="Apply only this exchange and what it leads to.")
 @plan_options
 @option("-y", "--yes", is_flag=True, help="Apply without asking for confirmation.")
 @option("--dry-run", is_flag=True, help="Show the plan and change nothing.")
@@ -41,6 +42,7 @@ def apply(
     *,
     topologies: tuple[Topology, ...],
     live: BrokerAccess,
+    exchanges: tuple[str, ...],
     yes: bool,
     dry_run: bool,
     no_record: bool,
@@ -71,7 +73,7 @@ def apply(
             return Exit.FAILED
         return _apply(live, made, output, changed, record=not no_record, holder="" if anonymous else None)
 
-    return for_each_vhost(topologies, apply_one, changed)
+    return for_each_vhost(parts_behind(topologies, exchanges, without="prune"), apply_one, changed)
 
 
 def _apply(live: BrokerAccess, plan: Plan, output: str, changed: list[str], **options: Any) -> int:

@@ -27,6 +27,7 @@ from rabbit_chx.cli.options import (
     connection_options,
     management_options,
     pairs,
+    refuse,
 )
 from rabbit_chx.cli.output import echo, notice
 from rabbit_chx.cli.plan_rows import condense
@@ -37,6 +38,8 @@ from rabbit_chx.text import listed
 from rabbit_chx.topology.checks.cluster import why_unchangeable
 from rabbit_chx.topology.file.definitions import looks_like_definitions
 from rabbit_chx.topology.file.load import read_file, topologies
+from rabbit_chx.topology.file.problems import did_you_mean
+from rabbit_chx.topology.graph import part_behind
 from rabbit_chx.topology.model import Observed, Topology
 from rabbit_chx.urls import BrokerUrl
 
@@ -263,6 +266,27 @@ topology_options = bundle(
     click.argument("file", type=FILE), vhosts_option, broker_access_options, gather=_with_topologies
 )
 """A topology file and a broker; the command gets ``topologies`` and ``live``."""
+
+
+def parts_behind(
+    wanted: Sequence[Topology], exchanges: Collection[str], *, without: str
+) -> Sequence[Topology]:
+    """Of each topology, these exchanges and what they lead to; without names, all of it.
+
+    ``without`` is the option for what the file does not name, which then means everything else.
+    """
+    if not exchanges:
+        return wanted
+    refuse(without, on="single exchanges (--exchange)")
+    known = {each.name for topology in wanted for each in topology.exchanges}
+    for name in exchanges:
+        if name not in known:
+            hint = (
+                did_you_mean(name, sorted(known))
+                or f"It has {listed(sorted(known), 'exchange') if known else 'none'}"
+            )
+            raise InvalidValue("--exchange", name, "an exchange of the file", hint)
+    return [part_behind(each, exchanges) for each in wanted if any(map(each.exchange, exchanges))]
 
 
 def for_each_vhost(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, topology_options
+from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, parts_behind, topology_options
 from rabbit_chx.cli.changes import read_and_print, warn_of_unfinished
-from rabbit_chx.cli.options import FILE, output_option
+from rabbit_chx.cli.options import FILE, exchanges_option, output_option
 from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.plan_rows import condense
 from rabbit_chx.cli.replaced_file import replace_file
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.text import counted
-from rabbit_chx.topology.checks.drift import Drift, drift, prometheus_metrics
+from rabbit_chx.topology.checks.drift import SECOND_BINDING, Drift, drift, prometheus_metrics
 from rabbit_chx.topology.model import Topology
 
 
@@ -27,8 +27,11 @@ from rabbit_chx.topology.model import Topology
     exit_codes={Exit.FINE: "no drift", Exit.DIFFERENT: "drift found"},
 )
 @topology_options
+@exchanges_option(help="Check only this exchange and what it leads to.")
 @option(
-    "--strict", is_flag=True, help="Also list exchanges, queues and policies that the file does not name."
+    "--strict",
+    is_flag=True,
+    help="Also list exchanges, queues and policies that the file does not name, and count second bindings without effect.",
 )
 @option(
     "--metrics",
@@ -45,6 +48,7 @@ def check(
     *,
     topologies: tuple[Topology, ...],
     live: BrokerAccess,
+    exchanges: tuple[str, ...],
     strict: bool,
     metrics_file: str | None,
     verbose: bool,
@@ -59,23 +63,31 @@ def check(
         if metrics_file is not None:
             text = prometheus_metrics(drifts, vhost=wanted.vhost, checked_at=time.time())
             replace_file(metrics_file, text, option="--metrics")
-        _print(drifts, wanted.vhost, output, verbose=verbose)
+        _print(drifts, wanted.vhost, output, strict=strict, verbose=verbose)
         for what in observed.unseen:
             notice("Not seen", what)
-        return Exit.DIFFERENT if drifts else Exit.FINE
+        return Exit.DIFFERENT if _counted(drifts, strict=strict) else Exit.FINE
 
     if metrics_file is not None and len(topologies) > 1:
         raise InvalidValue("--metrics", metrics_file, "one virtual host", "--vhost selects one")
-    return for_each_vhost(topologies, check_one)
+    return for_each_vhost(parts_behind(topologies, exchanges, without="strict"), check_one)
 
 
-def _print(drifts: Sequence[Drift], vhost: str, output: str, *, verbose: bool) -> None:
+def _counted(drifts: Sequence[Drift], *, strict: bool) -> list[Drift]:
+    """The differences that are not only warnings."""
+    return [one for one in drifts if strict or one.kind != SECOND_BINDING]
+
+
+def _print(drifts: Sequence[Drift], vhost: str, output: str, *, strict: bool, verbose: bool) -> None:
     if output == "json":
         for one in drifts:
             print_json("drift", kind=one.kind, where=one.where, message=one.message, misrouted=one.misrouted)
         return
-    lines = list(map(str, drifts))
-    for line in lines if verbose else condense(lines):
-        notice("Drift", line, err=False)
-    count = counted(len(drifts), "difference") if drifts else "0 drift"
+    differences = _counted(drifts, strict=strict)
+    warnings = [one for one in drifts if one not in differences]
+    for label, some in (("Warning", warnings), ("Drift", differences)):
+        lines = list(map(str, some))
+        for line in lines if verbose else condense(lines):
+            notice(label, line, err=False)
+    count = counted(len(differences), "difference") if differences else "0 drift"
     echo(f"Virtual host {vhost!r}: {count}.")

@@ -57,6 +57,8 @@ store_option = partial(option, "--store", type=click.Choice(["mnesia", "khepri"]
 exchange_option = partial(
     option, "-x", "--exchange", metavar="X", shell_complete=exchanges, callback=check_names
 )
+exchanges_option = partial(exchange_option, "exchanges", multiple=True)
+"""Several exchanges of a file, by default all."""
 file_option = partial(option, "-f", "--file", type=FILE, metavar="FILE", group=EXCHANGE)
 keys_option = partial(option, "--keys", "keys_file", type=FILE, metavar="FILE")
 raw_option = option("--raw", is_flag=True, help="Lines of --keys are bytes, not UTF-8 text.")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from rabbit_chx.advice import Advice
-from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, topology_options
+from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, parts_behind, topology_options
 from rabbit_chx.cli.changes import (
     print_findings,
     print_plan,
@@ -23,7 +23,7 @@ from rabbit_chx.cli.completion import queues
 from rabbit_chx.cli.options import (
     FILE,
     check_names,
-    exchange_option,
+    exchanges_option,
     output_option,
     refuse,
     release_option,
@@ -147,7 +147,9 @@ what_if_options = bundle(
 @topology_options
 @plan_options
 @what_if_options
-@exchange_option(group="What if", help="The exchange to change, if the file has several.")
+@exchanges_option(
+    help="Plan only this exchange and what it leads to. With --add, --remove or --weight: the exchange to change, if the file has several."
+)
 @release_option(group="What if", help="The release, if no broker is read.")
 @option(
     "--against", type=FILE, metavar="FILE", help="Plan from the state that FILE describes, not from a broker."
@@ -159,7 +161,7 @@ def plan(
     live: BrokerAccess,
     against: str | None,
     changes: dict[str, Any],
-    exchange: str | None,
+    exchanges: tuple[str, ...],
     release: str,
     output: str,
     verbose: bool,
@@ -175,12 +177,14 @@ def plan(
             "against",
             on="the cost of --add, --remove and --weight",
         )
+        if len(exchanges) > 1:
+            raise click.UsageError("--add, --remove and --weight change one exchange: name one --exchange")
     else:
-        refuse("exchange", on="a plan without --add, --remove and --weight")
+        topologies = tuple(parts_behind(topologies, exchanges, without="prune"))
 
     def plan_one(wanted: Topology) -> int:
         if changes:
-            _advise(wanted, the_exchange(wanted, exchange), changes, release, output)
+            _advise(wanted, the_exchange(wanted, next(iter(exchanges), None)), changes, release, output)
             return Exit.FINE
         if against:
             observed = assume_applied(load(against, vhost=wanted.vhost), release)

@@ -116,6 +116,8 @@ class DestinationDifference:
     """The one binding to keep, if unbinding its duplicates moves no keys, so that the repair is possible in place."""
     is_dead: bool = False
     """Whether the destination is bound but has no bucket."""
+    is_spare: bool = False
+    """Whether the wanted binding is listed and has its buckets, as far as is known, so that the others have no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,16 +308,19 @@ def destination_differences(
     live: dict[Destination, list[Binding]] = {}
     for binding in found:
         live.setdefault(binding.destination, []).append(binding)
-    without_bucket = set() if ring.runs is None else {binding.destination for binding in ring.dead}
+    buckets = None if ring.runs is None else dict(ring.runs)
     for binding in {each.destination: each for each in wanted}.values():
         listed = tuple(live.pop(binding.destination, ()))
-        dead = bool(listed) and binding.destination in without_bucket
+        dead = bool(listed) and buckets is not None and binding.destination not in buckets
         kind = "dead" if dead else _kind(binding, listed, ring.release)
         if kind is not None:
             keep = None if dead else _kept(binding, listed, ring.release)
-            yield DestinationDifference(kind, binding.destination, binding, listed, keep, dead)
+            weight = weight_of(binding)
+            has_buckets = (buckets or {}).get(binding.destination, weight) == weight
+            spare = kind == "duplicate" and has_buckets and _is_listed(binding, listed)
+            yield DestinationDifference(kind, binding.destination, binding, listed, keep, dead, spare)
     for destination, bindings in live.items():
-        is_dead = destination in without_bucket
+        is_dead = buckets is not None and destination not in buckets
         yield DestinationDifference("extra", destination, None, tuple(bindings), is_dead=is_dead)
 
 
@@ -341,6 +346,13 @@ def _kept(wanted: Binding, found: Sequence[Binding], release: Release) -> Bindin
     if not release.unbind_spares_duplicates or len(keys) != 1 or weight_of(found[0]) != weight_of(wanted):
         return None
     return replace(wanted, key=found[0].key)
+
+
+def _is_listed(wanted: Binding, found: Sequence[Binding]) -> bool:
+    """Whether a binding is among those of its destination, none of which an earlier version has numbered."""
+    weight, arguments = weight_of(wanted), wire_text(dict(wanted.arguments))
+    same = [weight_of(each) == weight and wire_text(dict(each.arguments)) == arguments for each in found]
+    return any(same) and all(each.sequence is None for each in found)
 
 
 def weight_of(binding: Binding) -> int | str:

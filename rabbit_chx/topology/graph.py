@@ -26,6 +26,22 @@ def reachable(
     return found
 
 
+def part_behind(topology: Topology, exchanges: Iterable[str]) -> Topology:
+    """The part of a topology that messages to these exchanges can reach, without policies."""
+    reached = reachable(topology.expanded(), map(ToExchange, exchanges))
+    slots = tuple(each for each in topology.slots if ToExchange(each.exchange) in reached)
+    queues = reached | {queue for each in slots for queue in each.queues}
+    return replace(
+        topology,
+        exchanges=tuple(each for each in topology.exchanges if ToExchange(each.name) in reached),
+        queues=tuple(each for each in topology.queues if each.name in queues),
+        bindings=tuple(each for each in topology.bindings if ToExchange(each.source) in reached),
+        policies=(),
+        slots=slots,
+        co_partitioned=(),
+    )
+
+
 def sources_of(topology: Topology, exchange: str) -> set[str]:
     """The exchanges whose bindings lead to the queues of one exchange: its slots if it has some, or itself."""
     slots = topology.slots_of(exchange)

@@ -10,7 +10,8 @@ from typing import Final
 from rabbit_chx.text import counted
 from rabbit_chx.topology import QueueState, Topology
 from rabbit_chx.topology.checks.stranded import stranded
-from rabbit_chx.watch.ring_check import RingCheck, RingState, check_ring, part_behind
+from rabbit_chx.topology.graph import part_behind
+from rabbit_chx.watch.ring_check import RingCheck, RingState, check_ring
 from rabbit_chx.watch.snapshot import PROBLEMS, Problem, Snapshot, is_reachable
 
 MINUTES: Final = (1, 5, 15)
@@ -244,7 +245,7 @@ def _stranded(current: Snapshot, wanted: Topology | None) -> Iterator[Problem]:
     observed = current.observed
     if observed is None or not current.reachable:
         return
-    target = part_behind(current.exchange, wanted or (current.first or observed).topology)
+    target = part_behind(wanted or (current.first or observed).topology, [current.exchange])
     waiting = {
         name: (state.ready or 0) + (state.unacknowledged or 0)
         for name, state in current.queues.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from rabbit_chx.advice import Advice
@@ -11,8 +11,8 @@ from rabbit_chx.movement import shares
 from rabbit_chx.partitioning import modulus_shares
 from rabbit_chx.ring import Destination, Ring, ToExchange
 from rabbit_chx.topology import Drift, InvalidValue, Observed, Release, Store, Topology, drift, reachable
-from rabbit_chx.topology.checks.drift import ring_drift
-from rabbit_chx.topology.graph import alternates_of
+from rabbit_chx.topology.checks.drift import SECOND_BINDING, ring_drift
+from rabbit_chx.topology.graph import alternates_of, part_behind
 from rabbit_chx.topology.model import MODULUS_HASH
 from rabbit_chx.watch.snapshot import Problem, Snapshot
 
@@ -25,6 +25,7 @@ _NAMES: Final = {
     "missing-queue": "queue-missing",
     "missing-binding": "unbound-queue",
     "extra-binding": "ring-drifted",
+    SECOND_BINDING: "ring-drifted",
     "weight": "ring-drifted",
     "dead-binding": "dead-binding",
     "ring": "ring-drifted",
@@ -95,7 +96,7 @@ def check_ring(current: Snapshot, wanted: Topology | None) -> RingCheck:
     if observed is None:
         return RingCheck(RingState("unknown", against, None, "it has not been read"))
     first = current.first or observed
-    target = part_behind(exchange, first.topology if wanted is None else wanted)
+    target = part_behind(first.topology if wanted is None else wanted, [exchange])
     watched = f"exchange {exchange!r}"
     drifts = drift(target, observed)
     problems: list[Problem] = []
@@ -211,22 +212,6 @@ def _divided(exchange: str, observed: Observed) -> Mapping[Destination, float | 
     if kind.type == MODULUS_HASH:
         return {**modulus_shares([(each.destination, each.key) for each in bindings], observed.release)}
     return dict.fromkeys((each.destination for each in bindings), 1.0 if len(bindings) == 1 else None)
-
-
-def part_behind(exchange: str, topology: Topology) -> Topology:
-    """The part of a topology that messages to one exchange can reach."""
-    reached = reachable(topology.expanded(), [ToExchange(exchange)])
-    slots = tuple(each for each in topology.slots if ToExchange(each.exchange) in reached)
-    queues = reached | {queue for each in slots for queue in each.queues}
-    return replace(
-        topology,
-        exchanges=tuple(each for each in topology.exchanges if ToExchange(each.name) in reached),
-        queues=tuple(each for each in topology.queues if each.name in queues),
-        bindings=tuple(each for each in topology.bindings if ToExchange(each.source) in reached),
-        policies=(),
-        slots=slots,
-        co_partitioned=(),
-    )
 
 
 def _status(problems: list[Problem], live: Ring | None) -> RingStatus:

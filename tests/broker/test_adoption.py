@@ -161,6 +161,32 @@ def test_applying_a_correct_file_records_the_order_for_everything_that_follows(s
     scene.check_keys(f"{BOUND}, adopted and imported", scene.run("route", *KEYS, "-f", scene.file))
 
 
+@pytest.mark.parametrize("second", [("5", {}), ("1", {"note": "2"})], ids=["weight", "arguments"])
+def test_a_second_binding_without_effect_does_not_block_the_adoption_of_the_others(scene, second) -> None:
+    """Trials 3, operator 3: nothing of the virtual host was recorded, and the plan rebound the exchange."""
+    weight, arguments = second
+    with scene.site.connection() as connection:
+        channel = connection.channel()
+        channel.exchange_declare("twice", "x-consistent-hash", durable=True)
+        for queue in ("a", "b"):
+            channel.queue_bind(queue, "twice", "1")
+        channel.queue_bind("a", "twice", weight, arguments)
+    assert scene.live("export", "-o", scene.file, *scene.node).code == 0
+    before = scene.site.bindings()
+    adopted = scene.live("apply", scene.file, "--yes", *scene.node)
+    assert adopted.code == 0, adopted.err
+    assert "[1/" not in adopted.out
+    assert "Recorded the bind order of exchange" in adopted.out
+    assert scene.site.broker.ring("twice", scene.site.vhost) == ["a", "b"]
+    assert {*before.splitlines()} <= {*scene.site.bindings().splitlines()}
+    assert scene.live("check", scene.file, *scene.node).code == 0
+    assert scene.live("check", scene.file, "-x", "orders").code == 0
+    scene.check_keys(
+        "an exchange that was adopted next to one with a second binding",
+        scene.live("route", *KEYS, "-x", "orders"),
+    )
+
+
 def test_without_a_record_nothing_is_written(scene) -> None:
     assert scene.live("export", "-o", scene.file, *scene.node).code == 0
     found = scene.live("apply", scene.file, "--yes", "--no-record", *scene.node)

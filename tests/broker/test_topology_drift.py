@@ -80,7 +80,7 @@ def test_nothing_has_drifted_from_what_was_just_declared(look, channel):
 
 def test_the_black_hole_of_a_weight_that_was_bound_before_the_old_one_was_unbound(look, channel):
     channel.queue_bind("drift.c", "drift", "5")
-    assert kinds(look()[1]) == ["extra-binding"]
+    assert kinds(look()[1]) == ["second-binding"]
     channel.queue_unbind("drift.c", "drift", "2")
     assert kinds(look()[1]) == ["dead-binding", "ring"]
     assert arrived(channel)["drift.c"] == 0

@@ -28,6 +28,8 @@ from rabbit_chx.topology.diff import (
 )
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Topology, wire_text
 
+SECOND_BINDING: Final = "second-binding"
+"""The kind of a further binding without effect: it may stay, but to unbind any binding of its queue can remove all its buckets."""
 KINDS: Final = (
     "missing-type",
     "missing-exchange",
@@ -38,6 +40,7 @@ KINDS: Final = (
     "extra-queue",
     "extra-binding",
     "extra-policy",
+    SECOND_BINDING,
     "attributes",
     "arguments",
     "policy",
@@ -154,7 +157,7 @@ def _destination(difference: DestinationDifference) -> Drift:
             kind, message = "extra-binding", f"weight {found[0].key}: not in the file, and {effect}"
         case "duplicate":
             weights = ", ".join(str(weight_of(each)) for each in found)
-            kind = "extra-binding"
+            kind = SECOND_BINDING if difference.is_spare else "extra-binding"
             message = f"bound {len(found)} times (weights {weights}): only the first takes effect"
         case "weight":
             kind, message = "weight", f"weight is {weight_of(found[0])!r}, expected {weight_of(binding)!r}"

@@ -98,21 +98,25 @@ def _ring_bindings(
     The broker ignores a second binding of a destination, and removes all its buckets when either is unbound.
     """
     buckets = Counter(ring.bucket_map) if ring is not None and ring.known else None
-    seen: set[Destination] = set()
-    for bound in bindings:
-        destination, where = bound.destination, f"exchange {exchange!r}: the"
-        if destination in seen:
-            notes.append(f"exchange {exchange!r}: a second binding of {str(destination)!r} is left out")
-        elif buckets is not None and destination not in buckets:
-            notes.append(f"{where} binding of {str(destination)!r} has no buckets and is left out")
-        else:
-            seen.add(destination)
-            weight = _weight(bound) if buckets is None else buckets[destination]
-            if weight > MAX_WEIGHT:
-                notes.append(f"{where} weight of {str(destination)!r} is {weight}, written as {MAX_WEIGHT}")
-            is_as_bound = _weight(bound) == weight <= MAX_WEIGHT
-            key = bound.key if is_as_bound else str(min(weight, MAX_WEIGHT))
-            yield replace(bound.unnumbered, key=key)
+    listed: dict[Destination, list[Binding]] = {}
+    for each in bindings:
+        listed.setdefault(each.destination, []).append(each)
+    for destination, found in listed.items():
+        where = f"exchange {exchange!r}: the"
+        if buckets is not None and destination not in buckets:
+            notes += [f"{where} binding of {str(destination)!r} has no buckets and is left out"] * len(found)
+            continue
+        notes += [f"exchange {exchange!r}: a second binding of {str(destination)!r} is left out"] * (
+            len(found) - 1
+        )
+        plain_first = sorted(found, key=lambda each: bool(each.unnumbered.arguments))
+        weight = _weight(plain_first[0]) if buckets is None else buckets[destination]
+        bound = min(plain_first, key=lambda each: _weight(each) != weight)
+        if weight > MAX_WEIGHT:
+            notes.append(f"{where} weight of {str(destination)!r} is {weight}, written as {MAX_WEIGHT}")
+        is_as_bound = _weight(bound) == weight <= MAX_WEIGHT
+        key = bound.key if is_as_bound else str(min(weight, MAX_WEIGHT))
+        yield replace(bound.unnumbered, key=key)
 
 
 def _weight(bound: Binding) -> int:

@@ -11,8 +11,8 @@ from typing import Final, Self
 from rabbit_chx.advice import Advice
 from rabbit_chx.errors import InvalidValue, Unpredictable
 from rabbit_chx.movement import moved
-from rabbit_chx.ring import Destination, Ring, ToExchange
-from rabbit_chx.topology.diff import RingDifference
+from rabbit_chx.ring import Destination, Ring, ToExchange, named
+from rabbit_chx.topology.diff import DestinationDifference, RingDifference
 from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.model import Exchange, Observed, Topology
 from rabbit_chx.topology.planning.blue_green import blue_green
@@ -137,6 +137,15 @@ def strategies(case: Case, exchange: Exchange, there: Topology) -> tuple[Strateg
 
 def change_ring(difference: RingDifference, exchange: Exchange, request: Request) -> Part:
     """The steps for one ring, or the reason why there are none."""
+    spare = [each for each in difference.destinations if each.is_spare]
+    if request.prune or request.strategy or len(spare) < len(difference.destinations):
+        return _change(difference, exchange, request)
+    part = _change(replace(difference, destinations=()), exchange, request)
+    part.notes += [_second_note(difference.exchange, each) for each in spare]
+    return part
+
+
+def _change(difference: RingDifference, exchange: Exchange, request: Request) -> Part:
     name, case = difference.exchange, case_of(difference, request.waiting)
     try:
         difference.ring.refuse_duplicates()
@@ -172,6 +181,13 @@ def change_ring(difference: RingDifference, exchange: Exchange, request: Request
     if unbinds and chosen.name != "blue/green" and request.exceeds(chosen.moved_between):
         part.refusals.append(_refusal(name, chosen, found, request.max_moved))
     return part
+
+
+def _second_note(exchange: str, difference: DestinationDifference) -> str:
+    return (
+        f"exchange {exchange!r}: {named(difference.destination)} is bound {len(difference.found)} times, and the binding of the "
+        "file has its buckets, as far as is known. The others are left alone; only a plan with prune removes them"
+    )
 
 
 def _order_note(case: Case, why_unknown: str) -> str:

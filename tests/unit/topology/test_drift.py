@@ -172,7 +172,7 @@ BLACK_HOLE_D = RING.bind("d").bind("d", 5).unbind("d", 1)
         ((FIRST, SECOND, replace(THIRD, key="5")), BLACK_HOLE, ["dead-binding", "ring"], "c", "dead"),
         (
             (FIRST, SECOND, THIRD, replace(THIRD, key="7")),
-            *(RING.bind("c", 7), ["extra-binding"], "c", "bound 2 times (weights 2, 7)"),
+            *(RING.bind("c", 7), ["second-binding"], "c", "bound 2 times (weights 2, 7)"),
         ),
     ],
 )

@@ -55,6 +55,15 @@ def test_a_twin_and_a_dead_binding_are_left_out_with_a_note():
     assert "'b' has no buckets" in notes[1]
 
 
+def test_of_two_bindings_of_one_weight_the_plain_one_is_kept():
+    other = Binding("x", "a", "1", {"note": "2"})
+    live = Topology(exchanges=(X,), queues=(Queue("a"),), bindings=(other, Binding("x", "a", "1")))
+    for ring in (None, Ring.of({"a": 1}).bind("a", 1, {"note": "2"})):
+        made, notes = exportable(live, {} if ring is None else {"x": ring})
+        assert made.bindings == (Binding("x", "a", "1"),)
+        assert notes == ("exchange 'x': a second binding of 'a' is left out",)
+
+
 def test_a_weight_that_no_file_holds_is_lowered_with_a_note():
     live = Topology(exchanges=(X,), queues=(Queue("a"),), bindings=(Binding("x", "a", "20000"),))
     made, notes = exportable(live)
