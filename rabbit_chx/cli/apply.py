@@ -8,7 +8,7 @@ from rabbit_chx.broker.applying.apply import apply as apply_steps
 from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, parts_behind, topology_options
 from rabbit_chx.cli.changes import agreed, check_can_ask, is_refused, read_and_print
 from rabbit_chx.cli.options import exchanges_option, output_option
-from rabbit_chx.cli.output import echo, even_unheard, notice, tell
+from rabbit_chx.cli.output import NOTHING_CHANGED, echo, even_unheard, notice, tell
 from rabbit_chx.cli.plan import plan_options, planned
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import ApplyStopped
@@ -65,7 +65,7 @@ def apply(
         observed = read_and_print(live, wanted, verbose=verbose)
         made = planned(wanted, observed, live, output, verbose=verbose, **options)
         if is_refused(wanted, made):
-            echo("Nothing was changed.", err=True)
+            echo(NOTHING_CHANGED, err=True)
             return Exit.FAILED
         if dry_run or not (made.steps or (made.to_record and not no_record)):
             return Exit.DIFFERENT if dry_run and made.differs else Exit.FINE
@@ -94,6 +94,8 @@ def _apply(live: BrokerAccess, plan: Plan, output: str, changed: list[str], **op
         except ApplyStopped as stopped:
             notice("Error", str(stopped))
             if not stopped.done:
+                if stopped.failed is None:  # refused before the first step, such as by the lock
+                    echo(NOTHING_CHANGED, err=True)
                 return Exit.FAILED
             rest = "With the cause removed, the same command applies the rest."
             echo(f"Steps done: {len(stopped.done)} of {total}. {rest}", err=True)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from rabbit_chx.broker.applying.apply import this_process
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.reading.reader import count_messages
 from rabbit_chx.cli.broker_access import BrokerAccess, warn_of_tracer
-from rabbit_chx.cli.output import echo, even_unheard, notice, print_json, tell
+from rabbit_chx.cli.output import NOTHING_CHANGED, echo, even_unheard, notice, print_json, tell
 from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.cli.verb import Exit
 from rabbit_chx.consuming.changes.records import Unfinished, unfinished_on
 from rabbit_chx.consuming.changes.scaling import Done, carry_out
-from rabbit_chx.errors import RabbitChxError
+from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.topology.model import Topology
 from rabbit_chx.topology.planning.plan_back import FINISH
 from rabbit_chx.topology.planning.steps import Plan
 
+_RELEASED_IN: Final = 5.0
+"""Seconds until the broker has released the lock of a command that was killed."""
+_POLL: Final = 0.2
 _STATES: Final = {
     "held": "held",
     "draining": "being drained",
@@ -53,10 +58,17 @@ def carry_out_plans(live: BrokerAccess, plans: Sequence[Plan], output: str, **op
 
 
 def _left_unfinished(count: int, management: Management, plans: Sequence[Plan]) -> bool:
-    """Print how to go on if this change or an earlier one is unfinished, as far as the broker tells; return whether."""
-    begun = count > 0
+    """Print how to go on if this change or an earlier one is unfinished, as far as the broker tells; return whether.
+
+    A change that another command is carrying out, which holds the lock, is not left to this one.
+    """
+    found: list[Unfinished] = []
     with suppress(RabbitChxError):
-        begun = begun or any(unfinished_on(management, plan.vhost) for plan in plans)
+        found = [unfinished_on(management, plan.vhost) for plan in plans]
+    is_others = any(each.running and not each.running.startswith(this_process()) for each in found)
+    begun = count > 0 or (any(found) and not is_others)
+    if is_others and not begun:
+        echo(NOTHING_CHANGED, err=True)
     if begun:
         echo(
             "Not finished: run the same command again to continue; held queues stay held until then. `rabbit-chx scale FILE "
@@ -70,8 +82,21 @@ def _left_unfinished(count: int, management: Management, plans: Sequence[Plan]) 
 
 
 def print_unfinished(live: BrokerAccess, wanted: Topology) -> bool:
-    """Print that an interrupted command left a change unfinished, with the queues that it left held; return whether."""
-    found = unfinished_on(live.management(), wanted.vhost)
+    """Print that an interrupted command left a change unfinished, with the queues that it left held; return whether.
+
+    Raises:
+        BrokerUnavailable: another command is carrying the change out.
+    """
+    management, deadline = live.management(), time.monotonic() + _RELEASED_IN
+    while (
+        (found := unfinished_on(management, wanted.vhost)) and found.running and time.monotonic() < deadline
+    ):
+        time.sleep(_POLL)
+    if found and found.running:
+        raise BrokerUnavailable(
+            f"a change is in progress ({found.running}). {NOTHING_CHANGED} Run this command again when it has ended; "
+            "`rabbit-chx scale FILE --status` shows it"
+        )
     if found:
         names = ", ".join(repr(hold.queue) for hold in found.holds)
         left = f"left queues held, and is finished first: {names}" if names else "is finished first"

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from rabbit_chx.cli.broker_access import BrokerAccess, note_unproven
-from rabbit_chx.cli.output import echo, notice, print_json
+from rabbit_chx.cli.output import NOTHING_CHANGED, echo, notice, print_json
 from rabbit_chx.cli.plan_rows import condense, rows_of
 from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.consuming.markers import HOLDS
@@ -60,7 +60,7 @@ def confirmed(question: str, *, yes: bool) -> bool:
     """Ask, unless --yes has answered; after a no, say that nothing was changed."""
     agreed = yes or click.confirm(question, err=True)
     if not agreed:
-        echo("Nothing was changed.", err=True)
+        echo(NOTHING_CHANGED, err=True)
     return agreed
 
 

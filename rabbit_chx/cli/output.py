@@ -20,6 +20,7 @@ from rabbit_chx.cli.advice import in_options
 from rabbit_chx.text import UNPRINTABLE, printable
 
 SCHEMA: Final = 1
+NOTHING_CHANGED: Final = "Nothing was changed."
 
 _COLOURS: Final = {
     "Error": "red",

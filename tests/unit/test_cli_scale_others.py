@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
+from rabbit_chx.broker.applying.lock import HOLDER, LOCK
 from rabbit_chx.cli.broker_access import BrokerAccess
+from rabbit_chx.consuming.changes.records import ChangeRecord
+from rabbit_chx.consuming.markers import CHANGES
+from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.ring import Ring
 from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.model import Binding, Queue
@@ -25,6 +30,7 @@ queues:
   "tenants.{0..2}": {preset: ordered}
   "orders.{0..3}": {preset: ordered}
 """
+CHANGE = Queue(f"{CHANGES}1", arguments=ChangeRecord(f"{CHANGES}1").arguments)
 NEXT = {"orders": "orders.4", "tenants": "tenants.3"}
 """The queue that one more gets, with `OTHERS`."""
 
@@ -258,3 +264,43 @@ def test_rebalance_says_that_the_target_is_missed(others, run, tmp_path) -> None
         in text
     )
     assert "and the moves are hardly worth it." in text
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("scale", "--yes"),
+        ("scale", "--to=4", "--exchange=orders", "--yes"),
+        ("rebalance", "--exchange=tenants", "--yes"),
+    ],
+)
+def test_while_another_command_changes_the_queues_nothing_is_changed(others, run, monkeypatch, verb) -> None:
+    file, _ = others
+    lock = Queue(LOCK, exclusive=True, arguments={HOLDER: "me on host, process 7"})
+    monkeypatch.setattr(NoQueues, "queues", lambda *_: [(CHANGE, 0), (lock, 0)])
+    monkeypatch.setattr("rabbit_chx.cli.carry_out._RELEASED_IN", 0.0)
+    found = run(*verb, file)
+    assert (found.code, found.out) == (1, "")
+    assert "a change is in progress (me on host, process 7). Nothing was changed." in found.err
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_lock_that_is_refused_leaves_nothing_to_write_or_to_continue(
+    others, run, monkeypatch, listed
+) -> None:
+    """Two commands at once: the other one has begun its change since this one looked, or has only just taken the lock."""
+    file, _ = others
+    lock = Queue(LOCK, exclusive=True, arguments={HOLDER: "me"})
+
+    def refused(*_, **__) -> None:
+        begun = [(lock, 0), *([(CHANGE, 0)] * listed)]
+        monkeypatch.setattr(NoQueues, "queues", lambda *_: begun)
+        raise BrokerUnavailable("another apply holds the lock")
+
+    monkeypatch.setattr("rabbit_chx.cli.carry_out.carry_out", refused)
+    monkeypatch.setattr(BrokerAccess, "amqp", lambda *_: nullcontext())
+    found = run("scale", file, "-x", "orders", "--to", "4", "--yes")
+    assert found.code == 1
+    assert "Nothing was changed." in found.err
+    assert "Not finished" not in found.err
+    assert "Write this into the file" not in found.out
