@@ -8,11 +8,11 @@ from rabbit_chx.broker.applying.apply import apply as apply_steps
 from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, parts_behind, topology_options
 from rabbit_chx.cli.changes import agreed, check_can_ask, is_refused, read_and_print
 from rabbit_chx.cli.options import exchanges_option, output_option
-from rabbit_chx.cli.output import NOTHING_CHANGED, echo, even_unheard, notice, tell
+from rabbit_chx.cli.output import NOTHING_CHANGED, echo, even_unheard, notice, print_json, tell
 from rabbit_chx.cli.plan import plan_options, planned
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import ApplyStopped
-from rabbit_chx.text import counted
+from rabbit_chx.text import counted, listed
 from rabbit_chx.topology.model import Topology
 from rabbit_chx.topology.planning.steps import Plan, Step
 
@@ -109,8 +109,10 @@ def _apply(live: BrokerAccess, plan: Plan, output: str, changed: list[str], **op
         notice("Not verified", what)
     if output == "table" and total:
         echo(f"Done: {counted(total, 'step')}.")
-    for exchange in applied.recorded:
-        text = f"Recorded the bind order of exchange {exchange!r}."
-        tell(output, text, "recorded", exchange=exchange)
+    if output == "json":
+        for exchange in applied.recorded:
+            print_json("recorded", exchange=exchange)
+    elif applied.recorded:
+        echo(f"Recorded the bind order of {listed(applied.recorded, 'exchange')}.")
     changed.append(plan.vhost)
     return Exit.FINE

@@ -185,10 +185,10 @@ def print_plan(
 
 
 def _unrecorded(plan: Plan) -> Iterator[str]:
-    for exchange in plan.to_record:
+    if plan.to_record:
         yield (
-            f"the broker has no record of the bind order of exchange {exchange!r}: `apply` records it, and other commands "
-            "then need no access to a node"
+            f"the broker has no record of the bind order of {listed(sorted(plan.to_record), 'exchange')}: `apply` records it, "
+            "and other commands then need no access to a node"
         )
 
 

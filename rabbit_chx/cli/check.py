@@ -24,7 +24,11 @@ from rabbit_chx.topology.model import Topology
         "rabbit-chx check topology.yaml --strict --output json",
         "rabbit-chx check topology.yaml --metrics /var/lib/metrics/rabbit_chx.prom",
     ],
-    exit_codes={Exit.FINE: "no drift", Exit.DIFFERENT: "drift found"},
+    exit_codes={
+        Exit.FINE: "no drift",
+        Exit.FAILED: "the broker could not be read",
+        Exit.DIFFERENT: "drift found",
+    },
 )
 @topology_options
 @exchanges_option(help="Check only this exchange and what it leads to.")

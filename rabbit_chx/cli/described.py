@@ -28,11 +28,11 @@ from rabbit_chx.cli.options import (
 )
 from rabbit_chx.cli.output import notice
 from rabbit_chx.cli.verb import bundle, option
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.exchange import ConsistentHashExchange
 from rabbit_chx.releases import Release
 from rabbit_chx.ring import Ring, ToExchange
-from rabbit_chx.text import listed
+from rabbit_chx.text import listed, sentences
 
 if TYPE_CHECKING:
     from rabbit_chx.cli.broker_access import BrokerAccess
@@ -157,11 +157,9 @@ def read_exchange(live: BrokerAccess, exchange: str) -> Located:
     observed = live.read(Topology(vhost=live.given.vhost))
     known = sorted(each.name for each in observed.topology.exchanges)
     if exchange and exchange not in known and not exchange.startswith(RESERVED):
-        expected = f"an exchange of virtual host {live.given.vhost!r}"
-        hint = did_you_mean(exchange, known) or (
-            f"It has {listed(known, 'exchange')}" if known else "It has none"
-        )
-        raise InvalidValue("exchange", exchange, expected, hint)
+        has = f"it has {listed(known, 'exchange') if known else 'none'}"
+        missing = f"virtual host {live.given.vhost!r} has no exchange {exchange!r}: {has}"
+        raise BrokerUnavailable(sentences(missing, did_you_mean(exchange, known)), permanent=True)
     behind = reachable(observed.topology, [ToExchange(exchange)], alternates=True)
     note_unproven(observed, (each.name for each in behind if isinstance(each, ToExchange)))
     return Located(observed.topology, exchange, observed.release, observed.rings)

@@ -110,7 +110,7 @@ def doctor(
     elif conf or options:
         raise click.UsageError("--conf and --option require --spark")
     checks: list[Check] = []
-    for check in chain(_installed(), about_broker, about_spark):
+    for check in chain(about_broker, _installed(), about_spark):
         checks.append(check)
         if output == "json":
             name, state, found, hint, details = check

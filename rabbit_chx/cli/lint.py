@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
 from rabbit_chx.cli.broker_access import load_topologies, vhosts_option
 from rabbit_chx.cli.changes import print_findings
 from rabbit_chx.cli.options import FILE, other_release_option, output_option
-from rabbit_chx.cli.output import echo, print_json
+from rabbit_chx.cli.output import echo, notice, print_json
 from rabbit_chx.cli.verb import Exit, verb
 from rabbit_chx.text import counted
 from rabbit_chx.topology.checks.lint import lint as find
+from rabbit_chx.topology.file.problems import InvalidTopology
 from rabbit_chx.topology.model import Topology
 
 
@@ -21,7 +23,10 @@ from rabbit_chx.topology.model import Topology
         "rabbit-chx lint topology.yaml",
         "rabbit-chx lint definitions.json --release 4.3",
     ],
-    exit_codes={Exit.FINE: "no errors; there may be warnings", Exit.FAILED: "errors found"},
+    exit_codes={
+        Exit.FINE: "no errors; there may be warnings",
+        Exit.FAILED: "errors found, or FILE is invalid",
+    },
 )
 @click.argument("file", type=FILE)
 @vhosts_option
@@ -29,7 +34,13 @@ from rabbit_chx.topology.model import Topology
 @output_option
 def lint(*, file: str, vhosts: tuple[str, ...], release: str | None, output: str) -> int:
     """Check FILE without a broker: its syntax, and settings that a broker accepts but that lose messages or order."""
-    topologies = load_topologies(file, vhosts)
+    try:
+        topologies = load_topologies(file, vhosts)
+    except InvalidTopology as errors:
+        if not Path(file).is_file():
+            raise
+        notice("Error", str(errors))
+        return Exit.FAILED
     has_errors = False
     for topology in topologies:
         findings = find(topology, release=release)

@@ -28,10 +28,10 @@ class Runner:
         code = _exit_code(list(map(str, arguments)))
         return Result(code, *self._capsys.readouterr())
 
-    def refused(self, *arguments: object, stdin: bytes = b"") -> str:
-        """The error of a command that is refused as wrong usage."""
+    def refused(self, *arguments: object, stdin: bytes = b"", code: int = 64) -> str:
+        """The error of a command that is refused, as wrong usage if nothing else is said."""
         found = self(*arguments, stdin=stdin)
-        assert (found.code, found.out) == (64, "")
+        assert (found.code, found.out) == (code, "")
         assert "Error: " in found.err
         assert "Traceback" not in found.err
         return found.err

@@ -368,6 +368,7 @@ def test_doctor_sees_the_cluster_of_a_release_that_is_not_mirrored(run) -> None:
     states = {check["name"]: (check["state"], check["found"]) for check in checked.rows}
     assert states["management API"] == ("ok", "RabbitMQ 9.0.0, user 'me' with the tags monitoring")
     assert states["cluster"] == ("ok", "1 node, all running, no alarm")
+    assert list(states).index("management API") < list(states).index("Python")  # the broker first
 
 
 # ---- in a process of its own

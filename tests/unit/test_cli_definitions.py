@@ -112,7 +112,7 @@ def test_lint_checks_all_virtual_hosts_or_those_that_are_named(run, file):
         f"{file}, virtual host 'shop'",
     ]
     assert run("lint", file, "-V", "shop").out.count("16 queues") == 1
-    unknown = run.refused("lint", file, "--vhost", "nowhere")
+    unknown = run.refused("lint", file, "--vhost", "nowhere", code=1)
     assert "got 'nowhere', expected 'other/one' or 'shop'" in unknown
 
 
@@ -126,7 +126,7 @@ def test_plan_is_about_the_virtual_host_of_the_url_or_about_all(run, file, url, 
 
 
 def test_a_topology_file_for_another_virtual_host_is_refused(run, write):
-    text = run.refused("lint", write("schema: 1\nvhost: shop"), "--vhost", "other")
+    text = run.refused("lint", write("schema: 1\nvhost: shop"), "--vhost", "other", code=1)
     assert "got 'shop', expected 'other'" in text
 
 

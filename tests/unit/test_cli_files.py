@@ -130,4 +130,4 @@ def test_a_line_of_json_with_a_syntax_error_has_one_number(write) -> None:
     ],
 )
 def test_a_topology_file_of_another_kind_says_what_it_is(run, write, text, got) -> None:
-    assert got in run.refused("lint", write(text, "t.json"))
+    assert got in run.refused("lint", write(text, "t.json"), code=1)

@@ -6,11 +6,13 @@ import io
 import json
 import re
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from rabbit_chx.broker.applying.plan_commands import Applied
 from rabbit_chx.cli.broker_access import BrokerAccess
 from rabbit_chx.cli.plan_rows import condense, rows_of
 from rabbit_chx.errors import ApplyStopped
@@ -35,12 +37,13 @@ def test_an_invalid_file_is_a_clear_error(run, write, tmp_path, verb, content) -
         path = tmp_path
     elif content is not None:
         path = write(content)
-    assert str(path) in run.refused(verb, path, *(["--yes"] if verb == "apply" else []))
+    code = 1 if verb == "lint" and path.is_file() else 64  # lint is about the file, the others need it
+    assert str(path) in run.refused(verb, path, *(["--yes"] if verb == "apply" else []), code=code)
 
 
 def test_all_problems_of_a_file_are_reported_together(run, write) -> None:
     file = write("schema: 1\nexchanges:\n  x: {type: fanout, durabel: true}\nqueues: {q: {type: quorun}}\n")
-    text = run.refused("lint", file)
+    text = run.refused("lint", file, code=1)
     assert f"{file}:3:" in text
     assert f"{file}:4:" in text
     assert "durable" in text
@@ -350,9 +353,9 @@ def test_an_exchange_that_the_broker_does_not_have_is_named_with_those_that_it_h
 ) -> None:
     there = (Exchange("orders", "x-consistent-hash"), Exchange("tenants", "fanout"))
     monkeypatch.setattr(BrokerAccess, "read", lambda *_: Observed(Topology(exchanges=there)))
-    expected = "invalid exchange: got '{}', expected an exchange of virtual host '/'. {}"
-    for given, hint in (("order", "Did you mean 'orders'?"), ("x", "It has exchanges 'orders', 'tenants'")):
-        assert expected.format(given, hint) in run.refused(*verb, "-x", given, "-U", "amqp://h")
+    expected = "virtual host '/' has no exchange '{}': it has exchanges 'orders', 'tenants'{}"
+    for given, hint in (("order", ". Did you mean 'orders'?"), ("x", "")):
+        assert expected.format(given, hint) in run.refused(*verb, "-x", given, "-U", "amqp://h", code=1)
 
 
 def test_pairs_teach_a_ring_or_leave_what_is_possible(run, write, monkeypatch) -> None:
@@ -385,6 +388,26 @@ def test_pairs_teach_a_ring_or_leave_what_is_possible(run, write, monkeypatch) -
     assert "Possible ring of exchange 'orders', 2 of" in few.err
     assert "orders" in run("check", file, "--pairs", f"nope={enough}").err
     assert run("check", file, "--pairs", "orders=/does/not/exist").code == 64
+
+
+def test_one_note_names_all_exchanges_whose_order_apply_records(run, write, monkeypatch) -> None:
+    """Trials 3, operator 6: adopting a virtual host repeated one note for each of its exchanges."""
+    names = ["orders", "payments", "tenants"]
+    exchanges = "".join(f"  {name}: {{type: x-consistent-hash, queues: [a, b]}}\n" for name in names)
+    file = write(f"schema: 1\nexchanges:\n{exchanges}queues: {{a: {{}}, b: {{}}}}\n")
+    observed = replace(assume_applied(loads(file.read_text(), format="yaml")), unrecorded=frozenset(names))
+    api = SimpleNamespace(tracing=lambda _: False, queues=lambda _: [])
+    monkeypatch.setattr(BrokerAccess, "read", lambda *_: observed)
+    monkeypatch.setattr(BrokerAccess, "management", lambda _: api)
+    monkeypatch.setattr(BrokerAccess, "amqp", lambda *_: nullcontext())
+    monkeypatch.setattr(APPLY, lambda *_, **__: Applied(recorded=tuple(names)))
+    found = run("apply", file, "-U", "amqp://h", "--yes")
+    listed = "exchanges 'orders', 'payments', 'tenants'"
+    assert found.out.count("the broker has no record of the bind order") == 1
+    assert f"no record of the bind order of {listed}: `apply` records it" in found.out
+    assert f"Recorded the bind order of {listed}." in found.out
+    rows = run("apply", file, "-U", "amqp://h", "--yes", "--output", "json").rows
+    assert [row["exchange"] for row in rows if row["type"] == "recorded"] == names
 
 
 # ---- mistakes of our own

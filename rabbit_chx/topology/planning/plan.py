@@ -309,9 +309,10 @@ def _restart_notes(part: Part, request: Request) -> Iterator[str]:
             note += f", but one before these steps revives the dead bindings of {listed(dead, 'exchange')}"
         yield note
         return
+    effects: dict[str, list[str]] = {}
     for name, ring in rings.items():
-        if after := _after_restart(ring, observed.worker_pool_size):
-            yield f"exchange {name!r}: {after}"
+        effects.setdefault(_after_restart(ring, observed.worker_pool_size), []).append(name)
+    yield from (f"{listed(names, 'exchange')}: {effect}" for effect, names in effects.items() if effect)
 
 
 def _after(exchange: str, part: Part, request: Request) -> Ring:

@@ -96,8 +96,8 @@ def test_observed_pairs_still_tell_the_ring(run, write) -> None:
 
 def test_only_a_consistent_hash_exchange_has_an_order(run, write) -> None:
     text = UNKNOWN.replace("x-modulus-hash, queues", "x-modulus-hash, order: unknown, queues")
-    assert "order" in run.refused("lint", write(text))
-    assert "'sorted'" in run.refused("lint", write(UNKNOWN.replace("unknown", "sorted")))
+    assert "order" in run.refused("lint", write(text), code=1)
+    assert "'sorted'" in run.refused("lint", write(UNKNOWN.replace("unknown", "sorted")), code=1)
 
 
 def test_a_file_that_is_written_again_keeps_the_mark() -> None:
