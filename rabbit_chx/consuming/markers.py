@@ -12,13 +12,14 @@ import json
 import re
 import secrets
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
 from hashlib import blake2b
 from typing import Any, Final, Self
 
 from rabbit_chx.broker.applying.handover import is_marker
+from rabbit_chx.consuming.received import as_name, as_names, as_text, object_in
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.message import Message
 
@@ -80,11 +81,14 @@ class Hold:
             InvalidValue: the record is not the one that the name was made for.
         """
         try:
-            found = json.loads(_genuine(name, record))
-            values = {each.name: found[each.name] for each in fields(cls) if each.name in found}
-            listed = {key: tuple(map(str, value)) for key, value in values.items() if type(value) is list}
-            return cls(**{**values, **listed, "name": name, "queue": str(found["queue"])})
-        except (KeyError, ValueError, TypeError, RecursionError):
+            found = object_in(_genuine(name, record), LONGEST_RECORD)
+            queue = as_name(found["queue"])
+            losing, removed, groups = (
+                as_names(found.get(each, [])) for each in ("losing", "removed", "groups")
+            )
+            since, by = (as_text(found.get(each, "")) for each in ("since", "by"))
+            return cls(name, queue, losing, removed, groups, since, by)
+        except (KeyError, ValueError):
             raise InvalidValue(
                 f"record of queue {name!r}",
                 record,
@@ -114,9 +118,10 @@ class Hold:
 def _genuine(name: str, record: object) -> str:
     """The record, if the name was made for it."""
     named = _NAME.fullmatch(name)
-    if named is None or not isinstance(record, str) or named["digest"] != _digest(record):
+    text = as_text(record)
+    if named is None or len(text) > LONGEST_RECORD or named["digest"] != _digest(text):
         raise ValueError("the record belongs to another name")
-    return record
+    return text
 
 
 def _digest(record: str) -> str:
@@ -147,7 +152,7 @@ def kind_of(message: Message) -> Kind:
 def hold_of(message: Message) -> Hold | None:
     """The hold of which a delivery is the marker; whether its queue still exists is for the caller to ask."""
     name = message.headers.get(HOLD)
-    if message.exchange or not isinstance(name, str):
+    if message.exchange or not isinstance(name, str) or len(message.body) > LONGEST_RECORD:
         return None
     try:
         hold = Hold.read(name, message.body.decode())

@@ -60,7 +60,7 @@ class Broker:
         if queue in self.locked:
             raise Refused(405, "RESOURCE_LOCKED")
         if command.arguments.get("passive") and queue not in self.queues:
-            raise Refused(404, "NOT_FOUND")
+            raise Refused(404, f"NOT_FOUND - no queue {queue!r} in vhost '/'")
         self.queues.add(queue)
         return SimpleNamespace(consumer_count=0)
 

@@ -16,15 +16,25 @@ import json
 import secrets
 from collections.abc import Generator, Iterable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from rabbit_chx.broker.applying.lock import HOLDER, LOCK
 from rabbit_chx.broker.applying.protocol import Command, OnChannel, routed
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.reading.reader import visible_nodes
 from rabbit_chx.consuming.markers import CHANGES, HOLD, HOLDS, LONGEST_RECORD, RECORD, Hold, now
+from rabbit_chx.consuming.received import (
+    as_bool,
+    as_list,
+    as_name,
+    as_names,
+    as_object,
+    as_text,
+    as_whole,
+    object_in,
+)
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.topology.model import Binding, Queue
+from rabbit_chx.topology.model import Binding, Queue, QueueType
 from rabbit_chx.topology.planning.plan_back import Bound
 from rabbit_chx.topology.planning.steps import Bind, DeclareQueue, Plan, Unbind
 
@@ -69,24 +79,18 @@ class ChangeRecord:
     def read(cls, name: str, record: object) -> Self:
         """Read the record of a change from the arguments of its queue."""
         try:
-            found = json.loads(str(record))
-            before = found["before"]
-            if before is not None:
-                before = {
-                    str(source): tuple((str(queue), str(key)) for queue, key in listed)
-                    for source, listed in before.items()
-                }
+            found = object_in(record, LONGEST_RECORD)
             return cls(
                 name,
-                before,
-                tuple(map(str, found["created"])),
-                tuple(Queue(**{**each, "arguments": dict(each["arguments"])}) for each in found["removed"]),
-                str(found["since"]),
-                str(found["by"]),
-                int(found["number"]),
-                bool(found["is_abort"]),
+                _bound(found["before"]),
+                as_names(found["created"]),
+                tuple(map(_queue, as_list(found["removed"]))),
+                as_text(found["since"]),
+                as_text(found["by"]),
+                as_whole(found["number"]),
+                as_bool(found["is_abort"]),
             )
-        except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        except (KeyError, ValueError):
             raise InvalidValue(
                 f"record of queue {name!r}",
                 record,
@@ -124,6 +128,26 @@ class ChangeRecord:
     def aborting(self, by: str) -> Self:
         """The record of giving this change up."""
         return replace(self, name=_new_name(), by=by, number=self.number + 1, is_abort=True)
+
+
+def _bound(value: object) -> Bound | None:
+    """The bindings in a record, if they could be recorded."""
+    if value is None:
+        return None
+    listed = {source: map(as_list, as_list(pairs)) for source, pairs in as_object(value).items()}
+    return {
+        source: tuple((as_text(queue), as_text(key)) for queue, key in pairs)
+        for source, pairs in listed.items()
+    }
+
+
+def _queue(value: object) -> Queue:
+    """A queue in a record."""
+    found = as_object(value)
+    if found["type"] not in get_args(QueueType):
+        raise ValueError("expected the type of a queue")
+    flags = {each: as_bool(found[each]) for each in ("durable", "auto_delete", "exclusive")}
+    return Queue(as_name(found["name"]), found["type"], **flags, arguments=as_object(found["arguments"]))
 
 
 def _new_name() -> str:

@@ -162,12 +162,19 @@ class Membership(Running):
             self._use(self._fit(new))
 
     def _use_of(self, holds: Iterable[Hold]) -> None:
-        """Consume the queues of a change: of those holds that exist, because anyone who can ask can name others."""
+        """Consume the queues of a change: of the holds up to the first that does not exist, because anyone who can ask can name such.
+
+        Holds that were deleted meanwhile need no more; the others are named again every few seconds.
+        """
         for hold in holds:
-            new = {hold.queue, *hold.losing} - self._lanes.keys()
-            if not new or not self._driver.run(exists(hold.name)):
-                continue
-            self._use_if_fit([name for name in new if self._driver.run(exists(name))])
+            try:
+                if not self._driver.run(exists(hold.name)):
+                    return
+                new = {hold.queue, *hold.losing} - self._lanes.keys()
+                self._use_if_fit([name for name in new if self._driver.run(exists(name))])
+            except Refused as refused:
+                text = "group %r: the queues of hold %r, which a question names, are not consumed: %s"
+                log.warning(text, self._settings.name, hold.name, refused.text)
 
     def _use(self, names: Collection[str]) -> None:
         """Consume these queues too, each with the priority that the new number of queues gives it."""

@@ -14,7 +14,7 @@ import json
 import os
 import socket
 import ssl
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import count
 from secrets import token_hex
@@ -32,19 +32,17 @@ from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs
 from rabbit_chx.consuming.markers import Hold
 from rabbit_chx.consuming.member.lanes import Lane
 from rabbit_chx.consuming.queues.permissions import why_ended
+from rabbit_chx.consuming.received import as_amount, as_name, as_object, as_text, as_whole, object_in
 from rabbit_chx.consuming.seats import check_group_name, seat_queue
-from rabbit_chx.errors import InvalidValue
 from rabbit_chx.limits import check_seconds
 from rabbit_chx.replies import REPLY_TO
 from rabbit_chx.urls import BrokerUrl
 
 _AT_ONCE: Final = 64
-_MOST: Final = 1 << 63
-"""More than any number in a status."""
+_LONGEST_QUESTION: Final = 1 << 20
+"""Bytes of a question that a member reads."""
 _LONGEST_ANSWER: Final = 2 << 20
 """Bytes of a status: more than 10,000 queues."""
-_LONGEST: Final = 255
-"""Bytes of the name of a queue or a host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +82,25 @@ def question(holds: Iterable[Hold] = ()) -> bytes:
     return json.dumps({"holds": {hold.name: hold.record for hold in holds}}).encode()
 
 
+def questions(holds: Iterable[Hold]) -> Iterator[bytes]:
+    """One question or more that together name all holds, none longer than a member reads."""
+    named: list[Hold] = []
+    size = 0
+    for hold in holds:
+        size += len(question([hold]))
+        if size > _LONGEST_QUESTION:
+            yield question(named)
+            named, size = [], len(question([hold]))
+        named.append(hold)
+    yield question(named)
+
+
 def holds_in(body: bytes) -> list[Hold]:
     """The holds in a question; none if its body is invalid. Only those count whose queues exist."""
     try:
-        return [Hold.read(name, record) for name, record in json.loads(body)["holds"].items()]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, InvalidValue):
+        found = object_in(body, _LONGEST_QUESTION)
+        return [Hold.read(name, record) for name, record in as_object(found["holds"]).items()]
+    except (KeyError, ValueError):
         return []
 
 
@@ -153,14 +165,16 @@ def ask(
         Refused: the broker closed the channel.
     """
     check_group_name(group)
-    channel = connection.channel()
-    try:
-        return _asked(channel, group, question(holds), timeout)
-    except ChannelClosedByBroker as error:
-        raise Refused(error.reply_code, error.reply_text) from None
-    finally:
-        if channel.is_open:
-            channel.close()
+    for each in questions(holds):
+        channel = connection.channel()
+        try:
+            found = _asked(channel, group, each, timeout)
+        except ChannelClosedByBroker as error:
+            raise Refused(error.reply_code, error.reply_text) from None
+        finally:
+            if channel.is_open:
+                channel.close()
+    return found
 
 
 def workers_of(found: Sequence[MemberStatus]) -> dict[str, MemberStatus]:
@@ -210,37 +224,20 @@ def _asked(channel: BlockingChannel, group: str, body: bytes, timeout: float) ->
 
 def _parsed(seat: int, body: bytes) -> MemberStatus:
     """The status in an answer. Any process that may declare the queue of a seat can answer, so all values are checked."""
-    if len(body) > _LONGEST_ANSWER:
-        return MemberStatus(seat)
     try:
-        found = json.loads(body)
-        queues = {_name(name): _status(row) for name, row in found["queues"].items()}
-        return MemberStatus(seat, True, _name(found["host"]), _whole(found["pid"]), queues)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        found = object_in(body, _LONGEST_ANSWER)
+        queues = {as_name(name): _status(row) for name, row in as_object(found["queues"]).items()}
+        return MemberStatus(seat, True, as_name(found["host"]), as_whole(found["pid"]), queues)
+    except (KeyError, ValueError):
         return MemberStatus(seat)
 
 
 def _status(row: object) -> QueueStatus:
-    if not isinstance(row, dict):
-        raise TypeError("a status that is none")
-    found = QueueStatus(**{each.name: row[each.name] for each in fields(QueueStatus) if each.name in row})
+    given = as_object(row)
+    found = QueueStatus(**{each.name: given[each.name] for each in fields(QueueStatus) if each.name in given})
     for whole in (found.handled, found.waiting, found.failures, found.priority):
-        _whole(whole)
-    seconds = (found.rate, 0.0 if found.oldest is None else found.oldest)
-    if not all(type(each) in {int, float} and 0 <= each < _MOST for each in seconds):
-        raise ValueError("a rate or a time that is none")
-    if not (found.hold is None or isinstance(found.hold, str)):
-        raise ValueError("a hold without a name")
+        as_whole(whole)
+    for seconds in (found.rate, 0.0 if found.oldest is None else found.oldest):
+        as_amount(seconds)
+    as_text("" if found.hold is None else found.hold)
     return found
-
-
-def _name(value: object) -> str:
-    if not isinstance(value, str) or len(value.encode()) > _LONGEST:
-        raise ValueError("a name that is none")
-    return value
-
-
-def _whole(value: object) -> int:
-    if type(value) is not int or abs(value) >= _MOST:
-        raise ValueError("a number that is none")
-    return value

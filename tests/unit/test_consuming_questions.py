@@ -1,0 +1,175 @@
+"""Questions to the seat of a member, and holds and records that others wrote: types and sizes are checked, and none ends a member."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from dataclasses import asdict
+from hashlib import blake2b
+
+import pytest
+from pika import BasicProperties
+
+from rabbit_chx.broker.applying.protocol import Refused
+from rabbit_chx.consuming.changes.records import ChangeRecord
+from rabbit_chx.consuming.markers import CHANGES, HOLD, HOLDS, LONGEST_RECORD, RECORD, Hold, Kind, kind_of
+from rabbit_chx.consuming.member.membership import Membership
+from rabbit_chx.consuming.member.roll_call import holds_in, question, questions
+from rabbit_chx.consuming.messages import Delivery
+from rabbit_chx.errors import InvalidValue
+from rabbit_chx.replies import REPLY_TO
+from rabbit_chx.topology.model import Queue
+from tests.unit.test_consuming_members import QUEUES, Broker, seated
+from tests.wire import encoded_properties
+
+ASKER = f"{REPLY_TO}.g1h2AA5yZXBseUAzMzIxMjEzNgAAA+YAAAAAawUESQ==.o/4DKGB8PU1y8cr6BoGHWA=="
+VALID = {"queue": "c", "losing": ["a"], "removed": [], "groups": ["billing"], "since": "", "by": ""}
+WRONG = [
+    *({"queue": value} for value in (None, 7, ["c"], {}, "q" * 256, "\ud800")),
+    *({name: value} for name in ("losing", "removed", "groups") for value in (5, None, "ab", {"a": 1}, [1], [["a"]])),
+    {"losing": ["q" * 256]},
+    *({name: value} for name in ("since", "by") for value in (7, None, [])),
+]  # fmt: skip
+
+
+def forged(**wrong: object) -> tuple[str, str]:
+    """A hold that anybody can make, because the digest in the name of its queue is not secret: its name and its record."""
+    record = json.dumps(VALID | wrong)
+    return f"{HOLDS}{'0' * 16}.{blake2b(record.encode(), digest_size=16).hexdigest()}", record
+
+
+def ask(member: Membership, body: bytes) -> None:
+    """Let a member read a question and do what it asks for."""
+    member._on_question(None, None, BasicProperties(reply_to=ASKER, correlation_id="0"), body)
+    member._do_due()
+
+
+def asking_for(*holds: tuple[str, str]) -> bytes:
+    return json.dumps({"holds": dict(holds)}).encode()
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_a_question_with_values_of_wrong_types_does_not_end_a_member(wrong) -> None:
+    """Security review 3, H1: one such question, of anybody who may write to the default exchange, ended any member for good."""
+    name, record = forged(**wrong)
+    with pytest.raises(InvalidValue, match="that of a hold"):
+        Hold.read(name, record)
+    for broker in (Broker(*QUEUES), Broker(*QUEUES, name)):  # also if the hold exists
+        member = seated(broker, 0)
+        ask(member, asking_for((name, record)))
+        assert member._lanes.keys() == {*QUEUES}
+
+
+def test_a_question_names_queues_only_by_holds_that_exist() -> None:
+    name, record = forged()
+    broker = Broker(*QUEUES, "c")
+    member = seated(broker, 0)
+    ask(member, asking_for((name, record)))
+    assert "c" not in member._lanes
+    broker.queues.add(name)
+    ask(member, asking_for((name, record)))
+    assert "c" in member._lanes
+
+
+def test_a_question_with_many_forged_holds_costs_one_look_at_the_broker() -> None:
+    broker = Broker(*QUEUES)
+    member = seated(broker, 0)
+    looked: list[str] = []
+    do = broker._do
+
+    async def counted(command):
+        looked.append(command.arguments["queue"])
+        return await do(command)
+
+    broker._do = counted
+    ask(member, asking_for(*(forged(by=str(number)) for number in range(100))))
+    assert len(looked) == 1
+
+
+def test_a_refused_answer_about_a_hold_does_not_end_a_member(caplog) -> None:
+    """The broker lets a member neither see nor check a queue that an operator has named."""
+    broker = Broker(*QUEUES, "c")
+    member = seated(broker, 0)
+    names = [forged(queue=queue) for queue in ("secret", "c")]
+    broker.queues |= {name for name, _ in names}
+    do = broker._do
+
+    async def refusing(command):
+        if command.arguments["queue"] == "secret":
+            raise Refused(403, "ACCESS_REFUSED - access to queue 'secret' refused")
+        return await do(command)
+
+    broker._do = refusing
+    ask(member, asking_for(*names))
+    assert member._lanes.keys() == {*QUEUES, "c"}
+    assert "are not consumed: ACCESS_REFUSED - access to queue 'secret' refused" in caplog.text
+
+
+# ---- sizes
+
+
+def taken(call) -> int:
+    """The most bytes that a call takes."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+BLOATED = b"[" + b"{}," * 2_000_000 + b"{}]"
+
+
+def test_a_question_above_1_mb_is_not_read() -> None:
+    """Security review 3, M3: a question of 15 MiB took 410 MB."""
+    many = asking_for(*(forged(by=str(number)) for number in range(6_000)))
+    assert len(many) > 1 << 20
+    assert holds_in(many) == []
+    assert taken(lambda: holds_in(BLOATED)) < 1 << 20
+
+
+def test_the_body_of_a_forged_hold_above_100_kb_is_not_read() -> None:
+    digest = blake2b(BLOATED, digest_size=16).hexdigest()
+    headers = encoded_properties(headers={HOLD: f"{HOLDS}{'0' * 16}.{digest}"})
+    message = Delivery(BLOATED, "a", queue="a", encoded=headers)
+    assert taken(lambda: kind_of(message)) < 1 << 20
+    assert kind_of(message) is Kind.MESSAGE
+    with pytest.raises(InvalidValue, match="that of a hold"):
+        Hold.read(*forged(by="b" * LONGEST_RECORD))
+
+
+def test_more_holds_than_fit_into_a_question_are_named_by_several() -> None:
+    assert [*questions([])] == [question()]
+    holds = [Hold.of(f"new.{number}", [f"orders.{old}" for old in range(1_000)]) for number in range(200)]
+    asked = [*questions(holds)]
+    assert len(asked) > 1
+    assert [hold for body in asked for hold in holds_in(body)] == holds
+
+
+# ---- the record of a change
+
+REMOVED = asdict(Queue("b"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"before": value} for value in (7, [], "x", {"x": 1}, {"x": [1]}, {"x": ["ab"]}, {"x": [["a"]]}, {"x": [["a", 1]]})),
+        *({"created": value} for value in (7, None, "abc", {"a": 1}, [1], ["q" * 256])),
+        *({"removed": value} for value in (7, "a", [7], [{}], [{"name": "a"}])),
+        *({"removed": [REMOVED | wrong]} for wrong in ({"name": 7}, {"type": "none"}, {"type": []}, {"durable": 1}, {"arguments": []})),
+        *({name: value} for name in ("since", "by") for value in (7, None, [])),
+        *({"number": value} for value in (None, "1", True, 1.5, 1 << 70)),
+        {"is_abort": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_record_of_a_change_with_values_of_wrong_types_is_invalid(wrong) -> None:
+    record = ChangeRecord(f"{CHANGES}1", {"orders": (("a", "1"),)}, ("c",), (Queue("b"),))
+    values = json.loads(record.arguments[RECORD])
+    assert ChangeRecord.read(record.name, json.dumps(values)) == record
+    with pytest.raises(InvalidValue, match="that of a change"):
+        ChangeRecord.read(record.name, json.dumps(values | wrong))
+    with pytest.raises(InvalidValue, match="that of a change"):
+        ChangeRecord.read(record.name, json.dumps(values | {"by": "b" * LONGEST_RECORD}))
