@@ -6,14 +6,21 @@ or, if the program makes no spans, in that context, which a publisher in the han
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rabbit_chx.message import Message
-from rabbit_chx.text import described
+from rabbit_chx.text import described, text_of
 
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+
+log: Final = logging.getLogger(__name__)
+_MOST: Final = 8_192
+"""Characters of headers that are searched for a context, as many as W3C lets a context have."""
 _M = TypeVar("_M", bound=Message)
 
 
@@ -88,14 +95,14 @@ _Around = Callable[[Message], AbstractContextManager[None] | None]
 
 def _contexts() -> _Around:
     """Return a function that returns the context of a message, for the time of its handler; None if it has no context."""
-    from opentelemetry.context import Context, attach, detach
-    from opentelemetry.propagate import extract, get_global_textmap
+    from opentelemetry.context import attach, detach
+    from opentelemetry.propagate import get_global_textmap
 
     names = [name.encode() for name in get_global_textmap().fields]
 
     @contextmanager
     def attached(message: Message) -> Iterator[None]:
-        token = attach(extract(_texts(message), Context()))
+        token = attach(_published(message))
         try:
             yield
         finally:
@@ -111,30 +118,57 @@ def _contexts() -> _Around:
     return context
 
 
-def _texts(message: Message) -> dict[str, str]:
-    return {name: value for name, value in message.headers.items() if isinstance(value, str)}
+def _published(message: Message) -> Context:
+    """The context in the headers of a message; an empty one if they have none that can be read."""
+    from opentelemetry.context import Context
+    from opentelemetry.propagate import extract, get_global_textmap
+
+    try:
+        return extract(_carrier(message.headers, get_global_textmap().fields), Context())
+    except Exception:  # noqa: BLE001 - a propagator may raise anything about the values of a publisher
+        return Context()
+
+
+def _carrier(headers: Mapping[Any, Any], names: Collection[str]) -> dict[str, str]:
+    """The headers with a context, which have these names first. OpenTelemetry logs long ones whole, so they are limited."""
+    found: dict[str, str] = {}
+    left = _MOST
+    for name in sorted(headers, key=lambda each: each not in names):
+        value = headers[name]
+        if isinstance(name, str) and isinstance(value, str) and len(name) + len(value) <= left:
+            left -= len(name) + len(value)
+            found[name] = value
+    return found
 
 
 def _spans(group: str) -> _Around:
     from opentelemetry.context import Context
-    from opentelemetry.propagate import extract
-    from opentelemetry.trace import Link, SpanKind, StatusCode, get_current_span, get_tracer
+    from opentelemetry.trace import Link, Span, SpanKind, StatusCode, get_current_span, get_tracer, use_span
 
     tracer = get_tracer("rabbit_chx")
 
+    def started(message: Message) -> Span | None:
+        published = get_current_span(_published(message)).get_span_context()
+        try:
+            return tracer.start_span(
+                f"process {message.queue}",
+                Context(),  # a trace of its own, whatever the program was doing when the group began
+                SpanKind.CONSUMER,
+                _attributes(message, group),
+                [Link(published)] if published.is_valid else [],
+            )
+        except Exception:
+            log.warning("%r is handled without a span", message, exc_info=True)
+            return None
+
     @contextmanager
     def span(message: Message) -> Iterator[None]:
-        published = get_current_span(extract(_texts(message), Context())).get_span_context()
-        with tracer.start_as_current_span(
-            f"process {message.queue}",
-            Context(),  # a trace of its own, whatever the program was doing when the group began
-            SpanKind.CONSUMER,
-            _attributes(message, group),
-            [Link(published)] if published.is_valid else [],
-            # Both would raise the error of an error that fails to describe itself.
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as own:
+        own = started(message)
+        if own is None:
+            yield
+            return
+        # Both would raise the error of an error that fails to describe itself.
+        with use_span(own, end_on_exit=True, record_exception=False, set_status_on_exception=False):
             try:
                 yield
             except Exception as error:
@@ -149,17 +183,18 @@ def _spans(group: str) -> _Around:
 
 def _attributes(message: Message, group: str) -> dict[str, Any]:
     """Describe a message by the semantic conventions for messaging and RabbitMQ."""
-    destination = dict.fromkeys([message.exchange, message.routing_key, message.queue])
+    key = text_of(message.routing_key)
+    destination = dict.fromkeys([text_of(message.exchange), key, message.queue])
     found = {
         "messaging.system": "rabbitmq",
         "messaging.operation.type": "process",
         "messaging.operation.name": "process",
         "messaging.consumer.group.name": group,
         "messaging.destination.name": ":".join(filter(None, destination)),
-        "messaging.rabbitmq.destination.routing_key": message.routing_key,
+        "messaging.rabbitmq.destination.routing_key": key,
         "messaging.rabbitmq.message.delivery_tag": getattr(message, "tag", None),
-        "messaging.message.id": message.message_id,
-        "messaging.message.conversation_id": message.correlation_id,
+        "messaging.message.id": message.message_id and text_of(message.message_id),
+        "messaging.message.conversation_id": message.correlation_id and text_of(message.correlation_id),
         "messaging.message.body.size": len(message.body),
     }
     return {name: value for name, value in found.items() if value is not None}

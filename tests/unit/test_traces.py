@@ -139,6 +139,54 @@ def test_a_message_with_an_invalid_context_is_handled_without_a_link(value: obje
     assert not span.links
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_key_that_is_not_utf_8_keeps_no_message_from_its_handler(asynchronous: bool) -> None:
+    """Security review 3, H4: such a routing key of a publisher ended every member, before the handler."""
+    recorded()
+    encoded = encoded_properties(headers={b"\xff": b"\xff"}, message_id=b"\xfe", correlation_id=b"\xfd")
+    message: Any = Delivery(b"", b"\xff\xfe", queue="q", exchange=b"\xfc", encoded=encoded)  # type: ignore[arg-type]
+    span = handled(message, asynchronous=asynchronous)
+    assert span.attributes is not None
+    assert span.attributes[conventions.MESSAGING_DESTINATION_NAME] == r"\xfc:\xff\xfe:q"
+    assert span.attributes[conventions.MESSAGING_RABBITMQ_DESTINATION_ROUTING_KEY] == r"\xff\xfe"
+    assert span.attributes[conventions.MESSAGING_MESSAGE_ID] == r"\xfe"
+    assert span.attributes[conventions.MESSAGING_MESSAGE_CONVERSATION_ID] == r"\xfd"
+
+
+@pytest.mark.parametrize("failing", ["rabbit_chx.traces._attributes", "opentelemetry.propagate.extract"])
+def test_a_message_without_a_span_or_a_context_is_handled(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing: str
+) -> None:
+    """A propagator or an exporter of the program may raise anything about the values of a publisher."""
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    recorded()
+    monkeypatch.setattr(failing, fail)
+    given: list[object] = []
+    message = Delivery(b"", "k", queue="q", encoded=encoded_properties(headers={"baggage": "a=b"}))
+    in_spans(given.append, "billing")(message)
+    assert given == [message]
+    assert ("is handled without a span" in caplog.text) == (failing == "rabbit_chx.traces._attributes")
+
+
+def test_opentelemetry_reads_and_logs_at_most_8_kb_of_headers(caplog: pytest.LogCaptureFixture) -> None:
+    recorded()
+    parent = f"00-{'a' * 32}-{'b' * 16}-01"
+    headers = {
+        "note": "n" * 8_000,
+        "baggage": "b" * 2_000_000,
+        "tracestate": "s" * 9_000,
+        "traceparent": parent,
+    }
+    span = handled(
+        Delivery(b"", "k", queue="q", encoded=encoded_properties(headers=headers)), asynchronous=False
+    )
+    assert [f"{link.context.span_id:016x}" for link in span.links] == ["b" * 16]
+    assert len(caplog.text) < 8_192
+
+
 @pytest.mark.parametrize("handler", [print, asyncio.sleep])
 def test_without_the_extra_handlers_stay_what_they_are(monkeypatch: pytest.MonkeyPatch, handler: Any) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.propagate", None)
