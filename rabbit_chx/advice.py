@@ -28,3 +28,4 @@ class Advice(StrEnum):
     )
     RAISE_LIMIT = "raise max_moved="
     FORCE = "pass force=True"
+    ALLOW_CLAIM = "allow its exchange in Choice.to"

@@ -192,6 +192,11 @@ class Release:
         return self._version >= (4, 3, 0)
 
     @property
+    def keeps_own_deaths(self) -> bool:
+        """From 4.0 on, the header ``x-death`` of a dead letter is the broker's; before, it adds to what a publisher has written."""
+        return self._version >= (4, 0, 0)
+
+    @property
     def keeps_dead_consumers(self) -> bool:
         """From 4.3.0 on, a quorum queue may keep a consumer whose channel was closed while another one was taking over.
 

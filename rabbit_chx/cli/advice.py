@@ -22,6 +22,7 @@ OPTIONS: Final[Mapping[Advice, str]] = {
     Advice.ANSWER_MARKERS: "does a member of a group consume it?",
     Advice.DRAIN_OTHERS: "use `rabbit-chx apply`, and hold their consumers as its plan says",
     Advice.RAISE_LIMIT: "raise --max-moved",
+    Advice.ALLOW_CLAIM: "--to allows its exchange",
     Advice.FORCE: "use `rabbit-chx apply --force`",
 }
 

@@ -3,47 +3,63 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
-from contextlib import nullcontext
-from dataclasses import fields
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from typing import Final
 
 import click
 
 from rabbit_chx.broker.amqp import connect
+from rabbit_chx.cli.changes import check_can_ask, confirmed
 from rabbit_chx.cli.options import Login, connection_options, count_option, output_option
 from rabbit_chx.cli.output import echo, even_unheard, notice, print_json
 from rabbit_chx.cli.verb import Exit, option, verb
-from rabbit_chx.consuming.replay import Origin, Outcome, Replayed, replay as replayed_messages
-from rabbit_chx.text import printable
+from rabbit_chx.consuming.replay import Choice, Origin, Outcome, Replayed, replay as replayed_messages
+from rabbit_chx.text import counted, printable, text_of
 from rabbit_chx.urls import BrokerUrl
+
+_MOST_SHOWN: Final = 20
+"""Destinations that are shown: whoever can publish to the queue can name any number."""
 
 
 @verb(
     examples=[
         "rabbit-chx replay billing.parked --dry-run",
         "rabbit-chx replay billing.parked --only customer-17 --only customer-23",
-        "rabbit-chx replay orders.dead --limit 100 --output json",
+        "rabbit-chx replay billing.parked --to orders --yes",
+        "rabbit-chx replay orders.dead --limit 100 --yes --output json",
     ],
     exit_codes={
         Exit.FINE: "all selected messages were replayed, or listed",
-        Exit.PARTLY: "some messages stay in QUEUE: their origin is unknown, or the broker refused them",
+        Exit.FAILED: "declined; nothing was changed",
+        Exit.PARTLY: "some messages stay in QUEUE: their origin is unknown, not allowed, or the broker refused them",
     },
 )
 @click.argument("queue", metavar="QUEUE")
 @connection_options
-@option("--dry-run", is_flag=True, help="List the messages and where they would go; change nothing.")
 @option("--only", multiple=True, metavar="KEY", help="Replay only messages with this original routing key.")
+@option(
+    "--to",
+    multiple=True,
+    metavar="EXCHANGE",
+    help="Also replay to this exchange what only the publisher says came to it (amq.default: the default exchange).",
+)
 @count_option("--limit", help="Replay at most N messages.")
+@option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@option("--dry-run", is_flag=True, help="List the messages and where they would go; change nothing.")
 @output_option
 def replay(
     *,
     queue: str,
     url: BrokerUrl,
     login: Login,
-    dry_run: bool,
     only: Collection[str],
+    to: Collection[str],
     limit: int | None,
+    yes: bool,
+    dry_run: bool,
     output: str,
 ) -> int:
     """Publish the messages of QUEUE again, each to the exchange and with the routing key that it came from.
@@ -52,24 +68,77 @@ def replay(
     at most one exists twice. Headers that members and the broker have added are removed. Replayed messages are out of order:
     they come behind the later messages of their keys.
 
-    The headers say where a message came from, so anyone who can publish to QUEUE decides where it goes: look at --dry-run first.
+    Without --yes, a question shows how many messages go to each destination. The broker says where a dead-lettered message came
+    from, and the member where a parked one did. A message stays in QUEUE if only its publisher says so, as of messages from
+    streams, and --to does not name the exchange. Whoever can publish to QUEUE itself can write what a member writes.
     """
-    counts: Counter[Outcome] = Counter()
-    with connect(url, name="rabbit-chx replay", **login) as connection:
-        found = replayed_messages(
-            connection, queue, only=only, limit=limit, dry_run=dry_run, warn=partial(notice, "Warning")
-        )
-        try:
-            for each in found:
-                counts[each.outcome] += 1
-                with nullcontext() if dry_run else even_unheard():
-                    _print(each, output)
-        except (Exception, KeyboardInterrupt):
-            if counts and not dry_run:
-                echo(f"{queue}: {_summary(counts, dry_run=False)}", err=True)
-            raise
-    echo(f"{queue}: {_summary(counts, dry_run=dry_run)}", err=output == "json")
-    return Exit.PARTLY if counts[Outcome.UNKNOWN] or counts[Outcome.REFUSED] else Exit.FINE
+    check_can_ask(
+        "replay", "--yes or --dry-run", "--dry-run shows where the messages would go", yes=yes or dry_run
+    )
+    run = _Run(queue, url, login, Choice(only, to), limit, output)
+    if not (yes or dry_run):
+        found = run.listed()
+        for line in _destinations(found):
+            echo(line, err=True)
+        if found and not confirmed(f"Replay {counted(found.total(), 'message')}?", yes=False):
+            return Exit.FAILED
+        run = replace(run, choice=replace(run.choice, destinations=found.keys()))
+    return run.replay(dry_run=dry_run)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One call of the command."""
+
+    queue: str
+    url: BrokerUrl
+    login: Login
+    choice: Choice
+    limit: int | None
+    output: str
+
+    def listed(self) -> Counter[str]:
+        """How many messages would go to each destination."""
+        with self._each(dry_run=True) as found:
+            return Counter(
+                each.origin.destination for each in found if each.outcome is Outcome.LISTED and each.origin
+            )
+
+    def replay(self, *, dry_run: bool) -> Exit:
+        """Replay or list the messages, and print what became of each."""
+        counts: Counter[Outcome] = Counter()
+        destinations: Counter[str] = Counter()
+        with self._each(dry_run=dry_run) as found:
+            try:
+                for each in found:
+                    counts[each.outcome] += 1
+                    if each.origin and each.outcome in {Outcome.REPLAYED, Outcome.LISTED}:
+                        destinations[each.origin.destination] += 1
+                    with nullcontext() if dry_run else even_unheard():
+                        _print(each, self.output)
+            except (Exception, KeyboardInterrupt):
+                if counts and not dry_run:
+                    echo(f"{self.queue}: {_summary(counts, dry_run=False)}", err=True)
+                raise
+        text = f"{self.queue}: {_summary(counts, dry_run=dry_run)}"
+        echo("\n".join([text, *_destinations(destinations)]), err=self.output == "json")
+        return Exit.PARTLY if counts[Outcome.UNKNOWN] or counts[Outcome.REFUSED] else Exit.FINE
+
+    @contextmanager
+    def _each(self, *, dry_run: bool) -> Iterator[Iterator[Replayed]]:
+        is_second = self.choice.destinations is not None
+        warn = (lambda _: None) if is_second else partial(notice, "Warning")
+        with connect(self.url, name="rabbit-chx replay", **self.login) as connection:
+            yield replayed_messages(
+                connection, self.queue, self.choice, limit=self.limit, dry_run=dry_run, warn=warn
+            )
+
+
+def _destinations(counts: Counter[str]) -> list[str]:
+    """How many messages go to each destination: a line each, for the first ones."""
+    lines = [f"  {count:,} to {where}" for where, count in counts.most_common(_MOST_SHOWN)]
+    more = len(counts) - len(lines)
+    return [*lines, f"  and {counted(more, 'more destination')}"] if more else lines
 
 
 def _summary(counts: Counter[Outcome], *, dry_run: bool) -> str:
@@ -85,16 +154,22 @@ def _summary(counts: Counter[Outcome], *, dry_run: bool) -> str:
 def _print(found: Replayed, output: str) -> None:
     if output == "json":
         origin = {each.name: getattr(found.origin, each.name, None) for each in fields(Origin)}
-        message = found.message.message_id
-        print_json("replay", outcome=found.outcome.value, message_id=message, **origin, error=found.error)
+        print_json(
+            "replay", outcome=found.outcome.value, message_id=_message_id(found), **origin, error=found.error
+        )
     elif found.outcome in {Outcome.LISTED, Outcome.UNKNOWN, Outcome.REFUSED}:
         echo(_line(found))
+
+
+def _message_id(found: Replayed) -> str | None:
+    message_id = found.message.message_id
+    return None if message_id is None else text_of(message_id)
 
 
 def _line(found: Replayed) -> str:
     origin = found.origin
     if origin is None:
-        return f"{found.message.message_id or 'a message'}: no header says to which exchange it was published"
+        return f"{_message_id(found) or 'a message'}: no header says to which exchange it was published"
     where = (
         f"exchange {origin.exchange!r}, key {origin.routing_key!r}, from {origin.queue!r} ({origin.reason})"
     )

@@ -16,6 +16,8 @@ ROUTING_KEY: Final = f"{PARKED}routing-key"
 QUEUE: Final = f"{PARKED}queue"
 OFFSET: Final = f"{PARKED}offset"
 """Only of messages from a stream."""
+ADDED: Final = (PARKED, "x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
+"""Beginnings of the names of headers that members and the broker add. A copy leaves out those of the original."""
 
 _LONGEST: Final = 1_000
 """Characters of an error in a header."""

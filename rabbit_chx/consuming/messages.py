@@ -9,6 +9,7 @@ from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.broker.properties import decoded as decode
 from rabbit_chx.message import DecodedLater, Message
 from rabbit_chx.message_fields import Properties
+from rabbit_chx.text import text_of
 
 _COPIED: Final = Properties.__annotations__.keys() - {"delivery_mode", "expiration", "user_id"}
 _SENDER_SELECTED: Final = {"CC", "BCC"}
@@ -88,7 +89,7 @@ def copied_properties(
     headers = {
         name: value
         for name, value in message.headers.items()
-        if name not in _SENDER_SELECTED and not name.startswith(without)
+        if name not in _SENDER_SELECTED and not text_of(name).startswith(without)
     }
     return {**given, "headers": {**headers, **added}, "delivery_mode": 2}
 

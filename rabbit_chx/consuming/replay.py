@@ -6,31 +6,31 @@ acknowledged, so a message may be published twice but is never lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
 from pika import BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import ChannelClosedByBroker
+from pika.exceptions import AMQPError, ChannelClosedByBroker
 from pika.spec import RESOURCE_LOCKED
 
+from rabbit_chx.advice import Advice
 from rabbit_chx.broker.amqp import expecting_refusals, server_version
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
-from rabbit_chx.broker.applying.protocol import Refused, routed
-from rabbit_chx.broker.permissions import Needs
+from rabbit_chx.broker.applying.protocol import Command, Lost, Refused, routed
+from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.broker.receiving import raw
-from rabbit_chx.consuming.failures import EXCHANGE, OFFSET, PARKED, QUEUE, ROUTING_KEY
+from rabbit_chx.consuming.failures import ADDED, EXCHANGE, OFFSET, PARKED, QUEUE, ROUTING_KEY
 from rabbit_chx.consuming.messages import Delivery, copied_properties, from_raw
 from rabbit_chx.consuming.queues.queues import check_readable
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.releases import Release
+from rabbit_chx.text import described
 
 _DEATHS: Final = "x-death"
-_ADDED: Final = (PARKED, _DEATHS, "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
-"""Beginnings of the headers that members and the broker have added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,13 @@ class Origin:
     queue: str
     reason: str
     time: str
+    claimed: bool = False
+    """Whether its publisher may have written that, and neither a member nor the broker."""
+
+    @property
+    def destination(self) -> str:
+        """Where a replayed message goes."""
+        return f"exchange {self.exchange!r}" if self.exchange else f"queue {self.routing_key!r}"
 
 
 class Outcome(Enum):
@@ -55,7 +62,7 @@ class Outcome(Enum):
     UNKNOWN = "unknown origin"
     """It stays in the queue because no header says where it was published to."""
     REFUSED = "refused"
-    """It stays in the queue because the broker did not accept its copy."""
+    """It stays in the queue because its destination is not allowed, or the broker did not accept its copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,50 +75,86 @@ class Replayed:
     error: str = ""
 
 
-def origin_of(headers: Mapping[str, Any]) -> Origin | None:
-    """Where a message came from: according to the member that parked it, or to the broker that dead-lettered it first.
+def origin_of(message: Delivery, release: Release) -> Origin | None:
+    """Where a message came from: according to the broker that dead-lettered it first, or else to the member that parked it.
+
+    A publisher can write any header, also those of a parked message. So the broker decides where it has dead-lettered a message.
+    Of other messages, the headers count if they came through the default exchange, as members park them. What remains is claimed:
+    also the origin of a message from a stream, whose publisher writes exchange and key, and that of a dead letter before 4.0,
+    when the broker adds to what a publisher has written.
 
     A message of a stream that came through no named exchange has no origin: clients of streams publish past the exchanges. The
     default exchange would put it into whatever queue has its key as name, or once more into the stream.
     """
-    if OFFSET in headers and not headers.get(EXCHANGE):
-        return None
-    if EXCHANGE in headers:
-        exchange, key, queue = (headers.get(each) for each in (EXCHANGE, ROUTING_KEY, QUEUE))
-        return _origin(exchange, key, queue, headers.get(f"{PARKED}error"), headers.get(f"{PARKED}time"))
-    deaths = headers.get(_DEATHS)
-    if not isinstance(deaths, list):
-        return None
+    headers = message.headers
+    if OFFSET in headers:
+        return _parked(headers, claimed=True) if headers.get(EXCHANGE) else None
+    if isinstance(deaths := headers.get(_DEATHS), list):
+        return _dead_lettered(headers, deaths, claimed=not release.keeps_own_deaths)
+    return _parked(headers, claimed=message.exchange != "")
+
+
+def _parked(headers: Mapping[str, Any], *, claimed: bool) -> Origin | None:
+    exchange, key, queue = (headers.get(each) for each in (EXCHANGE, ROUTING_KEY, QUEUE))
+    reason, time = headers.get(f"{PARKED}error"), headers.get(f"{PARKED}time")
+    return _origin(exchange, key, queue, reason, time, claimed=claimed)
+
+
+def _dead_lettered(headers: Mapping[str, Any], deaths: list[Any], *, claimed: bool) -> Origin | None:
     first = [headers.get(f"x-first-death-{name}") for name in ("queue", "reason")]
     for death in reversed(deaths):
         if isinstance(death, dict) and first in ([None, None], [death.get("queue"), death.get("reason")]):
             keys = death.get("routing-keys")
             key = keys[0] if isinstance(keys, list) and keys else None
-            return _origin(
-                death.get("exchange"), key, death.get("queue"), death.get("reason"), death.get("time")
-            )
+            queue, reason, time = (death.get(each) for each in ("queue", "reason", "time"))
+            return _origin(death.get("exchange"), key, queue, reason, time, claimed=claimed)
     return None
 
 
-def _origin(exchange: object, key: object, queue: object, reason: object, time: object) -> Origin | None:
+def _origin(
+    exchange: object, key: object, queue: object, reason: object, time: object, *, claimed: bool
+) -> Origin | None:
     if not (isinstance(exchange, str) and isinstance(key, str) and isinstance(queue, str)):
         return None
-    return Origin(exchange, key, queue, str(reason or ""), str(time or ""))
+    return Origin(exchange, key, queue, str(reason or ""), str(time or ""), claimed)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which messages are replayed, and where they may go."""
+
+    only: Collection[str] = ()
+    """Their routing keys; by default all."""
+    to: Collection[str] = ()
+    """Exchanges to which a message may go although only its publisher says that it came to them first."""
+    destinations: Collection[str] | None = None
+    """Where messages may go; by default everywhere."""
+
+    def why_not(self, origin: Origin) -> str:
+        """Why a message must not go to where it came from; empty if it may."""
+        where = origin.destination
+        if origin.claimed and (origin.exchange or DEFAULT_EXCHANGE) not in self.to:
+            return f"only its publisher says that it came to {where}; {Advice.ALLOW_CLAIM}"
+        if not origin.exchange and origin.routing_key != origin.queue:
+            return f"it was published to {where}, but came from queue {origin.queue!r}"
+        if self.destinations is not None and where not in self.destinations:
+            return f"it came after the question, and would go to {where}"
+        return ""
 
 
 def replay(
     connection: BlockingConnection,
     queue: str,
+    choice: Choice,
     *,
-    only: Collection[str] = (),
     limit: int | None = None,
     dry_run: bool = False,
     warn: Callable[[str], object],
 ) -> Iterator[Replayed]:
     """Publish the messages of a queue again, and yield what became of each.
 
-    Only messages are considered that are in the queue now: those that fail again come back to its end. All routing keys are
-    replayed, or ``only`` some; ``warn`` is called with a warning about the queue.
+    Only messages are considered that are in the queue now: those that fail again come back to its end. ``warn`` is called with
+    a warning about the queue.
 
     Raises:
         InvalidValue: the queue is missing, is a stream, or is a quorum queue with a single active consumer.
@@ -124,7 +167,8 @@ def replay(
     try:
         done = 0
         for message in _messages_now_in(queue, channel):
-            found = _what_becomes_of(message, driver, only, dry_run=dry_run)
+            origin = origin_of(message, release)
+            found = _what_becomes_of(message, origin, choice, None if dry_run else driver)
             if found.outcome is Outcome.REPLAYED:
                 channel.basic_ack(message.tag)
             done += found.outcome in {Outcome.REPLAYED, Outcome.LISTED}
@@ -156,21 +200,31 @@ def _messages_now_in(queue: str, channel: BlockingChannel) -> Iterator[Delivery]
 
 
 def _what_becomes_of(
-    message: Delivery, driver: PikaDriver, only: Collection[str], *, dry_run: bool
+    message: Delivery, origin: Origin | None, choice: Choice, driver: PikaDriver | None
 ) -> Replayed:
-    """Publish a message again, unless it is to stay in the queue."""
-    origin = origin_of(message.headers)
+    """Publish a message again, unless it is to stay in the queue; without a driver, only say so."""
     if origin is None:
         return Replayed(message, None, Outcome.UNKNOWN)
-    if only and origin.routing_key not in only:
+    if choice.only and origin.routing_key not in choice.only:
         return Replayed(message, origin, Outcome.OTHER_KEY)
-    if dry_run:
+    if why := choice.why_not(origin):
+        return Replayed(message, origin, Outcome.REFUSED, why)
+    if driver is None:
         return Replayed(message, origin, Outcome.LISTED)
-    properties = copied_properties(message, {}, without=_ADDED)
     try:
-        accepted = driver.run(routed(origin.routing_key, message.body, properties, exchange=origin.exchange))
+        accepted = driver.run(_copied(message, origin))
     except Refused as refused:
         return Replayed(message, origin, Outcome.REFUSED, refused.text)
+    except (AMQPError, OSError, Lost):
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a publisher wrote, the messages behind it are replayed
+        return Replayed(message, origin, Outcome.REFUSED, f"it cannot be copied: {described(error)}")
     if not accepted:
         return Replayed(message, origin, Outcome.REFUSED, "the broker returned or rejected it")
     return Replayed(message, origin, Outcome.REPLAYED)
+
+
+def _copied(message: Delivery, origin: Origin) -> Generator[Command, Any, bool]:
+    """Publish a message to its origin; return whether the broker accepted it."""
+    properties = copied_properties(message, {}, without=ADDED)
+    return (yield from routed(origin.routing_key, message.body, properties, exchange=origin.exchange))

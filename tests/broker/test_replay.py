@@ -58,7 +58,7 @@ def count(channel, queue: str) -> int:
 
 def run(site, *options: str) -> tuple[int, str]:
     """The exit code and the output."""
-    ran = in_a_process("replay", "parked", *options, env={"AMQP_URL": site.url()})
+    ran = in_a_process("replay", "parked", "--yes", *options, env={"AMQP_URL": site.url()})
     return ran.returncode, ran.stdout.decode() + ran.stderr.decode()
 
 
@@ -66,7 +66,7 @@ def test_messages_go_back_to_where_they_came_from_without_the_headers_that_were_
     park(
         channel, "1", "k", {"n": 7, "price": 2.75, "CC": ["elsewhere"]}, message_id="m-1", expiration="60000"
     )
-    said = "parked: 1 replayed, 0 with other keys, 0 of unknown origin, 0 refused\n"
+    said = "parked: 1 replayed, 0 with other keys, 0 of unknown origin, 0 refused\n  1 to exchange 'shop'\n"
     assert run(site) == (0, said)
     method, properties, body = channel.basic_get("a", auto_ack=True)
     assert (method.exchange, method.routing_key, body) == ("shop", "k", b"1")
@@ -123,12 +123,12 @@ def test_what_cannot_be_replayed_stays_in_its_place(site, channel) -> None:
     park(channel, "5", "a", of_stream)  # queue "a" is not where it came from
     dry = run(site, "--dry-run")
     assert dry[0] == 3
-    assert "parked: 3 would be replayed, 0 with other keys, 2 of unknown origin, 0 refused" in dry[1]
+    assert "parked: 2 would be replayed, 0 with other keys, 2 of unknown origin, 1 refused" in dry[1]
     code, out = run(site)
     assert code == 3
     assert "no header says to which exchange it was published" in out
     assert "no exchange 'deleted'" in out
-    assert "the broker returned or rejected it" in out
+    assert "it was published to queue 'deleted', but came from queue 'a'" in out
     assert "parked: 1 replayed, 0 with other keys, 2 of unknown origin, 2 refused" in out
     assert bodies(channel, "a") == ["4"]
     assert bodies(channel, "parked") == ["1", "2", "3", "5"]
@@ -155,7 +155,7 @@ def test_a_replay_that_is_killed_loses_nothing(site, channel) -> None:
     arriving: list[str] = []
     for _ in range(3):
         process = subprocess.Popen(
-            [sys.executable, "-m", "rabbit_chx", "replay", "parked"],
+            [sys.executable, "-m", "rabbit_chx", "replay", "parked", "--yes"],
             stdout=subprocess.DEVNULL,
             cwd=Path(__file__).parents[2],
             env={**os.environ, "AMQP_URL": site.url()},

@@ -19,7 +19,10 @@ VERBS = commands()
 OPTIONS = sorted(
     {name for verb in VERBS.values() for each in verb.params for name in each.opts if name[:2] == "--"}
 )
-DIFFERENT = {"--format": "the formats of rows (publish) and of topologies (export, import)"}
+DIFFERENT = {
+    "--format": "the formats of rows (publish) and of topologies (export, import)",
+    "--to": "a number of queues (scale) and an exchange (replay)",
+}
 """Options that take other values in some verbs, and why."""
 
 
@@ -55,7 +58,7 @@ def test_a_short_name_stands_for_one_option() -> None:
     assert [short for short, names in long.items() if len(names) > 1] == []
 
 
-@pytest.mark.parametrize("command", ["parity", "group workers", "replay parked"])
+@pytest.mark.parametrize("command", ["parity", "group workers", "replay parked --yes"])
 def test_a_virtual_host_is_chosen_without_a_file(command: str, run: Runner) -> None:
     url = "amqp://127.0.0.1:1/other"
     assert "virtual host 'other'" in run(*command.split(), "-U", url).err

@@ -115,7 +115,7 @@ def test_a_replay_that_does_not_come_to_its_end_says_how_much_is_done(
 
     monkeypatch.setattr("rabbit_chx.cli.replay.connect", lambda *_, **__: nullcontext())
     monkeypatch.setattr("rabbit_chx.cli.replay.replayed_messages", replayed)
-    done = run("replay", "parked", "--url", "amqp://127.0.0.1:1")
+    done = run("replay", "parked", "--url", "amqp://127.0.0.1:1", "--yes")
     assert (done.code, done.out) == (code, "")
     assert done.err.startswith("parked: 2 replayed, 0 with other keys, 0 of unknown origin, 0 refused\n")
     assert said in done.err

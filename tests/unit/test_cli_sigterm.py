@@ -29,7 +29,7 @@ BROKER = {
     "export": [],
     "watch": ["-x", "orders"],
     "group": ["workers"],
-    "replay": ["parked"],
+    "replay": ["parked", "--yes"],
     "doctor": [],
     "parity": [],
     "demo": [],

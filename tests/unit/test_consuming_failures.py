@@ -19,10 +19,9 @@ from rabbit_chx.consuming.member.lanes import QueueLane
 from rabbit_chx.consuming.member.trials import is_suspect, notes_of
 from rabbit_chx.consuming.member.workers import Progress, Workers
 from rabbit_chx.consuming.messages import Delivery
-from rabbit_chx.consuming.replay import origin_of as origin_in
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.message import Message, StreamMessage
+from rabbit_chx.message import Message
 from tests.unit.test_consuming_lanes import SETTINGS
 from tests.wire import encoded_properties
 
@@ -334,21 +333,3 @@ def test_a_message_that_is_parked_again_has_only_the_headers_of_the_last_time() 
     headers = parked.arguments["properties"]["headers"]
     assert headers["n"] == 1
     assert OFFSET not in headers
-
-
-def test_a_message_of_a_stream_is_replayed_only_to_a_named_exchange() -> None:
-    def parked(message: Message, **added: object) -> dict[str, object]:
-        return {**origin_of(message, "billing", Reject("no")), **added}
-
-    of_client = StreamMessage(b"", "victim", queue="events", offset=7)
-    assert origin_in(parked(of_client, **{OFFSET: 7})) is None
-    # It came to the stream as a dead letter: that origin is not where it failed now.
-    died = {
-        "x-death": [{"exchange": "", "routing-keys": ["orders"], "queue": "orders", "reason": "rejected"}]
-    }
-    assert origin_in(parked(of_client, **{OFFSET: 7}, **died)) is None
-    routed = StreamMessage(b"", "k", exchange="shop", queue="events", offset=8)
-    found = origin_in(parked(routed, **{OFFSET: 8}))
-    assert (found.exchange, found.routing_key, found.queue) == ("shop", "k", "events")
-    # In a queue, no exchange means the default exchange.
-    assert origin_in(parked(Delivery(b"", "orders", queue="orders"))).exchange == ""

@@ -9,7 +9,7 @@ from pika.spec import ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED
 
 from rabbit_chx.broker.applying.protocol import Command, OnChannel, Pause, Refused, routed, unless_missing
 from rabbit_chx.broker.permissions import why_denied
-from rabbit_chx.consuming.failures import PARKED
+from rabbit_chx.consuming.failures import ADDED
 from rabbit_chx.consuming.logs import log, warn
 from rabbit_chx.consuming.markers import HOLDS
 from rabbit_chx.consuming.messages import copied_properties
@@ -60,10 +60,10 @@ def is_missing(text: str) -> bool:
 def park(queue: str, message: Message, origin: Mapping[str, Any]) -> Generator[Command, Any, None]:
     """Publish a message to another queue, with headers that name its origin, and wait until the broker has confirmed it.
 
-    They replace those of an earlier parking. Other headers that cannot be sent again are left out: pika encodes some types in
-    more bytes than the publisher did.
+    They replace those of an earlier parking. ``x-death``, which `replay` would believe, is left out, because the publisher may have
+    written it. Other headers that cannot be sent again are left out: pika encodes some types in more bytes than the publisher did.
     """
-    properties = copied_properties(message, origin, without=(PARKED,))
+    properties = copied_properties(message, origin, without=ADDED)
     try:
         accepted = yield from routed(queue, message.body, properties)
     except Refused as refused:
