@@ -36,6 +36,15 @@ class Beginning(str):
     __slots__ = ()
 
 
+class BeforeNumber(Beginning):
+    """The beginning of names that end with a number, perhaps hexadecimal, such as the seats of a group.
+
+    A seat of group ``billing.eu`` is none of group ``billing``.
+    """
+
+    __slots__ = ()
+
+
 Resources: TypeAlias = set[tuple[str, str]]
 """Pairs of a kind, ``exchange`` or ``queue``, and a name."""
 
@@ -108,10 +117,7 @@ def lacking(missing: Sequence[str], on: str, vhost: str, user: str | None, needs
 
 
 def _holds(resources: Resources, kind: str, name: str) -> bool:
-    return (kind, name) in resources or any(
-        kind == other and isinstance(known, Beginning) and name.startswith(known)
-        for other, known in resources
-    )
+    return any(kind == other and re.match(_escaped(known) + _end(known), name) for other, known in resources)
 
 
 def _pattern(resources: Resources) -> str:
@@ -122,8 +128,8 @@ def _pattern(resources: Resources) -> str:
     whole = not any(isinstance(name, Beginning) for name in names)
     families: defaultdict[str, list[str]] = defaultdict(list)
     for name in names:
-        end = "" if whole or isinstance(name, Beginning) else "$"
-        families[_LAST_NUMBER.sub("[0-9]+", _escaped(name)) + end].append(_escaped(name) + end)
+        escaped, end = _escaped(name), "" if whole else _end(name)
+        families[_LAST_NUMBER.sub("[0-9]+", escaped) + end].append(escaped + end)
     parts = sorted(
         part
         for family, members in families.items()
@@ -131,6 +137,13 @@ def _pattern(resources: Resources) -> str:
     )
     inner = parts[0] if len(parts) == 1 else f"({'|'.join(parts)})"
     return f"^{inner}$" if whole else f"^{inner}"
+
+
+def _end(name: str) -> str:
+    """What follows a name in a pattern."""
+    if isinstance(name, BeforeNumber):
+        return "[0-9a-f]+$"
+    return "" if isinstance(name, Beginning) else "$"
 
 
 def _escaped(name: str) -> str:

@@ -32,9 +32,9 @@ from tests.wire import Encoded
 QUEUES = ["orders.0", "orders.1"]
 ORDERED = {"x-queue-type": "quorum", "x-single-active-consumer": True}
 MEMBER = (
-    r"^rabbit-chx\.seat\.billing\.",
+    r"^rabbit-chx\.seat\.billing\.[0-9a-f]+$",
     r"^(amq\.default$|rabbit-chx\.hold\.|failed$)",
-    r"^(orders\.|rabbit-chx\.seat\.billing\.)",
+    r"^(orders\.|rabbit-chx\.seat\.billing\.[0-9a-f]+$)",
 )
 KEYS = [f"k{number}" for number in range(20)]
 MARKER, QUEUE = "x-rabbit-chx-marker", "x-rabbit-chx-queue"

@@ -8,9 +8,14 @@ import shlex
 import pytest
 
 from rabbit_chx.broker.applying.broker_errors import needs_of
-from rabbit_chx.broker.permissions import Beginning, Needs, lacking, why_denied
+from rabbit_chx.broker.permissions import BeforeNumber, Beginning, Needs, lacking, why_denied
+from rabbit_chx.consuming.member.trials import notes_of
+from rabbit_chx.consuming.queues.permissions import needs_of as members_needs
+from rabbit_chx.consuming.seats import seat_queue
+from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.steps import Bind, Unbind
+from tests.unit.test_consuming_lanes import SETTINGS
 
 Q, X, Y = ("queue", "q"), ("exchange", "x"), ("exchange", "y")
 
@@ -47,6 +52,21 @@ def test_numbered_names_become_one_pattern() -> None:
     family = [f"t.slot.{number:02}.x" for number in range(64)]
     assert pattern("t", *family) == r"^(t|t\.slot\.[0-9]+\.x)$"
     assert all(re.search(pattern("t", *family), name) for name in family)
+
+
+def test_the_pattern_of_the_seats_of_a_group_matches_those_of_no_other_group() -> None:
+    """Security review 3, L6: the user of group `billing` could take the seats of group `billing.eu`."""
+    needs = members_needs(Settings(**SETTINGS), ["a"])
+    for names in (needs.configure, needs.read):
+        (seats,) = [resource for resource in names if isinstance(resource[1], BeforeNumber)]
+        found = pattern(seats[1])
+        own = [seat_queue("billing", 0), seat_queue("billing", 117), notes_of("billing", "a")]
+        assert all(re.search(found, name) for name in own)
+        for group in ("billing.eu", "billing.0", "billing2", "x.billing"):
+            assert not re.search(found, seat_queue(group, 0))
+            assert not re.search(found, notes_of(group, "a"))
+    refused = denied("configure ", "queue", seat_queue("billing", 3))
+    assert r"'^rabbit-chx\.seat\.billing\.[0-9a-f]+$' " in why_denied(refused, needs)
 
 
 def denied(operation: str, kind: str, name: str) -> str:

@@ -11,7 +11,7 @@ from pika.spec import ACCESS_REFUSED
 from rabbit_chx.broker.applying.broker_errors import needs_of as needs_of_steps
 from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.broker.applying.protocol import Lost, Refused
-from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Beginning, Needs, why_denied
+from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, BeforeNumber, Beginning, Needs, why_denied
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.consuming.markers import HOLDS
 from rabbit_chx.consuming.seats import SEATS
@@ -30,7 +30,7 @@ _HOLDING: Final = Needs(
 
 def needs_of(settings: Settings, queues: Collection[str]) -> Needs:
     """The permissions of a member that consumes these queues."""
-    seats = ("queue", Beginning(f"{SEATS}{settings.name}."))
+    seats = ("queue", BeforeNumber(f"{SEATS}{settings.name}."))
     needs = Needs(configure={seats}, read={seats, *(("queue", name) for name in queues)})
     needs.write = {("exchange", DEFAULT_EXCHANGE), ("queue", Beginning(HOLDS))}
     if settings.parking_queue is not None:
