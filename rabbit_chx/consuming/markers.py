@@ -15,11 +15,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, Self
 
 from rabbit_chx.broker.applying.handover import is_marker
-from rabbit_chx.consuming.received import as_name, as_names, as_text, object_in
+from rabbit_chx.consuming.received import as_name, as_names, as_text, contained, object_in
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.message import Message
 
@@ -140,7 +141,11 @@ class Kind(Enum):
 
 
 def kind_of(message: Message) -> Kind:
-    """The kind of a delivery."""
+    """The kind of a delivery; whatever cannot be read is for the handler."""
+    return contained(partial(_kind_of, message), Kind.MESSAGE, message)
+
+
+def _kind_of(message: Message) -> Kind:
     if message.headers:
         if is_marker(message.exchange, message.routing_key, message):
             return Kind.DRAIN

@@ -1,18 +1,30 @@
-"""Values in JSON that others have written into a message or a record. Whoever reads them checks types and sizes here. No IO.
+"""What others have written into a message or a record: types and sizes are checked here, and no error about it ends a member. No IO.
 
-All functions raise ValueError for a value of another type or size.
+The functions that check a value of JSON raise ValueError for one of another type or size.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
+
+from rabbit_chx.consuming.logs import log
 
 _T = TypeVar("_T")
 _LONGEST_NAME: Final = 255
 """Bytes of the name of a queue or a host."""
 _MOST: Final = 1 << 63
 """More than any number that a member or a command writes."""
+
+
+def contained(read: Callable[[], _T], otherwise: _T, what: object) -> _T:
+    """Read what others have written. If that raises, because nothing foresees it, log what it was, and return ``otherwise``."""
+    try:
+        return read()
+    except Exception:  # noqa: BLE001 - only what nobody has foreseen
+        log.warning("%r cannot be read, and commands nothing", what, exc_info=True)
+        return otherwise
 
 
 def object_in(encoded: object, most: int) -> dict[str, Any]:

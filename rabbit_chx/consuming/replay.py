@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 from pika import BlockingConnection
@@ -26,6 +27,7 @@ from rabbit_chx.broker.receiving import raw
 from rabbit_chx.consuming.failures import ADDED, EXCHANGE, OFFSET, PARKED, QUEUE, ROUTING_KEY
 from rabbit_chx.consuming.messages import Delivery, copied_properties, from_raw
 from rabbit_chx.consuming.queues.queues import check_readable
+from rabbit_chx.consuming.received import contained
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.releases import Release
 from rabbit_chx.text import described
@@ -167,7 +169,7 @@ def replay(
     try:
         done = 0
         for message in _messages_now_in(queue, channel):
-            origin = origin_of(message, release)
+            origin = contained(partial(origin_of, message, release), None, message)
             found = _what_becomes_of(message, origin, choice, None if dry_run else driver)
             if found.outcome is Outcome.REPLAYED:
                 channel.basic_ack(message.tag)

@@ -1,14 +1,20 @@
-"""Whatever headers and properties a user sends who may only publish, members handle the messages of others once each."""
+"""Whatever a user sends who may only publish, also to the default exchange, members handle the messages of others once each."""
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from pika import BasicProperties
 
+from rabbit_chx.broker import connect
 from rabbit_chx.consuming.markers import HOLD
+from rabbit_chx.consuming.member.roll_call import question
+from rabbit_chx.consuming.seats import seat_queue
+from rabbit_chx.replies import REPLY_TO
+from tests import traces
 from tests.faults.forgeries import (  # noqa: F401 - the fixtures
     BROKEN,
     DIRECT,
@@ -23,11 +29,18 @@ from tests.faults.forgeries import (  # noqa: F401 - the fixtures
     recorded,
     running,
 )
+from tests.faults.load import wait_until
 from tests.proof import LONG
+from tests.property.test_received_laws import RECORDS, named
+from tests.unit.test_consuming_questions import asking_for
+from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
-ALSO = {"test_no_headers_and_no_properties_of_a_publisher_harm_a_member": ["4.0"]}
+ALSO = {
+    "test_no_headers_and_no_properties_of_a_publisher_harm_a_member": ["4.0"],
+    "test_no_questions_and_no_holds_of_a_publisher_harm_a_member": ["4.0", "3.10"],
+}
 SHORT = st.text(max_size=40).filter(lambda text: len(text.encode()) <= 255)
 VALUES = st.recursive(
     st.none()
@@ -82,3 +95,50 @@ def test_no_headers_and_no_properties_of_a_publisher_harm_a_member(
         scene.send(30)
         scene.assert_unharmed(caplog)
         assert len(scene.seats()) == 1
+
+
+@KINDS
+def test_no_questions_and_no_holds_of_a_publisher_harm_a_member(scene, member, kind, caplog) -> None:
+    """Security review 3, H1 and H4: of a user who may publish to the default exchange, to a member with traces."""
+    caplog.set_level(logging.WARNING)
+    traces.recorded()
+    bodies: list[bytes] = []
+
+    @settings(max_examples=1_000 if LONG else 100, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(RECORDS)
+    def draw(record: str) -> None:
+        bodies.append(record.encode(errors="replace"))
+
+    draw()
+    what = f"`{kind}` with traces: questions and holds of a user of the default exchange"
+    control = "60 messages of others were handled once each, over one connection"
+    vhost = scene.site.vhost
+    with (
+        a_user(scene.site.broker, "^$", "^(amq\\.default|orders)$", "^$", vhost=vhost) as asker,
+        connect(asker.url) as connection,
+        recorded(what, scene, 4 * len(bodies), control),
+        running(kind, scene, member.url, scene.handle),
+    ):
+        attacker = connection.channel()
+        attacker.confirm_delivery()
+        answers: list[bytes] = []
+        attacker.basic_consume(REPLY_TO, lambda *given: answers.append(given[-1]), auto_ack=True)
+        scene.send(30)
+        wait_until(lambda: scene.done, "the member has joined")
+        for body in bodies:
+            name = named(body.decode())
+            for text in (asking_for((name, body.decode())), body):
+                asked = BasicProperties(reply_to=REPLY_TO, correlation_id="0")
+                attacker.basic_publish("", seat_queue("billing", 0), text, asked)
+            attacker.basic_publish("", QUEUES[0], body, BasicProperties(headers={HOLD: name}))
+            attacker.basic_publish("orders", b"\xff\xfe" + body[:200], b"forged")
+        scene.send(30)
+        scene.assert_unharmed(caplog)
+        answers.clear()
+        asked = BasicProperties(reply_to=REPLY_TO, correlation_id="0")
+        attacker.basic_publish("", seat_queue("billing", 0), question(), asked)
+        wait_until(lambda: connection.process_data_events(0) or answers, "an answer")
+        assert json.loads(answers[-1])["queues"].keys() == {*QUEUES}
+        assert len(scene.seats()) == 1
+    traces.recorded().clear()
+    assert "cannot be read" not in caplog.text

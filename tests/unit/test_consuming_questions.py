@@ -11,10 +11,12 @@ import pytest
 from pika import BasicProperties
 
 from rabbit_chx.broker.applying.protocol import Refused
+from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.consuming.changes.records import ChangeRecord
 from rabbit_chx.consuming.markers import CHANGES, HOLD, HOLDS, LONGEST_RECORD, RECORD, Hold, Kind, kind_of
 from rabbit_chx.consuming.member.membership import Membership
 from rabbit_chx.consuming.member.roll_call import holds_in, question, questions
+from rabbit_chx.consuming.member.workers import Workers
 from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.replies import REPLY_TO
@@ -173,3 +175,35 @@ def test_the_record_of_a_change_with_values_of_wrong_types_is_invalid(wrong) -> 
         ChangeRecord.read(record.name, json.dumps(values | wrong))
     with pytest.raises(InvalidValue, match="that of a change"):
         ChangeRecord.read(record.name, json.dumps(values | {"by": "b" * LONGEST_RECORD}))
+
+
+# ---- what nobody has foreseen
+
+
+def fail(*_: object) -> None:
+    raise ZeroDivisionError
+
+
+def test_a_question_that_cannot_be_read_is_left_out_and_logged(monkeypatch, caplog) -> None:
+    monkeypatch.setattr("rabbit_chx.consuming.member.membership.holds_in", fail)
+    member = seated(Broker(*QUEUES), 0)
+    ask(member, question())
+    assert "'a question to rabbit-chx.seat.billing.0' cannot be read" in caplog.text
+
+
+def test_a_message_that_cannot_be_read_goes_to_the_handler(monkeypatch, caplog) -> None:
+    monkeypatch.setattr("rabbit_chx.consuming.markers.is_marker", fail)
+    monkeypatch.setattr("rabbit_chx.consuming.member.membership.is_suspect", fail)
+    handled: list[Delivery] = []
+    member = seated(Broker(*QUEUES), 0)
+    member.workers = workers = Workers(handled.append, 1, 3_600, print)
+    workers._owner, workers.heard = member, float("inf")
+    workers.submit = print
+    lane = member._lanes["a"]
+    lane.attach("channel", 1)
+    encoded = encoded_properties(headers={"x-rabbit-chx-marker": "0"})
+    member._on_deliveries(lane, "channel", [RawDelivery(1, True, "", "k", encoded, b"body")])
+    workers._work_on(lane)
+    assert [message.body for message in handled] == [b"body"]
+    assert caplog.text.count("cannot be read, and commands nothing") == 2
+    assert not member.workers.stopped

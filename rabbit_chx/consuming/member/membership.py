@@ -33,6 +33,7 @@ from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.consuming.messages import Delivery, from_raw
 from rabbit_chx.consuming.queues.queues import check_access, exists, fit_queues, is_missing
 from rabbit_chx.consuming.queues.sources import QueueSource
+from rabbit_chx.consuming.received import contained
 from rabbit_chx.consuming.seats import (
     consumer_tag,
     find_free,
@@ -234,7 +235,8 @@ class Membership(Running):
         """Add messages to their lane, unless the lane has another channel by now."""
         messages = [from_raw(lane.queue, each) for each in deliveries]
         for message in messages:
-            message.suspect = message.redelivered and is_suspect(message, self._settings)
+            if message.redelivered:
+                message.suspect = contained(partial(is_suspect, message, self._settings), False, message)
         with self.workers.lock:
             begin = lane.add(messages) if lane.channel is channel else 0
         for _ in range(begin):
@@ -261,6 +263,9 @@ class Membership(Running):
         self._control.basic_consume(self._seat_queue, self._on_question, auto_ack=True)
 
     def _on_question(self, _: BlockingChannel, __: Any, asked: BasicProperties, body: bytes) -> None:
+        contained(partial(self._answer, asked, body), None, f"a question to {self._seat_queue}")
+
+    def _answer(self, asked: BasicProperties, body: bytes) -> None:
         """Answer a question, and consume the queues of the holds that it names."""
         number = asked.correlation_id
         if not (is_direct(asked.reply_to) and isinstance(number, str) and _QUESTION.fullmatch(number)):
