@@ -101,6 +101,12 @@ def print_unfinished(live: BrokerAccess, wanted: Topology) -> bool:
         names = ", ".join(repr(hold.queue) for hold in found.holds)
         left = f"left queues held, and is finished first: {names}" if names else "is finished first"
         notice("Note", f"an interrupted change {left}")
+    removed = {queue.name for each in found.records for queue in each.removed}
+    if removed := removed.union(*(hold.removed for hold in found.holds)):  # others may have written that
+        notice(
+            "Note",
+            f"once it is finished, and they are empty, these are deleted: {', '.join(map(repr, sorted(removed)))}",
+        )
     return bool(found)
 
 

@@ -18,7 +18,7 @@ from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.consuming.changes.records import unfinished_on
 from rabbit_chx.consuming.member.roll_call import MemberStatus, members_over, workers_of
-from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.text import counted
 from rabbit_chx.topology.checks.stranded import stranded
 from rabbit_chx.topology.model import Topology
@@ -89,7 +89,7 @@ def _print_problems(
         unfinished = unfinished_on(management, vhost)
         observed = read(management, vhost)
         warn_of_tracer(management, vhost)
-    except BrokerUnavailable as error:
+    except (BrokerUnavailable, InvalidValue) as error:  # of a record that others have written
         notice("Note", f"held and unbound queues are not shown: {error}")
         return False
     mine = {queue for member in found for queue in member.queues}

@@ -42,7 +42,7 @@ from rabbit_chx.topology.graph import sources_of
 from rabbit_chx.topology.model import OWN, Observed, Topology, bound_in
 from rabbit_chx.topology.planning.drain_order import held_queues
 from rabbit_chx.topology.planning.plan_back import FINISH, plan_back
-from rabbit_chx.topology.planning.scaled import differing, scaled
+from rabbit_chx.topology.planning.scaled import differing, possible_queues, scaled
 from rabbit_chx.topology.planning.steps import Plan, Unbind, left_behind
 
 _of_queues = partial(option, group="Queues")
@@ -339,11 +339,20 @@ class _Run:
             print_plan(made, self.output, verbose=self.verbose, keeps_order=True)
         if made.refusals:
             return Exit.PARTLY
+        # Others may have written the record.
+        created = tuple(sorted({*record.created}.intersection(possible_queues(wanted))))
+        if created:
+            _print_deletions(created, self.output)
+        if kept := sorted({*record.created}.difference(created)):
+            notice(
+                "Note",
+                f"{listed(kept)}: not deleted, because FILE has no such queue. Add the change's queues to it, or delete them",
+            )
         if self.dry_run:
             return Exit.DIFFERENT
         if not confirmed("Give the interrupted change up?", yes=self.yes):
             return Exit.PARTLY
-        return self._carry_out(made, restores=record, removed=record.created)
+        return self._carry_out(made, restores=replace(record, created=created), removed=created)
 
     def _carry_out(self, made: Plan, **options: Any) -> Exit:
         code = carry_out_plans(

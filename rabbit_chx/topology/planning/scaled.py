@@ -76,8 +76,7 @@ def differing(
     """
     named = {name: bound_to(file, name) | bound_to(wanted, name) for name in hashing_exchanges(file)}
     if is_total:
-        now = weights_of(file, hashing_exchange(file, exchange))
-        named[exchange].update(next_names(exchange, now, MOST_NEW, bound_in(file)))
+        named[exchange].update(_next_names(file, exchange))
     named |= {slot: named[slots.exchange] for slots in file.slots for slot in slots.names}
     unbound = [step.binding for step in made.steps if isinstance(step, Unbind)]
     gone = {
@@ -91,6 +90,17 @@ def differing(
     sources = sources_of(file, exchange)
     bound = {each.destination for each in observed.topology.bindings if each.source in sources}
     return sorted(gone), sorted(map(str, stay - bound))
+
+
+def possible_queues(file: Topology) -> set[Destination]:
+    """The queues of a file, and those that `scaled` would add to its exchanges without being given names."""
+    own = bound_in(file) | {queue.name for queue in file.queues}
+    return own.union(*(_next_names(file, exchange) for exchange in hashing_exchanges(file)))
+
+
+def _next_names(file: Topology, exchange: str) -> tuple[str, ...]:
+    now = weights_of(file, hashing_exchange(file, exchange))
+    return next_names(exchange, now, MOST_NEW, bound_in(file))
 
 
 def _bound(topology: Topology, exchange: str, kind: str, after: Mapping[Destination, int]) -> Topology:
