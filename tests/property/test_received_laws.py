@@ -163,7 +163,7 @@ def test_every_message_reaches_the_handler_once_or_is_dealt_with_as_what_it_is(m
     recorded()
     handled: list[Delivery] = []
     interrupted: list[object] = []
-    workers = Workers(in_spans(handled.append, "billing"), 1, 3_600, print)
+    workers = Workers(in_spans(handled.append, "billing"), 1, 3_600)
     workers.heard = float("inf")
     workers._owner = SimpleNamespace(
         on_progress=lambda: None,

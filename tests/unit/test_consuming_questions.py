@@ -196,7 +196,7 @@ def test_a_message_that_cannot_be_read_goes_to_the_handler(monkeypatch, caplog) 
     monkeypatch.setattr("rabbit_chx.consuming.member.membership.is_suspect", fail)
     handled: list[Delivery] = []
     member = seated(Broker(*QUEUES), 0)
-    member.workers = workers = Workers(handled.append, 1, 3_600, print)
+    member.workers = workers = Workers(handled.append, 1, 3_600)
     workers._owner, workers.heard = member, float("inf")
     workers.submit = print
     lane = member._lanes["a"]
