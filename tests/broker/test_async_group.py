@@ -263,7 +263,7 @@ def test_a_stop_waits_for_handlers_and_cancels_slow_ones(shop, monkeypatch):
     shop.publish("b", "b1", "b2")
     group, began, cancelled = shop.group(timeouts=Timeouts(close=30)), [], []
     # The time for handlers is over when the fast one has returned, however slow the machine is.
-    clock = "rabbit_chx.consuming.member.member.monotonic"
+    clock = "rabbit_chx.consuming.member.runs.monotonic"
     monkeypatch.setattr(clock, lambda: monotonic() + 60 * len(shop.handled))
 
     async def handle(message):

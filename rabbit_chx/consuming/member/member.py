@@ -85,7 +85,8 @@ class Member(Membership):
                 self.workers.stopping.wait(next_try(tried, random.random()))  # noqa: S311 - not for secrets
                 tried += 1
         finally:
-            self.workers.end()
+            self._wait_for_handlers(self._pass_time)  # which a lost connection has not ended
+            self._end_workers()
             self._reporter.close()
         if self._error is not None:
             raise self._error
@@ -145,23 +146,12 @@ class Member(Membership):
 
     def _finish(self) -> None:
         """Wait for the handlers; the broker requeues everything else when the channels are closed."""
-        began = monotonic()
-        while self._busy_queues() and monotonic() < began + self._patience:
-            self._turn(0.05)
+        self._wait_for_handlers(self._turn)
         self._do_due()
         self._acknowledge_all()
         self._driver.run(self._interruptions.end_trial())
-        if late := self._busy_queues():
-            log.warning(
-                "group %r: the handler did not return within %g s of the stop; the broker will redeliver its messages "
-                "from %s",
-                self._settings.name,
-                self._patience,
-                ", ".join(map(repr, late)),
-            )
-        self.workers.end()  # before the channels are closed, so that no handler runs on when its message is redelivered
+        self._end_workers()  # before the channels are closed, so that no handler runs on when its message is redelivered
 
-    def _busy_queues(self) -> list[str]:
-        """The queues whose messages are being handled, or about to be."""
+    def _busy(self) -> list[str]:
         with self.workers.lock:  # a worker that took no notice of the stop yet may be taking a message
             return [lane.queue for lane in self._lanes.values() if not lane.is_idle]

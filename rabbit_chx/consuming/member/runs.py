@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -10,24 +11,34 @@ from concurrent.futures import Future, wait
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from threading import Thread
-from typing import Generic, TypeVar
+from time import monotonic, sleep
+from typing import Final, Generic, TypeVar
 
 from rabbit_chx.broker.guards import Guard
+from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.consuming.retries import Retries
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.interruption import stopped_by_signals
+
+_LOOK: Final = 0.05
+"""Seconds between two looks at handlers that still run."""
 
 
 class Running(ABC):
     """A member that consumes until it is stopped, from any thread."""
 
     _error: BaseException | None = None
+    _give_up_at = math.inf
+    """When a member that was stopped waits no longer for its handlers."""
+    _has_ended = False
+    """Whether the workers were ended."""
 
     def __init__(self, settings: Retries, workers: Progress) -> None:
         self.workers = workers
         self.why_not = "it has not connected yet"
         """Why the member consumes nothing now; empty if it consumes."""
+        self._name = settings.name
         self._patience = settings.timeouts.close
         self._calls: deque[Callable[[], object]] = deque()
 
@@ -45,9 +56,10 @@ class Running(ABC):
         self._wake()
 
     def stop(self, patience: float | None = None) -> None:
-        """Finish the current messages, within ``patience`` seconds if given, and end."""
+        """Finish the current messages and end: by default within ``timeouts.close`` seconds of the first stop."""
         if patience is not None:
             self._patience = patience
+        self._give_up_at = min(self._give_up_at, monotonic() + self._patience)
         self.workers.stopping.set()
         self._wake()
 
@@ -55,6 +67,37 @@ class Running(ABC):
         """Stop and raise this error from `run`."""
         self._error = self._error or error
         self.stop()
+
+    # ---- in the thread of `run`, with or without a connection
+
+    @abstractmethod
+    def _busy(self) -> list[str]:
+        """The queues or streams whose messages are being handled, or about to be."""
+
+    def _wait_for_handlers(self, turn: Callable[[float], object]) -> None:
+        """Take turns until the handlers have returned, or until the stop gives up on them."""
+        self.stop()  # workers without an event loop have only stopped themselves
+        while self._busy() and monotonic() < self._give_up_at:
+            turn(_LOOK)
+
+    def _pass_time(self, seconds: float) -> None:
+        """Take a turn without a connection. The broker delivers again what handlers fail to handle meanwhile."""
+        sleep(seconds)
+        while self._calls:
+            with suppress(Exception):  # most need a connection
+                self._calls.popleft()()
+
+    def _end_workers(self) -> None:
+        """Log which handlers are cut, and end the workers, once."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        if late := self._busy():
+            log.warning(
+                "group %r: the handler did not return within %g s of the stop; its messages from %s will be delivered again",
+                *(self._name, self._patience, ", ".join(map(repr, late))),
+            )
+        self.workers.end()
 
 
 _M = TypeVar("_M", bound=Running)

@@ -117,8 +117,8 @@ class StreamMember(Running):
                 self._turn(_TICK)
             self._finish()
         finally:
-            self.workers.stopping.set()
-            self.workers.end()
+            self._wait_for_handlers(self._pass_time)  # which an error has not ended
+            self._end_workers()
             for place in self._places:
                 place.close()
             self._woken.close()
@@ -310,20 +310,16 @@ class StreamMember(Running):
 
     def _finish(self) -> None:
         """Wait for the handlers, and store how far they came."""
-        until = monotonic() + self._patience
         for lane in self._lanes.values():
             self._assignments.leave(lane)
-        while monotonic() < until and not all(lane.is_idle for lane in self._lanes.values()):
-            until = min(until, monotonic() + self._patience)
-            self._turn(0.05)
-        late = [lane.stream for lane in self._lanes.values() if not lane.is_idle]
-        if late:
-            text = "the handler did not return within %g s of the stop; another member repeats its messages from %s"
-            log.warning(f"group %r: {text}", self._settings.name, self._patience, ", ".join(map(repr, late)))
+        self._wait_for_handlers(self._turn)
         for place in list(self._places):
             with suppress(StreamUnavailable):
                 for lane in place.lanes.values():
                     self._assignments.settle(place, lane)
+
+    def _busy(self) -> list[str]:
+        return [lane.stream for lane in self._lanes.values() if not lane.is_idle]
 
     # ---- failures
 
