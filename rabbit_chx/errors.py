@@ -22,6 +22,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from rabbit_chx.text import printable
@@ -143,25 +144,23 @@ class Contradiction(RabbitChxError):
 class PublishFailed(RabbitChxError):
     """Some messages were not confirmed."""
 
-    def __init__(self, message: str, totals: Any, failures: list[Any]) -> None:
+    def __init__(self, message: str, totals: Any, failures: Sequence[Any]) -> None:
         self.totals = totals
         """The counters of the call or of the bulk (`Totals`)."""
         self.failures = failures
-        """The first hundred messages that were not confirmed, by row, with the reasons (`Failure`)."""
+        """All messages of the call that were not confirmed, by row, with the reasons (`Failure`). A message that was written and has
+        no outcome yet is one of them, as unknown."""
         super().__init__(message, totals, failures)
 
     @property
     def failure(self) -> Any:
-        """The first message that was not confirmed (`Failure`); None if messages are only pending."""
-        return self.failures[0] if self.failures else None
+        """The first message that was not confirmed (`Failure`)."""
+        return self.failures[0]
 
     @property
     def may_have_arrived(self) -> bool:
         """Whether a message may be in a queue although it was not confirmed: publishing it again may duplicate it."""
-        if self.totals.pending or any(failure.may_have_arrived for failure in self.failures):
-            return True
-        others = self.totals.failed > len(self.failures)
-        return others and bool(self.totals.unknown or self.totals.rejected)
+        return any(failure.may_have_arrived for failure in self.failures)
 
 
 class ApplyStopped(RabbitChxError):

@@ -223,7 +223,8 @@ class _Receipt(Owner):
         self.failure: Failure | None = None
         self.settled_already = False
 
-    def settled(self, count: int, outcome: Outcome, failures: Sequence[Failure]) -> None:  # noqa: ARG002
-        self.failure = failures[0] if failures else None
+    def settled(self, messages: Sequence[OutgoingMessage], outcome: Outcome) -> None:
+        if outcome is not Outcome.CONFIRMED:
+            self.failure = messages[0].failure(outcome)
         self.settled_already = True
         self._news.add(self.done)

@@ -7,20 +7,19 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from heapq import nsmallest
 from itertools import repeat
 from typing import Final, Protocol, Self, Unpack
 
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed, RabbitChxError
 from rabbit_chx.message_fields import Headers, Properties, PropertyColumns
-from rabbit_chx.publishing.encoder import Columns, Encoded, Encoder, HeaderColumn
+from rabbit_chx.publishing.encoder import Columns, Encoder, HeaderColumn
+from rabbit_chx.publishing.failures import Failures
 from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
 from rabbit_chx.publishing.outbox import Outbox, log_errors
 from rabbit_chx.publishing.receipts import no_room
 from rabbit_chx.text import counted
 from rabbit_chx.timeouts import deadline_of
 
-_FAILURES_KEPT: Final = 100
 _ROWS_OF_A_PART: Final = 512
 
 
@@ -105,7 +104,7 @@ class Bulk:
             row = self._rows.published
             message = OutgoingMessage(row, *encoded, part)
             if not self._pipeline.accept([message], deadline_of(timeout), self._given_up):
-                self._rows.leave_out([encoded], no_room(timeout))
+                self._rows.leave_out([message], no_room(timeout))
         return row
 
     def add_many(
@@ -146,8 +145,9 @@ class Bulk:
             yield list(map(OutgoingMessage, rows, *own, repeat(self._rows.part())))
 
     def _leave_out(self, columns: Columns, first: int, why: str) -> None:
-        rest = [column[self._rows.published - first :] for column in columns]
-        self._rows.leave_out(list(zip(*rest, strict=True)), why)
+        rest = tuple(column[self._rows.published - first :] for column in columns)
+        for messages in self._lots(rest):
+            self._rows.leave_out(messages, why)
 
     def flush(self, timeout: float | None = None) -> Totals:
         """Wait for the outcome of each message that was added to this bulk before, and return the totals.
@@ -162,21 +162,26 @@ class Bulk:
 
     def _flush_until(self, deadline: float | None, timeout: float | None) -> Totals:
         parts = self._rows.begin_part()
-        if pending := self._rows.wait_for(parts, deadline):
+        if not self._rows.wait_for(parts, deadline):
             self._pipeline.outbox.withdraw(set(parts), f"withdrawn after {timeout} seconds")
-            pending = self._rows.wait_for(parts, deadline)
-        totals, failures = self.totals, self.failures
-        told, self._told.failed = getattr(self._told, "failed", 0), totals.failed
-        new_failures = totals.failed - told if self._raises else 0
+            self._rows.wait_for(parts, deadline)
+        told = getattr(self._told, "failed", 0)
+        failures, pending = self._rows.unconfirmed(parts, told)
+        self._told.failed = told + len(failures)
+        if not self._raises:
+            failures = Failures()
+        totals = self.totals
         problems: list[str] = []
-        if new_failures:
+        if failures:
             problems.append(
-                f"{new_failures} of {totals.published} messages were not confirmed; the first: {failures[0]}"
+                f"{len(failures)} of {totals.published} messages were not confirmed; the first: {failures[0]}"
             )
         if pending:
-            problems.append(f"unconfirmed after {timeout} seconds: {counted(pending, 'message')}")
+            late = f"unconfirmed after {timeout} seconds"
+            problems.append(f"{late}: {counted(len(pending), 'message')}")
+            failures.add(pending, Outcome.UNKNOWN, late)
         if problems:
-            raise PublishFailed("; ".join(problems), totals, failures if new_failures else [])
+            raise PublishFailed("; ".join(problems), totals, failures.by_row())
         return totals
 
     @property
@@ -197,9 +202,9 @@ class Bulk:
         )
 
     @property
-    def failures(self) -> list[Failure]:
-        """The hundred messages with the lowest rows that were not confirmed."""
-        return list(self._rows.failures)
+    def failures(self) -> Sequence[Failure]:
+        """The messages that were not confirmed, in the order of their rows."""
+        return self._rows.unconfirmed([], 0)[0]
 
     @property
     def confirmed_before(self) -> int:
@@ -248,16 +253,16 @@ class _Part(Owner):
     def __init__(self, rows: _Rows, first: int) -> None:
         self._rows = rows
         self.first = first
-        self.pending = 0
+        self.pending: set[OutgoingMessage] = set()
 
-    def accepted(self, count: int) -> None:
-        self._rows.accepted(self, count)
+    def accepted(self, messages: Sequence[OutgoingMessage]) -> None:
+        self._rows.accepted(self, messages)
 
     def sent_again(self) -> None:
         self._rows.resent += 1  # only the sender's thread writes it
 
-    def settled(self, count: int, outcome: Outcome, failures: Sequence[Failure]) -> None:
-        self._rows.settled(self, count, outcome, failures)
+    def settled(self, messages: Sequence[OutgoingMessage], outcome: Outcome) -> None:
+        self._rows.settled(self, messages, outcome)
 
 
 class _Rows:
@@ -271,8 +276,7 @@ class _Rows:
         self._parts: deque[_Part] = deque([_Part(self, 0)])
         self.published: int = 0
         self.resent: int = 0
-        self.failures: list[Failure] = []
-        """The hundred failures with the lowest rows, in the order of their rows."""
+        self._failures = Failures()
 
     def part(self) -> _Part:
         """Return the part to which the next message belongs."""
@@ -289,12 +293,11 @@ class _Rows:
                 self._parts.append(_Part(self, self.published))
             return pending
 
-    def wait_for(self, parts: Sequence[_Part], deadline: float | None) -> int:
-        """Wait until no message of these parts is pending; return how many are pending at the deadline."""
+    def wait_for(self, parts: Sequence[_Part], deadline: float | None) -> bool:
+        """Wait until no message of these parts is pending; return whether that is so at the deadline."""
         left = None if deadline is None else min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
         with self._changed:
-            self._changed.wait_for(lambda: not any(part.pending for part in parts), left)
-            return sum(part.pending for part in parts)
+            return self._changed.wait_for(lambda: not any(part.pending for part in parts), left)
 
     def when_settled(self, call: Callable[[], object]) -> None:
         """Call a function once no message is pending."""
@@ -304,27 +307,26 @@ class _Rows:
             else:
                 call()
 
-    def accepted(self, part: _Part, count: int) -> None:
-        """Count messages that the outbox accepts."""
+    def accepted(self, part: _Part, messages: Sequence[OutgoingMessage]) -> None:
+        """Note messages that the outbox accepts."""
         with self._changed:
             if not part.pending and part not in self._parts:  # dropped while its caller waited for room
                 self._parts.appendleft(part)
-            part.pending += count
-            self.published += count
+            part.pending.update(messages)
+            self.published += len(messages)
 
-    def settled(self, part: _Part, count: int, outcome: Outcome, failures: Sequence[Failure]) -> None:
+    def settled(self, part: _Part, messages: Sequence[OutgoingMessage], outcome: Outcome) -> None:
         """Call the hook for failures, and then record the outcome: a caller that waits for it may use what the hook did."""
-        if self._on_failure is not None:
-            for failure in failures:
+        has_failed = outcome is not Outcome.CONFIRMED
+        if has_failed and self._on_failure is not None:
+            for message in messages:
                 with log_errors("on_failure"):
-                    self._on_failure(failure)
+                    self._on_failure(message.failure(outcome))
         with self._changed:
-            self._outcomes[outcome] += count
-            part.pending -= count
-            if failures:
-                # The lowest rows, not the first failures: a caller that resumes needs the first missing row.
-                kept = [*self.failures, *failures]
-                self.failures = nsmallest(_FAILURES_KEPT, kept, key=lambda failure: failure.row)
+            self._outcomes[outcome] += len(messages)
+            part.pending.difference_update(messages)
+            if has_failed:
+                self._failures.add(messages, outcome)
             if not part.pending:
                 while len(self._parts) > 1 and not self._parts[0].pending:
                     self._parts.popleft()
@@ -332,14 +334,19 @@ class _Rows:
                 if self._when_settled is not None and not any(part.pending for part in self._parts):
                     self._when_settled()
 
-    def leave_out(self, encoded: Sequence[Encoded], why: str) -> None:
-        if not encoded:
-            return
-        part, first = self.part(), self.published
-        rows = enumerate(encoded, first)
-        failures = [OutgoingMessage(row, *one, reply=why).failure(Outcome.UNSENT) for row, one in rows]
-        self.accepted(part, len(failures))
-        self.settled(part, len(failures), Outcome.UNSENT, failures)
+    def leave_out(self, messages: Sequence[OutgoingMessage], why: str) -> None:
+        """Record messages of one part that were not accepted as unsent."""
+        for message in messages:
+            message.reply = why
+        part = messages[0].owner
+        part.accepted(messages)
+        part.settled(messages, Outcome.UNSENT)
+
+    def unconfirmed(self, parts: Sequence[_Part], start: int) -> tuple[Failures, list[OutgoingMessage]]:
+        """Return all failures but the first ones to come, and what is pending of these parts, as of one moment."""
+        with self._changed:
+            pending = [message for part in parts for message in part.pending]
+            return self._failures.by_row(start), pending
 
     def totals(self) -> Totals:
         """Return the counters as of one moment."""
@@ -355,4 +362,5 @@ class _Rows:
         """Return a row before which every message is confirmed."""
         with self._changed:
             pending = next((part.first for part in self._parts if part.pending), self.published)
-            return min(pending, self.failures[0].row) if self.failures else pending
+            failed = self._failures.first_row
+            return pending if failed is None else min(pending, failed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 
 class Outcome(Enum):
@@ -48,6 +48,26 @@ class Failure:
         return f"{self.outcome.value} ({target}): {self.reply}"
 
 
+class Reason(NamedTuple):
+    """What the failures of many messages may have in common."""
+
+    outcome: Outcome
+    exchange: bytes
+    reply: str
+    may_have_arrived: bool
+
+    def failure(self, row: int, routing_key: bytes) -> Failure:
+        """What is reported of the message with this row and key."""
+        return Failure(
+            row,
+            self.outcome,
+            self.exchange.decode("utf-8", "replace"),
+            routing_key.decode("utf-8", "replace"),
+            self.reply,
+            self.may_have_arrived,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Totals:
     """The counters of a publisher or of a bulk; ``published`` is the sum of the five outcomes and of ``pending``."""
@@ -85,14 +105,14 @@ class Owner:
 
     __slots__ = ()
 
-    def accepted(self, count: int) -> None:
-        """Note that this many messages wait to be sent; called by the caller's thread while the outbox is locked."""
+    def accepted(self, messages: Sequence[OutgoingMessage]) -> None:
+        """Note that these messages wait to be sent; called by the caller's thread while the outbox is locked."""
 
     def sent_again(self) -> None:
         """Note that a message is sent again; called by the sender's thread."""
 
-    def settled(self, count: int, outcome: Outcome, failures: Sequence[Failure]) -> None:
-        """Note that this many messages have their outcome, with a failure for each that was not confirmed."""
+    def settled(self, messages: Sequence[OutgoingMessage], outcome: Outcome) -> None:
+        """Note that these messages have their outcome."""
 
 
 NO_OWNER: Final = Owner()
@@ -128,14 +148,11 @@ class OutgoingMessage:
     refused: bool = False
     """The broker closed the channel because of this message, which reached no queue."""
 
+    def reason(self, outcome: Outcome, reply: str = "") -> Reason:
+        """Why it was not confirmed, with this reply or its last one."""
+        is_open = outcome in {Outcome.REJECTED, Outcome.UNKNOWN} and not self.refused
+        return Reason(outcome, self.exchange, reply or self.reply, self.nacked or is_open)
+
     def failure(self, outcome: Outcome, reply: str = "") -> Failure:
-        """What is reported of this message when it was not confirmed, with this reply or its last one."""
-        return Failure(
-            self.row,
-            outcome,
-            self.exchange.decode("utf-8", "replace"),
-            self.routing_key.decode("utf-8", "replace"),
-            reply or self.reply,
-            may_have_arrived=self.nacked
-            or (outcome in {Outcome.REJECTED, Outcome.UNKNOWN} and not self.refused),
-        )
+        """What is reported of this message when it was not confirmed."""
+        return self.reason(outcome, reply).failure(self.row, self.routing_key)

@@ -11,16 +11,14 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from operator import attrgetter
 from typing import Final
 
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
-from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
+from rabbit_chx.publishing.messages import Outcome, OutgoingMessage, Owner, Totals
 
 log = logging.getLogger("rabbit_chx.publisher")
 
 _LOOK_AGAIN: Final = 0.5
-_owner_of: Final[Callable[[OutgoingMessage], Owner]] = attrgetter("owner")
 
 
 class Outbox:
@@ -63,7 +61,7 @@ class Outbox:
                 if not self._wait_for_space(deadline, given_up):
                     break
                 part = self._fitting(messages, done)
-                part[0].owner.accepted(len(part))
+                part[0].owner.accepted(part)
                 self._unsent.extend(part)
                 self._published += len(part)
                 self._pending_bytes += sum(len(message.body) for message in part)
@@ -176,12 +174,11 @@ class Outbox:
             self._pending_bytes -= sum(len(message.body) for message in messages)
             if self._has_space():
                 self._changed.notify_all()
-        failures: defaultdict[Owner, list[Failure]] = defaultdict(list)
-        if outcome is not Outcome.CONFIRMED:
-            for message in messages:
-                failures[message.owner].append(message.failure(outcome))
-        for owner, count in Counter(map(_owner_of, messages)).items():
-            owner.settled(count, outcome, failures.get(owner, ()))
+        owned: defaultdict[Owner, list[OutgoingMessage]] = defaultdict(list)
+        for message in messages:
+            owned[message.owner].append(message)
+        for owner, own in owned.items():
+            owner.settled(own, outcome)
 
     def give_up(self, error: RabbitChxError, *, closed: bool = False) -> None:
         """Give each message its outcome; none is in flight. Unless closed, later messages make the sender try again."""

@@ -225,8 +225,8 @@ class Publisher(PublisherOptions):
         ``timeout`` seconds the messages that were not written to the connection are withdrawn.
 
         Raises:
-            PublishFailed: some messages were not confirmed. ``failures`` has the rows of the first hundred that failed;
-                messages that were written and have no outcome yet are only counted, in ``totals.pending``.
+            PublishFailed: some messages were not confirmed. ``failures`` has each of their rows, which a caller may publish again.
+                Messages that were written and have no outcome yet are unknown there, and pending in ``totals``.
         """
         self.pipeline.check()
         deadline = deadline_of(timeout)
@@ -262,8 +262,8 @@ class Publisher(PublisherOptions):
         encoded = self.pipeline.encoder.one(body, routing_key, exchange, headers, properties)
         message = OutgoingMessage(0, *encoded, confirmation)
         if not self.pipeline.accept([message], deadline_of(timeout)):
-            failure = message.failure(Outcome.UNSENT, no_room(timeout))
-            confirmation.settled(1, Outcome.UNSENT, [failure])
+            message.reply = no_room(timeout)
+            confirmation.settled([message], Outcome.UNSENT)
         return confirmation
 
     def bulk(self, *, on_failure: Callable[[Failure], object] | None = None) -> Bulk:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from rabbit_chx.errors import PublishFailed
-from rabbit_chx.publishing.messages import Failure, Outcome, Owner, Totals
+from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
 from rabbit_chx.publishing.outbox import Outbox, log
 
 CANCELLED: Final = "cancelled by the caller"
@@ -25,9 +25,10 @@ class Receipt(Owner):
         self._pending.acquire()
         self.failure: Failure | None = None
 
-    def settled(self, count: int, outcome: Outcome, failures: Sequence[Failure]) -> None:  # noqa: ARG002
+    def settled(self, messages: Sequence[OutgoingMessage], outcome: Outcome) -> None:
         """Let the waiting thread go on."""
-        self.failure = failures[0] if failures else None
+        if outcome is not Outcome.CONFIRMED:
+            self.failure = messages[0].failure(outcome)
         self._pending.release()
 
     def wait(self, seconds: float | None) -> bool:
@@ -106,15 +107,15 @@ class Confirmation(Future[None], Owner):
         self._callbacks = callbacks
         self._cancelling = self._read = False
 
-    def settled(self, count: int, outcome: Outcome, failures: Sequence[Failure]) -> None:  # noqa: ARG002
+    def settled(self, messages: Sequence[OutgoingMessage], outcome: Outcome) -> None:
         """Set the result."""
-        if not failures:
+        if outcome is Outcome.CONFIRMED:
             self.set_result(None)
         elif self._cancelling and outcome is Outcome.UNSENT:
             super().cancel()
             self.set_running_or_notify_cancel()  # without it, concurrent.futures.wait would not return
         else:
-            self.set_exception(publish_failed(failures[0]))
+            self.set_exception(publish_failed(messages[0].failure(outcome)))
 
     def cancel(self) -> bool:
         """Withdraw the message; return False if it was written already."""

@@ -260,7 +260,7 @@ def test_the_mirror_and_topologies_are_values() -> None:
             assert not imports(module) & NETWORK, module
         if not module.startswith((READ_TOPOLOGY_FILES, "spark_connector")):
             assert not libraries(module) & FILE_LIBRARIES, module
-    assert libraries("rabbit_chx.errors") <= {"__future__", "typing", "rabbit_chx"}
+    assert libraries("rabbit_chx.errors") <= {"__future__", "collections", "typing", "rabbit_chx"}
 
 
 def test_the_spark_connector_imports_only_public_packages() -> None:

@@ -324,8 +324,8 @@ class Recorder(Owner):
     def __init__(self) -> None:
         self.failures: list[Failure] = []
 
-    def settled(self, count, outcome, failures):
-        self.failures += failures
+    def settled(self, messages, outcome):
+        self.failures += [message.failure(outcome) for message in messages]
 
 
 def outgoing(row, owner=None):

@@ -236,7 +236,8 @@ def test_a_message_that_was_written_may_have_arrived_when_its_time_is_over() -> 
         with pytest.raises(PublishFailed, match=r"^unconfirmed after 0.2 seconds: 1 message$") as caught:
             publisher.publish_many([b"late"], timeout=0.2)
         assert caught.value.may_have_arrived
-        assert (caught.value.totals.pending, caught.value.failures) == (1, [])
+        assert caught.value.totals.pending == 1
+        assert [failure.outcome for failure in caught.value.failures] == [Outcome.UNKNOWN]
 
 
 @pytest.mark.parametrize("timeout", [math.nan, math.inf, "5", -1, True])
