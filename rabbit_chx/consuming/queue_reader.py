@@ -56,7 +56,7 @@ class Batch(NamedTuple):
 
 
 class _TakenBack(Exception):
-    """The broker took back its deliveries although the connection is still open."""
+    """The broker ended the consumer, and took back its deliveries, although the connection is still open."""
 
 
 class QueueReader:
@@ -326,7 +326,8 @@ class QueueReader:
         with self._changed:
             self._messages.extend(messages)
             self._heard = monotonic()
-            self._delivered = deliveries[-1].tag
+            if messages:
+                self._delivered = messages[-1].tag
             if len(self._messages) >= self._wanted or self._is_full:
                 self._changed.notify()
 
@@ -360,6 +361,10 @@ class QueueReader:
         if isinstance(error, RabbitChxError):
             return error
         if isinstance(error, _TakenBack):
+            if (
+                self._delivered <= self._acked
+            ):  # for example, the queue has moved, or was deleted and declared again
+                return BrokerUnavailable(f"the broker ended the consumer of queue {self._queue!r}")
             # The second time in a row is permanent, because it would repeat forever.
             acknowledged, self._acknowledged = self._acknowledged, False
             return BrokerUnavailable(

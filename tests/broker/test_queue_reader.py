@@ -189,6 +189,20 @@ def test_a_delivery_limit_is_logged_as_a_warning(broker, declare, caplog):
         assert (f"queue '{queue}': a delivery limit applies" in caplog.text) is warned
 
 
+def test_an_idle_reader_goes_on_however_often_its_queue_is_replaced(broker, channel, declare, caplog):
+    """Trials 3, service 6: the second time was permanent, and the reason given was consumer_timeout."""
+    queue = declare()
+    lost = f"queue '{queue}': the broker ended the consumer of queue '{queue}'; trying again"
+    with QueueReader(broker.url, queue) as reader:
+        for times in range(1, 4):
+            wait_until(lambda: reader.waiting() is not None, "the reader consumes")
+            channel.queue_delete(queue)
+            channel.queue_declare(queue, durable=True)
+            wait_until(lambda times=times: caplog.messages.count(lost) == times, lambda: caplog.text)
+        channel.basic_publish("", queue, b"0")
+        assert bodies(taken(reader, 1)) == [0]
+
+
 @pytest.mark.one_release
 @pytest.mark.long
 def test_messages_held_too_long_are_redelivered_once_and_then_raise_an_error(broker, declare):
