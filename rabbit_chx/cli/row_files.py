@@ -182,10 +182,19 @@ class Picker:
         """Yield all batches of a file, numbered from row 1; a file without rows is an error."""
         row = 1
         for columns in source:
+            count = len(next(iter(columns.values())))
+            if row > 1:  # by now, every column is known, but none of these JSON lines may have it
+                for column in self._columns - columns.keys():
+                    columns[column] = [None] * count
             yield self.batch(columns, row, name)
-            row += len(next(iter(columns.values())))
+            row += count
         if row == 1:
             raise InvalidValue(name, "no rows", "at least one row")
+
+    @property
+    def _columns(self) -> set[str]:
+        chosen = {self.body, self.key, *self.headers.values(), *self.properties.values()}
+        return {column for column in chosen if column is not None}
 
     def batch(self, columns: Columns, first_row: int, name: str) -> RowBatch:
         """Select the columns of a batch."""

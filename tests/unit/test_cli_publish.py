@@ -351,6 +351,18 @@ def test_a_row_that_cannot_be_sent_is_named_by_its_number_in_the_file(
     assert f"invalid {what} in row 7001: got {value!r}, expected " in error
 
 
+def test_rows_whose_whole_block_lacks_an_optional_field_are_read() -> None:
+    """Review 3, bug 5: the second block of 5,000 rows failed, after the first one was published."""
+    lines = [json.dumps({"k": "c", "h": row} if row <= 2 else {"k": "c"}) for row in range(1, 10_002)]
+    picker = Picker(key="k", headers={"tenant": "h"}, properties={"type": "h"})
+    batches = read("jsonl", "\n".join(lines).encode(), picker)
+    assert [value["tenant"] for batch in batches for value in batch.headers or ()] == [1, 2, *[None] * 9_999]
+    assert [value for batch in batches for value in batch.properties["type"]] == [1, 2, *[None] * 9_999]
+    assert batches[-1].bodies == [b'{"k": "c"}']
+    with pytest.raises(InvalidValue, match="column of rows: got 'other', expected k, h"):
+        read("jsonl", "\n".join(lines).encode(), Picker(key="k", headers={"tenant": "other"}))
+
+
 def test_a_long_csv_field_is_published(tmp_path: Path) -> None:
     body = "x" * 1_000_000
     (batch,) = Picker(body="b").batches(
