@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.consuming.markers import HOLD, Hold, Kind, kind_of
 from rabbit_chx.consuming.member.interruptions import Interruptions
-from rabbit_chx.consuming.member.lanes import Lane, QueueLane
+from rabbit_chx.consuming.member.lanes import Lane, QueueLane, status_of
 from rabbit_chx.consuming.member.roll_call import holds_in, question
 from rabbit_chx.consuming.member.workers import Workers
 from rabbit_chx.consuming.messages import Delivery
@@ -291,3 +291,14 @@ def test_a_consumer_is_displaced_if_it_may_have_messages(monkeypatch) -> None:
     assert lane.to_displace == "q"
     lane.attach("another", 1)
     assert not lane.to_displace
+
+
+def test_a_message_that_waits_to_be_parked_ages_although_no_samples_are_taken() -> None:
+    """Trials 3, service 11: under an alarm, the thread that takes the samples waits for the confirm."""
+    lane = QueueLane("q")
+    lane.attach("channel", 1)
+    lane.add([Delivery(b"", "", queue="q", tag=1)])
+    assert lane.take()
+    assert [status_of([lane], "").oldest, lane.status(monotonic() + 310)["oldest"] > 300] == [0.0, True]
+    lane.finish(Delivery(b"", "", queue="q", tag=1), "channel")
+    assert status_of([lane], "").oldest is None

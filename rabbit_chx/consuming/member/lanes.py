@@ -125,11 +125,17 @@ class Lane(Work):
         self._counts.append((now, self.handled))
         while len(self._counts) > 1 and now - self._counts[0][0] > _WINDOW:
             self._counts.popleft()
+        self._oldest(now)
+
+    def _oldest(self, now: float) -> float | None:
+        """Seconds since the oldest message was first seen as the next one."""
         oldest = min((each.tag for each in self.unfinished), default=None)
         if oldest is None:
             self._since = None
-        elif self._since is None or self._tag != oldest:
+            return None
+        if self._since is None or self._tag != oldest:
             self._since, self._tag = now, oldest
+        return round(now - self._since, 1)
 
     def status(self, now: float) -> dict[str, Any]:
         """The numbers that `rabbit-chx group` shows for the lane."""
@@ -138,7 +144,7 @@ class Lane(Work):
             "handled": self.handled,
             "rate": round((self.handled - count) / max(now - then, 1.0), 2),
             "waiting": self.in_hand,
-            "oldest": None if self._since is None else round(now - self._since, 1),
+            "oldest": self._oldest(now),  # also while the member waits for the broker, and takes no samples
             "failures": max((each.attempt - 1 for each in self.unfinished), default=0),
             "hold": self.hold,
             "priority": self.priority,
@@ -258,7 +264,8 @@ class GroupStatus:
     in_hand: int
     """Messages that were delivered and are not handled."""
     oldest: float | None
-    """Seconds since the oldest of them became the next to be handled, sampled each second; None without any."""
+    """Seconds since the oldest of them became the next to be handled, as seen each second and by each look at the status; None
+    without any."""
     handled: int
     """Messages of these queues handled or given up since the start of the run."""
     failed: int
