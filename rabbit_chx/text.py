@@ -84,12 +84,13 @@ def counted(count: int, singular: str, plural: str = "") -> str:
 
 
 def seconds(count: float) -> str:
-    """A number of seconds.
+    """A number of seconds, to the millisecond.
 
-    >>> seconds(1.0), seconds(0.5)
-    ('1 second', '0.5 seconds')
+    >>> seconds(1.0), seconds(0.5), seconds(0.9997970891)
+    ('1 second', '0.5 seconds', '1 second')
     """
-    return f"{count:g} second{'s' * (count != 1)}"
+    rounded = round(count, 3)
+    return f"{rounded:g} second{'s' * (rounded != 1)}"
 
 
 def sentences(*texts: str) -> str:

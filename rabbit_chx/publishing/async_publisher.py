@@ -17,7 +17,7 @@ from rabbit_chx.publishing.bulk import Batch
 from rabbit_chx.publishing.encoder import Columns, HeaderColumn
 from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
 from rabbit_chx.publishing.publisher import PublisherOptions
-from rabbit_chx.publishing.receipts import CANCELLED, no_room, publish_failed
+from rabbit_chx.publishing.receipts import CANCELLED, no_room, publish_failed, unconfirmed, withdrawn
 from rabbit_chx.publishing.sender import CLOSED
 from rabbit_chx.timeouts import deadline_of
 
@@ -90,10 +90,9 @@ class AsyncPublisher(PublisherOptions):
             pipeline.outbox.withdraw({receipt}, CANCELLED)
             raise
         if not receipt.settled_already:
-            pipeline.outbox.withdraw({receipt}, f"withdrawn after {timeout} seconds")
+            pipeline.outbox.withdraw({receipt}, withdrawn(timeout))
             if not receipt.settled_already:
-                why = f"unconfirmed after {timeout} seconds"
-                raise publish_failed(message.failure(Outcome.UNKNOWN, why))
+                raise publish_failed(message.failure(Outcome.UNKNOWN, unconfirmed(timeout)))
         if receipt.failure is not None:
             raise publish_failed(receipt.failure)
 

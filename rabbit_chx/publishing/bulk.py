@@ -16,7 +16,7 @@ from rabbit_chx.publishing.encoder import Columns, Encoder, HeaderColumn
 from rabbit_chx.publishing.failures import Failures
 from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
 from rabbit_chx.publishing.outbox import Outbox, log_errors
-from rabbit_chx.publishing.receipts import no_room
+from rabbit_chx.publishing.receipts import no_room, unconfirmed, withdrawn
 from rabbit_chx.text import counted
 from rabbit_chx.timeouts import deadline_of
 
@@ -163,7 +163,7 @@ class Bulk:
     def _flush_until(self, deadline: float | None, timeout: float | None) -> Totals:
         parts = self._rows.begin_part()
         if not self._rows.wait_for(parts, deadline):
-            self._pipeline.outbox.withdraw(set(parts), f"withdrawn after {timeout} seconds")
+            self._pipeline.outbox.withdraw(set(parts), withdrawn(timeout))
             self._rows.wait_for(parts, deadline)
         told = getattr(self._told, "failed", 0)
         failures, pending = self._rows.unconfirmed(parts, told)
@@ -177,7 +177,7 @@ class Bulk:
                 f"{len(failures)} of {totals.published} messages were not confirmed; the first: {failures[0]}"
             )
         if pending:
-            late = f"unconfirmed after {timeout} seconds"
+            late = unconfirmed(timeout)
             problems.append(f"{late}: {counted(len(pending), 'message')}")
             failures.add(pending, Outcome.UNKNOWN, late)
         if problems:

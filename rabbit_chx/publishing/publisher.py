@@ -34,7 +34,14 @@ from rabbit_chx.publishing.bulk import Batch, Bulk
 from rabbit_chx.publishing.encoder import Encoder, HeaderColumn
 from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Totals
 from rabbit_chx.publishing.pipeline import Pipeline
-from rabbit_chx.publishing.receipts import Confirmation, Receipt, no_room, publish_failed
+from rabbit_chx.publishing.receipts import (
+    Confirmation,
+    Receipt,
+    no_room,
+    publish_failed,
+    unconfirmed,
+    withdrawn,
+)
 from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, Timeouts, deadline_of
 from rabbit_chx.urls import BrokerUrl
 
@@ -201,10 +208,9 @@ class Publisher(PublisherOptions):
             self.pipeline.outbox.withdraw({receipt}, "withdrawn after an interrupt")
             raise
         if not in_time:
-            self.pipeline.outbox.withdraw({receipt}, f"withdrawn after {timeout} seconds")
+            self.pipeline.outbox.withdraw({receipt}, withdrawn(timeout))
             if not receipt.wait(0):
-                why = f"unconfirmed after {timeout} seconds"
-                raise publish_failed(message.failure(Outcome.UNKNOWN, why))
+                raise publish_failed(message.failure(Outcome.UNKNOWN, unconfirmed(timeout)))
         if receipt.failure is not None:
             raise publish_failed(receipt.failure)
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from rabbit_chx.errors import PublishFailed
 from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
 from rabbit_chx.publishing.outbox import Outbox, log
+from rabbit_chx.text import seconds
 
 CANCELLED: Final = "cancelled by the caller"
 
@@ -154,6 +155,16 @@ class Confirmation(Future[None], Owner):
                 log.error("a message failed, and its future was never read: %s", error)
 
 
-def no_room(seconds: float | None) -> str:
+def no_room(timeout: float | None) -> str:
     """Say why a message was not accepted."""
-    return f"too many messages were in flight for {seconds} seconds"
+    return f"too many messages were in flight for {seconds(timeout or 0.0)}"
+
+
+def withdrawn(timeout: float | None) -> str:
+    """Say why a message was withdrawn."""
+    return f"withdrawn after {seconds(timeout or 0.0)}"
+
+
+def unconfirmed(timeout: float | None) -> str:
+    """Say why a message that was written has no outcome."""
+    return f"unconfirmed after {seconds(timeout or 0.0)}"
