@@ -95,7 +95,7 @@ class Bulk:
     ) -> int:
         """Accept one message and return its row number, which identifies it in failures.
 
-        A message that is not accepted within ``timeout`` seconds fails unsent.
+        A message that is not accepted within ``timeout`` seconds, 0 for at once, fails unsent.
         """
         self._pipeline.check()
         encoded = self._pipeline.encoder.one(body, routing_key, exchange, headers, properties)

@@ -258,7 +258,7 @@ class Publisher(PublisherOptions):
     ) -> Future[None]:
         """Accept one message and return a future, which ends when the message is confirmed.
 
-        The call waits only while too many messages are in flight; after ``timeout`` seconds, the message fails unsent. The
+        The call waits only while too many messages are in flight; after ``timeout`` seconds, 0 for at once, the message fails unsent. The
         future's error is `PublishFailed`, and is logged if the future is never read. ``cancel()`` withdraws the message if
         it was not written to the connection. Callbacks run on a thread of their own and may publish: `close`, or the end of the
         block, waits for them. In a program that ends without it, they may not.

@@ -315,6 +315,25 @@ def test_a_call_that_waits_for_room_ends_in_time() -> None:
         assert not caught.value.may_have_arrived
 
 
+def test_a_call_that_must_not_wait_is_accepted_only_if_there_is_room() -> None:
+    """Trials 3, service 7: with a full window, a `submit` blocked for 12 seconds."""
+    with scene(max_in_flight=1) as (publisher, script):
+        bulk = publisher.bulk()
+        publisher.submit(b"yes", timeout=0).result(PATIENCE)
+        bulk.add(b"yes", timeout=0)
+        bulk.flush(PATIENCE)
+        publisher.submit(b"late")
+        assert script.late.wait(PATIENCE)
+        future = publisher.submit(b"one", timeout=0)
+        assert future.done()
+        bulk.add(b"two", timeout=0)
+        assert bulk.totals.unsent == 1
+        for call in (lambda: future.result(0), lambda: bulk.flush(0)):
+            with pytest.raises(PublishFailed, match="too many messages were in flight for 0 seconds"):
+                call()
+        assert b"one" not in script.bodies
+
+
 def test_messages_of_a_bulk_that_find_no_room_in_time_fail_unsent() -> None:
     told: list[tuple[int, str]] = []
 
