@@ -257,6 +257,28 @@ def test_a_failing_message_is_retried_in_place_and_then_handled_as_on_failure_sa
     assert shop.left("a") == shop.left("failed") == []
 
 
+@pytest.mark.parametrize("order", ["queue", "key"])
+def test_a_handler_whose_task_is_cancelled_has_failed_and_is_tried_again(shop, order):
+    """Trials 3, service 5: its queue or key was blocked for ever, and nothing was logged."""
+    shop.declare("a")
+    shop.publish("a", "1", "2", "3")
+    keys = {"key": lambda _: "k"} if order == "key" else {}
+    group, calls = shop.group(order=order, backoff=0.01, **keys), []
+
+    async def handle(message):
+        calls.append(message.body)
+        if len(calls) == 1:
+            asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
+            await asyncio.sleep(3600)
+        await shop.handle(message)
+
+    with shop.running(group, handle):
+        shop.wait_for("3")
+        assert group.status.failed == 1
+    assert shop.handled == ["1", "2", "3"]
+    assert shop.left("a") == []
+
+
 def test_a_stop_waits_for_handlers_and_cancels_slow_ones(shop, monkeypatch):
     shop.declare("a", "b")
     shop.publish("a", "a1", "a2")
