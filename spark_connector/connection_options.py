@@ -19,6 +19,7 @@ from spark_connector.option_table import (
     flag,
     integer,
     invalid_option,
+    one_of,
     option_name,
     text,
 )
@@ -26,6 +27,18 @@ from spark_connector.option_table import (
 CONNECTION, TLS, STREAMS = "Connection", "TLS", "Streams"
 TARGETS: Final = ("stream", "super_stream", "exchange", "queue")
 """The fields that name the target of a write or the source of a read, which has at most one of them."""
+_ADDRESS: Final = frozenset(
+    {
+        *("url", "host", "port", "virtual_host", "stream_port", "management_url"),
+        *("tls", "tls_ca_file", "tls_server_name", "tls_verify"),
+    }
+)
+"""The fields that say who gets the password, and how well it is protected."""
+_PASSWORDS: Final = ("password", "password_env", "password_file")
+_OF_ADDRESS: Final = _ADDRESS.union(
+    ("username", *_PASSWORDS, "tls_cert_file", "tls_key_file", "tls_key_password", "follow_advertised")
+)
+"""The fields that belong to one address: an address in an option never gets the user and the password of the session's settings."""
 _FILE = "A path on the executors, or the name of a file that Spark distributes."
 
 
@@ -38,10 +51,10 @@ class ConnectionOptions(OptionTable):
         **dict.fromkeys(("kafkabootstrapservers", "bootstrapservers"), "Use url, such as amqp://user@host"),
     }
 
-    ALTERNATIVES: ClassVar[tuple[frozenset[str], ...]] = (
-        frozenset({"url", "host", "port", "virtual_host"}),
-        frozenset({"password", "password_env", "password_file"}),
-        frozenset(TARGETS),
+    REPLACES: ClassVar[tuple[tuple[frozenset[str], frozenset[str]], ...]] = (
+        (_ADDRESS, _OF_ADDRESS),
+        one_of(*_PASSWORDS),
+        one_of(*TARGETS),
     )
 
     url: str | None = text(
@@ -159,12 +172,15 @@ def without_password(value: str) -> str:
 
 def _check_where(options: ConnectionOptions, found: set[str]) -> None:
     if not found & {"url", "host"}:
+        add = 'Add option("url", "amqp://user@host:5672/vhost"), or set spark.datasource.rabbitmq.url and call register(spark). '
+        if of_an_address := sorted(found & _ADDRESS):
+            name = option_name(of_an_address[0])
+            add = f"The option {name} replaces the address and the user in settings of the session. {add}"
         raise InvalidValue(
             "broker address",
             None,
             "the option url or host",
-            'Add option("url", "amqp://user@host:5672/vhost"), or set spark.datasource.rabbitmq.url and call register(spark). '
-            "Spark passes no options of CREATE TABLE, with or without AS SELECT: "
+            f"{add}Spark passes no options of CREATE TABLE, with or without AS SELECT: "
             "INSERT INTO t WITH (url = '...', exchange = '...') SELECT ...",
         )
     if "url" in found and (others := sorted(found & {"host", "port", "virtual_host"})):

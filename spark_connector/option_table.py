@@ -79,6 +79,11 @@ def choice(group: str, doc: str, *choices: str) -> Any:
     return option(group, choices[0], " or ".join(choices), doc, lambda given: values.get(given.lower()))
 
 
+def one_of(*keys: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Fields that exclude each other, for `OptionTable.REPLACES`."""
+    return frozenset(keys), frozenset(keys)
+
+
 # -- from text to values ----------------------------------------------------------------------------
 
 
@@ -89,8 +94,8 @@ class OptionTable:
     INSTEAD: ClassVar[Mapping[str, str]] = {}
     """Options that people look for, in lower case without separators, and what to use instead."""
 
-    ALTERNATIVES: ClassVar[tuple[frozenset[str], ...]] = ()
-    """Groups of fields that exclude each other: a given option overrides the session's defaults for its whole group."""
+    REPLACES: ClassVar[tuple[tuple[frozenset[str], frozenset[str]], ...]] = ()
+    """Pairs of groups of fields: a given option of the first overrides the session's defaults for all of the second."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
@@ -117,9 +122,7 @@ class OptionTable:
         """The defaults for options of this table that no given option overrides."""
         keys = keys_of(cls)
         replaced = {keys.get(name.lower(), "") for name in given}
-        for group in cls.ALTERNATIVES:
-            if replaced & group:
-                replaced |= group
+        replaced = replaced.union(*(defaults for options, defaults in cls.REPLACES if replaced & options))
         return {
             name: value
             for name, value in defaults.items()

@@ -19,6 +19,7 @@ from spark_connector.option_table import (
     flag,
     integer,
     keys_of,
+    one_of,
     option,
     option_name,
     options_of,
@@ -109,10 +110,10 @@ class ReadOptions(StreamOptions):
         ),
     }
 
-    ALTERNATIVES: ClassVar[tuple[frozenset[str], ...]] = (
-        *StreamOptions.ALTERNATIVES,
-        frozenset({"starting_offsets", "starting_timestamp"}),
-        frozenset({"ending_offsets", "ending_timestamp"}),
+    REPLACES: ClassVar[tuple[tuple[frozenset[str], frozenset[str]], ...]] = (
+        *StreamOptions.REPLACES,
+        one_of("starting_offsets", "starting_timestamp"),
+        one_of("ending_offsets", "ending_timestamp"),
     )
 
     stream: tuple[str, ...] | None = listed(_SOURCE, "The stream to read, or several separated by commas.")

@@ -13,6 +13,7 @@ from pyspark.sql import types as t
 
 from rabbit_chx import InvalidValue
 from spark_connector import RabbitMQDataSource
+from spark_connector.connections import credentials_of, tls_of
 from spark_connector.queues.options import QueueOptions
 from spark_connector.reading.options import ReadOptions
 from spark_connector.session import SessionSettings, set_python_of_tasks
@@ -50,7 +51,7 @@ def test_a_setting_is_the_default_of_its_option_in_reads_and_writes() -> None:
     ("defaults", "given", "expected"),
     [
         ({"maxInFlight": "7"}, {"maxinflight": "8", "host": "h"}, {"max_in_flight": 8}),
-        ({"user": "a"}, {"username": "b", "host": "h"}, {"username": "b"}),
+        ({"host": "h", "user": "a"}, {"username": "b"}, {"host": "h", "username": "b"}),
         ({"url": "amqp://h"}, {"host": "other"}, {"url": None, "host": "other"}),
         ({"host": "h", "port": "1", "vhost": "v"}, {"url": "amqp://o"}, {"host": None, "virtual_host": None}),
         (
@@ -65,6 +66,62 @@ def test_a_given_option_replaces_the_defaults_that_it_contradicts(
 ) -> None:
     options = session(**defaults).complete(WriteOptions, given)
     assert {name: getattr(options, name) for name in expected} == expected
+
+
+SECURE = {
+    "url": "amqps://broker",
+    "username": "etl",
+    "passwordEnv": "SECRET",
+    "tlsCaFile": "ca.pem",
+    "tlsCertFile": "c.pem",
+    "tlsKeyFile": "k.pem",
+    "tlsServerName": "b",
+}
+
+
+@pytest.mark.parametrize("table", [WriteOptions, ReadOptions, QueueOptions])
+@pytest.mark.parametrize("given", [{"host": "other", "TLS": "false"}, {"URL": "amqp://other"}])
+def test_the_user_and_the_password_of_the_settings_go_to_no_other_address(
+    table: type[WriteOptions | ReadOptions | QueueOptions], given: dict[str, str]
+) -> None:
+    """Security review 3, M5."""
+    target = "queue" if table is QueueOptions else "exchange"
+    options = session(**SECURE).complete(table, {target: "t", **given})
+    assert options.urls[0].login == ("guest", "guest")
+    assert (credentials_of(options), tls_of(options), options.tls_cert_file) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"exchange": "x", "managementUrl": "http://other:15672"},
+        {"stream": "s", "streamPort": "1"},
+        {"exchange": "x", "tlsVerify": "false"},
+        {"exchange": "x", "tlsCaFile": "other.pem"},
+        {"exchange": "x", "tls": "false"},
+    ],
+)
+def test_an_option_that_says_who_gets_the_password_needs_the_address_beside_it(given: dict[str, str]) -> None:
+    """Security review 3, M5: the management API and the port of streams get the password, too."""
+    for settings in (session(**SECURE), session(host="broker", username="etl", password="SECRET")):
+        for table in (WriteOptions, ReadOptions):
+            error = complaint(lambda table=table, settings=settings: settings.complete(table, given))
+            assert error.expected == "the option url or host"
+            assert "replaces the address and the user in settings of the session" in error.hint
+
+
+def test_the_management_api_and_the_stream_port_of_the_settings_get_no_other_password() -> None:
+    settings = session(
+        url="amqp://broker", managementUrl="http://broker:1", streamPort="2", followAdvertised="true"
+    )
+    given = {"url": "amqp://me:mine@other"}
+    assert settings.complete(WriteOptions, {"exchange": "x", **given}).management_url is None
+    to_stream = settings.complete(WriteOptions, {"stream": "s", **given})
+    assert (to_stream.urls[0].host, to_stream.stream_port, to_stream.follow_advertised) == (
+        "other",
+        None,
+        False,
+    )
 
 
 def test_defaults_that_do_not_apply_to_the_target_are_left_out() -> None:
@@ -86,7 +143,8 @@ def test_defaults_that_do_not_apply_to_the_source_of_a_read_are_left_out() -> No
     ]:
         read = settings.complete(ReadOptions, given)
         assert (read.management_url, read.keys) == (management_url, keys)
-    error = complaint(lambda: settings.complete(ReadOptions, {"stream": "s", "managementUrl": "http://h"}))
+    given = {"url": "amqp://h", "stream": "s", "managementUrl": "http://h"}
+    error = complaint(lambda: settings.complete(ReadOptions, given))
     assert error.expected == "the option exchange as well"
 
 
