@@ -103,7 +103,7 @@ class ConnectionOptions(OptionTable):
             tls, vhost = bool(self.tls), self.virtual_host
             url = BrokerUrl(self.host or "", self.port or 0, tls, self.username, named_vhost=vhost)
             return [self.address(url)]
-        urls = [self.address(url) for url in _several(self.url)]
+        urls = [self.address(url) for url in several(self.url)]
         return urls if self.username is None else [replace(url, user=self.username) for url in urls]
 
     @property
@@ -193,7 +193,7 @@ def _check_where(options: ConnectionOptions, found: set[str]) -> None:
 
 def _check_who(options: ConnectionOptions, found: set[str]) -> None:
     passwords = sorted(map(option_name, found & {"password", "password_env", "password_file"}))
-    in_url = [options.address(url) for url in _several(options.url)] if options.url is not None else []
+    in_url = [options.address(url) for url in several(options.url)] if options.url is not None else []
     if any(url.password is not None for url in in_url):
         passwords.append("url")
     if len(passwords) > 1:
@@ -226,6 +226,6 @@ def _check_tls(options: ConnectionOptions, found: set[str]) -> None:
         raise invalid_option("tls_verify", "false", "true if tlsCaFile or tlsServerName is given")
 
 
-def _several(url: str) -> list[str]:
-    """The URLs in one option. A password may contain a comma, so only a comma before another URL counts."""
+def several(url: str) -> list[str]:
+    """The URLs in an option. A password may contain a comma, so only a comma before another URL counts."""
     return [one.strip() for one in re.split(r",(?=\s*(?:amqps?|rabbitmq-stream(?:\+tls)?)://)", url)]

@@ -147,7 +147,7 @@ def register(spark: SparkSession) -> WriteCounts | None:
         with Spark Connect.
 
     Raises:
-        InvalidValue: a setting is not the name of an option; the tasks would run another minor version of Python than this one;
+        InvalidValue: a setting is not the name of an option, or contains a password; the tasks would run another minor version of Python than this one;
             or PySpark 4.0 has already found the format and cannot replace it.
     """
     context = getattr(spark, "_sc", None)  # None with Spark Connect

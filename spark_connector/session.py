@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.errors import Unquoted
-from spark_connector.connection_options import targets_in
+from spark_connector.connection_options import several, targets_in
 from spark_connector.option_table import OptionTable, keys_of, nearest, option_name
 from spark_connector.queues.options import QueueOptions
 from spark_connector.reading.options import ReadOptions
@@ -29,6 +29,8 @@ PREFIX: Final = "spark.datasource.rabbitmq."
 """The prefix of the settings, by Spark's own convention for data sources."""
 _VERSION: Final = "import sys; print('%d.%d' % sys.version_info[:2])"
 _VERSION_SECONDS: Final = 10.0
+_URLS: Final = {"url", "managementUrl"}
+"""The options that are URLs, which may contain a password."""
 _TABLES: Final = (WriteOptions, ReadOptions, QueueOptions)
 
 
@@ -51,16 +53,17 @@ class SessionSettings:
         """Select the format's settings from all settings of a session; ``terminal``: whether stderr is a terminal.
 
         Raises:
-            InvalidValue: a default for an option that does not exist.
+            InvalidValue: a default for an option that does not exist, or one that contains a password.
         """
         options = {
             name.removeprefix(PREFIX): value for name, value in settings.items() if name.startswith(PREFIX)
         }
         known = {name: option_name(key) for table in _TABLES for name, key in keys_of(table).items()}
-        for name in options:
+        for name, value in options.items():
             if name.lower() not in known:
                 hint = nearest(name, known.values()).strip()
                 raise InvalidValue("setting", PREFIX + name, f"{PREFIX} and the name of an option", hint)
+            _check_no_password(known[name.lower()], value)
         on = {name for name, value in settings.items() if value.lower() == "true"}
         local = _is_local(settings.get("spark.master", ""))
         return cls(
@@ -77,6 +80,26 @@ class SessionSettings:
     def complete(self, table: type[_Table], given: Mapping[str, str]) -> _Table:
         """Parse the given options of a read or write, with the session's defaults for other options."""
         return table.of({**table.applicable_defaults(given, self.options), **given})
+
+
+def _check_no_password(option: str, value: str) -> None:
+    """Raise if a setting contains a password: Spark masks neither all settings nor all places in which it shows them."""
+    shown = "Spark shows settings in its UI and its event log"
+    if option == "tlsKeyPassword":
+        hint = (
+            f"{shown}. Set tlsKeyFile to a key without a password, in a file that only Spark's user may read"
+        )
+    elif option == "password" or (option in _URLS and any(map(_has_password, several(value)))):
+        hint = f"{shown}. Set {PREFIX}passwordEnv or {PREFIX}passwordFile"
+    else:
+        return
+    raise InvalidValue(f"setting {PREFIX}{option}", Unquoted("a password"), "no password in a setting", hint)
+
+
+def _has_password(url: str) -> bool:
+    scheme, _, rest = url.partition("://")
+    user, at, _ = (rest or scheme).partition("@")
+    return bool(at) and ":" in user
 
 
 def _is_local(master: str) -> bool:

@@ -24,6 +24,8 @@ from urllib.request import ProxyHandler, build_opener
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_connector import register
+from spark_connector.session import PREFIX
 from tests.patience import PATIENCE
 from tests.spark.conftest import SETTINGS
 
@@ -242,6 +244,25 @@ def statements(spark: SparkSession, way: Way, traces: Traces) -> None:
     spark.catalog.dropTempView("a_view")
 
 
+# -- settings of the session -----------------------------------------------------------------------
+
+
+def settings(spark: SparkSession, way: Way, password: str, traces: Traces) -> None:
+    """Write with settings instead of options; a password among them is refused, but Spark has seen it by then."""
+    given = {f"{PREFIX}{name}": value for name, value in way.good.items()}
+    frame = spark.createDataFrame([("by settings", "k")], "value string, key string")
+    for name, value in given.items():
+        spark.conf.set(name, value)
+    register(spark)
+    frame.write.format("rabbitmq").mode("append").save()
+    spark.conf.set(f"{PREFIX}password", password)
+    traces.failing(lambda: register(spark), "passwordEnv")
+    assert frame.count() == 1  # a job while the password is a setting
+    for name in (*given, f"{PREFIX}password"):
+        spark.conf.unset(name)
+    register(spark)
+
+
 def quoted(spark: SparkSession, statement: str, traces: Traces) -> None:
     """What Spark says of a statement that is no SQL."""
     try:
@@ -307,6 +328,10 @@ def main() -> None:
     spark = session(folder, told["configured"])
     ways = [Way(**one) for one in told["ways"]]
     frame = spark.range(20).selectExpr("cast(id as string) as value", "'k' as key").repartition(2)
+    by_env = next(way for way in ways if way.name == "env")
+    settings(
+        spark, by_env, told["setting"], traces
+    )  # first, since PySpark 4.0 replaces no format that it has found
     for way in ways:
         batches(frame, way, traces)
         if way.nowhere:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -25,13 +26,19 @@ def error_of(frame, **options) -> str:
 
 
 def main(url: str, exchange: str, folder: str) -> None:
-    settings = {**SETTINGS, "spark.speculation": "true", "spark.datasource.rabbitmq.url": url}
+    user, _, host = url.removeprefix("amqp://").rpartition("@")
+    name, _, os.environ["PASSWORD_OF_THE_BROKER"] = user.partition(":")
+    settings = {
+        **SETTINGS,
+        "spark.speculation": "true",
+        "spark.datasource.rabbitmq.url": f"amqp://{name}@{host}",
+        "spark.datasource.rabbitmq.passwordEnv": "PASSWORD_OF_THE_BROKER",
+    }
     spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     spark.conf.set("spark.datasource.rabbitmq.exchange", exchange)
     counts = register(spark)
     frame = spark.range(10).selectExpr("cast(id as string) as value", "'k' as key")
-    host = url.rpartition("@")[2]
     allowed = {"allowSpeculation": "true"}
     rejected = {
         "speculation": error_of(frame),

@@ -65,13 +65,16 @@ KEY = canary("tlsKeyPassword")
 WRONG = {name: canary(f"wrong-{name}") for name in ("url", "password", "env", "file", "key")}
 MISSPELT = canary("misspelt")
 CONFIGURED = canary("configured")
-SECRETS = [PASSWORD, KEY, *WRONG.values(), CONFIGURED]
+SETTING = canary("setting")
+"""A password in a setting of the session, which `register` refuses."""
+SECRETS = [PASSWORD, KEY, *WRONG.values(), CONFIGURED, SETTING]
 
 AT_DEBUG = re.compile(
-    "DEBUG (SparkSqlParser: Parsing command|SharedState: Applying other initial session options)"
+    "DEBUG (SparkSqlParser: Parsing command|SharedState: Applying other initial session options)|^ *envVars: "
 )
 SHOWN = {
-    "python log": ["py4j", PASSWORD, KEY, WRONG["url"], WRONG["password"], WRONG["key"]],
+    "python log": ["py4j", PASSWORD, KEY, WRONG["url"], WRONG["password"], WRONG["key"], SETTING],
+    "event log": ["SparkListenerJobStart", SETTING],
     "spark's log at DEBUG": ["DEBUG", PASSWORD, KEY, CONFIGURED],
     "errors of SQL": ["PARSE_SYNTAX_ERROR", PASSWORD],
     "command lines": ["--conf spark.executorEnv.RABBITMQ_PASSWORD", CONFIGURED],
@@ -167,11 +170,12 @@ def ways(rabbitmq_broker, inbox, user, tls, source, tmp_path_factory):
 def traces(rabbitmq_broker, inbox, ways, tmp_path_factory):
     """The folder with all that was to be seen, a file or a folder for each place."""
     folder = tmp_path_factory.mktemp("traces")
-    told = {"folder": str(folder), "ways": ways, "configured": CONFIGURED}
+    told = {"folder": str(folder), "ways": ways, "configured": CONFIGURED, "setting": SETTING}
     told["misspelt"] = {"uri": f"amqp://nobody:{MISSPELT}@127.0.0.1", "exchange": inbox.exchange}
     _run(told, rabbitmq_broker, folder)
     arrived = inbox.bodies()
     assert (arrived[b"3"], arrived[b"a stream's row"], arrived[b"by SQL"]) == (4, 4, 4)
+    assert arrived[b"by settings"] == 1
     (folder / "broker's log").write_text(rabbitmq_broker.logs())
     log = folder / "spark's log"
     lines = log.read_text(errors="replace").splitlines()

@@ -14,10 +14,10 @@ from pyspark.sql import types as t
 from rabbit_chx import InvalidValue
 from spark_connector import RabbitMQDataSource
 from spark_connector.connections import credentials_of, tls_of
-from spark_connector.queues.options import QueueOptions
-from spark_connector.reading.options import ReadOptions
+from spark_connector.queues.options import QUEUE_OPTIONS, QueueOptions
+from spark_connector.reading.options import READ_OPTIONS, ReadOptions
 from spark_connector.session import SessionSettings, set_python_of_tasks
-from spark_connector.writing.options import WriteOptions
+from spark_connector.writing.options import OPTIONS, WriteOptions
 from tests.unit.complaints import complaint
 
 SCHEMA = t.StructType([t.StructField("value", t.StringType()), t.StructField("key", t.StringType())])
@@ -103,7 +103,7 @@ def test_the_user_and_the_password_of_the_settings_go_to_no_other_address(
 )
 def test_an_option_that_says_who_gets_the_password_needs_the_address_beside_it(given: dict[str, str]) -> None:
     """Security review 3, M5: the management API and the port of streams get the password, too."""
-    for settings in (session(**SECURE), session(host="broker", username="etl", password="SECRET")):
+    for settings in (session(**SECURE), session(host="broker", username="etl", passwordEnv="SECRET")):
         for table in (WriteOptions, ReadOptions):
             error = complaint(lambda table=table, settings=settings: settings.complete(table, given))
             assert error.expected == "the option url or host"
@@ -177,6 +177,37 @@ def test_a_setting_that_names_no_option_is_an_error() -> None:
     assert (error.got, error.hint) == ("spark.datasource.rabbitmq.exchnge", "Did you mean exchange?")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("password", "CANARY", "passwordFile"),
+        ("PASSWORD", "CANARY", "passwordFile"),
+        ("url", "amqp://me:CANARY@h", "passwordEnv"),
+        ("url", "amqps://me@h1,amqps://me:CANARY@h2", "passwordEnv"),
+        ("url", "me:CANARY@h", "passwordEnv"),
+        ("managementUrl", "http://me:CANARY@h:15672", "passwordEnv"),
+        ("tlsKeyPassword", "CANARY", "tlsKeyFile"),
+    ],
+)
+def test_a_password_in_a_setting_is_an_error(name: str, value: str, remedy: str) -> None:
+    """Security review 3, M6: Spark shows settings in its UI and its event log."""
+    error = complaint(lambda: session(**{name: value}))
+    assert name.lower() in error.what.lower()
+    assert remedy in error.hint
+    assert "CANARY" not in str(error)
+
+
+def test_settings_without_a_password_are_accepted() -> None:
+    given = {"url": "amqp://h1:5672/v,amqp://me@h2:5672", "managementUrl": "http://me@h:15672/a:b"}
+    assert session(**given, passwordEnv="NAME", passwordFile="f").options
+
+
+def test_every_option_with_a_secret_is_refused_as_a_setting() -> None:
+    secrets = {one.name for one in (*OPTIONS, *READ_OPTIONS, *QUEUE_OPTIONS) if one.secret}
+    for name in secrets:
+        complaint(lambda name=name: session(**{name: "amqp://me:CANARY@h"}))
+
+
 def test_a_default_queue_is_read_unless_another_source_is_given() -> None:
     settings = session(url="amqp://h", queue="q", columns="value")
     assert settings.reads_queue({})
@@ -185,10 +216,10 @@ def test_a_default_queue_is_read_unless_another_source_is_given() -> None:
 
 
 def test_the_pickled_data_source_contains_the_settings_but_does_not_show_secrets() -> None:
-    settings = session(url="amqp://me:CANARY@127.0.0.1:1", exchange="x", checkExchange="false")
-    job = source(settings).streamWriter(SCHEMA, overwrite=False)._job
+    settings = session(url="amqp://me@127.0.0.1:1", exchange="x", checkExchange="false")
+    job = source(settings, password="CANARY").streamWriter(SCHEMA, overwrite=False)._job
     assert (job.options.exchange, job.options.urls[0].port) == ("x", 1)
-    assert "CANARY" not in repr(settings)
+    assert "CANARY" not in repr(job.options)
 
 
 def test_the_driver_rejects_speculation() -> None:
