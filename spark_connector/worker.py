@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from rabbit_chx import RabbitChxError
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_first_batches: dict[str, int] = {}
+"""For each run of a query, the first micro-batch that this Python worker wrote."""
 
 
 class WriteFailed(RabbitChxError):
@@ -27,6 +32,8 @@ class Task:
     application: str = ""
     query_id: str = ""
     batch_id: str = ""
+    run: str = ""
+    """The job group; in a query, Spark sets it to the id of the run."""
     speculation: bool = False
 
     @classmethod
@@ -45,6 +52,7 @@ class Task:
             local("spark.app.name"),
             local("sql.streaming.queryId"),
             local("streaming.sql.batchId"),
+            local("spark.jobGroup.id"),
             local("spark.speculation").lower() == "true",
         )
 
@@ -53,6 +61,18 @@ class Task:
         query = f"query {self.query_id} batch {self.batch_id}" if self.query_id else "batch"
         place = f"partition {self.partition} attempt {self.attempt} pid {os.getpid()}"
         return " ".join(filter(None, (prefix, self.application, query, place)))
+
+    def may_repeat_a_run(self) -> bool:
+        """Whether an earlier run of the query may have written rows of this micro-batch.
+
+        Only the first micro-batch of a run can be a repeated one. A worker that wrote an earlier one of the same run knows that this is not
+        the first; other workers do not know.
+        """
+        if not self.batch_id:
+            return False
+        if _UUID.fullmatch(self.run) is None:  # the program has set a job group of its own
+            return True
+        return int(self.batch_id) <= _first_batches.setdefault(self.run, int(self.batch_id))
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -87,6 +107,8 @@ class Written(WriterCommitMessage):
     """Whether the broker drops a message that is sent again."""
     stopped: bool = False
     """Whether the problem of another partition stopped this one."""
+    earlier_partitions: int = 0
+    """How many partitions this attempt and earlier ones had at least; 0 if this task has not asked the streams."""
 
     @property
     def possible_duplicates(self) -> int:

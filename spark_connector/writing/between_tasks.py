@@ -24,7 +24,7 @@ from uuid import uuid4
 from rabbit_chx.text import sentences
 from spark_connector.writing.bindings import Bound
 from spark_connector.writing.options import WriteOptions
-from spark_connector.writing.publishing_ids import SORT_ROWS
+from spark_connector.writing.publishing_ids import HOW_TO_CONTINUE
 from spark_connector.writing.rules import Layout
 
 _LINE_SECONDS: Final = 5.0
@@ -54,20 +54,20 @@ class WriteJob:
     in_terminal: bool = False
     """Whether the tasks of a batch print their progress, because their stderr is a terminal."""
 
-    def failure(self, problem: str, stored: str, query_id: str) -> str:
-        """The problem, the rows that the broker already has, and what happens to them if the write runs again.
+    def producer_of(self, query_id: str = "") -> str:
+        """The name of the write in streams: partition 0 publishes as ``NAME/0``."""
+        return self.options.producer_name or query_id or self.id
 
-        Of rows that differ from the stored ones, another run adds none.
-        """
-        if SORT_ROWS in problem:
+    def failure(self, problem: str, stored: str, query_id: str) -> str:
+        """The problem, the rows that the broker already has, and what happens to them if the write runs again."""
+        if HOW_TO_CONTINUE in problem:  # running again is no help
             return problem
         if not self.options.exactly_once_to_streams:
             then = "another run would write them again"
         elif query_id:
-            then = "the restarted query adds only the missing rows"
+            then = "the restarted query adds only the missing rows, if it has the same partitions"
         else:
-            name = self.options.producer_name or self.id
-            then = f"another run of the same rows with producerName={name} adds only the missing rows"
+            then = f"another run of the same partitions with producerName={self.producer_of()} adds only the missing rows"
         return sentences(problem, f"{stored} are in the broker already; {then}")
 
 

@@ -81,7 +81,7 @@ class WriteOptions(AmqpOptions, StreamOptions):
     producer_name: str | None = text(
         STREAMS,
         "The name under which streams remember the rows of a write. Default: the id of the query, or a new name for each "
-        "batch. A failed batch that runs again under the same name adds only the missing rows.",
+        "batch. A failed batch that runs again under the same name, in the same partitions, adds only the missing rows.",
     )
     persistent: bool = flag(_DELIVERY, "Messages survive a restart of the broker.", default=True)
     max_in_flight: int = integer(_DELIVERY, 5_000, "How many messages of a task may be unconfirmed.")

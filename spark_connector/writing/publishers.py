@@ -143,12 +143,18 @@ def streams_of(options: WriteOptions) -> Sequence[str]:
         return connection.partitions(options.super_stream)
 
 
-def last_ids(options: WriteOptions, streams: Sequence[str], producer: str) -> dict[str, int]:
-    """Return the last publishing id that each stream remembers for a producer name; each node asks the leaders."""
+def last_ids(
+    options: WriteOptions, streams: Sequence[str], producers: Sequence[str]
+) -> dict[tuple[str, str], int]:
+    """Return the last publishing id that each stream remembers for each producer name; each node asks the leaders."""
     if not streams:
         return {}
     with connected(options) as connection:
-        return {stream: connection.query_publisher_sequence(producer, stream) for stream in streams}
+        return {
+            (stream, producer): connection.query_publisher_sequence(producer, stream)
+            for stream in streams
+            for producer in producers
+        }
 
 
 def open_publisher(options: WriteOptions, stream: str, producer: str | None, name: str) -> StreamPublisher:

@@ -23,15 +23,29 @@ _ROW: Final = 24
 _MICRO_BATCH_CHECKSUM: Final = 12
 MAX_ROWS: Final = (1 << _ROW) - 1
 """Maximum number of rows that one partition of a micro-batch sends to one stream."""
-SORT_ROWS: Final = (
-    "Sort the rows of each partition before the write, so that each attempt sends the same rows in the same order: "
-    'df.sortWithinPartitions("id"). exactlyOnce=false writes them at least once'
+HOW_TO_CONTINUE: Final = 'see "A write fails because its rows differ" in docs/spark-guarantees.md'
+"""Ends each error of a write that fails again if it runs again unchanged."""
+SAME_PARTITIONS: Final = (
+    "Divide the rows into the same partitions as before (coalesce, minPartitions and the number of cores change them), or use "
+    f"another producerName: {HOW_TO_CONTINUE}"
 )
-"""Ends each error about rows that differ from those of an earlier attempt."""
+_SAME_ORDER: Final = (
+    'Send the same rows in the same order as before (df.sortWithinPartitions("id") makes an order repeatable), or use another '
+    f"producerName: {HOW_TO_CONTINUE}"
+)
+_OWN_NAME: Final = (
+    "The checkpoint is older than the stream, or another write used the producer name: use another producerName, "
+    f"{HOW_TO_CONTINUE}"
+)
+_FEWER_ROWS: Final = f"Use more partitions and another producerName, or exactlyOnce=false: {HOW_TO_CONTINUE}"
 
 
 class NotRepeatable(Exception):
     """The rows differ from those of an earlier attempt. The message continues a sentence about the rows of a partition."""
+
+    def __init__(self, message: str, advice: str = _OWN_NAME) -> None:
+        super().__init__(message)
+        self.advice = advice
 
 
 class PublishingIds:
@@ -76,10 +90,11 @@ class PublishingIds:
                 found.append((base + (row << bits) + (checksum & mask), message))
             elif row == stored and (checksum & mask) != self.last & mask:
                 raise NotRepeatable(
-                    f"differ from the first {stored} rows that the stream has, or come in another order"
+                    f"differ from the first {stored} rows that the stream has, or come in another order",
+                    _SAME_ORDER,
                 )
         if row > self._limit:
-            raise NotRepeatable(f"exceed the maximum of {self._limit} in one micro-batch")
+            raise NotRepeatable(f"exceed the maximum of {self._limit} in one micro-batch", _FEWER_ROWS)
         self.rows, self._checksum = row, checksum
         if found:
             self.last = found[-1][0]
@@ -92,4 +107,4 @@ class PublishingIds:
             NotRepeatable: the stream has more rows than the partition.
         """
         if self.rows < self.stored:
-            raise NotRepeatable(f"number {self.rows}, but the stream has {self.stored}")
+            raise NotRepeatable(f"number {self.rows}, but the stream has {self.stored}", SAME_PARTITIONS)

@@ -19,7 +19,7 @@ from spark_connector.worker import Task
 from spark_connector.writing.between_tasks import WriteJob
 from spark_connector.writing.prepare import Prepared
 from spark_connector.writing.publishers import FLUSH_SECONDS, last_ids, open_publisher, streams_of
-from spark_connector.writing.publishing_ids import SORT_ROWS, NotRepeatable, PublishingIds
+from spark_connector.writing.publishing_ids import HOW_TO_CONTINUE, NotRepeatable, PublishingIds
 from spark_connector.writing.rules import Limits
 from spark_connector.writing.sinks import TOTALS, PermanentFailure, PublishingSink, stream_errors
 
@@ -29,8 +29,8 @@ _KEYS_KEPT: Final = 100_000
 _TOO_MANY_PARTITIONS: Final = (
     f"exactlyOnce=true supports at most {MAX_PARTITIONS} partitions, because a stream remembers {MAX_PARTITIONS} producer names. Spark "
     "does not tell a sink written in Python how many partitions a write has, so the rows of earlier partitions may be stored. "
-    "Reduce the partitions with df.coalesce(200), which needs an empty stream because it divides the rows differently, or set "
-    "exactlyOnce=false"
+    "Reduce the partitions with df.coalesce(200) and use another producerName, because this divides the rows differently, or set "
+    f"exactlyOnce=false: {HOW_TO_CONTINUE}"
 )
 
 
@@ -39,8 +39,9 @@ class StreamSink(PublishingSink):
 
     def __init__(self, job: WriteJob, task: Task) -> None:
         super().__init__(job, task)
-        producer = job.options.producer_name or task.query_id or job.id
-        self._producer = f"{producer}/{task.partition}" if job.options.exactly_once else None
+        self._write = job.producer_of(task.query_id)
+        self._producer = f"{self._write}/{task.partition}" if job.options.exactly_once else None
+        self._earlier_partitions = 0
         self._outputs: dict[str, _Output] = {}
 
     def limits(self) -> Limits:
@@ -58,17 +59,19 @@ class StreamSink(PublishingSink):
             self._check_sizes(messages, lambda row, done=done: first + prepared.rows[done + row])  # type: ignore[misc]
             with stream_errors():
                 for stream, some in self._by_stream(messages, given.get("routing_keys")).items():
-                    self._output(stream).send(some, self._task)
+                    with self._same_rows(stream):
+                        self._output(stream).send(some)
             done += count
 
     def finish(self) -> None:
         """Wait for all confirms. Check that no other writer has used the producer names, and that no stream has more rows."""
         stopped = self.verdict.problem() is not None
         with stream_errors():
-            for output in self._outputs.values():
-                output.finish(self._task, stopped=stopped)
-            if self._producer is not None and not stopped and self._may_be_repeated():
-                self._check_other_streams(self._producer)
+            for stream, output in self._outputs.items():
+                with self._same_rows(stream):
+                    output.finish(stopped=stopped)
+            if self._producer is not None and not stopped:
+                self._check_earlier_attempts(self._producer)
         self._progress.add(self.counts()["confirmed"])
 
     def close(self) -> None:
@@ -81,7 +84,8 @@ class StreamSink(PublishingSink):
         """The totals of the publishers, plus the number of rows that the streams already had."""
         totals = [output.publisher.totals for output in self._outputs.values()]
         counts = {name: sum(getattr(one, name) for one in totals) for name in TOTALS}
-        return {**counts, "already_stored": sum(output.skipped for output in self._outputs.values())}
+        counts["already_stored"] = sum(output.skipped for output in self._outputs.values())
+        return {**counts, "earlier_partitions": self._earlier_partitions}
 
     @property
     def _headers(self) -> dict[str, Any]:
@@ -110,29 +114,58 @@ class StreamSink(PublishingSink):
                 open_publisher(self._options, stream, self._producer, name), None
             )
             if self._producer is not None:
-                with _same_rows(self._task, stream, self._producer):
+                with self._same_rows(stream):
                     output.ids = self._ids(output.publisher.sequence())
         return self._outputs[stream]
 
     def _ids(self, known: int) -> PublishingIds:
         return PublishingIds(int(self._task.batch_id) if self._task.batch_id else None, known)
 
-    def _may_be_repeated(self) -> bool:
-        """Whether an earlier attempt may have stored rows.
+    # -- earlier attempts
 
-        On a first attempt, asking a thousand streams would take longer than a small task. A restarted query does not tell its tasks
-        that it repeats a micro-batch; only the streams that have rows of it do.
+    def _check_earlier_attempts(self, producer: str) -> None:
+        """Check that no earlier attempt has stored rows that this one does not have. Partition 0 also looks for more partitions.
+
+        Not always: on a first attempt, asking a thousand streams would take longer than a small task.
         """
         named = self._options.producer_name is not None and not self._task.query_id
         stored = any(output.ids is not None and output.ids.stored for output in self._outputs.values())
-        return self._task.attempt > 0 or named or stored
-
-    def _check_other_streams(self, producer: str) -> None:
-        """Check that the streams for which this attempt had no row have none from an earlier attempt."""
+        if not (self._task.attempt or self._task.may_repeat_a_run() or named or stored):
+            return
         others = [stream for stream in self._streams if stream not in self._outputs]
-        for stream, known in last_ids(self._options, others, producer).items():
-            with _same_rows(self._task, stream, producer):
+        for (stream, _), known in last_ids(self._options, others, [producer]).items():
+            with self._same_rows(stream):
                 self._ids(known).end()
+        if self._task.partition == 0:
+            self._earlier_partitions = self._count_partitions()
+
+    def _count_partitions(self) -> int:
+        """How many partitions this attempt and earlier ones had at least, by the names that have rows of this batch."""
+        numbers = {f"{self._write}/{number}": number for number in range(MAX_PARTITIONS)}
+        known = last_ids(self._options, self._streams, list(numbers))
+        return max(
+            (numbers[name] + 1 for (_, name), last in known.items() if self._has_rows(last)), default=0
+        )
+
+    def _has_rows(self, last: int) -> bool:
+        try:
+            return self._ids(last).stored > 0
+        except NotRepeatable:  # rows of a later micro-batch
+            return True
+
+    @contextmanager
+    def _same_rows(self, stream: str) -> Iterator[None]:
+        """Turn `NotRepeatable` into a permanent failure that names the partition and the stream."""
+        try:
+            yield
+        except NotRepeatable as error:
+            self._earlier_partitions = self._count_partitions()
+            raise PermanentFailure(
+                f"the rows of partition {self._task.partition} for stream {stream!r} {error} (producer name {self._producer!r}). "
+                f"{error.advice}"
+            ) from None
+
+    # -- the messages
 
     def _by_stream(self, messages: list[bytes], keys: Any) -> Mapping[str, list[bytes]]:
         if self._options.super_stream is None:
@@ -163,33 +196,19 @@ class _Output:
     ids: PublishingIds | None
     skipped: int = 0
 
-    def send(self, messages: Sequence[bytes], task: Task) -> None:
+    def send(self, messages: Sequence[bytes]) -> None:
         if self.ids is None:
             first = self.publisher.totals.published + 1
             self.publisher.add_encoded(enumerate(messages, first))
             return
-        with _same_rows(task, self.publisher.stream, self.publisher.name):
-            new = self.ids.of(messages)
+        new = self.ids.of(messages)
         self.skipped += len(messages) - len(new)
         self.publisher.add_encoded(new)
 
-    def finish(self, task: Task, *, stopped: bool) -> None:
+    def finish(self, *, stopped: bool) -> None:
         self.publisher.flush()
         if self.ids is None or stopped:
             return
-        with _same_rows(task, self.publisher.stream, self.publisher.name):
-            self.ids.end()
-            if self.ids.last != self.publisher.sequence():
-                raise NotRepeatable("are mixed with rows of another writer that uses the same name")
-
-
-@contextmanager
-def _same_rows(task: Task, stream: str | None, producer: str | None) -> Iterator[None]:
-    """Turn `NotRepeatable` into a permanent failure that names the partition and the stream."""
-    try:
-        yield
-    except NotRepeatable as error:
-        raise PermanentFailure(
-            f"the rows of partition {task.partition} for stream {stream!r} {error} (producer name {producer!r}). "
-            f"{SORT_ROWS}"
-        ) from None
+        self.ids.end()
+        if self.ids.last != self.publisher.sequence():
+            raise NotRepeatable("are mixed with rows of another writer that uses the same name")

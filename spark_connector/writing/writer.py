@@ -26,6 +26,7 @@ from spark_connector.worker import Task, WriteFailed, Written, freeze_worker
 from spark_connector.writing.between_tasks import WriteJob
 from spark_connector.writing.bindings import changes
 from spark_connector.writing.partition import ROWS_NAMED, write_partition
+from spark_connector.writing.publishing_ids import SAME_PARTITIONS
 
 _PROBLEMS_SHOWN: Final = 3
 
@@ -114,17 +115,7 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batch_id: int | None = None) -> None:
         """Raise if a row is missing, else log the totals; called on the driver when every task has ended."""
-        written = [one for one in messages if isinstance(one, Written)]
-        if len(written) < len(messages):
-            raise WriteFailed(
-                "tasks reported nothing, so no row was written. Spark does not call Python sinks with "
-                "trigger(continuous=...): use trigger(processingTime=...) or trigger(availableNow=True)"
-            )
-        confirmed = sum(one.confirmed for one in written)
-        if problems := _problems(written):
-            raise WriteFailed(self._job.failure(problems, f"{confirmed} rows", written[0].query_id))
-        if lost := sum(one.published for one in written) - confirmed:
-            raise WriteFailed(f"{lost} rows were published but not confirmed")
+        written = self._complete(messages)
         if self._counts is not None:
             self._counts.add(written)
         changed = changes(self._job.options, self._job.bindings)
@@ -144,6 +135,27 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
             logging.WARNING if changed else logging.INFO,
             json.dumps({name: value for name, value in line.items() if value not in (None, [])}),
         )
+
+    def _complete(self, messages: list[WriterCommitMessage | None]) -> list[Written]:
+        """The reports of the tasks, after checking that no row is missing or stored twice."""
+        written = [one for one in messages if isinstance(one, Written)]
+        if len(written) < len(messages):
+            raise WriteFailed(
+                "tasks reported nothing, so no row was written. Spark does not call Python sinks with "
+                "trigger(continuous=...): use trigger(processingTime=...) or trigger(availableNow=True)"
+            )
+        confirmed = sum(one.confirmed for one in written)
+        if (before := max((one.earlier_partitions for one in written), default=0)) > len(written):
+            producer = self._job.producer_of(written[0].query_id)
+            raise WriteFailed(
+                f"the write has {len(written)} partitions, but an earlier attempt with the producer name {producer!r} had at least "
+                f"{before}, so rows may be stored twice. {SAME_PARTITIONS}"
+            )
+        if problems := _problems(written):
+            raise WriteFailed(self._job.failure(problems, f"{confirmed} rows", written[0].query_id))
+        if lost := sum(one.published for one in written) - confirmed:
+            raise WriteFailed(f"{lost} rows were published but not confirmed")
+        return written
 
     def abort(self, messages: list[WriterCommitMessage | None], batch_id: int | None = None) -> None:  # noqa: ARG002
         """Report a job that failed or a query that was stopped; running tasks may still publish rows."""

@@ -123,7 +123,7 @@ def test_a_task_whose_rows_come_in_another_order_fails(spark, broker, streams, s
     again = failing(spark, frame, broker.stream_url, stream, again=reversed_rows)
     complaint = failure(lambda: write(again, broker, stream=stream))
     assert f"the rows of partition 0 for stream '{stream}' differ from the first" in complaint
-    assert "Sort the rows of each partition before the write" in complaint
+    assert "Send the same rows in the same order as before" in complaint
     assert "adds only the missing rows" not in complaint
     found = bodies(broker, stream)
     assert found == list(range(len(found))), "rows of the second attempt were stored"
@@ -137,7 +137,10 @@ def test_a_batch_under_the_same_name_adds_only_the_missing_rows(spark, broker, s
     complaint = failure(
         lambda: write(invalid, broker, stream=stream, producerName="import-7", failFast="false")
     )
-    assert "another run of the same rows with producerName=import-7 adds only the missing rows" in complaint
+    assert (
+        "another run of the same partitions with producerName=import-7 adds only the missing rows"
+        in complaint
+    )
     assert len(bodies(broker, stream)) < 2_000
     for _ in range(2):
         write(frame, broker, stream=stream, producerName="import-7")

@@ -1,0 +1,150 @@
+"""Exactly-once writes whose rows differ from those of an earlier attempt fail, and continue as docs/spark-guarantees.md says (trials 3, Spark 1 and 2)."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark import TaskContext
+from pyspark.sql.functions import udf
+
+from tests.broker.stream_scene import stored
+from tests.patience import PATIENCE
+from tests.spark.test_batch_write import failure
+from tests.spark.test_read_streams import given
+from tests.spark.test_write_to_streams import bodies, numbers, write
+from tests.unit.test_docs import marked
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+HOW_TO_CONTINUE = 'see "A write fails because its rows differ" in docs/spark-guarantees.md'
+ROWS = list(range(1_000))
+
+
+def named(spark, broker, stream):
+    """Write a batch of four partitions under a name, and return its frame and options."""
+    options = {"stream": stream, "producerName": "import-7"}
+    frame = numbers(spark, len(ROWS), 4)
+    write(frame, broker, **options)
+    assert sorted(bodies(broker, stream)) == ROWS
+    return frame, options
+
+
+def test_fewer_partitions_fail_and_the_missing_rows_are_added(spark, broker, streams):
+    stream = streams.stream()
+    frame, options = named(spark, broker, stream)
+    for partitions in (1, 2):
+        complaint = failure(
+            lambda partitions=partitions: write(frame.coalesce(partitions), broker, **options)
+        )
+        assert f"the write has {partitions} partitions, but an earlier attempt" in complaint
+        assert "with the producer name 'import-7' had at least 4, so rows may be stored twice" in complaint
+        assert HOW_TO_CONTINUE in complaint
+        assert "adds only the missing rows" not in complaint
+    more = numbers(spark, 1_500, 4)
+    block = marked("spark-guarantees.md", "test_fewer_partitions_fail_and_the_missing_rows_are_added")
+    exec(block, {"spark": spark, "df": more, "target": given(broker, stream=stream)})
+    found = Counter(bodies(broker, stream))
+    assert sorted(found) == list(range(1_500))
+    assert {found[number] for number in range(1_000, 1_500)} == {1}
+
+
+def test_more_partitions_fail(spark, broker, streams):
+    stream = streams.stream()
+    _, options = named(spark, broker, stream)
+    complaint = failure(lambda: write(numbers(spark, len(ROWS), 8), broker, **options))
+    assert "number 125, but the stream has 250" in complaint
+    assert "Divide the rows into the same partitions as before" in complaint
+    assert HOW_TO_CONTINUE in complaint
+
+
+def test_another_order_and_other_rows_fail_and_another_name_writes_them(spark, broker, streams):
+    stream = streams.stream()
+    frame, options = named(spark, broker, stream)
+    downwards = frame.sortWithinPartitions(frame.value.cast("int").desc())
+    for other in (downwards, frame.selectExpr("concat('1', value) as value", "routing_key")):
+        complaint = failure(lambda other=other: write(other, broker, **options))
+        assert "differ from the first 250 rows that the stream has, or come in another order" in complaint
+        assert 'df.sortWithinPartitions("id")' in complaint
+        assert HOW_TO_CONTINUE in complaint
+    assert sorted(bodies(broker, stream)) == ROWS
+    write(downwards, broker, **{**options, "producerName": "import-8"})
+    assert sorted(bodies(broker, stream)) == sorted(ROWS + ROWS)
+
+
+def copy(spark, broker, source, target, checkpoint, *, partitions, **options):
+    """Copy what is new in a stream by a query that ends."""
+    reads = given(broker, stream=source, startingOffsets="earliest", minPartitions=partitions)
+    rows = spark.readStream.format("rabbitmq").options(**reads).load().select("value", "routing_key")
+    writer = rows.writeStream.format("rabbitmq").options(**given(broker, stream=target, **options))
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    assert query.awaitTermination(2 * PATIENCE)
+
+
+def fill(streams, stream, first, end):
+    streams.fill(stream, [b"%d" % number for number in range(first, end)])
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """Leave the checkpoint of a driver that was killed before its commit."""
+    log = checkpoint / "commits"
+    last = max(int(one.name) for one in log.iterdir() if one.name.isdigit())
+    for one in log.iterdir():
+        if one.name in {str(last), f".{last}.crc"}:
+            one.unlink()
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_restarted_query_with_fewer_partitions_fails_and_continues_under_another_name(
+    spark, broker, streams, tmp_path, partitions
+):
+    source, target = streams.stream(), streams.stream()
+    fill(streams, source, 0, 400)
+    copy(spark, broker, source, target, tmp_path, partitions=4)
+    fill(streams, source, 400, 800)
+    copy(spark, broker, source, target, tmp_path, partitions=4)
+    forget_last_commit(tmp_path)
+    complaint = failure(lambda: copy(spark, broker, source, target, tmp_path, partitions=partitions))
+    assert HOW_TO_CONTINUE in complaint
+    assert "had at least 4" in complaint
+    copy(spark, broker, source, target, tmp_path, partitions=partitions, producerName="again")
+    fill(streams, source, 800, 1_000)
+    copy(spark, broker, source, target, tmp_path, partitions=partitions, producerName="again")
+    found = Counter(bodies(broker, target))
+    assert sorted(found) == ROWS
+    assert {found[number] for number in (*range(400), *range(800, 1_000))} == {1}
+
+
+def test_an_older_checkpoint_fails_and_continues_under_another_name(spark, broker, streams, tmp_path):
+    source, target, older = streams.stream(), streams.stream(), tmp_path / "older"
+    for number in range(4):
+        fill(streams, source, number * 250, (number + 1) * 250)
+        copy(spark, broker, source, target, tmp_path / "checkpoint", partitions=1)
+        if number == 0:
+            shutil.copytree(tmp_path / "checkpoint", older)
+    assert bodies(broker, target) == ROWS
+    complaint = failure(lambda: copy(spark, broker, source, target, older, partitions=1))
+    assert "belong to micro-batch 1, but the stream has rows of micro-batch 3" in complaint
+    assert "The checkpoint is older than the stream" in complaint
+    assert HOW_TO_CONTINUE in complaint
+    copy(spark, broker, source, target, older, partitions=1, producerName="again")
+    assert set(bodies(broker, target)) == set(ROWS)
+
+
+@pytest.mark.parametrize("for_each_batch", [False, True], ids=["writeStream", "foreachBatch"])
+def test_spark_tells_each_task_the_run_of_its_query(spark, broker, streams, tmp_path, for_each_batch):
+    """So only the first micro-batch of a run asks for rows of earlier attempts."""
+    source, target = streams.stream(), streams.stream()
+    fill(streams, source, 0, 10)
+    run = udf(lambda _: TaskContext.get().getLocalProperty("spark.jobGroup.id"), "string")
+    reads = given(broker, stream=source, startingOffsets="earliest")
+    rows = spark.readStream.format("rabbitmq").options(**reads).load().select(run("value").alias("value"))
+    if for_each_batch:
+        writer = rows.writeStream.foreachBatch(lambda frame, _: write(frame, broker, stream=target))
+    else:
+        writer = rows.writeStream.format("rabbitmq").options(**given(broker, stream=target))
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    assert query.awaitTermination(2 * PATIENCE)
+    assert {one.body.decode() for one in stored(broker.stream_url, target)} == {str(query.runId)}
