@@ -15,7 +15,7 @@ Options of a write:
     tlsKeyFile, tlsKeyPassword, tlsServerName, tlsVerify, streamPort, followAdvertised, exactlyOnce,
     producerName, exchange, routingKey, managementUrl, stream, superStream, checkExchange, persistent,
     maxInFlight, confirmTimeoutMs, retryTimeoutMs, maxRatePerTask, taskHeaders, maxMessageBytes, invalidRows,
-    failFast, nullValue, ignoreUnknownColumns, allowSpeculation, dryRun.
+    failFast, failOnDataLoss, nullValue, ignoreUnknownColumns, allowSpeculation, dryRun.
 
 Further options of a read of streams:
 

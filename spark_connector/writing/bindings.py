@@ -1,7 +1,7 @@
 """Compare the bindings of an exchange before and after a write.
 
 A publisher does not notice that a queue is unbound or deleted while others are still bound: the broker confirms every
-row, but the rows of the deleted queue are lost. Only the management API lists bindings, so the comparison needs the option
+row, but the rows of the deleted queue are lost, so the write fails, unless ``failOnDataLoss=false``. Only the management API lists bindings, so the comparison needs the option
 ``managementUrl``.
 """
 
@@ -38,23 +38,37 @@ def bindings_of(options: WriteOptions) -> tuple[Bound, ...] | None:
     return tuple(sorted((Bound(one.destination, one.key) for one in found), key=str))
 
 
-def changes(options: WriteOptions, before: Iterable[Bound] | None) -> list[str]:
-    """Describe the changes since ``before``. If the broker does not answer, the changes are unknown."""
+class Changes(NamedTuple):
+    """What happened to the bindings during a write."""
+
+    deleted: tuple[str, ...] = ()
+    """The queues that were deleted, with the rows in them."""
+    others: tuple[str, ...] = ()
+    """Changes by which no row is lost. If the broker does not answer, the changes are unknown."""
+
+
+def changes(options: WriteOptions, before: Iterable[Bound] | None) -> Changes:
+    """Describe the changes since ``before``."""
     if before is None:
-        return []
+        return Changes()
     try:
         now = Counter(bindings_of(options) or ())
-        gone, new = Counter(before) - now, now - Counter(before)
-        lost = [f"{one} is no longer bound{_deleted(options, one)}" for one in gone.elements()]
-        return lost + [f"{one} is newly bound" for one in new.elements()]
+        gone, new = sorted((Counter(before) - now).elements(), key=str), (now - Counter(before)).elements()
+        names = _queues(options) if gone else set()
     except RabbitChxError as error:
-        return [f"unknown: {error}"]
+        return Changes(others=(f"unknown: {error}",))
+    deleted = [
+        one for one in gone if not isinstance(one.destination, ToExchange) and one.destination not in names
+    ]
+    return Changes(
+        tuple(f"{one} is no longer bound: the queue was deleted, with the rows in it" for one in deleted),
+        (
+            *(f"{one} is no longer bound" for one in gone if one not in deleted),
+            *(f"{one} is newly bound" for one in new),
+        ),
+    )
 
 
-def _deleted(options: WriteOptions, bound: Bound) -> str:
-    """Describe a deleted queue; return nothing if the broker still has the queue."""
-    if isinstance(bound.destination, ToExchange):
-        return ""
+def _queues(options: WriteOptions) -> set[str]:
     management = management_of(options, options.management_url)
-    names = {queue.name for queue, _ in management.queues(options.urls[0].vhost)}
-    return "" if bound.destination in names else ": the queue was deleted, with the rows in it"
+    return {queue.name for queue, _ in management.queues(options.urls[0].vhost)}

@@ -59,8 +59,8 @@ class WriteOptions(AmqpOptions, StreamOptions):
     routing_key: str | None = text(_TARGET, "Routing key for all rows, unless there is a column routing_key.")
     management_url: str | None = text(
         _TARGET,
-        "URL of the management API, to compare the bindings of exchange before and after a batch. The log warns about changes. "
-        "Default: no comparison.",
+        "URL of the management API, to compare the bindings of exchange before and after a batch. If a queue was deleted, the batch fails; "
+        "the log warns about other changes. Default: no comparison.",
         secret=True,
     )
     stream: str | None = text(_TARGET, "Stream for all rows, instead of an exchange.")
@@ -108,6 +108,11 @@ class WriteOptions(AmqpOptions, StreamOptions):
     fail_fast: bool = flag(
         _SAFETY,
         "An error that no retry can repair stops the other tasks. false lets them write their rows first.",
+        default=True,
+    )
+    fail_on_data_loss: bool = flag(
+        _SAFETY,
+        "With managementUrl, fail if a queue of exchange was deleted during a batch, with the rows in it; false logs a warning.",
         default=True,
     )
     null_value: str = choice(
@@ -187,7 +192,7 @@ class WriteOptions(AmqpOptions, StreamOptions):
 _OF_CONNECTION: Final = {CONNECTION, TLS, _DELIVERY}
 _EXCHANGES_ONLY: Final = {
     *("heartbeat_seconds", "blocked_timeout_ms", "management_url", "persistent", "max_in_flight"),
-    *("retry_timeout_ms", "max_message_bytes"),
+    *("retry_timeout_ms", "max_message_bytes", "fail_on_data_loss"),
 }
 """Options that have no effect on streams."""
 _STREAMS_ONLY: Final = {"stream_port", "follow_advertised", "exactly_once", "producer_name"}

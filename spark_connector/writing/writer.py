@@ -1,7 +1,7 @@
 """The methods of a write that Spark calls: `write` in the tasks, `commit` and `abort` on the driver.
 
-The driver raises the permanent errors that tasks have reported and logs a summary of a successful write. After a
-successful write, `commit` never raises because of the broker: Spark would repeat the whole micro-batch.
+The driver raises the permanent errors that tasks have reported and logs a summary of a successful write. If all rows are stored,
+`commit` does not raise because the broker does not answer: Spark would repeat the whole micro-batch.
 
 `register` returns the counts of a program's writes. Spark's progress has no metrics for a sink written in Python, and the
 sink logs in a separate process. An accumulator reaches the program. `commit` and `abort` add to the accumulator, so an
@@ -116,9 +116,16 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batch_id: int | None = None) -> None:
         """Raise if a row is missing, else log the totals; called on the driver when every task has ended."""
         written = self._complete(messages)
+        changed = changes(self._job.options, self._job.bindings)
+        if changed.deleted and self._job.options.fail_on_data_loss:
+            confirmed = sum(one.confirmed for one in written)
+            raise WriteFailed(
+                f"rows are lost: {'; '.join(changed.deleted)}. The broker has confirmed all {confirmed} rows, and another run would "
+                "write them again; failOnDataLoss=false logs a warning instead"
+            )
         if self._counts is not None:
             self._counts.add(written)
-        changed = changes(self._job.options, self._job.bindings)
+        all_changes = [*changed.deleted, *changed.others]
         line = {
             "event": "dry run" if self._job.options.dry_run else "written",
             "exchange": self._job.options.exchange,
@@ -128,11 +135,11 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
             "partitions": len(written),
             **sums(written),
             "seconds": round(max((one.seconds for one in written), default=0.0), 3),
-            "bindings_changed": changed,
+            "bindings_changed": all_changes,
             "first_dropped": [row for one in written for row in one.first_dropped][:ROWS_NAMED],
         }
         log_line(
-            logging.WARNING if changed else logging.INFO,
+            logging.WARNING if all_changes else logging.INFO,
             json.dumps({name: value for name, value in line.items() if value not in (None, [])}),
         )
 

@@ -50,9 +50,33 @@ def summary(caplog: pytest.LogCaptureFixture) -> tuple[int, list[str]]:
     return record.levelno, json.loads(record.getMessage()).get("bindings_changed", [])
 
 
-def test_queues_that_were_unbound_or_deleted_during_a_write_are_named(broker, exchange, caplog):
+def test_a_queue_that_was_deleted_during_a_write_fails_it(broker, exchange, caplog):
+    """Trials 3, Spark 3: 2,136 of 20,000 rows were lost, and the write succeeded."""
     name, channel = exchange
     write = started(broker, name)
+    channel.queue_delete(f"{name}.deleted")
+    with pytest.raises(WriteFailed) as caught, caplog.at_level(logging.INFO):
+        Writer(write).commit([WRITTEN])
+    assert str(caught.value) == (
+        f"rows are lost: queue '{name}.deleted' (binding key '3') is no longer bound: the queue was deleted, with the rows in it. "
+        "The broker has confirmed all 3 rows, and another run would write them again; failOnDataLoss=false logs a warning instead"
+    )
+    assert not caplog.records
+
+
+def test_a_queue_that_was_only_unbound_or_bound_does_not_fail_a_write(broker, exchange, caplog):
+    name, channel = exchange
+    write = started(broker, name)
+    channel.queue_unbind(f"{name}.unbound", name, "2")
+    channel.queue_bind(f"{name}.new", name, "1")
+    with caplog.at_level(logging.INFO):
+        Writer(write).commit([WRITTEN])
+    assert summary(caplog)[0] == logging.WARNING
+
+
+def test_with_fail_on_data_loss_false_all_changes_are_named_in_a_warning(broker, exchange, caplog):
+    name, channel = exchange
+    write = started(broker, name, failOnDataLoss="false")
     channel.queue_unbind(f"{name}.unbound", name, "2")
     channel.queue_delete(f"{name}.deleted")
     channel.queue_bind(f"{name}.new", name, "1")
