@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from typing import Any, ClassVar, Final, Self
 
 from rabbit_chx import InvalidValue
+from rabbit_chx.text import sentences
 
 MAX_SHORT_TEXT: Final = 255
 """Bytes in a name, a routing key or another short string of AMQP."""
@@ -132,9 +133,8 @@ class OptionTable:
     @classmethod
     def _unknown(cls, name: str) -> str:
         names = [one.name for one in options_of(cls)]
-        hint = cls.INSTEAD.get(re.sub("[_.-]", "", name).lower()) or nearest(name, names)
         # The value is not shown: it may be a secret under a misspelt name.
-        raise InvalidValue("option name", name, f"one of {', '.join(names)}", hint.strip())
+        raise unknown_name("option name", name, names, cls.INSTEAD.get(re.sub("[_.-]", "", name).lower(), ""))
 
     def _check(self, found: set[str]) -> None:
         """Check options that depend on each other; ``found`` contains the given fields."""
@@ -181,9 +181,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"Did you mean {by_lower[near[0]]}? " if near else ""
 
 
-def unknown_name(what: str, name: str, known: Collection[str]) -> InvalidValue:
-    """The error for a name that is not one of the known names."""
-    return InvalidValue(what, name, f"one of {', '.join(known)}", nearest(name, known).strip())
+def unknown_name(what: str, name: str, known: Collection[str], hint: str = "") -> InvalidValue:
+    """The error for a name that is not one of the known names: first what to use instead, then all names."""
+    instead = hint or nearest(name, known).strip()
+    return InvalidValue(what, name, "a known name", sentences(instead, f"Known names: {', '.join(known)}"))
 
 
 def invalid_option(key: str, got: str, expected: str, hint: str = "") -> InvalidValue:

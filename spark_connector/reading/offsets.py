@@ -106,11 +106,16 @@ def streams_recreated(streams: Iterable[str]) -> DataLoss:
 def check_present(start: Iterable[str], found: Iterable[str], source: str) -> None:
     """Raise `DataLoss` if a stream of the checkpoint is no longer among those of the source."""
     streams = set(found)
-    if gone := sorted(set(start) - streams):
+    gone, listed = sorted(set(start) - streams), ", ".join(sorted(streams)) or "none"
+    if gone and len(gone) == len(set(start)):
         raise DataLoss(
-            f"stream {gone[0]!r}, which the query has read, is no longer among the streams of {source} "
-            f"({', '.join(sorted(streams)) or 'none'}): it was deleted or unbound. Restore it, or start the query with a "
-            f"new checkpoint"
+            f"the checkpoint is that of a query that read stream {gone[0]!r}, and this query reads {source} ({listed}). Use another "
+            "checkpointLocation, or read what the query has read before. If the stream was deleted or unbound, restore it"
+        )
+    if gone:
+        raise DataLoss(
+            f"stream {gone[0]!r}, which the query has read, is no longer among the streams of {source} ({listed}): it was deleted "
+            "or unbound. Restore it, or start the query with a new checkpoint"
         )
 
 

@@ -15,7 +15,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from rabbit_chx import InvalidValue
 from rabbit_chx.streams import COLUMNS, HEADERS_AS_STRUCTS
 from spark_connector.columns import FIELD_OF, READ_COLUMNS
-from spark_connector.option_table import unknown_name
+from spark_connector.option_table import nearest, unknown_name
 
 _BINARY_HEADERS: Final = from_arrow_type(HEADERS_AS_STRUCTS).simpleString()
 _TYPES: Final[dict[str, pa.DataType]] = {
@@ -54,8 +54,8 @@ def arrow_schema(
     """
     for field in schema.fields:
         if field.name not in known:
-            error = unknown_name("column in the schema of a read", field.name, known)
-            raise InvalidValue(error.what, error.got, error.expected, error.hint or "Leave it out")
+            hint = nearest(field.name, known).strip() or "Leave it out"
+            raise unknown_name("column in the schema of a read", field.name, known, hint)
         if field.dataType != _type(field.name) and _arrow_type(field) == _TYPES[field.name]:
             what = f"type of column {field.name} in the schema of a read"
             given, expected = field.dataType.simpleString(), _type(field.name).simpleString()

@@ -180,9 +180,12 @@ class WriteOptions(AmqpOptions, StreamOptions):
         check_one_target("target of a write", map(option_name, found))
         other = sorted(found & (_EXCHANGES_ONLY if self.to_streams else _STREAMS_ONLY))
         if other:
-            targets = ["a write to a stream", "a write to an exchange"]
-            got, expected = targets if self.to_streams else reversed(targets)
-            raise InvalidValue(f"option {option_name(other[0])}", got, expected, "Remove it")
+            this, that = "streams", "exchanges"
+            if not self.to_streams:
+                this, that = that, this
+            names = ", ".join(map(option_name, other))
+            hint = f"Remove what only writes to {that} have"
+            raise InvalidValue(f"options for a write to {this}", names, f"options of a write to {this}", hint)
         super()._check(found)
         for key in ("exchange", "routing_key", "stream", "super_stream"):
             if getattr(self, key) is not None:

@@ -187,11 +187,11 @@ def test_invalid_writes_are_rejected_before_a_task_starts(spark, broker, streams
         ({"stream": stream, "exchange": "x"}, "invalid target of a write: got 'options stream and exchange'"),
         (
             {"stream": stream, "maxInFlight": "5"},
-            "invalid option maxInFlight: got 'a write to a stream', expected a write to an exchange",
+            "invalid options for a write to streams: got 'maxInFlight', expected options of a write to streams",
         ),
         (
             {"exchange": "", "producerName": "x"},
-            "invalid option producerName: got 'a write to an exchange', expected a write to a stream",
+            "invalid options for a write to exchanges: got 'producerName', expected options of a write to exchanges",
         ),
     ]:
         assert words in failure(lambda options=options: write(frame, broker, **options))

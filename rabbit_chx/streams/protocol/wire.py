@@ -202,7 +202,8 @@ def open_wire(url: BrokerUrl, tls: ssl.SSLContext | None, timeout: float) -> Wir
     try:
         plain = socket.create_connection((url.host, url.port), timeout)
     except OSError as error:
-        raise StreamUnavailable(f"{why_unreachable(error, where)}; {_ENABLE}", "unreachable") from None
+        advice = f"; {_ENABLE}" if isinstance(error, ConnectionRefusedError) else ""
+        raise StreamUnavailable(f"{why_unreachable(error, where)}{advice}", "unreachable") from None
     try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock = (tls or default_context()).wrap_socket(plain, server_hostname=url.host) if url.tls else plain

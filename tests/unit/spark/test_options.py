@@ -76,6 +76,9 @@ def test_an_unknown_option_is_an_error_with_the_nearest_name(name: str, hint: st
     error = complaint(lambda: of(**{name: "CANARY-2"}))
     assert hint in error.hint
     assert "CANARY" not in str(error)
+    instead, _, names = str(error).partition(" Known names: ")
+    assert hint in instead
+    assert names.startswith("url, host, port")
 
 
 @pytest.mark.parametrize(
@@ -212,3 +215,23 @@ def test_a_url_given_as_another_option_is_not_shown(host: str) -> None:
         with pytest.raises(InvalidValue, match=f"option {option}") as caught:
             credentials_of(WriteOptions.of({"host": "h", "exchange": "x", option: host}))
         assert "s3cr3t" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {"stream": "s", "maxInFlight": "5", "persistent": "true"},
+            "options for a write to streams: got 'maxInFlight, persistent'",
+        ),
+        (
+            {"exchange": "x", "producerName": "p"},
+            "options for a write to exchanges: got 'producerName'",
+        ),
+    ],
+)
+def test_all_options_without_effect_on_the_target_are_named_at_once(
+    given: dict[str, str], words: str
+) -> None:
+    """Trials 3, Spark 12."""
+    assert words in str(complaint(lambda: of(**given)))

@@ -107,7 +107,8 @@ def test_an_invalid_schema_is_an_error_with_a_hint(
 
 def test_an_unknown_column_is_an_error_with_the_nearest_name() -> None:
     error = complaint(lambda: RabbitMQDataSource(OPTIONS | {"columns": "value,routingkey"}).schema())
-    assert (error.got, error.hint) == ("routingkey", "Did you mean routing_key?")
+    assert error.got == "routingkey"
+    assert error.hint.startswith("Did you mean routing_key? Known names: value, routing_key, ")
 
 
 def test_readers_are_pickled_without_their_connections() -> None:

@@ -61,7 +61,7 @@ def test_json_gives_a_position_to_each_stream() -> None:
     error = complaint(lambda: positions.check_streams(["s0", "s1", "s2", "s3", "s4"]))
     assert (error.expected, error.hint) == ("s4 as well", 'Add "s4": "earliest", for example')
     error = complaint(lambda: positions.check_streams(["s0", "s1", "s22", "s3"]))
-    assert (error.got, error.hint) == ("s2", "Did you mean s22?")
+    assert (error.got, error.hint) == ("s2", "Did you mean s22? Known names: s0, s1, s22, s3")
 
 
 @pytest.mark.parametrize(

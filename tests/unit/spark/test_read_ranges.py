@@ -56,6 +56,10 @@ def test_lost_rows_are_an_error_with_a_hint() -> None:
             lambda: check_present({"s": 0, "t": 1}, ["t"], "exchange 'x'"),
             "'s', which the query has read, is no longer among",
         ),
+        (
+            lambda: check_present({"s": 0}, ["t"], "the option stream (t)"),
+            "checkpoint is that of a query that read stream 's', .* another checkpointLocation",
+        ),
     ]:
         with pytest.raises(DataLoss, match=words):
             call()

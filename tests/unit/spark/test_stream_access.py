@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from typing import Self
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
 from rabbit_chx.streams import Bounds
 from rabbit_chx.urls import BrokerUrl
 from spark_connector import RabbitMQDataSource
+from spark_connector.connections import connected
 from spark_connector.reading import rows, stream_access
 from spark_connector.reading.offsets import DataLoss, SavedOffset
 from spark_connector.reading.options import ReadOptions
@@ -378,3 +380,19 @@ def test_an_outage_is_logged_when_it_begins_while_it_lasts_and_when_it_ends(
     assert len(others) == still
     assert all(re.search(r"no connection for \d+ s: the connection to h was lost", line) for line in others)
     assert re.fullmatch(r"read of the option stream: connected again after \d+ s", last)
+
+
+@pytest.mark.parametrize(
+    ("error", "enabled"),
+    [
+        (ConnectionRefusedError(111, "refused"), True),
+        (OSError(113, "No route"), False),
+        (TimeoutError(), False),
+    ],
+)
+def test_only_a_port_that_refuses_connections_may_lack_the_plugin(error, enabled, monkeypatch) -> None:
+    """Trials 3, Spark 8."""
+    monkeypatch.setattr("socket.create_connection", Mock(side_effect=error))
+    with pytest.raises(StreamUnavailable) as caught:
+        connected(ReadOptions.of({"url": "amqp://h", "stream": "s"}))
+    assert ("rabbitmq-plugins enable rabbitmq_stream" in str(caught.value)) == enabled
