@@ -18,9 +18,11 @@ OFFSET: Final = f"{PARKED}offset"
 """Only of messages from a stream."""
 ADDED: Final = (PARKED, "x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
 """Beginnings of the names of headers that members and the broker add. A copy leaves out those of the original."""
+LEFT_OUT: Final = f"{PARKED}left-out"
+"""Only of messages that could not be parked whole."""
 
 _LONGEST: Final = 1_000
-"""Characters of an error in a header."""
+"""Characters of an error in a header, and bytes of each header of a message that could not be parked whole."""
 
 
 class Reject(Exception):
@@ -42,6 +44,16 @@ class RetryAfter(Exception):
 
     def __str__(self) -> str:
         return f"the handler asked for another attempt after {self.seconds:g} s"
+
+
+def shortened(origin: dict[str, Any], left_out: str) -> dict[str, Any]:
+    """The headers of a message that could not be parked whole: short ones, and what was left out."""
+    short = {name: _cut(value) if isinstance(value, str) else value for name, value in origin.items()}
+    return {**short, LEFT_OUT: left_out}
+
+
+def _cut(text: str) -> str:
+    return text.encode()[:_LONGEST].decode(errors="ignore")
 
 
 def origin_of(message: Message, group: str, error: BaseException) -> dict[str, Any]:

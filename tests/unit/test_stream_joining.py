@@ -91,7 +91,7 @@ def joined(monkeypatch):
             member = StreamMember(group._settings, connect, workers, None, batches=False)
             for each in (connection, member._woken, member._waker):
                 opened.callback(each.close)
-            monkeypatch.setattr(member._attempts, "until_retry", lambda _: 0.01)
+            monkeypatch.setattr(member._failures, "until_retry", lambda _: 0.01)
             member._serve()
             return member
 

@@ -25,14 +25,15 @@ from rabbit_chx.streams.group.member import StreamMember
 from rabbit_chx.streams.group.workers import StreamWorkers
 from rabbit_chx.streams.messages.chunks import Chunk
 from rabbit_chx.streams.messages.message import decode
+from tests.stream_forgeries import BODY, a_map, compound, text
 
 
 class Encoding(PikaDriver):
     """Encodes what is published as it would be sent, instead of sending it."""
 
-    def __init__(self, _: object = None) -> None:
+    def __init__(self, frame_max: int = 131_072) -> None:
         Driver.__init__(self, None, 1.0, "/", "host")
-        parameters = SimpleNamespace(frame_max=131_072)
+        parameters = SimpleNamespace(frame_max=frame_max)
         self._connection, self._torn = SimpleNamespace(_impl=SimpleNamespace(params=parameters)), False
         self._channel = None
         self.sent: list[tuple[bytes, Properties]] = []
@@ -55,24 +56,6 @@ def parked(monkeypatch, driver, stored: bytes, why: Exception | None = None):
     return driver.sent, told
 
 
-def text(length: int) -> bytes:
-    """A text of AMQP 1.0."""
-    return b"\xb1" + struct.pack(">I", length) + b"x" * length
-
-
-def compound(section: int, kind: bytes, *items: bytes) -> bytes:
-    """A section of AMQP 1.0 that is a list or a map."""
-    joined = b"".join(items)
-    return b"\0\x53%c%b" % (section, kind) + struct.pack(">II", len(joined) + 4, len(items)) + joined
-
-
-def a_map(section: int, values: dict[bytes, bytes]) -> bytes:
-    """A section of AMQP 1.0 that is a map."""
-    named = [(b"\xb1" + struct.pack(">I", len(name)) + name, value) for name, value in values.items()]
-    return compound(section, b"\xd1", *(part for pair in named for part in pair))
-
-
-BODY = b"\0\x53\x75\xa0\x01x"
 BEFORE_1970 = b"\x83" + struct.pack(">q", -1500)
 NAN = b"\x82" + struct.pack(">d", math.nan)
 INFINITE = b"\x72" + struct.pack(">f", -math.inf)
@@ -92,7 +75,7 @@ def test_a_message_that_amqp_0_9_1_cannot_express_is_parked_with_its_values_as_t
     values = {name.encode(): encoded for name, (encoded, _) in VALUES.items()}
     application = a_map(0x74, values | {b"n" * 256: b"\x41"})
     null = b"\x40"
-    others = compound(0x73, b"\xd0", text(256), *[null] * 5, text(2), null, null, BEFORE_1970)
+    others = compound(0x73, b"\xd0", text(b"x" * 256), *[null] * 5, text(b"xx"), null, null, BEFORE_1970)
     ((body, properties),), told = parked(monkeypatch, Encoding(), others + application + BODY)
     assert (body, told) == (b"x", [None])
     own = {name: value for name, value in properties.headers.items() if not name.startswith("x-")}
@@ -102,8 +85,8 @@ def test_a_message_that_amqp_0_9_1_cannot_express_is_parked_with_its_values_as_t
 
 
 def test_a_routing_key_that_no_message_can_be_published_with_is_left_out(monkeypatch):
-    forged = a_map(0x74, {b"x-rabbit-chx-parked-routing-key": text(2)})
-    stored = a_map(0x72, {b"x-routing-key": text(200_000), b"x-exchange": text(2)}) + forged + BODY
+    forged = a_map(0x74, {b"x-rabbit-chx-parked-routing-key": text(b"xx")})
+    stored = a_map(0x72, {b"x-routing-key": text(b"x" * 200_000), b"x-exchange": text(b"xx")}) + forged + BODY
     ((body, properties),), told = parked(monkeypatch, Encoding(), stored)
     assert (body, told) == (b"x", [None])
     assert properties.headers["x-rabbit-chx-parked-exchange"] == "xx"
@@ -121,13 +104,76 @@ def test_the_error_of_a_parked_message_is_what_made_the_batch_fail(monkeypatch, 
     assert properties.headers["x-rabbit-chx-parked-error"] == text
 
 
-def test_an_unexpected_error_of_the_parking_ends_the_member(monkeypatch):
+def test_an_unexpected_error_that_has_nothing_to_do_with_a_message_ends_the_member(monkeypatch):
     class Failing(Encoding):
         def basic_publish(self, **_):
             raise ZeroDivisionError
 
     _, (told,) = parked(monkeypatch, Failing(), b"body")
     assert isinstance(told, ZeroDivisionError)
+
+
+HEADER = a_map(0x74, {b"own": b"\x41"}) + BODY
+REFUSALS = {
+    "the broker fails": Refused(541, "INTERNAL_ERROR"),
+    "the broker refuses the contents": Refused(406, "PRECONDITION_FAILED - invalid message"),
+    "pika cannot encode it": ZeroDivisionError(),
+}
+
+
+@pytest.mark.parametrize("why", REFUSALS)
+def test_a_message_that_is_refused_is_parked_without_properties_and_headers(monkeypatch, why):
+    """Security review 3, H3: such a message ended every member of the group."""
+
+    class Refusing(Encoding):
+        def basic_publish(self, *, properties, **more):
+            if "own" in properties.headers:
+                raise REFUSALS[why]
+            super().basic_publish(properties=properties, **more)
+
+    long = compound(0x73, b"\xd0", text(b"x" * 255))
+    ((body, properties),), told = parked(monkeypatch, Refusing(), long + HEADER, Reject("\u20ac" * 1_000))
+    assert (body, told) == (b"x", [None])
+    assert properties.headers["x-rabbit-chx-parked-left-out"] == "its properties and headers"
+    assert properties.headers["x-rabbit-chx-parked-offset"] == 7
+    assert len(properties.headers["x-rabbit-chx-parked-error"].encode()) <= 1_000
+    assert properties.message_id is None
+
+
+def test_a_body_above_the_limit_of_the_broker_is_parked_up_to_the_limit(monkeypatch):
+    """Security review 3, H3: the refusal was permanent."""
+
+    class Limited(Encoding):
+        def basic_publish(self, *, body, **more):
+            if len(body) > 100:
+                size = f"message size {len(body)} is larger than configured max size 100"
+                raise Refused(406, f"PRECONDITION_FAILED - {size}")
+            super().basic_publish(body=body, **more)
+
+    ((body, properties),), told = parked(monkeypatch, Limited(), b"x" * 200)
+    assert (body, told) == (b"x" * 100, [None])
+    left_out = properties.headers["x-rabbit-chx-parked-left-out"]
+    assert left_out == "its properties and headers and its body after 100 of 200 bytes"
+
+
+def test_a_message_that_cannot_be_parked_at_all_is_tried_until_the_member_ends(monkeypatch, caplog):
+    class Refusing(Encoding):
+        tried = 0
+
+        def basic_publish(self, **_):
+            self.tried += 1
+            if self.tried > 4:
+                ended.set()
+            raise Refused(406, "PRECONDITION_FAILED - no")
+
+    monkeypatch.setattr(parking, "_AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(parking, "PikaDriver", lambda _: driver)
+    driver, told, ended, done = Refusing(), [], threading.Event(), threading.Event()
+    lot = parking.Parking("g", "lot", lambda: nullcontext(SimpleNamespace()), ended)
+    lot.begin([decode(HEADER, "events", 7)], Reject("no"), 1, lambda *given: (told.append(given), done.set()))
+    assert done.wait(60)
+    assert told == [(7, None)]
+    assert "406 PRECONDITION_FAILED - no; trying again" in caplog.text
 
 
 @pytest.mark.parametrize("refused", [True, False])
@@ -150,7 +196,7 @@ def test_what_pika_cannot_pack_is_left_out_of_a_parked_message(value):
     driver = Encoding()
     driver.run(park("lot", Message(b"x", headers={"h": value}), {"o": 1}))
     ((_, properties),) = driver.sent
-    assert properties.headers == {"o": 1}
+    assert properties.headers == {"o": 1, "x-rabbit-chx-parked-left-out": "its properties and headers"}
 
 
 class Handled:
@@ -173,7 +219,7 @@ class Handled:
 
     def fail(self) -> None:
         """Deal with the failed message until it is parked, or not."""
-        self.member._deal_with(self.lane, *self.taken, Reject("no"))
+        self.member._failures.deal_with(self.lane, *self.taken, Reject("no"))
         until = monotonic() + 60
         while not self.member._calls and monotonic() < until:
             sleep(0.001)

@@ -11,9 +11,11 @@ from random import Random
 
 import pytest
 
-from rabbit_chx.errors import CorruptChunk, InvalidMessage, InvalidValue
-from rabbit_chx.streams import StreamReader
+from rabbit_chx.errors import CorruptChunk, InvalidMessage, InvalidValue, MissingDependency
+from rabbit_chx.streams import StreamBatch, StreamReader
+from rabbit_chx.streams.group.batch import is_undecodable
 from rabbit_chx.streams.messages.chunks import parse_chunk, pieces_of
+from rabbit_chx.streams.messages.stored import stored_in
 from tests.programs import ran
 from tests.stream_chunks import a_batch, a_chunk, sized
 
@@ -229,6 +231,58 @@ def test_a_small_limit_admits_a_chunk_of_many_small_batches() -> None:
     reader = StreamReader("rabbitmq-stream://h", "s", max_batch_bytes=1_000)
     reader.chunks = lambda start, end: iter([chunk])
     assert [len(message.body) for message in reader.messages(0, 5)] == [900] * 5
+
+
+JUNK = a_batch(1, 2, b"not gzip" * 1_000, 100)
+GOOD = a_batch(1, 2, gzip.compress(sized(b"a") * 2), 10)
+MIXED = [GOOD, JUNK, sized(b"b"), JUNK, a_batch(7, 1, b"", 0), GOOD]
+
+
+def test_each_undecodable_batch_is_a_message_of_its_own() -> None:
+    """Security review 3, H3: a group that parks parked the whole chunk, which the broker refused for its size."""
+    chunk = parse_chunk(a_chunk(MIXED, records=10, offset=7), "s")
+    found = [(each.offset, each.body, getattr(each, "last", None)) for each in stored_in([chunk])]
+    good = [(7, b"a", None), (8, b"a", None), (11, b"b", None), (15, b"a", None), (16, b"a", None)]
+    junk = [(9, JUNK, 10), (12, JUNK, 13), (14, MIXED[4], 14)]
+    assert found == sorted(good + junk)
+
+
+def test_the_messages_around_an_undecodable_batch_are_read_both_ways() -> None:
+    batch = StreamBatch([parse_chunk(a_chunk(MIXED, records=10, offset=7), "s")])
+    bodies, undecodable = [], []
+    left = [batch]
+    while left:
+        part, *left = left
+        if len(parts := part.around_undecodable()) > 1:
+            left = [*parts, *left]
+        elif is_undecodable(part):
+            undecodable.append((part.first, part.last))
+        else:
+            assert part.arrow(["body"])["body"].to_pylist() == [each.body for each in part.messages()]
+            bodies += [(each.offset, each.body) for each in part.messages()]
+    assert bodies == [(7, b"a"), (8, b"a"), (11, b"b"), (15, b"a"), (16, b"a")]
+    assert [offset for first, last in undecodable for offset in range(first, last + 1)] == [9, 10, 12, 13, 14]
+
+
+def test_a_batch_without_messages_is_left_out_whatever_is_in_it() -> None:
+    chunk = parse_chunk(a_chunk([a_batch(1, 0, b"junk", 9), sized(b"x")], records=1), "s")
+    assert [each.body for each in stored_in([chunk])] == [b"x"]
+    assert StreamBatch([chunk]).arrow(["body"])["body"].to_pylist() == [b"x"]
+
+
+def test_a_compression_without_its_library_is_undecodable(monkeypatch) -> None:
+    """Any publisher can choose the compression, so it must not end a group that parks."""
+    monkeypatch.setitem(sys.modules, "snappy", None)
+    chunk = parse_chunk(a_chunk([sized(b"x"), a_batch(2, 1, b"junk", 9), sized(b"y")], records=3), "s")
+    x, undecodable, y = stored_in([chunk])
+    assert (x.body, y.body) == (b"x", b"y")
+    assert [part.first for part in StreamBatch([chunk]).around_undecodable()] == [0, 1, 2]
+    assert StreamBatch([chunk]).around_undecodable()[0].arrow(["body"])["body"].to_pylist() == [b"x"]
+    assert isinstance(undecodable.error, MissingDependency)
+    reader = StreamReader("rabbitmq-stream://h", "s")
+    reader.chunks = lambda start, end: iter([chunk])
+    with pytest.raises(MissingDependency, match="python-snappy"):
+        list(reader.messages(0, 3))
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1 << 32])

@@ -28,7 +28,7 @@ INTERNAL = (  # no user meets these
     ),
     *(
         f"rabbit_chx.streams.group.{name}."
-        for name in ("assignments", "lanes", "member", "parking", "places", "workers")
+        for name in ("assignments", "failures", "lanes", "member", "parking", "places", "workers")
     ),
     "rabbit_chx.publishing.connection.",
     "rabbit_chx.testing.external_node.",

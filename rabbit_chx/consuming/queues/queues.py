@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Generator, Iterator, Mapping
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ from pika.spec import ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED
 
 from rabbit_chx.broker.applying.protocol import Command, OnChannel, Pause, Refused, routed, unless_missing
 from rabbit_chx.broker.permissions import why_denied
-from rabbit_chx.consuming.failures import ADDED
+from rabbit_chx.consuming.failures import ADDED, LEFT_OUT, shortened
 from rabbit_chx.consuming.logs import log, warn
 from rabbit_chx.consuming.markers import HOLDS
 from rabbit_chx.consuming.messages import copied_properties
@@ -25,6 +26,8 @@ from rabbit_chx.topology.model import SINGLE_ACTIVE_CONSUMER
 
 _DEAD_LETTER: Final = "x-dead-letter-exchange"
 _CHECK_AGAIN_AFTER: Final = 1.0
+_LARGEST: Final = re.compile(r"larger than (?:configured )?max size ([0-9]{1,18})")
+"""In the broker's refusal of a body (`rabbit_channel:check_msg_size/2`)."""
 _FIT: Final = "a quorum queue with a single active consumer"
 _UNFIT: Final = {
     "quorum": f"a quorum queue without {SINGLE_ACTIVE_CONSUMER}",
@@ -57,23 +60,56 @@ def is_missing(text: str) -> bool:
     return text.startswith("NOT_FOUND - no queue ")
 
 
-def park(queue: str, message: Message, origin: Mapping[str, Any]) -> Generator[Command, Any, None]:
+def park(
+    queue: str, message: Message, origin: dict[str, Any], refused: Refused | None = None
+) -> Generator[Command, Any, None]:
     """Publish a message to another queue, with headers that name its origin, and wait until the broker has confirmed it.
 
     They replace those of an earlier parking. ``x-death``, which `replay` would believe, is left out, because the publisher may have
-    written it. Other headers that cannot be sent again are left out: pika encodes some types in more bytes than the publisher did.
+    written it. A message that the client cannot send, or the broker does not take, is parked without its properties and headers,
+    and its body is cut to the largest one that the broker takes.
+
+    Args:
+        queue: the parking queue.
+        message: the message.
+        origin: the headers that name its origin.
+        refused: why the broker closed an earlier connection, on which the message was published whole.
+
+    Raises:
+        Refused: not even this can be published.
     """
-    properties = copied_properties(message, origin, without=ADDED)
-    try:
-        accepted = yield from routed(queue, message.body, properties)
-    except Refused as refused:
-        if refused.code != 0:
-            raise
-        log.warning("%r is parked without its own headers: %s", message, refused.text)
-        accepted = yield from routed(queue, message.body, {**properties, "headers": origin})
+    given = _whole(message, origin) if refused is None else _reduced(message, origin, refused)
+    while True:
+        try:
+            accepted = yield from routed(queue, *given)
+            break
+        except Refused as again:
+            reduced = _reduced(message, origin, again)
+            if again.code == ACCESS_REFUSED or again.closed_connection or reduced == given:
+                raise
+            log.warning("%r is parked without %s: %s", message, reduced[1]["headers"][LEFT_OUT], again.text)
+            given = reduced
     if not accepted:
         hint = "The broker returned or rejected the message"
         raise InvalidValue("parking_queue", queue, "an existing queue that accepts messages", hint)
+
+
+def _whole(message: Message, origin: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
+    """The body and the properties of a parked message."""
+    return message.body, copied_properties(message, origin, without=ADDED)
+
+
+def _reduced(message: Message, origin: dict[str, Any], refused: Refused) -> tuple[bytes, dict[str, Any]]:
+    """What is parked of a message that was refused whole."""
+    largest = _LARGEST.search(refused.text)
+    body = message.body[: int(largest[1])] if largest else message.body
+    cut = (
+        f" and its body after {len(body)} of {len(message.body)} bytes"
+        if len(body) < len(message.body)
+        else ""
+    )
+    headers = shortened(origin, f"its properties and headers{cut}")
+    return body, {"headers": headers, "delivery_mode": 2}
 
 
 def check_parking_queue(queue: str) -> Generator[Command, Any, None]:

@@ -113,6 +113,11 @@ class BatchFailed(Exception):
         return f"the message at offset {self.offset} failed"
 
 
+def is_undecodable(item: Any) -> bool:
+    """Whether a message cannot be decoded, or the first one of a batch."""
+    return isinstance(next(item.stored(), None) if isinstance(item, StreamBatch) else item, Undecodable)
+
+
 def failed_part(item: Any, error: Exception) -> tuple[Any, Any]:
     """What failed, and the rest: of a batch, the message that `BatchFailed` names, otherwise everything."""
     if not (isinstance(error, BatchFailed) and isinstance(item, StreamBatch)):

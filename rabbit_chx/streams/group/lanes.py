@@ -195,7 +195,7 @@ class StreamLane(OneByOne):
         """As much of a chunk as may be decompressed at once, with its size then. The rest waits."""
         if size_of(chunk) > _MOST_BYTES:
             with suppress(CorruptChunk):  # what can be decoded of it is found later
-                chunk, *rest = (piece for piece in pieces_of(chunk) if piece.end > self._start)
+                chunk, *rest = pieces_of(chunk, start=self._start)
                 self.waiting.extendleft(reversed(rest))
         return chunk, size_of(chunk)
 

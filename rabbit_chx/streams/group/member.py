@@ -17,15 +17,14 @@ from time import monotonic
 from typing import Any, Final
 
 from rabbit_chx.consuming.logs import log, warn
-from rabbit_chx.consuming.member.attempts import Attempts
 from rabbit_chx.consuming.member.runs import Running
 from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.consuming.seats import next_try
-from rabbit_chx.errors import BrokerUnavailable, CorruptStream, InvalidValue, StreamUnavailable
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
 from rabbit_chx.releases import Release
 from rabbit_chx.streams.group.assignments import Assignments
-from rabbit_chx.streams.group.batch import BatchFailed, StreamBatch, failed_part
-from rabbit_chx.streams.group.lanes import Attention, Change, StreamGroupStatus, StreamLane, status_of
+from rabbit_chx.streams.group.failures import Failures
+from rabbit_chx.streams.group.lanes import Attention, StreamGroupStatus, StreamLane, status_of
 from rabbit_chx.streams.group.parking import Parking
 from rabbit_chx.streams.group.places import Place, in_order, is_gone
 from rabbit_chx.streams.group.settings import StreamSettings
@@ -63,7 +62,9 @@ class StreamMember(Running):
         self._parking = parking
         self._batches = batches
         self._attention = Attention()
-        self._attempts = Attempts(settings, workers, _described)
+        self._failures = Failures(
+            settings, workers, parking, ask=self._ask, fail=self.fail, settle=self._settle
+        )
         self._assignments = Assignments(settings, workers)
         self._lanes: dict[str, StreamLane] = {}
         self._places: list[Place] = []
@@ -93,7 +94,7 @@ class StreamMember(Running):
     def on_interruption(self, lane: StreamLane, channel: Any, item: Any, error: Exception | None) -> None:
         """Decide later what to do with a message that was not handled."""
         assert error is not None
-        self._ask(partial(self._deal_with, lane, channel, item, error))
+        self._ask(partial(self._failures.deal_with, lane, channel, item, error))
 
     def _wake(self) -> None:
         if self._is_woken:
@@ -263,7 +264,7 @@ class StreamMember(Running):
         lost = len(live) < len(self._places)
         at_once = self._more or self._calls or lost or any(each.has_unread for each in live)
         sources: list[Any] = [self._woken, *live]
-        wait(sources, 0.0 if at_once else self._attempts.until_retry(seconds))
+        wait(sources, 0.0 if at_once else self._failures.until_retry(seconds))
         with suppress(BlockingIOError):
             self._woken.recv(1 << 12)
         self._is_woken = self._attention.wanted = self._more = False
@@ -272,7 +273,7 @@ class StreamMember(Running):
                 self._receive(place)
         while self._calls:
             self._calls.popleft()()
-        self._attempts.retry()
+        self._failures.retry()
         for place in list(self._places):
             with self._guarded(place):
                 for lane in list(place.lanes.values()):
@@ -321,67 +322,8 @@ class StreamMember(Running):
     def _busy(self) -> list[str]:
         return [lane.stream for lane in self._lanes.values() if not lane.is_idle]
 
-    # ---- failures
-
-    def _deal_with(self, lane: StreamLane, channel: Any, item: Any, error: Exception) -> None:
-        """Retry later, or apply ``on_failure`` after the last attempt."""
-        if isinstance(item, Change):
-            item.done = True
-            self.fail(error)
-            self.workers.submit(lane)
-            return
-        if isinstance(error, BatchFailed) and isinstance(item, StreamBatch):
-            item = self._rest(lane, channel, item, error.offset)
-        before = ""
-        if isinstance(error, CorruptStream) and error.stream == lane.stream:
-            before = "the decoding"
-            error.hint = ""  # it names a parameter of a reader
-            if isinstance(item, StreamBatch) and len(parts := item.around_undecodable()) > 1:
-                for part in reversed(parts):
-                    self._attempts.put_back(lane, channel, part)
-                self.workers.submit(lane)
-                return
-        if self._attempts.planned(lane, channel, item, error, before=before, place="stream"):
-            return
-        if self._parking is None:
-            self.fail(error)
-        elif lane.channel is channel:
-            failed, rest = failed_part(item, error)
-            done = partial(self._on_parked, lane, channel, failed, rest)
-            messages = failed.stored() if isinstance(failed, StreamBatch) else [failed]
-            self._parking.begin(messages, error, item.attempt, lambda *told: self._ask(partial(done, *told)))
-            return
-        self._attempts.put_back(lane, channel, item)
-        self.workers.submit(lane)
-
-    def _rest(self, lane: StreamLane, channel: Any, batch: StreamBatch, offset: int) -> StreamBatch:
-        """Count what comes before an offset as handled, and return the rest."""
-        if not batch.first < offset <= batch.last:
-            return batch
-        with self.workers.lock:
-            lane.finish_before(batch, offset, channel)
-        return batch.since(offset, 1)
-
-    def _on_parked(
-        self, lane: StreamLane, channel: Any, item: Any, rest: Any, left: int | None, error: Exception | None
-    ) -> None:
-        """Store what is parked, up to ``left`` if any is left, because the next message may end the process; and go on behind it."""
-        if error is not None:
-            self.fail(error)
-        if left is None:
-            self.workers.finished(lane, channel, item)
-            item = rest
-        elif isinstance(item, StreamBatch):
-            item = self._rest(lane, channel, item, left)
+    def _settle(self, lane: StreamLane) -> None:
+        """Store how far a lane has come, now."""
         for place in [each for each in self._places if lane in each.lanes.values()]:
             with self._guarded(place):
                 self._assignments.settle(place, lane)
-        if item is not None:
-            self._attempts.put_back(lane, channel, item)
-        self.workers.submit(lane)
-
-
-def _described(item: Any) -> str:
-    if isinstance(item, StreamBatch):
-        return f"stream {item.stream!r}, offsets {item.first} to {item.last}"
-    return f"stream {item.queue!r}, offset {item.offset}, key {item.routing_key!r}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
@@ -14,18 +14,19 @@ from pika import BlockingConnection
 from pika.exceptions import AMQPError
 
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
-from rabbit_chx.broker.applying.protocol import Lost, Refused
+from rabbit_chx.broker.applying.protocol import Command, Lost, Refused
 from rabbit_chx.consuming.failures import EXCHANGE, OFFSET, ROUTING_KEY, origin_of
 from rabbit_chx.consuming.logs import warn
 from rabbit_chx.consuming.queues.permissions import why_ended
 from rabbit_chx.consuming.queues.queues import check_parking_queue, park
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
 from rabbit_chx.fields import EPOCH, milliseconds
 from rabbit_chx.hashing import MAX_SHORTSTR
 from rabbit_chx.message import StreamMessage
 from rabbit_chx.message_fields import checked
 from rabbit_chx.streams.group.batch import BatchFailed
 from rabbit_chx.streams.messages.amqp10 import Milliseconds, as_text
+from rabbit_chx.text import described
 
 _AGAIN_AFTER: Final = 2.0
 
@@ -65,37 +66,65 @@ class Parking:
         messages: Iterable[StreamMessage],
         error: BaseException,
         attempt: int,
-        then: Callable[[int | None, Exception | None], object],
+        then: Callable[[int | None, BaseException | None], object],
     ) -> None:
         """Park messages, and call ``then`` in another thread, with the offset of the first one that is left, if any, and an error.
 
-        An error means that another attempt would fail, too. A member that ends may leave some without one.
+        An error ends the member: the operator has to mend what it says. A member that ends may leave some without one.
         """
         work = (list(messages), error, attempt, then)
         threading.Thread(target=self._park, args=work, name="rabbit-chx parking", daemon=True).start()
 
     def _park(self, messages: list[StreamMessage], why: BaseException, attempt: int, then: Any) -> None:
-        failed: Exception | None = None
-        while messages and failed is None and not self._ended.is_set():
+        failed: BaseException | None = None
+        try:
+            self._park_all(messages, why, attempt)
+        except BaseException as error:  # noqa: BLE001 - without an answer, the stream would wait for ever
+            failed = error
+        then(messages[0].offset if messages else None, failed)
+
+    def _park_all(self, messages: list[StreamMessage], why: BaseException, attempt: int) -> None:
+        """Park messages, and remove each from the list, until all are parked or the member ends.
+
+        Whatever fails because of the contents of a message has it parked without its properties and headers.
+        """
+        refused: Refused | None = None
+        while messages and not self._ended.is_set():
             try:
                 with self._connect() as connection:
                     driver = PikaDriver(connection)
                     while messages:
                         messages[0].attempt = attempt
-                        origin = self._origin(messages[0], why)
-                        driver.run(park(self._queue, _plain(messages[0]), origin))
+                        driver.run(self._commands(messages[0], why, refused))
+                        refused = None
                         del messages[0]
-            except Refused as refused:
-                failed = BrokerUnavailable(f"a message could not be parked: {refused.text}", permanent=True)
-            except (AMQPError, OSError, Lost, BrokerUnavailable) as error:
-                if isinstance(error, BrokerUnavailable) and error.permanent:
-                    failed = error
+            except (Refused, AMQPError, OSError, Lost, BrokerUnavailable) as error:
+                ended = why_ended(error)
+                if ended.permanent:
+                    raise BrokerUnavailable(
+                        f"a message could not be parked: {ended}", permanent=True
+                    ) from None
+                if isinstance(error, Refused) and refused is None:
+                    refused = self._reduced(messages[0], error)
                 else:
-                    warn(self._group, f"a message could not be parked: {error}; trying again")
+                    warn(self._group, f"a message could not be parked: {ended}; trying again")
                     self._ended.wait(_AGAIN_AFTER)
-            except Exception as error:  # noqa: BLE001 - without an answer, the stream would wait for ever
-                failed = error
-        then(messages[0].offset if messages else None, failed)
+            except RabbitChxError:
+                raise
+            except Exception as error:
+                if refused is not None:
+                    raise
+                refused = self._reduced(messages[0], Refused(0, described(error)))
+
+    def _commands(
+        self, message: StreamMessage, why: BaseException, refused: Refused | None
+    ) -> Generator[Command, Any, None]:
+        given = _plain(message) if refused is None else message
+        return park(self._queue, given, self._origin(message, why), refused)
+
+    def _reduced(self, message: StreamMessage, refused: Refused) -> Refused:
+        warn(self._group, f"{message!r} is parked without its properties and headers: {refused.text}")
+        return refused
 
     def _origin(self, message: StreamMessage, why: BaseException) -> dict[str, Any]:
         """The headers that a message gets; without a routing key or an exchange that is longer than any to publish to."""

@@ -19,6 +19,7 @@ sizes of a trailer and a filter, but the broker does not deliver those: a delive
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from collections.abc import Iterator
@@ -124,36 +125,60 @@ def parse_chunk(data: bytes | bytearray | memoryview, stream: str) -> Chunk:
     raise CorruptChunk(reason, stream, offset)
 
 
-def pieces_of(chunk: Chunk, max_batch_bytes: int | None = None) -> Iterator[Chunk]:
+def pieces_of(
+    chunk: Chunk, max_batch_bytes: int | None = None, start: int = 0, end: float = math.inf
+) -> Iterator[Chunk]:
     """Divide a chunk with very many messages or decompressed bytes between its entries, without decompressing them.
 
     Args:
         chunk: The chunk.
         max_batch_bytes: How many bytes a batch may decompress to; a piece with several batches has at most as many.
+        start: The first offset. Entries before it are left out.
+        end: The offset after the last one.
 
     Raises:
         CorruptChunk: The number of messages in its entries differs from its header.
     """
-    if chunk.type != _MESSAGES or not may_have_batches(chunk):
+    is_cut = chunk.first_offset < start or end < chunk.end
+    if chunk.type == _MESSAGES and (is_cut or may_have_batches(chunk)):
+        most = min(_MOST_BYTES, max_batch_bytes or _MOST_BYTES)
+        yield from _divided(chunk, _MOST_RECORDS, most, start, end)
+    elif chunk.end > start and chunk.first_offset < end:
         yield chunk
-        return
-    most = min(_MOST_BYTES, max_batch_bytes or _MOST_BYTES)
-    at = start = found = before = entries = size = 0
+
+
+def entries_of(piece: Chunk) -> Iterator[Chunk]:
+    """Divide a piece of a chunk into its entries."""
+    return _divided(piece, -1, -1, 0, math.inf)
+
+
+def _divided(chunk: Chunk, most_records: int, most_bytes: int, start: int, end: float) -> Iterator[Chunk]:
+    at = begin = found = before = entries = size = 0
     for _ in range(chunk.entries):
+        if chunk.first_offset + found >= end:
+            break
         try:
-            count, more, end = entry_at(chunk.data, at)
+            count, more, stop = entry_at(chunk.data, at)
         except struct.error:
             raise CorruptChunk("entries are missing", chunk.stream, chunk.first_offset) from None
-        if entries and (found - before + count > _MOST_RECORDS or size + more > most):
-            yield _piece(chunk, start, at, entries, before, found)
-            start, before, entries, size = at, found, 0, 0
-        at, found, entries, size = end, found + count, entries + 1, size + more
+        is_before = chunk.first_offset + found + count <= start
+        if entries and (found - before + count > most_records or size + more > most_bytes):
+            yield _piece(chunk, begin, at, entries, before, found)
+            begin, before, entries, size = at, found, 0, 0
+        at, found = stop, found + count
+        if is_before:
+            begin, before = at, found
+        else:
+            entries, size = entries + 1, size + more
         if found > chunk.records:
             break
-    if found != chunk.records:
+    else:
+        at = len(chunk.data)
+    if found > chunk.records or (found < chunk.records and chunk.first_offset + found < end):
         reason = f"the chunk has {found} messages, expected {chunk.records}"
         raise CorruptChunk(reason, chunk.stream, chunk.first_offset)
-    yield _piece(chunk, start, len(chunk.data), entries, before, found)
+    if entries:
+        yield _piece(chunk, begin, at, entries, before, found)
 
 
 def may_have_batches(chunk: Chunk) -> bool:

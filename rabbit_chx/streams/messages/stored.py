@@ -9,12 +9,19 @@ from datetime import datetime
 from itertools import islice, repeat
 from typing import Any, Final
 
-from rabbit_chx.errors import CorruptChunk, CorruptStream, InvalidMessage
+from rabbit_chx.errors import CorruptChunk, CorruptStream, InvalidMessage, MissingDependency
 from rabbit_chx.fields import MILLISECOND
 from rabbit_chx.message import DecodedLater, StreamMessage
 from rabbit_chx.message_fields import moment
 from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
-from rabbit_chx.streams.messages.chunks import Chunk, Records, may_have_batches, pieces_of, records_of
+from rabbit_chx.streams.messages.chunks import (
+    Chunk,
+    Records,
+    entries_of,
+    may_have_batches,
+    pieces_of,
+    records_of,
+)
 from rabbit_chx.streams.messages.message import decode
 from rabbit_chx.streams.messages.quick import Quick
 
@@ -56,13 +63,15 @@ class StoredMessage(DecodedLater, StreamMessage):
 
 
 class Undecodable(StreamMessage):
-    """An undecodable message, or the undecodable rest of a chunk, as stored."""
+    """An undecodable message or sub-entry batch, or the undecodable rest of a chunk, as stored."""
 
     __slots__ = ("error", "last")
 
-    def __init__(self, stored: bytes, error: CorruptStream, offset: int, last: int) -> None:
-        super().__init__(stored, queue=error.stream, offset=offset)
-        self.error: CorruptStream = error
+    def __init__(
+        self, stored: bytes, error: CorruptStream | MissingDependency, stream: str, offset: int, last: int
+    ) -> None:
+        super().__init__(stored, queue=stream, offset=offset)
+        self.error: CorruptStream | MissingDependency = error
         self.last: int = last
         """The offset of the last message in it."""
 
@@ -105,7 +114,7 @@ def stored_in(
         group = _beginning(left)
         records = None
         if not may_have_batches(group[0]):
-            with suppress(CorruptChunk):
+            with suppress(CorruptChunk, MissingDependency):
                 records = records_of(*group, most_bytes=_MOST_BYTES, max_batch_bytes=max_batch_bytes)
         if records is None:
             group = group[:1]
@@ -134,16 +143,31 @@ def _of_one(
 ) -> Iterator[StreamMessage]:
     following = max(start, chunk.first_offset)
     try:
-        for piece in pieces_of(chunk, max_batch_bytes):
-            if piece.end <= start or piece.first_offset >= end:
-                continue
-            records = records_of(piece, max_batch_bytes=max_batch_bytes)
-            for message in _found([piece], records, start, end, max_items):
-                following = message.offset + 1
-                yield message
-    except CorruptChunk as error:
+        for piece in pieces_of(chunk, max_batch_bytes, start, end):
+            yield from _of_piece(piece, start, end, max_items, max_batch_bytes)
+            following = max(following, piece.end)
+    except CorruptChunk as error:  # its header and its entries differ
         if following < end:
-            yield Undecodable(bytes(chunk.data), error, following, max(following, chunk.end - 1))
+            last = max(following, chunk.end - 1)
+            yield Undecodable(bytes(chunk.data), error, chunk.stream, following, last)
+
+
+def _of_piece(
+    piece: Chunk, start: int, end: float, max_items: int, max_batch_bytes: int | None
+) -> Iterator[StreamMessage]:
+    """Yield the messages of a piece of a chunk, with `Undecodable` in place of each entry that cannot be decoded."""
+    try:
+        records = records_of(piece, max_batch_bytes=max_batch_bytes)
+    except (CorruptChunk, MissingDependency) as error:
+        if piece.entries > 1:
+            for entry in entries_of(piece):
+                if entry.end > start and entry.first_offset < end:
+                    yield from _of_piece(entry, start, end, max_items, max_batch_bytes)
+        elif piece.records:
+            first = max(start, piece.first_offset)
+            yield Undecodable(bytes(piece.data), error, piece.stream, first, piece.end - 1)
+    else:
+        yield from _found([piece], records, start, end, max_items)
 
 
 def _found(
@@ -182,4 +206,4 @@ def _decoded(stored: bytes, chunk: Chunk, offset: int, max_items: int) -> Stream
     try:
         return decode(stored, chunk.stream, offset, chunk.timestamp_ms, max_items=max_items)
     except InvalidMessage as error:
-        return Undecodable(stored, error, offset, offset)
+        return Undecodable(stored, error, chunk.stream, offset, offset)

@@ -106,6 +106,8 @@ def batch_records(data: bytes, at: int, end: int, spans: list[int], decompressed
     if stop > end:
         raise Damaged(f"a sub-entry batch of {size} bytes exceeds the {end - start} remaining bytes")
     compression = kind >> 4 & 0x07
+    if not count:
+        return stop  # no offset would name what is wrong in it
     if not compression:
         _fill(sized_records(data, start, stop, count, spans), count, stop)
         return stop

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
@@ -110,8 +111,7 @@ def record_batches(
     wanted = (
         piece
         for chunk in chunks
-        for piece in pieces_of(chunk, max_batch_bytes)
-        if piece.end > start and (end is None or piece.first_offset < end)
+        for piece in pieces_of(chunk, max_batch_bytes, start, math.inf if end is None else end)
     )
     for group in _groups(wanted, most_rows, most_bytes):
         for rows in rows_of(group, most_bytes, max_batch_bytes=max_batch_bytes):

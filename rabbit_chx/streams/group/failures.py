@@ -1,0 +1,112 @@
+"""What becomes of messages that the handler failed with, and of undecodable ones. In the thread of the connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from rabbit_chx.consuming.member.attempts import Attempts
+from rabbit_chx.consuming.member.workers import Progress
+from rabbit_chx.errors import CorruptStream, MissingDependency
+from rabbit_chx.streams.group.batch import BatchFailed, StreamBatch, failed_part, is_undecodable
+from rabbit_chx.streams.group.lanes import Change, StreamLane
+from rabbit_chx.streams.group.parking import Parking
+from rabbit_chx.streams.group.settings import StreamSettings
+
+
+class Failures(Attempts):
+    """Retries, and what follows the last attempt.
+
+    Args:
+        settings: of the member.
+        workers: of the member.
+        parking: parks messages, if the group does.
+        ask: has a function called in the thread of the connections, from any thread.
+        fail: ends the member with an error.
+        settle: stores how far a lane has come.
+    """
+
+    def __init__(
+        self,
+        settings: StreamSettings,
+        workers: Progress,
+        parking: Parking | None,
+        *,
+        ask: Callable[[Callable[[], object]], object],
+        fail: Callable[[BaseException], object],
+        settle: Callable[[StreamLane], object],
+    ) -> None:
+        super().__init__(settings, workers, _described)
+        self._parking = parking
+        self._ask, self._fail, self._settle = ask, fail, settle
+
+    def deal_with(self, lane: StreamLane, channel: Any, item: Any, error: Exception) -> None:
+        """Retry later, or apply ``on_failure`` after the last attempt."""
+        if isinstance(item, Change):
+            item.done = True
+            self._fail(error)
+            self._workers.submit(lane)
+            return
+        if isinstance(error, BatchFailed) and isinstance(item, StreamBatch):
+            item = self._rest(lane, channel, item, error.offset)
+        before = ""
+        if isinstance(error, (CorruptStream, MissingDependency)):
+            parts = item.around_undecodable() if isinstance(item, StreamBatch) else [item]
+            if len(parts) > 1:
+                for part in reversed(parts):
+                    self.put_back(lane, channel, part)
+                self._workers.submit(lane)
+                return
+            if is_undecodable(parts[0]):
+                before = "the decoding"
+                if isinstance(error, CorruptStream):
+                    error.hint = ""  # it names a parameter of a reader
+        if self.planned(lane, channel, item, error, before=before, place="stream"):
+            return
+        if self._parking is None:
+            self._fail(error)
+        elif lane.channel is channel:
+            failed, rest = failed_part(item, error)
+            done = partial(self._on_parked, lane, channel, failed, rest)
+            messages = failed.stored() if isinstance(failed, StreamBatch) else [failed]
+            self._parking.begin(messages, error, item.attempt, lambda *told: self._ask(partial(done, *told)))
+            return
+        self.put_back(lane, channel, item)
+        self._workers.submit(lane)
+
+    def _rest(self, lane: StreamLane, channel: Any, batch: StreamBatch, offset: int) -> StreamBatch:
+        """Count what comes before an offset as handled, and return the rest."""
+        if not batch.first < offset <= batch.last:
+            return batch
+        with self._workers.lock:
+            lane.finish_before(batch, offset, channel)
+        return batch.since(offset, 1)
+
+    def _on_parked(
+        self,
+        lane: StreamLane,
+        channel: Any,
+        item: Any,
+        rest: Any,
+        left: int | None,
+        error: BaseException | None,
+    ) -> None:
+        """Store what is parked, up to ``left`` if any is left, because the next message may end the process; and go on behind it."""
+        if error is not None:
+            self._fail(error)
+        if left is None:
+            self._workers.finished(lane, channel, item)
+            item = rest
+        elif isinstance(item, StreamBatch):
+            item = self._rest(lane, channel, item, left)
+        self._settle(lane)
+        if item is not None:
+            self.put_back(lane, channel, item)
+        self._workers.submit(lane)
+
+
+def _described(item: Any) -> str:
+    if isinstance(item, StreamBatch):
+        return f"stream {item.stream!r}, offsets {item.first} to {item.last}"
+    return f"stream {item.queue!r}, offset {item.offset}, key {item.routing_key!r}"

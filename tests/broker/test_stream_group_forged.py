@@ -1,0 +1,102 @@
+"""No message that a stranger can store in a stream ends, hangs or steers a group that parks (security review 3, H2 and H3)."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from rabbit_chx.streams import BatchFailed, Reject, StreamGroup
+from rabbit_chx.streams.messages.stored import Undecodable
+from tests.broker.stream_scene import fill, settle
+from tests.broker.test_stream_groups import running, wait_for
+from tests.proof import LONG
+from tests.property.test_stream_parking_laws import stored
+from tests.stream_forgeries import BATCHES, BODY, MESSAGES, a_map, compound, text
+
+pytestmark = [pytest.mark.broker, pytest.mark.since_4_0]
+
+MEGABYTE = 1_000_000
+JUNK = (1, 1, 100, b"\xff" * MEGABYTE)
+CHOSEN = [
+    a_map(0x74, {b"nan": b"\x82\x7f\xf8" + bytes(6)}) + BODY,
+    a_map(0x74, {b"time": b"\x83" + b"\xff" * 8, b"ulong": b"\x80" + b"\xff" * 8}) + BODY,
+    a_map(0x72, {b"x-routing-key": text(b"k" * 200_000), b"x-exchange": text(b"e" * 200_000)}) + BODY,
+    compound(0x73, b"\xd0", text(b"i" * 300), b"\x40", b"\x40", text(b"s" * 300), text(b"r" * 300)) + BODY,
+    compound(0x73, b"\xd0", *[b"\x40"] * 9, b"\x83" + b"\xff" * 8) + BODY,
+]
+"""What the review tried."""
+
+
+def forged() -> list:
+    """Entries that a stranger publishes, in this order."""
+    found: list = []
+
+    # Before a member runs: Hypothesis fails if any thread uses random numbers while it draws.
+    @settings(max_examples=1_000 if LONG else 100, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(MESSAGES | BATCHES, min_size=1, max_size=2))
+    def draw(entries: list) -> None:
+        found.extend(entries)
+
+    draw()
+    fitting = [each for each in found if isinstance(each, tuple) or len(each) <= MEGABYTE]
+    return [*CHOSEN, *fitting, *[JUNK] * 25]
+
+
+@pytest.fixture
+def lot(broker):
+    """A parking queue, and a function that counts its messages."""
+    queue = f"parked-{uuid.uuid4().hex[:8]}"
+    with broker.connection() as connection:
+        channel = connection.channel()
+        channel.queue_declare(queue, durable=True)
+        yield queue, lambda: channel.queue_declare(queue, passive=True).method.message_count
+        channel.queue_delete(queue)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "rejecting", [True, False], ids=["a handler that rejects", "a handler that does not"]
+)
+@pytest.mark.parametrize("run", ["run", "run_batches"])
+def test_no_stored_message_harms_a_group_that_parks(
+    broker, stream_url, stream_connection, stream, lot, rejecting, run, caplog
+):
+    queue, count = lot
+    entries = forged()
+    fill(stream_connection, stream, range(30))
+    publisher = stream_connection.declare_publisher(stream, None)
+    for number, each in enumerate(entries):
+        stream_connection.publish(publisher, [(number, each)])
+    refused = settle(stream_connection, len(entries))
+    entries = [each for number, each in enumerate(entries) if number not in refused]
+    assert len(entries) > 30 + len(CHOSEN)
+    fill(stream_connection, stream, range(30, 60))
+    messages = stored(entries)
+    undecodable = sum(isinstance(each, Undecodable) for each in messages)
+    handled = []
+
+    def handle(message):
+        if message.body.isdigit() and len(message.body) == 10:
+            handled.append(int(message.body))
+        elif rejecting:
+            raise Reject("no")
+
+    def handle_batch(batch):
+        for message in batch.messages():
+            try:
+                handle(message)
+            except Reject as error:
+                raise BatchFailed(message.offset) from error
+
+    parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
+    group = StreamGroup(stream_url, stream=stream, name="g", attempts=1, **parking)
+    with running(group, handle if run == "run" else handle_batch, run):
+        wait_for(lambda: handled[-1:] == [59])
+        wait_for(lambda: count() == (len(messages) if rejecting else undecodable))
+        assert group.status.connected
+    assert sorted(set(handled)) == list(range(60))
+    if run == "run":
+        assert handled == list(range(60))
+    assert "trying again" not in caplog.text
