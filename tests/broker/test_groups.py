@@ -20,7 +20,7 @@ from rabbit_chx import Field
 from rabbit_chx.broker import connect, drain
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.properties import Properties
-from rabbit_chx.consuming import Group, Message, QueueReader
+from rabbit_chx.consuming import Group, Message, QueueReader, Reject
 from rabbit_chx.consuming.changes.records import declare_commands, hold_commands
 from rabbit_chx.consuming.markers import Hold
 from rabbit_chx.consuming.member.member import Member
@@ -253,6 +253,24 @@ def test_a_parked_message_keeps_its_headers(orders) -> None:
         "x-rabbit-chx-parked-attempts": 1,
         "x-rabbit-chx-parked-error": "ValueError: out of stock",
     }
+
+
+def test_a_full_parking_queue_ends_no_member(orders) -> None:
+    """Security review 3, L8: it ended the member with an error about a missing queue."""
+    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    orders.channel.queue_declare("failed", durable=True, arguments=full)
+    orders.channel.basic_publish("", QUEUES[0], b"0")
+    orders.channel.basic_publish("", QUEUES[0], b"1")
+
+    def handle(_: Message) -> None:
+        raise Reject("no")
+
+    group = orders.group(on_failure="park", parking_queue="failed")
+    with running(group, handle) as member:
+        wait_until(lambda: "rejected a message: it is full" in group.status.reason, "the reason")
+        assert orders.channel.basic_get("failed", auto_ack=True)[2] == b"0"
+        wait_until(lambda: orders.channel.basic_get("failed", auto_ack=True)[2] == b"1", "the second message")
+    assert member.errors == []
 
 
 def test_the_status_of_a_group_says_whether_it_consumes_and_what_it_has_done(orders, monkeypatch) -> None:

@@ -110,6 +110,37 @@ def test_a_failed_message_is_parked_and_the_stream_goes_on(broker, stream_url, s
     assert stream_connection.query_offset("g", stream) == 9
 
 
+def test_a_full_parking_queue_is_waited_for(broker, stream_url, stream_connection, stream):
+    """Security review 3, L8: it ended the member with an error about a missing queue."""
+    queue = f"parked-{uuid.uuid4().hex[:8]}"
+    fill(stream_connection, stream, range(1, 4))
+    with broker.connection() as connection:
+        channel = connection.channel()
+        channel.queue_declare(
+            queue, durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"}
+        )
+
+        def handle(message):
+            raise Reject("no")
+
+        parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
+        group = StreamGroup(stream_url, stream=stream, name="g", **parking)
+        bodies = []
+
+        def take_three() -> bool:
+            if body := channel.basic_get(queue, auto_ack=True)[2]:
+                bodies.append(body)
+            return len(bodies) == 3
+
+        with running(group, handle):
+            wait_for(lambda: "rejected a message: it is full" in group.status.reason)
+            assert group.status.connected
+            wait_for(take_three)
+            wait_for(lambda: not group.status.reason)
+        assert bodies == [b"0000000001", b"0000000002", b"0000000003"]
+        channel.queue_delete(queue)
+
+
 def test_a_batch_continues_at_the_message_that_failed(broker, stream_url, stream_connection, stream):
     queue = f"parked-{uuid.uuid4().hex[:8]}"
     fill(stream_connection, stream, range(1, 101))

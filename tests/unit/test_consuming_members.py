@@ -258,7 +258,7 @@ def test_a_member_whose_parking_queue_is_gone_waits_for_the_handlers_of_other_me
     joined._do_due()
     assert joined.workers.stopped  # so that it ends as after any other stop
     assert "parking_queue: got 'gone'" in str(joined._error)
-    assert "returned or rejected" in str(joined._error)
+    assert "expected an existing queue" in str(joined._error)
 
 
 # ---- pauses

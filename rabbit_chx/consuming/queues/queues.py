@@ -18,7 +18,7 @@ from rabbit_chx.consuming.queues.arguments import delivery_limit_warning, learn
 from rabbit_chx.consuming.queues.permissions import needs_of
 from rabbit_chx.consuming.seats import is_taken
 from rabbit_chx.consuming.settings import Settings
-from rabbit_chx.errors import InvalidValue, Unquoted
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, Unquoted
 from rabbit_chx.message import Message
 from rabbit_chx.releases import Release
 from rabbit_chx.text import listed
@@ -76,6 +76,8 @@ def park(
         refused: why the broker closed an earlier connection, on which the message was published whole.
 
     Raises:
+        BrokerUnavailable: the queue rejects messages at the moment.
+        InvalidValue: the queue is missing.
         Refused: not even this can be published.
     """
     given = _whole(message, origin) if refused is None else _reduced(message, origin, refused)
@@ -90,8 +92,11 @@ def park(
             log.warning("%r is parked without %s: %s", message, reduced[1]["headers"][LEFT_OUT], again.text)
             given = reduced
     if not accepted:
-        hint = "The broker returned or rejected the message"
-        raise InvalidValue("parking_queue", queue, "an existing queue that accepts messages", hint)
+        yield from check_parking_queue(queue)
+        raise BrokerUnavailable(
+            f"the parking queue {queue!r} rejected a message: it is full, or its node is down. `rabbit-chx replay` or a "
+            "higher limit makes room"
+        )
 
 
 def _whole(message: Message, origin: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:

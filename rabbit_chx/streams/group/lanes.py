@@ -281,7 +281,7 @@ class StreamGroupStatus:
     connected: bool
     """Whether it is a member of the group for every stream."""
     reason: str
-    """Why it is not; empty if it is."""
+    """Why it is not, or why a message cannot be parked now; otherwise empty."""
     streams: tuple[str, ...]
     """The streams that the members share, as far as this one knows them."""
     partitions: tuple[PartitionStatus, ...]
@@ -297,11 +297,11 @@ class StreamGroupStatus:
         return sum(each.lag for each in self.partitions)
 
 
-def status_of(lanes: Sequence[StreamLane], why_not: str) -> StreamGroupStatus:
-    """The status of a member with these lanes; the caller holds their lock."""
+def status_of(lanes: Sequence[StreamLane], why_not: str, waits: str = "") -> StreamGroupStatus:
+    """The status of a member with these lanes; the caller holds their lock. A member that ``waits`` is connected."""
     return StreamGroupStatus(
         connected=not why_not,
-        reason=why_not,
+        reason=why_not or waits,
         streams=tuple(lane.stream for lane in lanes),
         partitions=tuple(
             PartitionStatus(lane.stream, lane.handled_to, lane.stored, lane.end_of_messages, lane.failed)

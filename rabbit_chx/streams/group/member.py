@@ -83,8 +83,9 @@ class StreamMember(Running):
     @property
     def status(self) -> StreamGroupStatus:
         """The current state."""
+        waits = self._parking.why_not if self._parking is not None else ""
         with self.workers.lock:
-            return status_of(list(self._lanes.values()), self.why_not)
+            return status_of(list(self._lanes.values()), self.why_not, waits)
 
     def on_progress(self) -> None:
         """Wake the member if there is something to do for it."""

@@ -48,6 +48,8 @@ class Parking:
         self._queue = queue
         self._connect = connect
         self._ended = ended
+        self.why_not = ""
+        """Why a message cannot be parked now; empty if none waits."""
 
     def check(self) -> None:
         """Check that the queue exists.
@@ -96,7 +98,7 @@ class Parking:
                     while messages:
                         messages[0].attempt = attempt
                         driver.run(self._commands(messages[0], why, refused))
-                        refused = None
+                        refused, self.why_not = None, ""
                         del messages[0]
             except (Refused, AMQPError, OSError, Lost, BrokerUnavailable) as error:
                 ended = why_ended(error)
@@ -107,7 +109,8 @@ class Parking:
                 if isinstance(error, Refused) and refused is None:
                     refused = self._reduced(messages[0], error)
                 else:
-                    warn(self._group, f"a message could not be parked: {ended}; trying again")
+                    self.why_not = f"a message could not be parked: {ended}"
+                    warn(self._group, f"{self.why_not}; trying again")
                     self._ended.wait(_AGAIN_AFTER)
             except RabbitChxError:
                 raise
