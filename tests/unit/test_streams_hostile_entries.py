@@ -13,7 +13,7 @@ import pytest
 
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, InvalidValue, MissingDependency
 from rabbit_chx.streams import StreamBatch, StreamReader
-from rabbit_chx.streams.group.batch import is_undecodable
+from rabbit_chx.streams.group.batch import why_undecodable
 from rabbit_chx.streams.messages.chunks import parse_chunk, pieces_of
 from rabbit_chx.streams.messages.stored import stored_in
 from tests.programs import ran
@@ -255,7 +255,7 @@ def test_the_messages_around_an_undecodable_batch_are_read_both_ways() -> None:
         part, *left = left
         if len(parts := part.around_undecodable()) > 1:
             left = [*parts, *left]
-        elif is_undecodable(part):
+        elif why_undecodable(part):
             undecodable.append((part.first, part.last))
         else:
             assert part.arrow(["body"])["body"].to_pylist() == [each.body for each in part.messages()]

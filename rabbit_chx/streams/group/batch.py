@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rabbit_chx.errors import InvalidValue, MissingDependency
+from rabbit_chx.errors import CorruptStream, InvalidValue, MissingDependency
 from rabbit_chx.message import StreamMessage
 from rabbit_chx.streams.messages.chunks import Chunk
 from rabbit_chx.streams.messages.stored import Undecodable, stored_in
@@ -53,13 +53,14 @@ class StreamBatch:
         return stored_in(self._chunks, self.first, self.last + 1)
 
     def around_undecodable(self) -> list[StreamBatch]:
-        """Divide the batch around its first undecodable message: before it, that message alone, and after it."""
-        found = next((each for each in self.stored() if isinstance(each, Undecodable)), None)
+        """Divide the batch around its first undecodable messages: before them, these alone, and after them."""
+        stored = self.stored()
+        found = next((each for each in stored if isinstance(each, Undecodable)), None)
         if found is None:
             return [self]
         before, rest = self.divided(found.offset) if found.offset > self.first else (None, self)
         assert rest is not None
-        alone, after = rest.divided(found.last + 1)
+        alone, after = rest.divided(undecodable_to(found, stored)[0] + 1)
         return [each for each in (before, alone, after) if each is not None]
 
     def arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
@@ -113,9 +114,29 @@ class BatchFailed(Exception):
         return f"the message at offset {self.offset} failed"
 
 
-def is_undecodable(item: Any) -> bool:
-    """Whether a message cannot be decoded, or the first one of a batch."""
-    return isinstance(next(item.stored(), None) if isinstance(item, StreamBatch) else item, Undecodable)
+def why_undecodable(batch: StreamBatch) -> CorruptStream | MissingDependency | None:
+    """Why the first message of a batch cannot be decoded, if it cannot be."""
+    found = next(batch.stored(), None)
+    return found.error if isinstance(found, Undecodable) else None
+
+
+def undecodable_to(
+    first: Undecodable, following: Iterator[StreamMessage]
+) -> tuple[int, StreamMessage | None]:
+    """The last offset of the undecodable messages that follow each other, and the message behind them, if any."""
+    last = first.last
+    for message in following:
+        if not isinstance(message, Undecodable):
+            return last, message
+        last = message.last
+    return last, None
+
+
+def without_hint(error: CorruptStream | MissingDependency) -> CorruptStream | MissingDependency:
+    """The error without its hint, which names a parameter of a reader."""
+    if isinstance(error, CorruptStream):
+        error.hint = ""
+    return error
 
 
 def failed_part(item: Any, error: Exception) -> tuple[Any, Any]:

@@ -9,7 +9,13 @@ from typing import Any
 from rabbit_chx.consuming.member.attempts import Attempts
 from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.errors import CorruptStream, MissingDependency
-from rabbit_chx.streams.group.batch import BatchFailed, StreamBatch, failed_part, is_undecodable
+from rabbit_chx.streams.group.batch import (
+    BatchFailed,
+    StreamBatch,
+    failed_part,
+    why_undecodable,
+    without_hint,
+)
 from rabbit_chx.streams.group.lanes import Change, StreamLane
 from rabbit_chx.streams.group.parking import Parking
 from rabbit_chx.streams.group.settings import StreamSettings
@@ -51,17 +57,15 @@ class Failures(Attempts):
         if isinstance(error, BatchFailed) and isinstance(item, StreamBatch):
             item = self._rest(lane, channel, item, error.offset)
         before = ""
-        if isinstance(error, (CorruptStream, MissingDependency)):
-            parts = item.around_undecodable() if isinstance(item, StreamBatch) else [item]
+        if isinstance(error, (CorruptStream, MissingDependency)) and isinstance(item, StreamBatch):
+            parts = item.around_undecodable()
             if len(parts) > 1:
                 for part in reversed(parts):
                     self.put_back(lane, channel, part)
                 self._workers.submit(lane)
                 return
-            if is_undecodable(parts[0]):
-                before = "the decoding"
-                if isinstance(error, CorruptStream):
-                    error.hint = ""  # it names a parameter of a reader
+            if why := why_undecodable(item):
+                before, error = "the decoding", without_hint(why)
         if self.planned(lane, channel, item, error, before=before, place="stream"):
             return
         if self._parking is None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from rabbit_chx.consuming.member.workers import OneByOne
 from rabbit_chx.errors import CorruptChunk
 from rabbit_chx.message import StreamMessage
-from rabbit_chx.streams.group.batch import StreamBatch
+from rabbit_chx.streams.group.batch import StreamBatch, undecodable_to, why_undecodable
 from rabbit_chx.streams.messages.chunks import Chunk, may_have_batches, pieces_of, size_of
 from rabbit_chx.streams.messages.stored import Undecodable, stored_in
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate
@@ -87,6 +87,8 @@ class StreamLane(OneByOne):
         self._attention = attention
         self._start = 0
         self.waiting: deque[Chunk] = deque()
+        self._current: list[Chunk] = []
+        """The chunks of these messages."""
         self._messages: Iterator[StreamMessage] = iter(())
         self._again: deque[Any] = deque()
         """The messages or batches that are next because they were put back."""
@@ -168,15 +170,25 @@ class StreamLane(OneByOne):
 
     def _next(self) -> Any | None:
         if self._again:
-            return self._again.popleft()
+            item = self._again.popleft()
+            return self._together(item) if type(item) is Undecodable else item
         if self._batches:
             return StreamBatch(self._chunks(_MOST_ROWS), self._start) if self.waiting else None
         while True:
             for message in self._messages:
-                return message
+                return self._together(message) if type(message) is Undecodable else message
             if not self.waiting:
                 return None
-            self._messages = stored_in(self._chunks(_MOST_MESSAGES), self._start)
+            self._current = self._chunks(_MOST_MESSAGES)
+            self._messages = stored_in(self._current, self._start)
+
+    def _together(self, first: Undecodable) -> StreamBatch:
+        """The undecodable messages from one on that follow each other, which no handler gets."""
+        batch = StreamBatch(self._current, first.offset)
+        batch.last, behind = undecodable_to(first, self._messages)
+        if behind is not None:
+            self._again.append(behind)
+        return batch
 
     def _chunks(self, most_rows: int) -> list[Chunk]:
         chunks: list[Chunk] = []
@@ -204,10 +216,10 @@ class StreamLane(OneByOne):
         if type(message) is Change:
             message.done = self._attention.wanted = True
             return 0
-        if self._batches:
+        if isinstance(message, StreamBatch):
             last, count = message.last, len(message)
         else:
-            last, count = message.last if type(message) is Undecodable else message.offset, 1
+            last, count = message.offset, 1
         self._count(last, count if counted else 0, channel)
         return 0
 
@@ -223,6 +235,10 @@ class StreamLane(OneByOne):
             self.unstored += count
             if self.stored is None or self.unstored >= self._store_every:
                 self._attention.wanted = True
+
+    def why_undecodable(self, batch: StreamBatch) -> Exception | None:
+        """Why no handler gets a batch that was taken: of single messages, only undecodable ones are a batch."""
+        return None if self._batches else why_undecodable(batch)
 
     def put_back(self, message: Any, channel: Any) -> bool:
         """Put what was taken back to the front; return False if its assignment has ended."""

@@ -121,6 +121,8 @@ class StreamMember(Running):
         finally:
             self._wait_for_handlers(self._pass_time)  # which an error has not ended
             self._end_workers()
+            if self._parking is not None:
+                self._parking.end()
             for place in self._places:
                 place.close()
             self._woken.close()

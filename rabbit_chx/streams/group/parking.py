@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
 from datetime import datetime
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 from uuid import UUID
 
@@ -24,15 +27,57 @@ from rabbit_chx.fields import EPOCH, milliseconds
 from rabbit_chx.hashing import MAX_SHORTSTR
 from rabbit_chx.message import StreamMessage
 from rabbit_chx.message_fields import checked
-from rabbit_chx.streams.group.batch import BatchFailed
+from rabbit_chx.streams.group.batch import BatchFailed, without_hint
 from rabbit_chx.streams.messages.amqp10 import Milliseconds, as_text
+from rabbit_chx.streams.messages.stored import Undecodable
 from rabbit_chx.text import described
 
 _AGAIN_AFTER: Final = 2.0
+_KEPT: Final = 5.0
+"""Seconds without work after which the connection is closed."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """Messages to park."""
+
+    messages: deque[StreamMessage]
+    error: BaseException
+    attempt: int
+    then: Callable[[int | None, BaseException | None], object]
+    refused: Refused | None = None
+    """Why the first message was refused whole."""
+
+
+class _Link:
+    """A connection that is opened when it is needed."""
+
+    def __init__(self, connect: Callable[[], BlockingConnection]) -> None:
+        self._connect = connect
+        self._opened = ExitStack()
+        self._driver: PikaDriver | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection, which may be lost."""
+        return self._driver is not None
+
+    @property
+    def driver(self) -> PikaDriver:
+        """The driver of the connection."""
+        if self._driver is None:
+            self._driver = PikaDriver(self._opened.enter_context(self._connect()))
+        return self._driver
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        self._driver = None
+        with suppress(AMQPError, OSError):
+            self._opened.close()
 
 
 class Parking:
-    """Parks messages, each time in a new thread with a connection of its own: failures are rare.
+    """Parks messages, in a thread that ends with its connection when nothing was parked for some seconds.
 
     Args:
         group: the name of the group.
@@ -48,6 +93,10 @@ class Parking:
         self._queue = queue
         self._connect = connect
         self._ended = ended
+        self._waiting: SimpleQueue[_Work | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._runs = False
+        """Whether there is a thread that takes what waits."""
         self.why_not = ""
         """Why a message cannot be parked now; empty if none waits."""
 
@@ -74,63 +123,86 @@ class Parking:
 
         An error ends the member: the operator has to mend what it says. A member that ends may leave some without one.
         """
-        work = (list(messages), error, attempt, then)
-        threading.Thread(target=self._park, args=work, name="rabbit-chx parking", daemon=True).start()
+        with self._lock:
+            self._waiting.put(_Work(deque(messages), error, attempt, then))
+            if not self._runs:
+                self._runs = True
+                threading.Thread(target=self._run, name="rabbit-chx parking", daemon=True).start()
 
-    def _park(self, messages: list[StreamMessage], why: BaseException, attempt: int, then: Any) -> None:
-        failed: BaseException | None = None
-        try:
-            self._park_all(messages, why, attempt)
-        except BaseException as error:  # noqa: BLE001 - without an answer, the stream would wait for ever
-            failed = error
-        then(messages[0].offset if messages else None, failed)
+    def end(self) -> None:
+        """End the thread after what it does, if it runs."""
+        self._waiting.put(None)
 
-    def _park_all(self, messages: list[StreamMessage], why: BaseException, attempt: int) -> None:
-        """Park messages, and remove each from the list, until all are parked or the member ends.
+    def _run(self) -> None:
+        with closing(_Link(self._connect)) as link:
+            while (work := self._next()) is not None:
+                failed: BaseException | None = None
+                try:
+                    self._park(work, link)
+                except BaseException as error:  # noqa: BLE001 - without an answer, the stream would wait for ever
+                    failed = error
+                work.then(work.messages[0].offset if work.messages else None, failed)
+
+    def _next(self) -> _Work | None:
+        """Wait for work; None if there was none for some seconds, or the member has ended, so that the thread must end."""
+        with suppress(Empty):
+            if (work := self._waiting.get(timeout=_KEPT)) is not None:
+                return work
+        with self._lock:
+            with suppress(Empty):
+                if (work := self._waiting.get_nowait()) is not None:
+                    return work
+            self._runs = False
+        return None
+
+    def _park(self, work: _Work, link: _Link) -> None:
+        """Park messages, and remove each, until all are parked or the member ends. The connection stays open.
 
         Whatever fails because of the contents of a message has it parked without its properties and headers.
         """
-        refused: Refused | None = None
-        while messages and not self._ended.is_set():
+        while work.messages and not self._ended.is_set():
+            is_kept = link.is_open
             try:
-                with self._connect() as connection:
-                    driver = PikaDriver(connection)
-                    while messages:
-                        messages[0].attempt = attempt
-                        driver.run(self._commands(messages[0], why, refused))
-                        refused, self.why_not = None, ""
-                        del messages[0]
+                link.driver.run(self._commands(work))
             except (Refused, AMQPError, OSError, Lost, BrokerUnavailable) as error:
+                link.close()
                 ended = why_ended(error)
                 if ended.permanent:
                     raise BrokerUnavailable(
                         f"a message could not be parked: {ended}", permanent=True
                     ) from None
-                if isinstance(error, Refused) and refused is None:
-                    refused = self._reduced(messages[0], error)
-                else:
+                if isinstance(error, Refused) and work.refused is None:
+                    self._reduce(work, error)
+                elif not is_kept:
                     self.why_not = f"a message could not be parked: {ended}"
                     warn(self._group, f"{self.why_not}; trying again")
                     self._ended.wait(_AGAIN_AFTER)
             except RabbitChxError:
                 raise
             except Exception as error:
-                if refused is not None:
+                link.close()
+                if work.refused is not None:
                     raise
-                refused = self._reduced(messages[0], Refused(0, described(error)))
+                self._reduce(work, Refused(0, described(error)))
 
-    def _commands(
-        self, message: StreamMessage, why: BaseException, refused: Refused | None
-    ) -> Generator[Command, Any, None]:
-        given = _plain(message) if refused is None else message
-        return park(self._queue, given, self._origin(message, why), refused)
+    def _commands(self, work: _Work) -> Generator[Command, Any, None]:
+        while work.messages and not self._ended.is_set():
+            message = work.messages[0]
+            message.attempt = work.attempt
+            given = _plain(message) if work.refused is None else message
+            yield from park(self._queue, given, self._origin(message, work.error), work.refused)
+            work.messages.popleft()
+            work.refused, self.why_not = None, ""
 
-    def _reduced(self, message: StreamMessage, refused: Refused) -> Refused:
-        warn(self._group, f"{message!r} is parked without its properties and headers: {refused.text}")
-        return refused
+    def _reduce(self, work: _Work, refused: Refused) -> None:
+        work.refused = refused
+        text = f"{work.messages[0]!r} is parked without its properties and headers: {refused.text}"
+        warn(self._group, text)
 
     def _origin(self, message: StreamMessage, why: BaseException) -> dict[str, Any]:
         """The headers that a message gets; without a routing key or an exchange that is longer than any to publish to."""
+        if isinstance(message, Undecodable):
+            why = without_hint(message.error)
         cause = why.__cause__ if isinstance(why, BatchFailed) else None
         origin = {**origin_of(message, self._group, cause or why), OFFSET: message.offset}
         too_long = {name: None for name in (EXCHANGE, ROUTING_KEY) if not _is_short(origin[name])}

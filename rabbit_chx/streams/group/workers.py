@@ -10,9 +10,9 @@ from typing import Any
 from rabbit_chx.consuming.member.loop_workers import LoopWorkers
 from rabbit_chx.consuming.member.workers import Progress, Taken, Workers
 from rabbit_chx.consuming.retries import check_returned
+from rabbit_chx.streams.group.batch import StreamBatch
 from rabbit_chx.streams.group.lanes import Change, StreamLane
 from rabbit_chx.streams.group.settings import StreamSettings
-from rabbit_chx.streams.messages.stored import Undecodable
 
 
 class _OfStreams(Progress):
@@ -29,8 +29,8 @@ class _OfStreams(Progress):
         self._owner.on_progress()
         if item is None:
             return None
-        if type(item) is Undecodable:
-            self._owner.on_interruption(lane, channel, item, item.error)
+        if type(item) is StreamBatch and (why := lane.why_undecodable(item)):
+            self._owner.on_interruption(lane, channel, item, why)
             return None
         return channel, item
 
