@@ -24,7 +24,7 @@ from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
 from rabbit_chx.streams import BrokerUrl, StreamConnection, connect
 from rabbit_chx.streams.group.offsets import GroupOffsets, PartitionOffsets
 from rabbit_chx.streams.group.settings import Position, check_position, check_reference, check_release
-from rabbit_chx.text import counted, sentences
+from rabbit_chx.text import counted, listed, sentences
 from rabbit_chx.urls import MAX_PORT
 
 EVERY: Final = 2.0
@@ -163,6 +163,9 @@ def _show(group: GroupOfStreams, *, watch: bool, output: str) -> int:
             if watch:
                 click.clear()  # a terminal only
             _print(group.name, partitions, consumers, output)
+            if beyond := [each.stream for each in partitions if each.stored is not None and each.lag is None]:
+                text = "the stored offset is beyond the end, so no message is handled; --reset sets it"
+                notice("Warning", f"{listed(beyond, 'stream')}: {text}")
             if not watch:
                 break
             sleep(EVERY)

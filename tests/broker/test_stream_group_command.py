@@ -14,7 +14,7 @@ import pytest
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.cli.verb import Exit
 from rabbit_chx.publishing import Publisher
-from rabbit_chx.streams import StreamGroup, StreamReader
+from rabbit_chx.streams import BrokerUrl, StreamGroup, StreamReader, connect
 from tests.broker.erlang import node_command
 from tests.faults.load import wait_until
 from tests.json_lines import printed
@@ -156,6 +156,30 @@ def test_a_group_without_members_is_shown(group, exchange):
     assert shown.code == Exit.DIFFERENT
     assert [row["lag"] for row in rows(shown, "stream_partition")] == [None] * STREAMS
     assert "Group 'billing' has no members." in group().out
+
+
+def test_an_offset_beyond_the_end_that_a_reader_has_stored_is_warned_of(group, broker, stream_url, exchange):
+    """Security review 3, L3: the group handled nothing, with a lag of 0."""
+    stream = f"{exchange}-1"
+    with a_user(broker, "^$", "^$", f"^{stream}$") as reader:
+        url = BrokerUrl.for_streams(broker.stream_url)
+        login = {"credentials": lambda: (reader.name, reader.password)}
+        with connect(url, **login) as connection:
+            connection.store_offset("billing", stream, 10**9)
+            wait_until(lambda: connection.query_offset("billing", stream) == 10**9, "the stored offset")
+    shown = group("--output", "json")
+    row = next(row for row in rows(shown, "stream_partition") if row["stream"] == stream)
+    assert (row["stored"], row["lag"]) == (10**9, None)
+    assert f"stream {stream!r}: the stored offset is beyond the end" in shown.err
+    member = StreamGroup(stream_url, stream=stream, name="billing")
+    thread = threading.Thread(target=member.run, args=(print,), kwargs={"signals": False})
+    thread.start()
+    try:
+        wait_until(lambda: member.status.partitions, "the assignment")
+        assert member.status.lag is None
+    finally:
+        member.stop()
+        thread.join(PATIENCE)
 
 
 def test_what_a_user_cannot_see_is_named(group, broker, exchange):

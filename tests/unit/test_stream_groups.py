@@ -286,7 +286,7 @@ class Asked:
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, bool]] = []
-        self.stored = 6
+        self.stored = 0
 
     def query_offset(self, _group: str, _stream: str) -> int:
         return self.stored
@@ -325,6 +325,25 @@ def test_the_end_of_a_stream_that_was_created_again_is_that_of_the_new_one():
     assignments.on_update(it, ConsumerUpdate(1, 0, active=True))
     assignments.do_due(SimpleNamespace(connection=asked, top_up=lambda _: None), it)
     assert it.end == 1
+
+
+def test_a_stored_offset_beyond_the_end_is_warned_of_and_the_lag_is_unknown(caplog):
+    """Security review 3, L3: any reader can store one, and the group then handled nothing with a lag of 0."""
+    settings = StreamGroup(**GIVEN)._settings
+    assignments, it, asked = Assignments(settings, StreamWorkers(print, settings)), lane(), Asked()
+    asked.stored, asked.has_stats, asked.timeout, asked.node = 10**9, True, 1.0, "n"
+    asked.stats = lambda _: StreamStats(0, 4, 4)
+    asked.metadata = lambda _: {"events": SimpleNamespace(leader="n")}
+    it.end_assignment()
+    assignments.on_update(it, ConsumerUpdate(1, 0, active=True))
+    assignments.do_due(SimpleNamespace(connection=asked, top_up=lambda _: None), it)
+    status = status_of([it], "")
+    assert (status.partitions[0].stored, status.partitions[0].end) == (10**9, 5)
+    assert status.partitions[0].lag is status.lag is None
+    assert "the stored offset 1000000000 of stream 'events' is beyond its end, 5" in caplog.text
+    it.add(chunk(10**9 + 1, 1))
+    it.finish(it.take(), it.channel)
+    assert status_of([it], "").lag == 0
 
 
 def test_a_gap_behind_the_last_message_is_no_lag(monkeypatch):

@@ -11,10 +11,11 @@ from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams.ends import first_chunk
 from rabbit_chx.streams.group.lanes import Change, StreamLane
-from rabbit_chx.streams.group.offsets import first_of, store, stored_in, wait_until_stored
+from rabbit_chx.streams.group.offsets import end_before, first_of, store, stored_in, wait_until_stored
 from rabbit_chx.streams.group.places import Place
 from rabbit_chx.streams.group.settings import Position, StreamSettings, check_position
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate, StreamStats
+from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.requests import MAX_IDS, OffsetSpec
 
 _MOST_SECONDS: Final = 45.0
@@ -108,17 +109,29 @@ class Assignments:
             first = stored + 1
         else:
             first = 0 if position is None else first_of(connection, stream, position)
+        is_beyond = stored is not None and not decides and self._is_beyond(connection, stream, stored, stats)
         if stored is None and (position in {"next", "last"} or isinstance(position, datetime)):
             # Otherwise a member that takes over before the first store would begin at a later end.
             store(connection, name, stream, first - 1, mark=True)
             stored = first - 1
         with self._workers.lock:
             lane.assign(first, stored)
-            lane.heard, lane.end = monotonic(), _end_in(stats)
+            lane.heard, lane.end, lane.is_beyond = monotonic(), _end_in(stats), is_beyond
         lane.change, lane.told = None, True
         lane.store_again = monotonic() + self._settings.store_seconds
         self._send(place, lane, update, OffsetSpec.offset(first))
         log.info("group %r: stream %r is assigned, from %s", name, stream, position or "the first message")
+
+    def _is_beyond(self, connection: StreamConnection, stream: str, stored: int, stats: StreamStats) -> bool:
+        """Whether the stored offset is beyond the end of a stream, which is logged."""
+        end = None if stored < _end_in(stats) else end_before(connection, stream, stored + 1)
+        if end is not None:
+            text = (
+                "group %r: the stored offset %d of stream %r is beyond its end, %d, so its messages are not handled; any user who "
+                "may read the stream can store one. `rabbit-chx group --reset` sets it"
+            )
+            log.warning(text, self._settings.name, stored, stream, end)
+        return end is not None
 
     def _position(self, lane: StreamLane, stored: int | None) -> Position | None:
         if not callable(self._settings.start):

@@ -81,6 +81,8 @@ class StreamLane(OneByOne):
         """The end of the stream, as far as the member knows."""
         self.empty_to = 0
         """An offset before which only a gap follows the handled messages, as far as the member knows."""
+        self.is_beyond = False
+        """Whether the stored offset was beyond the end when the assignment began, and no message has been handled since."""
         self.handled = 0
         self._batches = batches
         self._store_every = store_every
@@ -231,7 +233,7 @@ class StreamLane(OneByOne):
     def _count(self, last: int, count: int, channel: Any) -> None:
         self.handled += count
         if self.channel is channel:
-            self.done = last
+            self.done, self.is_beyond = last, False
             self.unstored += count
             if self.stored is None or self.unstored >= self._store_every:
                 self._attention.wanted = True
@@ -265,9 +267,10 @@ class StreamLane(OneByOne):
     @property
     def end_of_messages(self) -> int:
         """The end of the stream, without a gap behind the last message."""
-        if self.end > self.empty_to:
+        following = 0 if self.handled_to is None else self.handled_to + 1
+        if self.is_beyond:
             return self.end
-        return 0 if self.handled_to is None else self.handled_to + 1
+        return max(self.end, following) if self.end > self.empty_to else following
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,9 +288,10 @@ class PartitionStatus:
     """Failed attempts since the start of the run."""
 
     @property
-    def lag(self) -> int:
-        """How many offsets are not handled: messages, and gaps between them."""
-        return max(0, self.end - (0 if self.handled is None else self.handled + 1))
+    def lag(self) -> int | None:
+        """How many offsets are not handled: messages, and gaps between them. None if the stored offset is beyond the end."""
+        following = 0 if self.handled is None else self.handled + 1
+        return self.end - following if following <= self.end else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,9 +312,10 @@ class StreamGroupStatus:
     """Failed attempts since the start of the run."""
 
     @property
-    def lag(self) -> int:
-        """The lag of all partitions of this member together."""
-        return sum(each.lag for each in self.partitions)
+    def lag(self) -> int | None:
+        """The lag of all partitions of this member together; None if that of one is."""
+        lags = [each.lag for each in self.partitions]
+        return None if None in lags else sum(each or 0 for each in lags)
 
 
 def status_of(lanes: Sequence[StreamLane], why_not: str, waits: str = "") -> StreamGroupStatus:

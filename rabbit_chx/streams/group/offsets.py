@@ -36,14 +36,21 @@ def first_of(connection: StreamConnection, stream: str, position: Position) -> i
 
 
 def _within(connection: StreamConnection, stream: str, offset: int) -> int:
-    """Raise if an offset is beyond the end, which a replica knows a moment later than the leader."""
+    """Raise if an offset is beyond the end."""
+    if (end := end_before(connection, stream, offset)) is not None:
+        hint = "Was the stream deleted and created again?"
+        raise InvalidValue("offset", offset, f"at most {end}, the end of stream {stream!r}", hint)
+    return offset
+
+
+def end_before(connection: StreamConnection, stream: str, offset: int) -> int | None:
+    """The end of a stream if an offset is beyond it, else None. A replica knows the end a moment later than the leader."""
     until = monotonic() + _READ_BACK
     while offset > (end := bounds(connection, stream).end):
         if connection.node == connection.metadata([stream])[stream].leader or monotonic() > until:
-            hint = "Was the stream deleted and created again?"
-            raise InvalidValue("offset", offset, f"at most {end}, the end of stream {stream!r}", hint)
+            return end
         sleep(_PAUSE)
-    return offset
+    return None
 
 
 def stored_in(connection: StreamConnection, group: str, stream: str) -> tuple[int | None, bool]:
@@ -94,7 +101,7 @@ class PartitionOffsets:
     stored: int | None
     """The last handled offset that is stored; None without one, and -1 before the first message."""
     lag: int | None
-    """The offsets from the next message on, including gaps between messages; None if nothing is stored."""
+    """The offsets from the next message on, including gaps between messages; None if nothing is stored, or an offset beyond the end."""
 
 
 class GroupOffsets:
@@ -138,7 +145,7 @@ class GroupOffsets:
         """How far the group came in a stream."""
         connection = self._with(stream)
         found, stored, lag = bounds(connection, stream), connection.query_offset(self._name, stream), None
-        if stored is not None:
+        if stored is not None and (stored < found.end or end_before(connection, stream, stored + 1) is None):
             # A stored offset is an entry of the stream itself, so that the end alone would show a lag of 1.
             following = first_chunk(connection, stream, OffsetSpec.offset(stored + 1))
             lag = max(0, found.end - max(stored + 1, following.first_offset)) if following else 0
