@@ -43,6 +43,7 @@ from rabbit_chx.streams.protocol.answers import (
     stats,
 )
 from rabbit_chx.streams.protocol.calls import Calls
+from rabbit_chx.streams.protocol.handshake import _node
 from rabbit_chx.streams.protocol.requests import (
     OffsetSpec,
     arguments,
@@ -60,6 +61,7 @@ from rabbit_chx.streams.protocol.requests import (
     sub_batch,
 )
 from rabbit_chx.streams.protocol.wire import RECEIVE, Wire
+from rabbit_chx.urls import BrokerUrl
 from tests.stream_chunks import sized
 
 TEXT = st.text(max_size=30)
@@ -479,3 +481,19 @@ def test_a_server_that_does_not_answer_is_a_timeout() -> None:
         url = f"rabbitmq-stream://127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(StreamUnavailable, match=r"did not answer PeerProperties within 0\.2 seconds"):
             connect(url, timeout=0.2)
+
+
+@pytest.mark.parametrize("port", ["9" * 5_000, "70000", "0", "5" * 6])
+def test_a_port_that_a_server_advertises_must_be_one(port: str) -> None:
+    """Security review 3, L10: Python converts at most 4,300 digits, with an error of its own."""
+    with pytest.raises(StreamUnavailable, match="h:5552 advertises the invalid port") as caught:
+        _node({"advertised_host": "h", "advertised_port": port}, "h:5552")
+    assert caught.value.problem == "protocol"
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 2**32 - 1), ("a..b", 1)])
+def test_an_address_that_no_server_can_have_is_unreachable(host: str, port: int) -> None:
+    """The list of a stream's nodes, which a server sends, may contain any."""
+    with pytest.raises(StreamUnavailable) as caught:
+        connect(BrokerUrl(host, port, streams=True))
+    assert caught.value.problem == "unreachable"

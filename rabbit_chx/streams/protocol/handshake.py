@@ -14,7 +14,7 @@ from rabbit_chx.releases import Release
 from rabbit_chx.streams.protocol.answers import OK, U32, Command, Node, Tune
 from rabbit_chx.streams.protocol.calls import Calls
 from rabbit_chx.streams.protocol.requests import binary, one_way, string, string_map
-from rabbit_chx.urls import BrokerUrl
+from rabbit_chx.urls import MAX_PORT, BrokerUrl
 
 _AUTHENTICATION: Final = 8
 _VIRTUAL_HOST: Final = 12
@@ -60,7 +60,7 @@ def shake_hands(
         )
     if answer.code != OK:
         raise calls.refusal(answer)
-    return release, _node(answer.fields.string_map())
+    return release, _node(answer.fields.string_map(), calls.wire.where)
 
 
 def _log_in(calls: Calls, url: BrokerUrl, credentials: Credentials | None) -> str | None:
@@ -101,6 +101,13 @@ def _agree_limits(calls: Calls, wanted: int) -> None:
     calls.wire.heartbeat = float(heartbeat)
 
 
-def _node(properties: Mapping[str, str]) -> Node | None:
+def _node(properties: Mapping[str, str], where: str) -> Node | None:
     host, port = (properties.get(f"advertised_{name}", "") for name in ("host", "port"))
-    return Node(host, int(port)) if host and port.isdecimal() else None
+    if not (host and port.isdecimal()):
+        return None
+    number = int(port) if len(port) <= len(str(MAX_PORT)) else 0
+    if not 0 < number <= MAX_PORT:
+        raise StreamUnavailable(
+            f"the broker at {where} advertises the invalid port {port[:10]!r}", "protocol"
+        )
+    return Node(host, number)

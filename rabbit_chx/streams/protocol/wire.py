@@ -201,7 +201,7 @@ def open_wire(url: BrokerUrl, tls: ssl.SSLContext | None, timeout: float) -> Wir
         warn_if_unchecked(tls, where)
     try:
         plain = socket.create_connection((url.host, url.port), timeout)
-    except OSError as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # a server may advertise any host and port
         advice = f"; {_ENABLE}" if isinstance(error, ConnectionRefusedError) else ""
         raise StreamUnavailable(f"{why_unreachable(error, where)}{advice}", "unreachable") from None
     try:
