@@ -53,7 +53,8 @@ class StreamGroup(StreamOptions):
         backoff: seconds before the second attempt; the delay doubles with each attempt, up to 60 (or ``backoff``, if longer).
         on_failure: ``"stop"`` the member, which raises the handler's error; or ``"park"`` the failed message in ``parking_queue``.
         parking_queue: the queue for failed messages with ``on_failure="park"``.
-        amqp_url: where the parking queue is, for AMQP; by default the host of each ``url`` with the default port.
+        amqp_url: where the parking queue is, for AMQP; by default the host of each ``url`` with the default port. If it contains a
+            password, that replaces ``credentials``, which go to no other host.
         timeouts: ``close`` is how long a member waits for its handlers when it stops, and when another member is to get a stream (45
             seconds at most). The other fields must keep their defaults: a member tries to connect until it is stopped.
         heartbeat: the heartbeat interval in seconds; the broker gives the streams to other members after two silent intervals.

@@ -60,6 +60,41 @@ def lane(*, batches: bool = False, store_every: int = 100) -> StreamLane:
 # ---- parameters
 
 
+SECURE = "rabbitmq-stream+tls://host"
+
+
+@pytest.mark.parametrize(
+    ("url", "amqp_url", "sent"),
+    [
+        ("rabbitmq-stream://host", "amqp://host:5673", True),
+        ("rabbitmq-stream://host", "amqps://host", True),
+        ("rabbitmq-stream://u:p@host", None, True),
+        (SECURE, "amqps://host:5673", True),
+        (SECURE, "amqps://u:p@elsewhere", False),
+        (SECURE, "amqp://u:p@host", False),
+        (["rabbitmq-stream://host", "rabbitmq-stream://other"], ["amqp://other", "amqp://host"], True),
+    ],
+)
+def test_credentials_are_sent_to_park_only_where_the_streams_are(url, amqp_url, sent):
+    """Security review 3, L7: they went to any host, also without TLS."""
+    group = StreamGroup(url, stream="s", name="g", amqp_url=amqp_url, credentials=lambda: ("u", "p"))
+    assert (group._connect_for_parking.keywords["credentials"] is not None) == sent
+
+
+@pytest.mark.parametrize(
+    ("url", "amqp_url"),
+    [
+        ("rabbitmq-stream://host", "amqp://elsewhere"),
+        ("rabbitmq-stream://host", ["amqp://host", "amqps://elsewhere"]),
+        (SECURE, "amqp://host"),
+        (SECURE, "amqps://elsewhere"),
+    ],
+)
+def test_credentials_for_a_parking_queue_elsewhere_are_refused(url, amqp_url):
+    with pytest.raises(InvalidValue, match=r"invalid amqp_url: got '\w+:567\d', expected a host of url"):
+        StreamGroup(url, stream="s", name="g", amqp_url=amqp_url, credentials=lambda: ("u", "p"))
+
+
 @pytest.mark.parametrize("kind", [StreamGroup, AsyncStreamGroup])
 @pytest.mark.parametrize(
     ("changed", "text"),

@@ -25,7 +25,7 @@ from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.opening import connect
 from rabbit_chx.text import sentences
 from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, Timeouts
-from rabbit_chx.urls import BrokerUrl
+from rabbit_chx.urls import BrokerUrl, host_and_port
 
 
 class StreamOptions(Runs[StreamMember]):
@@ -102,12 +102,13 @@ class StreamOptions(Runs[StreamMember]):
         )
         self._connect: Callable[[str | None], StreamConnection] = lambda name: opening(stream=name)
         default = [replace(each, streams=False, port=0) for each in brokers]
+        parking = BrokerUrl.several(default if amqp_url is None else amqp_url)
         self._connect_for_parking = partial(
             amqp.connect if amqp_url is not None else _at_default_port,
-            BrokerUrl.several(default if amqp_url is None else amqp_url),
+            parking,
             name=f"rabbit-chx stream group {name} parking",
             heartbeat=heartbeat,
-            credentials=credentials,
+            credentials=credentials if amqp_url is None else _credentials_for(parking, credentials, brokers),
             tls=tls,
         )
 
@@ -126,6 +127,23 @@ class StreamOptions(Runs[StreamMember]):
         if (queue := settings.parking_queue) is not None:
             parking = Parking(settings.name, queue, self._connect_for_parking, given.stopping)
         return StreamMember(settings, self._connect, given, parking, batches=batches)
+
+
+def _credentials_for(
+    parking: Sequence[BrokerUrl], credentials: Credentials | None, brokers: Sequence[BrokerUrl]
+) -> Credentials | None:
+    """The credentials of the streams if parking needs them; refuse to send them to another host, or without the TLS of the streams."""
+    if credentials is None or any(each.password is not None or each.external for each in parking):
+        return None
+    for url in parking:
+        if not any(url.host == each.host and url.tls >= each.tls for each in brokers):
+            raise InvalidValue(
+                "amqp_url",
+                host_and_port(url.host, url.port),
+                "a host of url, with TLS if url has TLS, because it gets the credentials",
+                "Write a user and a password into amqp_url",
+            )
+    return credentials
 
 
 def _at_default_port(urls: Sequence[BrokerUrl], **given: Any) -> BlockingConnection:
