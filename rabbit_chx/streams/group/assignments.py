@@ -176,7 +176,11 @@ class Assignments:
             store(place.connection, name, stream, offset, mark=not lane.checked)
         lane.store_again = monotonic() + self._settings.store_seconds
         if check:
-            wait_until_stored(place.connection, name, stream, offset)
+            try:
+                wait_until_stored(place.connection, name, stream, offset)
+            except StreamUnavailable as error:
+                lane.is_refused = error.permanent
+                raise
         lane.stored, lane.checked = offset, lane.checked or check
 
     def listen(self, place: Place) -> None:

@@ -74,6 +74,8 @@ class StreamLane(OneByOne):
         """The offset that the broker stores, as far as the member knows."""
         self.checked = False
         """Whether a stored offset was read back in this assignment."""
+        self.is_refused = False
+        """Whether the broker did not store an offset of this assignment."""
         self.unstored = 0
         """How many messages were handled since the last store."""
         self.store_again = 0.0
@@ -103,6 +105,7 @@ class StreamLane(OneByOne):
         self._drop()
         self.channel, self.leaving, self._start = object(), False, start
         self.done, self.stored, self.unstored, self.checked = None, stored, 0, False
+        self.is_refused = False
         self.empty_to = 0
 
     def revoke(self) -> None:
@@ -150,7 +153,7 @@ class StreamLane(OneByOne):
     @property
     def store_is_due(self) -> bool:
         """Whether an offset is to be stored now."""
-        if self.done is None or self.done == self.stored:
+        if self.done is None or self.done == self.stored or self.is_refused:
             return False
         due = self.stored is None or self.unstored >= self._store_every
         return due or monotonic() >= self.store_again

@@ -20,11 +20,12 @@ from rabbit_chx.consuming.logs import log, warn
 from rabbit_chx.consuming.member.runs import Running
 from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.consuming.seats import next_try
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError, StreamUnavailable
 from rabbit_chx.releases import Release
 from rabbit_chx.streams.group.assignments import Assignments
 from rabbit_chx.streams.group.failures import Failures
 from rabbit_chx.streams.group.lanes import Attention, StreamGroupStatus, StreamLane, status_of
+from rabbit_chx.streams.group.offsets import not_stored
 from rabbit_chx.streams.group.parking import Parking
 from rabbit_chx.streams.group.places import Place, in_order, is_gone
 from rabbit_chx.streams.group.settings import StreamSettings
@@ -114,9 +115,12 @@ class StreamMember(Running):
         """
         self.workers.start(self)
         try:
-            while not self.workers.stopped:
-                self._serve()
-                self._turn(_TICK)
+            try:
+                while not self.workers.stopped:
+                    self._serve()
+                    self._turn(_TICK)
+            except RabbitChxError as error:  # how far the streams have come is stored all the same
+                self.fail(error)
             self._finish()
         finally:
             self._wait_for_handlers(self._pass_time)  # which an error has not ended
@@ -316,11 +320,29 @@ class StreamMember(Running):
         """Wait for the handlers, and store how far they came."""
         for lane in self._lanes.values():
             self._assignments.leave(lane)
-        self._wait_for_handlers(self._turn)
+        self._wait_for_handlers(self._last_turn)
+        self._settle_all()
+
+    def _last_turn(self, seconds: float) -> None:
+        """Take a turn of a member that ends, whatever fails."""
+        try:
+            self._turn(seconds)
+        except RabbitChxError as error:
+            self.fail(error)
+
+    def _settle_all(self) -> None:
+        """Store how far each lane has come; the error names all streams whose offset the broker does not store."""
         for place in list(self._places):
-            with suppress(StreamUnavailable):
-                for lane in place.lanes.values():
-                    self._assignments.settle(place, lane)
+            for lane in place.lanes.values():
+                with suppress(StreamUnavailable):
+                    if not lane.is_refused:
+                        self._assignments.settle(place, lane)
+        if refused := [name for name, lane in self._lanes.items() if lane.is_refused]:
+            error = not_stored(self._settings.name, refused)
+            if self._error is None or isinstance(self._error, StreamUnavailable):
+                self._error = error
+            else:
+                warn(self._settings.name, error)
 
     def _busy(self) -> list[str]:
         return [lane.stream for lane in self._lanes.values() if not lane.is_idle]

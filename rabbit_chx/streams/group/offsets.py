@@ -15,6 +15,7 @@ from rabbit_chx.streams.group.places import in_order
 from rabbit_chx.streams.group.settings import Position, name_beside
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.requests import OffsetSpec
+from rabbit_chx.text import listed
 
 _MARK: Final = "known"
 _READ_BACK: Final = 5.0
@@ -82,13 +83,18 @@ def wait_until_stored(connection: StreamConnection, group: str, stream: str, off
             connection.store_offset(group, stream, offset)
             again = monotonic() + _STORE_AGAIN
         if monotonic() > until:
-            raise StreamUnavailable(
-                f"the broker did not store the offset of group {group!r} in stream {stream!r}; its log says why, such as "
-                "a missing permission on the stream",
-                "permission",
-                stream,
-            )
+            raise not_stored(group, [stream])
         sleep(_PAUSE)
+
+
+def not_stored(group: str, streams: Sequence[str]) -> StreamUnavailable:
+    """The error for offsets that the broker does not store."""
+    return StreamUnavailable(
+        f"the broker did not store the offset of group {group!r} in {listed(streams, 'stream')}; its log says why, such as a "
+        "missing permission on the stream",
+        "permission",
+        streams[0],
+    )
 
 
 @dataclass(frozen=True, slots=True)
