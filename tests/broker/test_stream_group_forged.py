@@ -55,6 +55,32 @@ def lot(broker):
         channel.queue_delete(queue)
 
 
+def published(connection, stream: str, entries: list) -> list:
+    """Publish entries between 60 messages of others, and return those that the broker has stored."""
+    fill(connection, stream, range(30))
+    publisher = connection.declare_publisher(stream, None)
+    for number, each in enumerate(entries):
+        connection.publish(publisher, [(number, each)])
+    refused = settle(connection, len(entries))
+    fill(connection, stream, range(30, 60))
+    found = [each for number, each in enumerate(entries) if number not in refused]
+    assert len(found) > 30
+    return found
+
+
+def test_no_decodable_message_harms_a_group_that_stops_at_failures(stream_url, stream_connection, stream):
+    decodable = [each for each in forged() if not any(isinstance(it, Undecodable) for it in stored([each]))]
+    count = len(stored(published(stream_connection, stream, decodable)))
+    seen = []
+
+    def handle(message):
+        seen.append((message.body, message.headers, message.properties))
+
+    with running(StreamGroup(stream_url, stream=stream, name="g", on_failure="stop"), handle):
+        wait_for(lambda: len(seen) == count + 60)
+    assert [int(body) for body, *_ in (*seen[:30], *seen[-30:])] == list(range(60))
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "rejecting", [True, False], ids=["a handler that rejects", "a handler that does not"]
@@ -64,16 +90,7 @@ def test_no_stored_message_harms_a_group_that_parks(
     broker, stream_url, stream_connection, stream, lot, rejecting, run, caplog
 ):
     queue, count = lot
-    entries = forged()
-    fill(stream_connection, stream, range(30))
-    publisher = stream_connection.declare_publisher(stream, None)
-    for number, each in enumerate(entries):
-        stream_connection.publish(publisher, [(number, each)])
-    refused = settle(stream_connection, len(entries))
-    entries = [each for number, each in enumerate(entries) if number not in refused]
-    assert len(entries) > 30 + len(CHOSEN)
-    fill(stream_connection, stream, range(30, 60))
-    messages = stored(entries)
+    messages = stored(published(stream_connection, stream, forged()))
     undecodable = sum(isinstance(each, Undecodable) for each in messages)
     handled = []
 
