@@ -326,8 +326,7 @@ class QueueReader:
         with self._changed:
             self._messages.extend(messages)
             self._heard = monotonic()
-            if messages:
-                self._delivered = messages[-1].tag
+            self._delivered = deliveries[-1].tag
             if len(self._messages) >= self._wanted or self._is_full:
                 self._changed.notify()
 

@@ -113,11 +113,11 @@ def begin(member: Running) -> Future[None]:
 def workers(request: pytest.FixtureRequest) -> Iterator[Callable[[Handler], Progress]]:
     """Makes the workers of a handler, in threads or in an event loop that runs in a thread."""
     if request.param == "threads":
-        yield lambda handler: Workers(handler, 1, 10, print)
+        yield lambda handler: Workers(handler, 1, 10)
         return
 
     async def make(handler: Handler) -> Progress:
-        return LoopWorkers(handler.in_loop, 1, 10, print)
+        return LoopWorkers(handler.in_loop, 1, 10)
 
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -159,6 +159,22 @@ def test_a_handler_that_is_cut_is_logged(workers, order, caplog) -> None:
     assert (
         caplog.text.count("the handler did not return within 0.1 s of the stop; its messages from 'a'") == 1
     )
+    handler.goes_on.set()
+
+
+def test_a_second_signal_waits_for_no_handler(caplog) -> None:
+    handler = Handler()
+    it = Stopping(LANES["queue"], handler, Workers(handler, 1, 10), close=10 * PATIENCE)
+
+    def interrupted() -> None:
+        it.member.stop()
+        raise KeyboardInterrupt
+
+    it.member._on_lost = lambda _: interrupted()
+    outcome = begin(it.member)
+    assert isinstance(outcome.exception(PATIENCE), KeyboardInterrupt)
+    assert not handler.ended.is_set()
+    assert "the handler did not return within 0 s of the stop; its messages from 'a'" in caplog.text
     handler.goes_on.set()
 
 

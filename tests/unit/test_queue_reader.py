@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
-from rabbit_chx.broker.deliveries import RawDelivery
-from rabbit_chx.canaries import CANARY
 from rabbit_chx.consuming import QueueReader
 from rabbit_chx.consuming.queue_reader import _TakenBack
-from tests.wire import encoded_properties
 
 
 def reader() -> QueueReader:
@@ -32,14 +27,3 @@ def test_only_messages_that_were_taken_back_twice_in_a_row_are_permanent() -> No
         assert error.permanent is permanent
         busy._forget()
         assert not busy._why(_TakenBack()).permanent  # which leaves the count as it is
-
-
-def test_a_canary_is_acknowledged_so_that_none_is_taken_back() -> None:
-    canary = encoded_properties(headers={CANARY: "0"})
-    idle, acknowledged = reader(), []
-    idle._reporter = SimpleNamespace(report=print)
-    idle._channel = SimpleNamespace(basic_ack=acknowledged.append)
-    idle._on_deliveries([RawDelivery(1, False, "", "orders.0", canary, b"")])
-    assert acknowledged == [1]
-    assert not idle._why(_TakenBack()).permanent
-    assert not idle._why(_TakenBack()).permanent

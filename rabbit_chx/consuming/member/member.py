@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from time import monotonic
 from typing import Final
 
@@ -68,7 +68,7 @@ class Member(Membership):
         """
         tried = 0
         self.workers.start(self)
-        try:
+        with closing(self._reporter), self._ending():
             while not self.workers.stopped:
                 try:
                     with self._connect() as self._connection:
@@ -84,10 +84,6 @@ class Member(Membership):
                     self._forget()
                 self.workers.stopping.wait(next_try(tried, random.random()))  # noqa: S311 - not for secrets
                 tried += 1
-        finally:
-            self._wait_for_handlers(self._pass_time)  # which a lost connection has not ended
-            self._end_workers()
-            self._reporter.close()
         if self._error is not None:
             raise self._error
 

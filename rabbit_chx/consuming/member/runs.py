@@ -6,9 +6,9 @@ import asyncio
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
 from threading import Thread
 from time import monotonic, sleep
@@ -73,6 +73,18 @@ class Running(ABC):
     @abstractmethod
     def _busy(self) -> list[str]:
         """The queues or streams whose messages are being handled, or about to be."""
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """At the end of the block, however it ends, let the handlers return; a second signal waits for none."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.stop(patience=0.0)
+            raise
+        finally:
+            self._wait_for_handlers(self._pass_time)
+            self._end_workers()
 
     def _wait_for_handlers(self, turn: Callable[[float], object]) -> None:
         """Take turns until the handlers have returned, or until the stop gives up on them."""

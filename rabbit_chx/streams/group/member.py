@@ -115,16 +115,15 @@ class StreamMember(Running):
         """
         self.workers.start(self)
         try:
-            try:
-                while not self.workers.stopped:
-                    self._serve()
-                    self._turn(_TICK)
-            except RabbitChxError as error:  # how far the streams have come is stored all the same
-                self.fail(error)
-            self._finish()
+            with self._ending():
+                try:
+                    while not self.workers.stopped:
+                        self._serve()
+                        self._turn(_TICK)
+                except RabbitChxError as error:  # how far the streams have come is stored all the same
+                    self.fail(error)
+                self._finish()
         finally:
-            self._wait_for_handlers(self._pass_time)  # which an error has not ended
-            self._end_workers()
             if self._parking is not None:
                 self._parking.end()
             for place in self._places:
