@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,6 +105,6 @@ def test_a_record_that_is_none_is_refused_by_its_name(abort) -> None:
 
 
 def test_group_shows_members_although_a_record_is_none(capsys) -> None:
-    api: Any = Api({RECORD: "{}"})
-    assert not _print_problems(api, "/", "billing", [], "table")
+    live: Any = SimpleNamespace(management=lambda: Api({RECORD: "{}"}))
+    assert not _print_problems(live, "/", "billing", [], "table")
     assert "held and unbound queues are not shown: invalid record of queue" in capsys.readouterr().err
