@@ -191,7 +191,7 @@ def test_invalid_writes_are_rejected_before_a_task_starts(spark, broker, streams
         ),
         (
             {"exchange": "", "producerName": "x"},
-            "invalid options for a write to exchanges: got 'producerName', expected options of a write to exchanges",
+            "invalid options for a write to exchanges: got 'producerName, streamPort', expected options of a write to exchanges",
         ),
     ]:
         assert words in failure(lambda options=options: write(frame, broker, **options))
