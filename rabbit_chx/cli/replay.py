@@ -21,7 +21,7 @@ from rabbit_chx.text import counted, printable, text_of
 from rabbit_chx.urls import BrokerUrl
 
 _MOST_SHOWN: Final = 20
-"""Destinations that are shown: whoever can publish to the queue can name any number."""
+"""The most destinations that are shown. Publishers can name any number of them."""
 
 
 @verb(
@@ -70,7 +70,7 @@ def replay(
 
     Without --yes, a question shows how many messages go to each destination. The broker says where a dead-lettered message came
     from, and the member where a parked one did. A message stays in QUEUE if only its publisher says so, as of messages from
-    streams, and --to does not name the exchange. Whoever can publish to QUEUE itself can write what a member writes.
+    streams, and --to does not name the exchange. Any user who can publish to QUEUE can forge the headers of a parked message.
     """
     check_can_ask(
         "replay", "--yes or --dry-run", "--dry-run shows where the messages would go", yes=yes or dry_run

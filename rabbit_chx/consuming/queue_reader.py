@@ -360,9 +360,8 @@ class QueueReader:
         if isinstance(error, RabbitChxError):
             return error
         if isinstance(error, _TakenBack):
-            if (
-                self._delivered <= self._acked
-            ):  # for example, the queue has moved, or was deleted and declared again
+            # For example, the queue was moved, or was deleted and declared again.
+            if self._delivered <= self._acked:
                 return BrokerUnavailable(f"the broker ended the consumer of queue {self._queue!r}")
             # The second time in a row is permanent, because it would repeat forever.
             acknowledged, self._acknowledged = self._acknowledged, False

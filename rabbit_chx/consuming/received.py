@@ -19,10 +19,10 @@ _MOST: Final = 1 << 63
 
 
 def contained(read: Callable[[], _T], otherwise: _T, what: object) -> _T:
-    """Read what others have written. If that raises, because nothing foresees it, log what it was, and return ``otherwise``."""
+    """Read what others have written. If that raises an unexpected error, log it and return ``otherwise``."""
     try:
         return read()
-    except Exception:  # noqa: BLE001 - only what nobody has foreseen
+    except Exception:  # noqa: BLE001 - of any kind, since others wrote the input
         log.warning("%r cannot be read, and commands nothing", what, exc_info=True)
         return otherwise
 

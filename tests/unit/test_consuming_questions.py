@@ -177,7 +177,7 @@ def test_the_record_of_a_change_with_values_of_wrong_types_is_invalid(wrong) -> 
         ChangeRecord.read(record.name, json.dumps(values | {"by": "b" * LONGEST_RECORD}))
 
 
-# ---- what nobody has foreseen
+# ---- unexpected errors
 
 
 def fail(*_: object) -> None:

@@ -56,7 +56,7 @@ def becomes(message: Delivery, choice: Choice = ALL, driver: Any = None, release
 
 
 def test_the_broker_decides_where_it_contradicts_the_headers_of_a_parked_message() -> None:
-    """Security review 3, M1: whoever could write to `orders` alone had its dead letters replayed into `payroll`."""
+    """Security review 3, M1: dead letters of a user who could write only to `orders` were replayed into `payroll`."""
     forged = parked("", "payroll", "payroll")
     message = received({**forged, **dead(death("orders", "orders", "k"))})
     assert origin_of(message, NEW) == Origin("orders", "k", "orders", "rejected", "")
