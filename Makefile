@@ -46,7 +46,7 @@ demo: .venv/.demo ## predict, publish to a throw-away broker, compare; then the 
 
 test: lint unit integration ## lint, types and tests on real brokers and a real Spark (about 10 minutes)
 
-test-all: test long site oldest oldest-spark ## all tests: make test, and what it leaves out
+test-all: lint unit long oldest oldest-spark site ## all tests: make test, and what it leaves out
 
 unit: .venv/.test ## the tests that need no broker (2 to 4 minutes)
 	@$(BIN)/python -m pytest $(GATE) -m "not long" tests/unit tests/property
@@ -56,11 +56,12 @@ integration: .venv/.test ## the tests on real brokers and a real Spark
 	$(call bootstrap,java)
 	@$(BIN)/python -m pytest $(GATE) -m "not long" --durations 20 $(INTEGRATION)
 
-long: .venv/.test ## the tests that make test leaves out: long ones and clusters
+# The clients from npm are no tests of a broker, since they may be skipped.
+long: .venv/.test ## make integration, and the long tests that make test leaves out
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
 	$(call bootstrap,watch)
-	@$(BIN)/python -m pytest $(GATE) -m "long and not proof" --durations 20
+	@$(BIN)/python -m pytest $(GATE) -m "not proof and (long or broker or spark or newest_first)" --durations 30
 
 lint: .venv/.test ## check style and types
 	@$(BIN)/ruff check --quiet .
@@ -68,9 +69,9 @@ lint: .venv/.test ## check style and types
 	@$(BIN)/mypy rabbit_chx spark_connector pyspark_rabbitmq scripts tests/typing
 	@$(BIN)/basedpyright --pythonpath $(BIN)/python --project tests/typing
 
-newest: .venv/.test ## the tests that need no broker, on the newest supported Python that this machine has
+newest: .venv/.test ## the unit tests on the newest supported Python that this machine has
 	$(call bootstrap,newest)
-	@if [ -d .venv/newest ]; then .venv/newest/bin/python -m pytest $(GATE) -m "not long" tests/unit tests/property; fi
+	@if [ -d .venv/newest ]; then .venv/newest/bin/python -m pytest $(GATE) -m "not long" tests/unit; fi
 
 broker: .venv/.test ## the tests against real brokers
 	$(call bootstrap,broker)

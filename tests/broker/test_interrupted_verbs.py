@@ -67,6 +67,13 @@ main()
 """
 """Runs a verb that stops a member as soon as a queue is held, so that nothing can be drained."""
 
+BRIEF = """
+from rabbit_chx.cli import main, slot_load
+slot_load._SLACK = 5.0
+main()
+"""
+"""Runs a verb whose tracer outlives it by seconds, not by half a minute."""
+
 
 def started(
     site: Site, *arguments: object, program: tuple[object, ...] = ("-m", "rabbit_chx"), **options: Any
@@ -113,7 +120,7 @@ def test_sigterm_turns_the_tracer_off(site, tmp_path) -> None:
 def test_the_tracer_is_off_soon_after_rebalance_was_killed(site, tmp_path, run) -> None:
     shop = Shop(site, tmp_path)
     options = ("--dry-run", "--sample", 1, "--node", node_command(site.broker))
-    with started(site, "rebalance", shop.file, *options) as running:
+    with started(site, "rebalance", shop.file, *options, program=("-c", BRIEF)) as running:
         wait_until(lambda: is_traced(site), "the tracer is on")
         running.kill()
         running.communicate(timeout=PATIENCE)

@@ -14,7 +14,7 @@ MAKE = """#!/bin/sh
 for target; do echo "$target" >> made; done
 case " $* " in *" $BROKEN "*) exit 2 ;; esac
 """
-ALL = ["lint", "unit", "integration", "long", "oldest", "oldest-spark", "newest", "site"]
+ALL = ["lint", "unit", "long", "oldest", "oldest-spark", "newest", "site"]
 
 pytestmark = pytest.mark.skipif(not GATE.exists(), reason="an archive of the sources has no .ci/run")
 
@@ -49,7 +49,7 @@ def test_lint_and_unit_tests_end_the_run(run, stage, status) -> None:
 
 @pytest.mark.parametrize(
     ("stage", "status"),
-    [("integration", 13), ("long", 14), ("oldest", 15), ("oldest-spark", 15), ("newest", 16), ("site", 17)],
+    [("long", 13), ("oldest", 15), ("oldest-spark", 15), ("newest", 16), ("site", 17)],
 )
 def test_the_run_goes_on_after_another_stage_and_fails_with_its_status(run, stage, status) -> None:
     assert run(stage) == (status, ALL)
