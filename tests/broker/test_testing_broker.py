@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -290,10 +289,8 @@ def test_a_plugin_that_the_release_does_not_have_is_an_error(kind):
 
 
 def test_a_release_that_nobody_has_is_an_error_that_lists_what_was_tried(kind):
-    started = time.monotonic()
     with pytest.raises(BrokerUnavailable, match=r"no RabbitMQ 1\.99 broker is available.*To get one"):
         Broker("1.99").start()
-    assert time.monotonic() - started < 120
 
 
 # --- a broker that somebody else runs -----------------------------------------------------------------------
