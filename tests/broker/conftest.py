@@ -36,6 +36,8 @@ PLUGINS += ["rabbitmq_auth_mechanism_ssl"]
 PROTOCOLS = ["rabbitmq_amqp1_0", "rabbitmq_mqtt", "rabbitmq_stomp"]
 """In containers only: a node outside one would have to share the ports of MQTT and STOMP."""
 RELEASES = os.environ.get("RABBIT_CHX_TEST_RELEASES", "3.10,4.0,4.3").split(",")
+NEWEST_IN_CI = [*(pytest.param(each, marks=pytest.mark.proof) for each in RELEASES[:-1]), RELEASES[-1]]
+"""For tests with a broker of their own that takes long to break."""
 
 
 @pytest.hookimpl(tryfirst=True)

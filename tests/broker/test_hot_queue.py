@@ -21,7 +21,7 @@ from tests.faults.load import wait_until
 from tests.programs import ran
 from tests.unit.test_docs import PAGES, ROOT, fenced, marked
 
-pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
+pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long, pytest.mark.proof]
 
 WORKER = """
 import os, threading

@@ -17,7 +17,7 @@ from tests.broker.stream_writers import NAME, WRITERS, over_amqp, over_stream_pr
 from tests.faults.load import wait_until
 from tests.proof import LONG, Check, dice, record_result
 
-pytestmark = [pytest.mark.broker, pytest.mark.long]
+pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.one_release]
 
 ROWS = 1_000_000 if LONG else 100_000
 PARTS = 20

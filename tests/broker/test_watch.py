@@ -25,7 +25,7 @@ from rabbit_chx.cli import _exit_code
 from rabbit_chx.testing import Broker
 from rabbit_chx.topology import Management, Topology, apply, loads, plan, read
 from rabbit_chx.watch import Interval, Observer, Snapshot, compare
-from tests.broker.conftest import RELEASES
+from tests.broker.conftest import NEWEST_IN_CI
 from tests.broker.erlang import container_of, node_command
 from tests.faults.load import wait_until
 from tests.json_lines import documented, printed
@@ -117,7 +117,7 @@ def test_faults_of_queues_are_reported_and_a_quiet_exchange_has_none(site) -> No
 # ---- a broker that is restarted, loses its plugin, or is down
 
 
-@pytest.fixture(scope="module", params=RELEASES)
+@pytest.fixture(scope="module", params=NEWEST_IN_CI)
 def own(request):
     """A broker that these tests may stop."""
     with Broker(request.param) as broker:

@@ -24,6 +24,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.broker,
     pytest.mark.long,
+    pytest.mark.proof,
     pytest.mark.timeout(3_600 if LONG else 1_200),
 ]
 
@@ -107,7 +108,6 @@ def numbers_in(url: str, stream: str) -> dict[str, list[int]]:
     return found
 
 
-@pytest.mark.proof
 def test_killed_drivers_leave_each_row_once(cluster, begin, judge, tmp_path):
     kill_drivers(KILLS, tmp_path, begin, dice("kills of drivers that write"))
     judge("driver of a write to a stream killed, query restarted", cluster, begin(cluster), KILLS)

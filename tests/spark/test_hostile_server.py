@@ -12,7 +12,7 @@ from spark_connector import register
 from tests.amqp_server import AmqpServer
 from tests.faults.test_hostile_servers import AFTER_THE_HANDSHAKE, pieces
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.proof]
 
 TIMEOUTS = {f"{name}TimeoutMs": "1000" for name in ("reconnect", "blocked", "confirm", "retry")}
 """Short ones; only opening the connection may take longer on a busy machine."""

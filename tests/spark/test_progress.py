@@ -13,7 +13,7 @@ import pytest
 
 from tests.spark import slow_write
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long, pytest.mark.proof]
 
 
 def in_terminal(program: list[str]) -> str:

@@ -107,6 +107,7 @@ def judge(rows, counts, what, version, started):
     assert not found
 
 
+@pytest.mark.proof
 def test_batches_of_one_to_sixteen_partitions_have_each_row_once_and_in_order(spark, broker, written):
     streams, columns = ",".join(written), "value,stream,offset"
     for partitions in PARTITIONS:
