@@ -119,13 +119,11 @@ RABBIT_CHX_TEST_RELEASES=$(2) .venv/pyspark-$(1)/bin/python -m pytest $(GATE) --
   $(if $(filter 4.0% 4.1,$(1)),-W ignore::ResourceWarning)
 endef
 
-# Without Connect, which needs pandas, without super streams that a client creates, which RabbitMQ 3.10 lacks, without files of
-# topologies, which need pydantic, and without the tests that take long.
+# The tests of make test, without Connect, which needs pandas.
 oldest-spark: .venv/pyspark-4.0/.ready ## the Spark connector on PySpark 4.0, the oldest pyarrow and RabbitMQ 3.10
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
-	@$(call on_pyspark,4.0,3.10) $(filter-out %/test_connect.py %/test_secrets.py,$(SPARK_TESTS)) \
-	  -k 'not (many_rows or 200_tasks or executors or without_order_for or producer_names or created_super_stream or the_topology)'
+	@$(call on_pyspark,4.0,3.10) -m "not long" $(filter-out %/test_connect.py %/test_secrets.py,$(SPARK_TESTS))
 
 matrix: $(patsubst %,.venv/pyspark-%/.ready,4.0-pandas 4.1 4.2) ## the Spark connector on PySpark 4.0, 4.1 and 4.2
 	$(call bootstrap,broker)
