@@ -1,13 +1,65 @@
-"""What clients log about a lost connection, however often they try to reconnect."""
+"""What clients do about a lost connection: how long they wait before each attempt to reconnect, and what they log."""
 
 from __future__ import annotations
 
+import math
+import random
 import time
 from collections.abc import Callable
 from typing import Final
 
 _EVERY_SECONDS: Final = 60.0
 """How often to log a connection that is still lost."""
+_A_WHILE: Final = 10.0
+_DOUBLINGS: Final = 5
+
+
+class Backoff:
+    """Pauses between attempts: each is about twice as long as the one before, until it has worked for ten seconds.
+
+    A broker that accepts connections and then closes each is asked less and less often.
+
+    Args:
+        longest: seconds of the longest pause; the first one is 32 times shorter.
+        clock: seconds.
+        share: returns a random number from 0 to 1, so that many clients do not try at the same moment.
+
+    >>> backoff = Backoff(share=lambda: 1.0)
+    >>> [backoff.failed() for _ in range(7)]
+    [0.9375, 1.875, 3.75, 7.5, 15.0, 30.0, 30.0]
+    """
+
+    def __init__(
+        self,
+        longest: float = 30.0,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        share: Callable[[], float] = random.random,
+    ) -> None:
+        self._longest = longest
+        self._clock = clock
+        self._share = share
+        self._failures = 0
+        self._works_since: float | None = None
+        self.failing_since = math.inf
+        """When it first failed after it had worked for a while."""
+
+    def works(self) -> None:
+        """Note that it works; later calls before the next failure change nothing."""
+        if self._works_since is None:
+            self._works_since = self._clock()
+
+    def failed(self) -> float:
+        """Return how many seconds to wait before the next attempt."""
+        now = self._clock()
+        if self._works_since is not None and now - self._works_since >= _A_WHILE:
+            self._failures = 0
+        self._works_since = None
+        if not self._failures:
+            self.failing_since = now
+        pause = self._longest * 2.0 ** min(self._failures - _DOUBLINGS, 0)
+        self._failures += 1
+        return pause * (0.5 + self._share() / 2)
 
 
 class Outage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 import threading
 from collections import deque
@@ -34,13 +35,13 @@ from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.limits import check_integer, check_seconds
 from rabbit_chx.message import Message
 from rabbit_chx.names import check_name
-from rabbit_chx.outages import Outage
+from rabbit_chx.outages import Backoff, Outage
 from rabbit_chx.releases import Release
 from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, Timeouts
 from rabbit_chx.urls import BrokerUrl
 
 _TICK: Final = 0.5
-_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 2.0
 _QUIET: Final = 0.05
 _OF_STREAM: Final = b"x-stream-offset"
 """The header that the broker adds to messages of a stream."""
@@ -134,6 +135,7 @@ class QueueReader:
         self._thread = threading.Thread(target=self._run, name="rabbit-chx queue reader", daemon=True)
         self._warned = False
         self._acknowledged = True
+        self._acknowledged_at = -math.inf
         self._is_checked = False
         """Whether the queue is known to be no stream, on this connection."""
 
@@ -257,13 +259,16 @@ class QueueReader:
 
     def _run(self) -> None:
         lost_at, limit = monotonic(), self._timeouts.connect
+        backoff, pause = Backoff(_LONGEST_PAUSE), 0.0
         while not self._stop.is_set():
             try:
                 with self._connect() as self._connection:
-                    self._consume(self._connection)
+                    self._consume(self._connection, backoff)
             except (AMQPError, OSError, Lost, Refused, RabbitChxError, _TakenBack) as error:
+                pause = backoff.failed()
                 if self._channel is not None:
-                    lost_at, limit = monotonic(), self._timeouts.reconnect
+                    lost_at = max(backoff.failing_since, self._acknowledged_at)
+                    limit = self._timeouts.reconnect
                 ended = self._why(error)
                 permanent = not isinstance(ended, BrokerUnavailable) or ended.permanent
                 if permanent or monotonic() - lost_at > limit:
@@ -275,9 +280,9 @@ class QueueReader:
                 return
             finally:
                 self._forget()
-            self._stop.wait(_PAUSE)
+            self._stop.wait(pause)
 
-    def _consume(self, connection: BlockingConnection) -> None:
+    def _consume(self, connection: BlockingConnection, backoff: Backoff) -> None:
         release = Release.of_broker(server_version(connection))
         warning = PikaDriver(connection).run(check_readable(self._queue, release))
         if warning and not self._warned:
@@ -290,6 +295,7 @@ class QueueReader:
             consume(channel, self._queue, self._on_deliveries, consumer_tag="rabbit-chx")
         with self._changed:
             self._channel, self._heard = channel, monotonic()
+        backoff.works()
         self._outage.ended()
         try:
             while not self._stop.is_set():
@@ -333,7 +339,7 @@ class QueueReader:
     def _acknowledge(self, tag: int, connection: int) -> None:
         if connection == self._number and self._channel is not None and self._channel.is_open:
             self._channel.basic_ack(tag, multiple=True)
-            self._acknowledged = True
+            self._acknowledged, self._acknowledged_at = True, monotonic()
 
     def _cancelled(self) -> None:
         """End the connection: the consumer exceeded consumer_timeout, or the queue was deleted or moved."""

@@ -36,8 +36,6 @@ SEATS: Final = "rabbit-chx.seat."
 """The prefix of the queues of all seats."""
 
 _MOST_SEATS: Final = 100_000
-_FIRST_WAIT: Final = 1.0
-_LONGEST_WAIT: Final = 30.0
 
 DISPLACING: Final = (1 << 31) - 1
 """A priority above every member's."""
@@ -118,11 +116,6 @@ def find_free(group: str, below: int) -> Generator[Command, Any, list[int]]:
         if not (yield from routed(seat_queue(group, seat), b"", {"expiration": "0"})):
             return [seat]
     return []
-
-
-def next_try(tried: int, share: float) -> float:
-    """Seconds until a member without a seat looks for a free one again; ``share`` is random, from 0 to 1."""
-    return float(min(_FIRST_WAIT * 2 ** min(tried, 10), _LONGEST_WAIT)) * (0.5 + share / 2)
 
 
 def looks_lower(seat: int, seats: int, share: float) -> bool:

@@ -25,6 +25,7 @@ from rabbit_chx.errors import InvalidValue, MissingDependency, RabbitChxError, S
 from rabbit_chx.limits import check_integer
 from rabbit_chx.message import StreamMessage
 from rabbit_chx.names import check_name
+from rabbit_chx.outages import Backoff
 from rabbit_chx.streams.ends import Bounds, bounds, first_chunk, offset_at, stored_at
 from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
 from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
@@ -47,7 +48,8 @@ _TICK: Final = 0.2
 _CHECK: Final = 5.0
 """Seconds at the end of a stream without a chunk, after which the reader asks the broker for one."""
 _PAUSE: Final = 0.1
-"""Seconds between two attempts."""
+"""Seconds between two questions for the end of a stream."""
+_LONGEST_PAUSE: Final = 2.0
 
 
 class StreamReader:
@@ -120,6 +122,7 @@ class StreamReader:
         self._range: object = None
         """The range that began last. Chunks of earlier ones are lost, because ranges share the connection."""
         self._stopped = False
+        self._backoff = Backoff(_LONGEST_PAUSE)
 
     def open(self) -> None:
         """Connect to a node with the stream.
@@ -247,6 +250,7 @@ class StreamReader:
                         return
                     yield chunk
                     if chunk is not None:
+                        self._backoff.works()
                         seen = chunk.end - 1, chunk.timestamp_ms
                     ends = at if chunk is None else chunk.end
                     if self._range is not this and ends < end:
@@ -261,10 +265,12 @@ class StreamReader:
                     raise
             else:
                 return
-            if follows:
-                yield None
             self._link.connection.close()
-            time.sleep(_PAUSE)
+            again = time.monotonic() + self._backoff.failed()
+            while (left := again - time.monotonic()) > 0:
+                if follows:
+                    yield None
+                time.sleep(min(left, _TICK))
 
     def _connected(self) -> StreamConnection:
         connection = self._link.connection

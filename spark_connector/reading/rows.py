@@ -10,12 +10,12 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, StreamUnavailable
+from rabbit_chx.outages import Backoff
 from rabbit_chx.streams import HEADERS_AS_STRUCTS
 from spark_connector.connections import stream_reader
 from spark_connector.logs import log_line, outage_of
@@ -23,8 +23,6 @@ from spark_connector.reading.offsets import OffsetRange, check_not_truncated
 from spark_connector.reading.options import ReadOptions
 from spark_connector.reading.schema import batch_of, of_streams
 from spark_connector.worker import Task
-
-_PAUSE_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -69,12 +67,14 @@ class ReadJob:
 
     def _rows(self, wanted: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the rows of a range, each batch with the offset after it; after a lost connection the task reconnects."""
+        backoff = Backoff(longest=2.0)
         start, last_seen, leader = wanted.start, time.monotonic(), False
         outage = outage_of(f"task for stream {wanted.stream!r}", self.options.timeouts.reconnect)
         while start < wanted.end:
             try:
                 for start, batch in self._batches(wanted, start, leader=leader):  # noqa: B020 - where the next attempt continues
                     outage.ended()
+                    backoff.works()
                     yield start, batch
                     last_seen = time.monotonic()
             except StreamUnavailable as error:
@@ -86,7 +86,7 @@ class ReadJob:
                     raise
                 else:
                     outage.failed(error)
-                    time.sleep(_PAUSE_SECONDS)
+                    time.sleep(backoff.failed())
             else:
                 return
 

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from rabbit_chx import AnyOf, RabbitChxError, SuperStream
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
+from rabbit_chx.outages import Backoff
 from rabbit_chx.streams import Bounds, StreamConnection, bounds, stored_at
 from rabbit_chx.text import sentences
 from rabbit_chx.topology import Management, Observed, Router, ToExchange, Topology, reachable, read
@@ -23,6 +24,7 @@ from spark_connector.reading.options import ReadOptions, no_keys
 from spark_connector.reading.positions import EARLIEST, LATEST, Position, Positions
 
 _PAUSE_SECONDS: Final = 0.5
+"""Between two questions to a replica that lags behind."""
 _LISTED_SECONDS: Final = 5.0
 """How long to use a list from the management API: Spark asks an idle query for its end up to a hundred times a second."""
 _T = TypeVar("_T")
@@ -39,6 +41,7 @@ class StreamAccess:
         """By stream for streams on other nodes; under ``""`` for all others."""
         self._was_open = False
         self._outage = outage_of(f"read of {options.source}", options.timeouts.reconnect)
+        self._backoff = Backoff(longest=2.0)
         self._types: dict[str, str] = {}
         """The type of each queue in the last list of queues bound to the option ``exchange``."""
         self._listed: _Streams = ((), ())
@@ -193,8 +196,9 @@ class StreamAccess:
                     raise
             else:
                 self._outage.ended()
+                self._backoff.works()
                 return answer
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(self._backoff.failed())
 
     def _connection(self, stream: str) -> StreamConnection:
         key = stream if stream in self._connections else ""

@@ -303,7 +303,7 @@ def test_the_status_of_a_group_says_whether_it_consumes_and_what_it_has_done(ord
         release.set()
         wait_until(lambda: group.status.handled == 3, "the end of the last message")
         # rabbitmqctl may return after the member would have connected again.
-        monkeypatch.setattr("rabbit_chx.consuming.member.member.next_try", wait_to_connect)
+        monkeypatch.setattr("rabbit_chx.outages.Backoff.failed", wait_to_connect)
         orders.site.broker.ctl("close_all_connections", "-p", orders.site.vhost, "a test")
         wait_until(lambda: "a test" in group.status.reason, "the reason")
         assert not group.status.connected

@@ -168,7 +168,7 @@ def test_a_message_that_cannot_be_parked_at_all_is_tried_until_the_member_ends(m
                 ended.set()
             raise Refused(406, "PRECONDITION_FAILED - no")
 
-    monkeypatch.setattr(parking, "_AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(parking.Backoff, "failed", lambda _: 0.01)
     monkeypatch.setattr(parking, "PikaDriver", lambda _: driver)
     driver, told, ended, done = Refusing(), [], threading.Event(), threading.Event()
     lot = parking.Parking("g", "lot", lambda: nullcontext(SimpleNamespace()), ended)
@@ -216,7 +216,7 @@ def test_a_member_shows_why_a_message_cannot_be_parked_and_parks_it_later(handle
             super().basic_publish(**given)
 
     driver, room = Full(), threading.Event()
-    monkeypatch.setattr(parking, "_AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(parking.Backoff, "failed", lambda _: 0.01)
     monkeypatch.setattr(parking, "PikaDriver", lambda _: driver)
     one = handled(lambda: nullcontext(SimpleNamespace()))
     one.member.why_not = ""

@@ -54,7 +54,7 @@ def test_a_kept_connection_that_was_lost_is_replaced_at_once(monkeypatch, caplog
             super().basic_publish(**given)
 
     driver, opened = Resetting(), []
-    monkeypatch.setattr(parking, "_AGAIN_AFTER", 3600)
+    monkeypatch.setattr(parking.Backoff, "failed", lambda _: 3600)
     monkeypatch.setattr(parking, "PikaDriver", lambda _: driver)
     lot = parking.Parking("g", "lot", lambda: opened.append(1) or nullcontext(), threading.Event())
     for offset in range(2):

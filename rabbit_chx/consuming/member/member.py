@@ -6,7 +6,6 @@ make them.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from contextlib import closing, suppress
 from time import monotonic
@@ -23,7 +22,6 @@ from rabbit_chx.consuming.member.channels import close_in_one_step
 from rabbit_chx.consuming.member.lanes import GroupStatus, status_of
 from rabbit_chx.consuming.member.membership import TICK, Membership
 from rabbit_chx.consuming.queues.permissions import needs_of, why_ended
-from rabbit_chx.consuming.seats import next_try
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 
 _LOOK_EVERY: Final = 30.0
@@ -66,13 +64,11 @@ class Member(Membership):
         Raises:
             RabbitChxError: the member cannot consume these queues; the message says why.
         """
-        tried = 0
         self.workers.start(self)
         with closing(self._reporter), self._ending():
             while not self.workers.stopped:
                 try:
                     with self._connect() as self._connection:
-                        tried = 0
                         self._driver = PikaDriver(self._connection)
                         self._consume(server_version(self._connection))
                         if self.seat is not None:
@@ -82,8 +78,7 @@ class Member(Membership):
                 finally:
                     self._connection = None
                     self._forget()
-                self.workers.stopping.wait(next_try(tried, random.random()))  # noqa: S311 - not for secrets
-                tried += 1
+                self.workers.stopping.wait(self._backoff.failed())
         if self._error is not None:
             raise self._error
 

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Collection, Generator, Iterable
 from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
-from itertools import count
 from time import monotonic
 from typing import Any, Final
 
@@ -38,12 +37,12 @@ from rabbit_chx.consuming.seats import (
     consumer_tag,
     find_free,
     looks_lower,
-    next_try,
     seat_queue,
     take_seat,
 )
 from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.errors import RabbitChxError
+from rabbit_chx.outages import Backoff
 from rabbit_chx.releases import Release
 from rabbit_chx.replies import is_direct
 
@@ -114,24 +113,28 @@ class Membership(Running):
         self._use(names)
         log.info("group %r: consuming %d queues in seat %d", self._settings.name, len(names), self.seat)
         self.why_not = ""
+        self._backoff.works()
 
     def _find_seat(self) -> tuple[str, ...]:
         """Wait for a free seat, unless the member is stopped, and return the queues."""
-        for tried in count():
+        backoff = Backoff()
+        stands_by = False
+        while True:
             source = self._read_again() if self._lanes else self._source()
             names = self._fit({*self._lanes, *source}, strict=not self._lanes)
             self._lanes = {name: self._lanes.get(name) or self._new_lane(name) for name in names}
             seats: Iterable[int] = range(len(names))
             # Publishes, but if an alarm stops this connection, a member without a seat loses nothing.
-            if tried:
+            if stands_by:
                 seats = self._driver.run(find_free(self._settings.name, len(names)))
             self.seat = self._driver.run(take_seat(self._settings.name, seats))
             if self.seat is not None or self.workers.stopped:
                 break
             self.why_not = "all seats are taken"
-            if not tried:
+            if not stands_by:
                 log.info("group %r: all %d seats are taken; standing by", self._settings.name, len(names))
-            until = monotonic() + next_try(tried, random.random())  # noqa: S311 - not for secrets
+            stands_by = True
+            until = monotonic() + backoff.failed()
             while monotonic() < until and not self.workers.stopped:
                 self._opened.process_data_events(time_limit=TICK)
         return names

@@ -6,7 +6,6 @@ for a minute. So this thread never calls the program, and answers in time even i
 
 from __future__ import annotations
 
-import random
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -19,7 +18,6 @@ from typing import Any, Final
 from rabbit_chx.consuming.logs import log, warn
 from rabbit_chx.consuming.member.runs import Running
 from rabbit_chx.consuming.member.workers import Progress
-from rabbit_chx.consuming.seats import next_try
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError, StreamUnavailable
 from rabbit_chx.releases import Release
 from rabbit_chx.streams.group.assignments import Assignments
@@ -69,7 +67,6 @@ class StreamMember(Running):
         self._assignments = Assignments(settings, workers)
         self._lanes: dict[str, StreamLane] = {}
         self._places: list[Place] = []
-        self._tried = 0
         self._connect_again = self._look_again = self._listen_again = 0.0
         self._more = False
         """Whether a connection may have received more than was handled."""
@@ -153,7 +150,8 @@ class StreamMember(Running):
                     if self._unserved == unserved:
                         break
             if not self._unserved and self._lanes and self.why_not:
-                self.why_not, self._tried = "", 0
+                self.why_not = ""
+                self._backoff.works()
                 log.info("group %r: joined for %s", self._settings.name, counted(len(self._lanes), "stream"))
 
     def _serve_at(self, place: Place) -> None:
@@ -258,8 +256,8 @@ class StreamMember(Running):
 
     def _on_lost(self, error: BrokerUnavailable) -> None:
         self.why_not = str(error)
-        self._connect_again = monotonic() + next_try(self._tried, random.random())  # noqa: S311
-        self._tried += 1
+        if monotonic() >= self._connect_again:  # one pause for all connections that are lost at the same time
+            self._connect_again = monotonic() + self._backoff.failed()
         warn(self._settings.name, f"{error}; trying again")
 
     # ---- events

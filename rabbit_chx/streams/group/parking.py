@@ -27,12 +27,12 @@ from rabbit_chx.fields import EPOCH, milliseconds
 from rabbit_chx.hashing import MAX_SHORTSTR
 from rabbit_chx.message import StreamMessage
 from rabbit_chx.message_fields import checked
+from rabbit_chx.outages import Backoff
 from rabbit_chx.streams.group.batch import BatchFailed, without_hint
 from rabbit_chx.streams.messages.amqp10 import Milliseconds, as_text
 from rabbit_chx.streams.messages.stored import Undecodable
 from rabbit_chx.text import described
 
-_AGAIN_AFTER: Final = 2.0
 _KEPT: Final = 5.0
 """Seconds without work after which the connection is closed."""
 
@@ -95,6 +95,7 @@ class Parking:
         self._ended = ended
         self._waiting: SimpleQueue[_Work | None] = SimpleQueue()
         self._lock = threading.Lock()
+        self._backoff = Backoff()
         self._runs = False
         """Whether there is a thread that takes what waits."""
         self.why_not = ""
@@ -176,7 +177,7 @@ class Parking:
                 elif not is_kept:
                     self.why_not = f"a message could not be parked: {ended}"
                     warn(self._group, f"{self.why_not}; trying again")
-                    self._ended.wait(_AGAIN_AFTER)
+                    self._ended.wait(self._backoff.failed())
             except RabbitChxError:
                 raise
             except Exception as error:
@@ -193,6 +194,7 @@ class Parking:
             yield from park(self._queue, given, self._origin(message, work.error), work.refused)
             work.messages.popleft()
             work.refused, self.why_not = None, ""
+            self._backoff.works()
 
     def _reduce(self, work: _Work, refused: Refused) -> None:
         work.refused = refused
