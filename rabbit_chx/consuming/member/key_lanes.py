@@ -172,9 +172,9 @@ class KeyLane(Lane):
         self._workers -= 1
         self._at_work -= 1
 
-    def finish(self, message: Delivery, channel: Any, *, counted: bool = True, settled: bool = False) -> int:
+    def finish(self, message: Delivery, channel: Any, *, settled: bool = False) -> int:
         """Mark a message that was taken as handled; return how many more workers the lane needs."""
-        self.handled += counted
+        self.handled += 1
         if self.channel is channel:
             self._mark(message.tag, settled=settled)
             if message.key is _ALONE:

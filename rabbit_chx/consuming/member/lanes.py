@@ -87,7 +87,7 @@ class Lane(Work):
         """Add deliveries behind the earlier ones."""
 
     @abstractmethod
-    def finish(self, message: Delivery, channel: Any, *, counted: bool = True, settled: bool = False) -> int:
+    def finish(self, message: Delivery, channel: Any, *, settled: bool = False) -> int:
         """Mark a message as handled; it is not acknowledged again if it is settled: acknowledged or rejected already."""
 
     # ---- what the member does
@@ -185,10 +185,10 @@ class QueueLane(OneByOne, Lane):
         self.current = self.waiting.popleft()
         return self.current
 
-    def finish(self, message: Delivery, channel: Any, *, counted: bool = True, settled: bool = False) -> int:
+    def finish(self, message: Delivery, channel: Any, *, settled: bool = False) -> int:
         """Mark the current message as handled; the worker goes on with the next one."""
         self.current = None
-        self.handled += counted
+        self.handled += 1
         if self.channel is channel:
             self.done = message.tag
             if settled:

@@ -50,7 +50,7 @@ class Work(ABC):
         """Mark that a worker has left the lane in the middle of a message, after which no other is handled."""
 
     @abstractmethod
-    def finish(self, message: Any, channel: Any, *, counted: bool = True) -> int:
+    def finish(self, message: Any, channel: Any) -> int:
         """Mark a message that was taken as handled; return how many more workers the lane needs.
 
         It can be acknowledged on the channel that delivered it.

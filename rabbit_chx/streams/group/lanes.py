@@ -216,7 +216,7 @@ class StreamLane(OneByOne):
                 self.waiting.extendleft(reversed(rest))
         return chunk, size_of(chunk)
 
-    def finish(self, message: Any, channel: Any, *, counted: bool = True) -> int:
+    def finish(self, message: Any, channel: Any) -> int:
         """Mark what was taken as handled; the worker goes on with what is next."""
         if type(message) is Change:
             message.done = self._attention.wanted = True
@@ -225,7 +225,7 @@ class StreamLane(OneByOne):
             last, count = message.last, len(message)
         else:
             last, count = message.offset, 1
-        self._count(last, count if counted else 0, channel)
+        self._count(last, count, channel)
         return 0
 
     def finish_before(self, batch: StreamBatch, offset: int, channel: Any) -> None:
