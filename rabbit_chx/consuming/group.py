@@ -41,7 +41,7 @@ from rabbit_chx.consuming.member.key_lanes import lanes_of
 from rabbit_chx.consuming.member.lanes import GroupStatus, status_of
 from rabbit_chx.consuming.member.loop_workers import LoopWorkers
 from rabbit_chx.consuming.member.member import Member
-from rabbit_chx.consuming.member.reporter import Reporter
+from rabbit_chx.consuming.member.responder import Responder
 from rabbit_chx.consuming.member.runs import AsyncRuns, Runs
 from rabbit_chx.consuming.member.workers import Progress, Workers
 from rabbit_chx.consuming.queues.sources import KeyFunction, key_source, queue_source
@@ -133,9 +133,9 @@ class _Options(Runs[Member]):
 
     def _new_member(self, workers: Callable[..., Progress], handler: object) -> Member:
         settings = self._settings
-        reporter = Reporter(self._connect_for_replies, partial(warn, settings.name))
+        responder = Responder(self._connect_for_replies, partial(warn, settings.name))
         given = workers(handler, settings.concurrency, settings.heartbeat)
-        return Member(settings, self._connect, self._source, given, reporter, self._new_lane)
+        return Member(settings, self._connect, self._source, given, responder, self._new_lane)
 
 
 class Group(_Options):

@@ -24,7 +24,7 @@ from rabbit_chx.consuming import Group, Message, QueueReader, Reject
 from rabbit_chx.consuming.changes.records import declare_commands, hold_commands
 from rabbit_chx.consuming.markers import Hold
 from rabbit_chx.consuming.member.member import Member
-from rabbit_chx.consuming.member.reporter import Reporter
+from rabbit_chx.consuming.member.responder import Responder
 from rabbit_chx.consuming.member.roll_call import ask, members_over
 from rabbit_chx.consuming.member.workers import Workers
 from rabbit_chx.testing import Broker
@@ -165,9 +165,9 @@ def test_the_broker_requeues_the_unhandled_messages_of_a_stopped_member_in_order
 
 def test_progress_wakes_the_new_connection_if_the_old_one_was_lost_before_it_woke(orders) -> None:
     url = orders.site.url()
-    reporter = Reporter(lambda: connect(url), print)
+    responder = Responder(lambda: connect(url), print)
     workers = Workers(print, 1, 10)
-    member = Member(orders.group()._settings, lambda: connect(url), lambda: QUEUES, workers, reporter)
+    member = Member(orders.group()._settings, lambda: connect(url), lambda: QUEUES, workers, responder)
     woken: list[bool] = []
     member._on_woken = lambda: woken.append(True)
     with connect(url) as old, connect(url) as new:

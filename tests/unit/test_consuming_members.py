@@ -66,7 +66,7 @@ class Broker:
 
 
 class Aside:
-    """A reporter that publishes only when it is told to."""
+    """A responder that publishes only when it is told to."""
 
     def __init__(self) -> None:
         self.waiting: list[Generator[Command, Any, object]] = []
@@ -152,7 +152,7 @@ def test_a_member_moves_to_a_lower_seat_without_publishing_on_its_connection(mon
     joined = seated(broker, 1)
     for seat in (1, 0):
         joined._move()
-        joined._reporter.carry_out(broker)
+        joined._responder.carry_out(broker)
         joined._do_due()
         assert joined.seat == seat
         broker.locked.clear()
@@ -163,15 +163,15 @@ def test_a_member_looks_for_a_lower_seat_only_after_its_last_search_has_ended(mo
     monkeypatch.setattr("rabbit_chx.consuming.member.membership.looks_lower", lambda *_: True)
     broker = Broker(*QUEUES)
     joined = seated(broker, 1)
-    joined._reporter.carry_out(broker)
-    searches = joined._reporter.waiting
+    joined._responder.carry_out(broker)
+    searches = joined._responder.waiting
     for _ in range(2):
         joined._move()
     assert len(searches) == 1
-    searches.pop().close()  # as a reporter drops it
+    searches.pop().close()  # as a responder drops it
     joined._move()
     assert len(searches) == 1
-    joined._reporter.carry_out(broker)
+    joined._responder.carry_out(broker)
     joined._move()
     assert len(searches) == 1
 
@@ -182,7 +182,7 @@ def test_a_member_that_is_stopping_does_not_move(monkeypatch) -> None:
     joined = seated(broker, 1)
     broker.locked.clear()
     joined._move()
-    joined._reporter.carry_out(broker)
+    joined._responder.carry_out(broker)
     joined.workers.stopping.set()
     joined._do_due()
     assert joined.seat == 1
@@ -191,12 +191,12 @@ def test_a_member_that_is_stopping_does_not_move(monkeypatch) -> None:
 def test_a_member_answers_a_question_on_another_connection() -> None:
     broker = Broker(*QUEUES)
     joined = seated(broker, 0)
-    joined._reporter.carry_out(broker)
+    joined._responder.carry_out(broker)
     asker = f"{REPLY_TO}.g1h2AA5yZXBseUAzMzIxMjEzNgAAA+YAAAAAawUESQ==.o/4DKGB8PU1y8cr6BoGHWA=="
     joined._on_question(None, None, BasicProperties(reply_to=asker, correlation_id="0"), question([]))
     assert broker.published == []
     broker.queues.add(asker)
-    (answer,) = joined._reporter.carry_out(broker)
+    (answer,) = joined._responder.carry_out(broker)
     assert answer.arguments["routing_key"] == asker
     assert answer.arguments["properties"] == {"correlation_id": "0"}
     assert json.loads(answer.arguments["body"])["queues"].keys() == {*QUEUES}
@@ -209,7 +209,7 @@ def test_a_member_that_may_not_publish_ends() -> None:
     broker = Broker(*QUEUES)
     joined = seated(broker, 0)
     broker._do = refuse
-    joined._reporter.carry_out(broker)
+    joined._responder.carry_out(broker)
     with pytest.raises(Refused, match="ACCESS_REFUSED"):
         joined._do_due()
 

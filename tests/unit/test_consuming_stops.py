@@ -63,7 +63,7 @@ class Handler:
         self.ended.set()
 
 
-class Reporter:
+class Responder:
     def close(self) -> None: ...
 
 
@@ -84,7 +84,7 @@ class Stopping:
         settings = Settings(**{**SETTINGS, "timeouts": Timeouts(close=close), "attempts": 1})
         self.hangs: threading.Event | None = None
         self.is_trying = threading.Event()
-        self.member = Member(settings, self._connect, tuple, workers, Reporter())  # type: ignore[arg-type]
+        self.member = Member(settings, self._connect, tuple, workers, Responder())  # type: ignore[arg-type]
         workers.heard = monotonic() + 3600
         self.lane = new_lane()
 

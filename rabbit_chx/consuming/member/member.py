@@ -65,7 +65,7 @@ class Member(Membership):
             RabbitChxError: the member cannot consume these queues; the message says why.
         """
         self.workers.start(self)
-        with closing(self._reporter), self._ending():
+        with closing(self._responder), self._ending():
             while not self.workers.stopped:
                 try:
                     with self._connect() as self._connection:

@@ -24,7 +24,7 @@ from rabbit_chx.consuming.markers import Hold
 from rabbit_chx.consuming.member.channels import acknowledge, close_in_one_step
 from rabbit_chx.consuming.member.interruptions import Interruptions
 from rabbit_chx.consuming.member.lanes import Lane, QueueLane, assign
-from rabbit_chx.consuming.member.reporter import Reporter, reply
+from rabbit_chx.consuming.member.responder import Responder, reply
 from rabbit_chx.consuming.member.roll_call import holds_in, status
 from rabbit_chx.consuming.member.runs import Running
 from rabbit_chx.consuming.member.trials import is_suspect
@@ -64,7 +64,7 @@ class Membership(Running):
         connect: Callable[[], BlockingConnection],
         source: QueueSource,
         workers: Progress,
-        reporter: Reporter,
+        responder: Responder,
         new_lane: Callable[[str], Lane] = QueueLane,
     ) -> None:
         super().__init__(settings, workers)
@@ -73,7 +73,7 @@ class Membership(Running):
         self._connect = connect
         self._source = source
         self._new_lane = new_lane
-        self._reporter = reporter
+        self._responder = responder
         self._lanes: dict[str, Lane] = {}
         self._search: Generator[Command, Any, None] | None = None
         """The last search for a lower seat."""
@@ -107,7 +107,7 @@ class Membership(Running):
         if self.seat is None:
             return
         self._driver.run(check_access(self._settings, self.seat, names))
-        self._reporter.publish(self._check_publishing(self._seat_queue))
+        self._responder.publish(self._check_publishing(self._seat_queue))
         self._control = self._opened.channel()
         self._answer_questions()
         self._use(names)
@@ -140,7 +140,7 @@ class Membership(Running):
         return names
 
     def _check_publishing(self, queue: str) -> Generator[Command, Any, None]:
-        """Publish as an answer does; a missing permission ends the member. Runs in the thread of the reporter."""
+        """Publish as an answer does; a missing permission ends the member. Runs in the thread of the responder."""
         try:
             yield from routed(queue, b"", {"expiration": "0"})
         except Refused as refused:
@@ -277,7 +277,7 @@ class Membership(Running):
             self._ask(partial(self._use_of, holds))
         with self.workers.lock:
             answer = status(self._settings.name, self.seat or 0, self._lanes.values())
-        self._reporter.publish(reply(asked.reply_to, answer, correlation_id=number))
+        self._responder.publish(reply(asked.reply_to, answer, correlation_id=number))
 
     def _listen(self) -> None:
         """Wait for an answer of the broker: data that arrived while the process was paused proves nothing."""
@@ -319,10 +319,10 @@ class Membership(Running):
             return
         if looks_lower(self.seat, len(self._lanes), random.random()):  # noqa: S311
             self._search = self._look_lower(self.seat)
-            self._reporter.publish(self._search)
+            self._responder.publish(self._search)
 
     def _look_lower(self, seat: int) -> Generator[Command, Any, None]:
-        """Runs in the thread of the reporter."""
+        """Runs in the thread of the responder."""
         for lower in (yield from find_free(self._settings.name, seat)):
             self._calls.append(partial(self._move_to, lower))
 

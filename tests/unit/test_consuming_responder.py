@@ -1,4 +1,4 @@
-"""What a reporter does with its connection, which is a fake."""
+"""What a responder does with its connection, which is a fake."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from pika.exceptions import ConnectionWrongStateError, StreamLostError
 
 from rabbit_chx.broker.applying.protocol import Refused
-from rabbit_chx.consuming.member import reporter as module
-from rabbit_chx.consuming.member.reporter import Reporter, reply
+from rabbit_chx.consuming.member import responder as module
+from rabbit_chx.consuming.member.responder import Responder, reply
 from rabbit_chx.errors import BrokerUnavailable
 from tests.faults.load import wait_until
 
@@ -67,7 +67,7 @@ class Connection:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch) -> None:
-    """A reporter that is closed has time to end."""
+    """A responder that is closed has time to end."""
     monkeypatch.setattr(module, "_TICK", PATIENCE)
 
 
@@ -82,8 +82,8 @@ def warnings() -> list[str]:
 
 
 @pytest.fixture
-def reporter(connections, warnings) -> Generator[Reporter]:
-    made = Reporter(_opening(connections), warnings.append)
+def responder(connections, warnings) -> Generator[Responder]:
+    made = Responder(_opening(connections), warnings.append)
     yield made
     made.close()
 
@@ -96,32 +96,32 @@ def _opening(connections: list[Connection]) -> Callable[[], Any]:
     return connect
 
 
-def test_answers_share_a_connection_and_keep_their_order(reporter, connections) -> None:
+def test_answers_share_a_connection_and_keep_their_order(responder, connections) -> None:
     for asker in "abc":
-        reporter.publish(reply(asker, b""))
-    reporter.close()
+        responder.publish(reply(asker, b""))
+    responder.close()
     (connection,) = connections
     assert [connection.published.get(timeout=PATIENCE) for _ in range(3)] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("noticed", [False, True])
 def test_an_answer_that_finds_its_idle_connection_ended_is_sent_on_another_one(
-    reporter, connections, warnings, monkeypatch, noticed
+    responder, connections, warnings, monkeypatch, noticed
 ) -> None:
     if noticed:  # an idle connection is read at each tick
         monkeypatch.setattr(module, "_TICK", 0.01)
-    reporter.publish(reply("a", b""))
+    responder.publish(reply("a", b""))
     wait_until(lambda: connections, "the first connection")
     connections[0].published.get(timeout=PATIENCE)
     connections[0].ended.set()
     wait_until(
-        lambda: not (noticed and connections[0].is_open), "the reporter notices the end of the connection"
+        lambda: not (noticed and connections[0].is_open), "the responder notices the end of the connection"
     )
-    reporter.publish(reply("b", b""))
+    responder.publish(reply("b", b""))
     wait_until(lambda: len(connections) == 2, "the second connection")
     first, second = connections
     assert second.published.get(timeout=PATIENCE) == "b"
-    reporter.close()
+    responder.close()
     assert not first.is_open
     assert warnings == []
 
@@ -133,7 +133,7 @@ def test_every_dropped_publishing_is_closed_so_that_who_gave_it_can_tell(warning
         assert going.wait(PATIENCE)
         raise BrokerUnavailable("no answer")
 
-    failing = Reporter(fail, warnings.append)
+    failing = Responder(fail, warnings.append)
     given = [reply("a", b"") for _ in range(3)]
     failing.publish(given[0])
     failing.publish(given[1])
@@ -145,14 +145,14 @@ def test_every_dropped_publishing_is_closed_so_that_who_gave_it_can_tell(warning
 
 
 def test_a_refusal_names_no_command_that_would_take_permissions_away(warnings) -> None:
-    """The reporter does not know the other permissions that its owner needs."""
+    """The responder does not know the other permissions that its owner needs."""
 
     def refuse() -> Any:
         raise Refused(
             403, "ACCESS_REFUSED - write access to exchange 'amq.default' in vhost '/' refused for user 'u'"
         )
 
-    failing = Reporter(refuse, warnings.append)
+    failing = Responder(refuse, warnings.append)
     failing.publish(reply("a", b""))
     failing.close()
     (warning,) = warnings

@@ -16,6 +16,7 @@ from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, Refused
 from rabbit_chx.consuming.queues.permissions import why_ended
 from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.outages import Backoff
 
 Publishing: TypeAlias = "Generator[Command, Any, object]"
 """Commands that publish."""
@@ -25,12 +26,9 @@ _MOST_WAITING: Final = 1_000
 _TICK: Final = 1.0
 _IDLE: Final = 300.0
 """Seconds without work after which the connection is closed."""
-_AGAIN_AFTER: Final = 2.0
-"""Seconds without publishing after a failure."""
-_AGAIN_AFTER_REFUSAL: Final = 60.0
 
 
-class Reporter:
+class Responder:
     """Publishes in a thread of its own, on a connection of its own, both started at the first use.
 
     Under a memory or disk alarm, the broker stops reading from each connection that publishes. An answer on the connection
@@ -49,6 +47,7 @@ class Reporter:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._silent_until = 0.0
+        self._backoff = Backoff()
         self._warned = False
         self._closed = False
 
@@ -89,6 +88,7 @@ class Reporter:
                         # A driver waits a minute for each confirm, which the broker does not send before an alarm ends.
                         PikaDriver(connection).run(publishing)
                         self._warned = False
+                        self._backoff.works()
                         publishing = self._next(connection)
                         if publishing is None or not _is_alive(connection):
                             break
@@ -112,8 +112,7 @@ class Reporter:
 
     def _fail(self, error: Exception) -> None:
         """Drop what waits and what is given in the next seconds."""
-        refused = isinstance(error, Refused)
-        self._silent_until = monotonic() + (_AGAIN_AFTER_REFUSAL if refused else _AGAIN_AFTER)
+        self._silent_until = monotonic() + self._backoff.failed()
         while not self._waiting.empty():
             dropped = self._waiting.get()
             if dropped is None:
