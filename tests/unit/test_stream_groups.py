@@ -8,7 +8,7 @@ import socket
 import sqlite3
 import struct
 import zlib
-from contextlib import closing
+from contextlib import closing, nullcontext
 from datetime import datetime
 from functools import partial
 from time import monotonic, sleep
@@ -581,5 +581,41 @@ def test_streams_whose_offsets_are_not_stored_leave_no_other_unstored(monkeypatc
 def test_an_offset_that_the_broker_dropped_while_the_leader_moved_is_stored_again(monkeypatch):
     monkeypatch.setattr(offsets, "_STORE_AGAIN", 0.01)
     asked = Asked()
-    offsets.wait_until_stored(asked, "g", "events", 7)
+    assert offsets.wait_until_stored(asked, "g", "events", 7, before=None) is None
     assert asked.stored == 7
+
+
+class Contested(Asked):
+    """Another client stores an offset whenever this one has done so."""
+
+    def store_offset(self, _group: str, _stream: str, offset: int) -> None:
+        self.stored = 3
+
+
+def test_a_member_goes_on_and_says_so_when_another_client_stores_its_offset(monkeypatch, caplog):
+    """It ended for good, with "permission" (review 3, bug 12)."""
+    monkeypatch.setattr(offsets, "_READ_BACK", 0.05)
+    settings = StreamGroup(**GIVEN)._settings
+    assignments, it = Assignments(settings, StreamWorkers(print, settings)), lane()
+    place = SimpleNamespace(connection=Contested(), top_up=lambda _: None)
+    it.add(chunk(0, 10))
+    for _ in range(10):
+        it.finish(it.take(), it.channel)
+    assignments.settle(place, it)
+    assert (
+        "another client stores the group's offset in stream 'events', at last 3 instead of 9" in caplog.text
+    )
+    assert (it.stored, it.is_refused) == (3, False)
+    it.store_again = 0.0
+    assert it.store_is_due  # so that its own offset replaces the other one, as documented
+
+
+def test_a_reset_that_another_client_undoes_fails(monkeypatch):
+    monkeypatch.setattr(offsets, "_READ_BACK", 0.05)
+    contested = Contested()
+    contested.node = None
+    group = offsets.GroupOffsets("g", lambda _: nullcontext(contested))
+    told = "another client, such as a member that runs"
+    with group, pytest.raises(StreamUnavailable, match=told) as raised:
+        group.store("events", 7)
+    assert raised.value.problem == "refused"

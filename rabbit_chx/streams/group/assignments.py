@@ -172,16 +172,25 @@ class Assignments:
             offset, lane.unstored = lane.done, 0
         assert offset is not None
         name, stream = self._settings.name, lane.stream
+        before = place.connection.query_offset(name, stream) if check else None
         if offset != lane.stored:
             store(place.connection, name, stream, offset, mark=not lane.checked)
         lane.store_again = monotonic() + self._settings.store_seconds
+        others = None
         if check:
             try:
-                wait_until_stored(place.connection, name, stream, offset)
+                others = wait_until_stored(place.connection, name, stream, offset, before)
             except StreamUnavailable as error:
                 lane.is_refused = error.permanent
                 raise
-        lane.stored, lane.checked = offset, lane.checked or check
+        if others is not None:
+            text = (
+                "group %r: another client stores the group's offset in stream %r, at last %d instead of %d. "
+                "Before `rabbit-chx group --reset`, stop all members"
+            )
+            log.warning(text, name, stream, others, offset)
+        lane.stored = offset if others is None else others
+        lane.checked = lane.checked or check
 
     def listen(self, place: Place) -> None:
         """Learn the ends of the streams; each answer proves that the broker still knew the connection."""

@@ -71,20 +71,28 @@ def store(connection: StreamConnection, group: str, stream: str, offset: int, *,
         connection.store_offset(name_beside(group, _MARK), stream, -1)
 
 
-def wait_until_stored(connection: StreamConnection, group: str, stream: str, offset: int) -> None:
+def wait_until_stored(
+    connection: StreamConnection, group: str, stream: str, offset: int, before: int | None
+) -> int | None:
     """Wait until the broker returns an offset that was stored. It answers neither the request to store it nor refuses it.
 
     While the leader of the stream moves, the broker may drop the request, so it is repeated.
+
+    Returns:
+        None, or the offset that another client stores again and again: one that is not ``before``, which was stored earlier.
     """
     until = monotonic() + _READ_BACK
     again = monotonic() + _STORE_AGAIN
-    while connection.query_offset(group, stream) != offset:
+    while (found := connection.query_offset(group, stream)) != offset:
         if monotonic() > again:
             connection.store_offset(group, stream, offset)
             again = monotonic() + _STORE_AGAIN
         if monotonic() > until:
+            if found not in {None, before}:
+                return found
             raise not_stored(group, [stream])
         sleep(_PAUSE)
+    return None
 
 
 def not_stored(group: str, streams: Sequence[str]) -> StreamUnavailable:
@@ -164,5 +172,12 @@ class GroupOffsets:
     def store(self, stream: str, offset: int) -> None:
         """Store an offset, and wait until the broker returns it. A running member would replace it."""
         connection = self._with(stream)
+        before = connection.query_offset(self._name, stream)
         store(connection, self._name, stream, offset, mark=True)
-        wait_until_stored(connection, self._name, stream, offset)
+        if wait_until_stored(connection, self._name, stream, offset, before) is not None:
+            raise StreamUnavailable(
+                f"another client, such as a member that runs, stores offsets of group {self._name!r} in stream {stream!r}: stop all "
+                "members first",
+                "refused",
+                stream,
+            )
