@@ -89,7 +89,7 @@ class Pausing:
     def set(self) -> None: ...
 
 
-def test_a_member_waits_longer_each_time_a_connection_opens_and_is_lost(monkeypatch) -> None:
+def test_a_member_waits_longer_each_time_a_connection_opens_and_is_lost(monkeypatch, caplog) -> None:
     @contextmanager
     def connect() -> Iterator[Any]:
         yield SimpleNamespace(params=None)
@@ -108,9 +108,12 @@ def test_a_member_waits_longer_each_time_a_connection_opens_and_is_lost(monkeypa
     member._backoff, _ = made()
     member.run()
     assert ended.pauses == GROWING
+    assert caplog.text.count("trying again") == 1
 
 
-def test_a_member_of_streams_waits_longer_each_time_and_once_for_what_is_lost_together(monkeypatch) -> None:
+def test_a_member_of_streams_waits_longer_each_time_and_once_for_what_is_lost_together(
+    monkeypatch, caplog
+) -> None:
     settings = StreamGroup(**GIVEN)._settings
     member: Any = StreamMember(settings, lambda _: None, StreamWorkers(print, settings), None, batches=False)
     member._backoff, clock = made()
@@ -125,6 +128,7 @@ def test_a_member_of_streams_waits_longer_each_time_and_once_for_what_is_lost_to
     for each in (member._woken, member._waker):
         each.close()
     assert pauses == GROWING
+    assert caplog.text.count("trying again") == 1
 
 
 @pytest.mark.parametrize("acknowledges", [False, True])

@@ -17,7 +17,6 @@ from pika.exceptions import AMQPError
 from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.applying.protocol import Lost, Refused
-from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.member.channels import close_in_one_step
 from rabbit_chx.consuming.member.lanes import GroupStatus, status_of
 from rabbit_chx.consuming.member.membership import TICK, Membership
@@ -88,7 +87,7 @@ class Member(Membership):
         if ended.permanent:
             raise ended from None
         self.why_not = str(ended)
-        log.warning("group %r: %s; trying again", self._settings.name, ended)
+        self._outage.failed(ended)
 
     def _forget(self) -> None:
         """Forget the deliveries of the lost connection; the broker redelivers them."""

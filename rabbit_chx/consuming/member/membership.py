@@ -113,6 +113,7 @@ class Membership(Running):
         self._use(names)
         log.info("group %r: consuming %d queues in seat %d", self._settings.name, len(names), self.seat)
         self.why_not = ""
+        self._outage.ended()
         self._backoff.works()
 
     def _find_seat(self) -> tuple[str, ...]:
@@ -131,6 +132,7 @@ class Membership(Running):
             if self.seat is not None or self.workers.stopped:
                 break
             self.why_not = "all seats are taken"
+            self._outage.ended()
             if not stands_by:
                 log.info("group %r: all %d seats are taken; standing by", self._settings.name, len(names))
             stands_by = True

@@ -20,7 +20,7 @@ from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.consuming.retries import Retries
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.interruption import stopped_by_signals
-from rabbit_chx.outages import Backoff
+from rabbit_chx.outages import Backoff, Outage
 
 _LOOK: Final = 0.05
 """Seconds between two looks at handlers that still run."""
@@ -43,6 +43,7 @@ class Running(ABC):
         self._patience = settings.timeouts.close
         self._calls: deque[Callable[[], object]] = deque()
         self._backoff = Backoff()
+        self._outage = Outage(log.warning, f"group {settings.name!r}")
 
     @abstractmethod
     def run(self) -> None:

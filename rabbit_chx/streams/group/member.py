@@ -151,6 +151,7 @@ class StreamMember(Running):
                         break
             if not self._unserved and self._lanes and self.why_not:
                 self.why_not = ""
+                self._outage.ended()
                 self._backoff.works()
                 log.info("group %r: joined for %s", self._settings.name, counted(len(self._lanes), "stream"))
 
@@ -258,7 +259,7 @@ class StreamMember(Running):
         self.why_not = str(error)
         if monotonic() >= self._connect_again:  # one pause for all connections that are lost at the same time
             self._connect_again = monotonic() + self._backoff.failed()
-        warn(self._settings.name, f"{error}; trying again")
+        self._outage.failed(error)
 
     # ---- events
 
