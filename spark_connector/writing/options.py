@@ -87,7 +87,9 @@ class WriteOptions(AmqpOptions, StreamOptions):
     max_in_flight: int = integer(_DELIVERY, 5_000, "How many messages of a task may be unconfirmed.")
     confirm_timeout_ms: int = integer(_DELIVERY, 120_000, "How long to wait if the broker confirms nothing.")
     retry_timeout_ms: int = integer(
-        _DELIVERY, 10_000, "How long to resend a message that no queue accepts before the write fails."
+        _DELIVERY,
+        10_000,
+        "How long to resend a message that no queue accepts. The write fails a few seconds after that.",
     )
     max_rate_per_task: int = integer(_DELIVERY, 0, "Rows per second; 0 means no limit.", least=0)
     task_headers: bool = flag(
