@@ -10,6 +10,8 @@ from typing import Final
 
 _EVERY_SECONDS: Final = 60.0
 """How often to log a connection that is still lost."""
+CALLER_WAITS: Final = 2.0
+"""The longest pause, in seconds, of a client whose caller waits."""
 _A_WHILE: Final = 10.0
 _DOUBLINGS: Final = 5
 

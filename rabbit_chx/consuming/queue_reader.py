@@ -35,13 +35,12 @@ from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.limits import check_integer, check_seconds
 from rabbit_chx.message import Message
 from rabbit_chx.names import check_name
-from rabbit_chx.outages import Backoff, Outage
+from rabbit_chx.outages import CALLER_WAITS, Backoff, Outage
 from rabbit_chx.releases import Release
 from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, Timeouts
 from rabbit_chx.urls import BrokerUrl
 
 _TICK: Final = 0.5
-_LONGEST_PAUSE: Final = 2.0
 _QUIET: Final = 0.05
 _OF_STREAM: Final = b"x-stream-offset"
 """The header that the broker adds to messages of a stream."""
@@ -259,7 +258,7 @@ class QueueReader:
 
     def _run(self) -> None:
         lost_at, limit = monotonic(), self._timeouts.connect
-        backoff, pause = Backoff(_LONGEST_PAUSE), 0.0
+        backoff, pause = Backoff(CALLER_WAITS), 0.0
         while not self._stop.is_set():
             try:
                 with self._connect() as self._connection:

@@ -25,7 +25,7 @@ from rabbit_chx.errors import InvalidValue, MissingDependency, RabbitChxError, S
 from rabbit_chx.limits import check_integer
 from rabbit_chx.message import StreamMessage
 from rabbit_chx.names import check_name
-from rabbit_chx.outages import Backoff
+from rabbit_chx.outages import CALLER_WAITS, Backoff
 from rabbit_chx.streams.ends import Bounds, bounds, first_chunk, offset_at, stored_at
 from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
 from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
@@ -49,7 +49,6 @@ _CHECK: Final = 5.0
 """Seconds at the end of a stream without a chunk, after which the reader asks the broker for one."""
 _PAUSE: Final = 0.1
 """Seconds between two questions for the end of a stream."""
-_LONGEST_PAUSE: Final = 2.0
 
 
 class StreamReader:
@@ -122,7 +121,7 @@ class StreamReader:
         self._range: object = None
         """The range that began last. Chunks of earlier ones are lost, because ranges share the connection."""
         self._stopped = False
-        self._backoff = Backoff(_LONGEST_PAUSE)
+        self._backoff = Backoff(CALLER_WAITS)
 
     def open(self) -> None:
         """Connect to a node with the stream.

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, StreamUnavailable
-from rabbit_chx.outages import Backoff
+from rabbit_chx.outages import CALLER_WAITS, Backoff
 from rabbit_chx.streams import HEADERS_AS_STRUCTS
 from spark_connector.connections import stream_reader
 from spark_connector.logs import log_line, outage_of
@@ -67,7 +67,7 @@ class ReadJob:
 
     def _rows(self, wanted: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the rows of a range, each batch with the offset after it; after a lost connection the task reconnects."""
-        backoff = Backoff(longest=2.0)
+        backoff = Backoff(CALLER_WAITS)
         start, last_seen, leader = wanted.start, time.monotonic(), False
         outage = outage_of(f"task for stream {wanted.stream!r}", self.options.timeouts.reconnect)
         while start < wanted.end:

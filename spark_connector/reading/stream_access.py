@@ -14,7 +14,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from rabbit_chx import AnyOf, RabbitChxError, SuperStream
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
-from rabbit_chx.outages import Backoff
+from rabbit_chx.outages import CALLER_WAITS, Backoff
 from rabbit_chx.streams import Bounds, StreamConnection, bounds, stored_at
 from rabbit_chx.text import sentences
 from rabbit_chx.topology import Management, Observed, Router, ToExchange, Topology, reachable, read
@@ -41,7 +41,7 @@ class StreamAccess:
         """By stream for streams on other nodes; under ``""`` for all others."""
         self._was_open = False
         self._outage = outage_of(f"read of {options.source}", options.timeouts.reconnect)
-        self._backoff = Backoff(longest=2.0)
+        self._backoff = Backoff(CALLER_WAITS)
         self._types: dict[str, str] = {}
         """The type of each queue in the last list of queues bound to the option ``exchange``."""
         self._listed: _Streams = ((), ())
