@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -255,11 +256,13 @@ def scale(
     kill_in: float = 0.0,
     kill_before: int = 0,
     verb: str = "scale",
+    on_action: Callable[[subprocess.Popen[str]], object] = id,
 ) -> tuple[int, list[str], str]:
     """Run the command as on a new machine; return its exit code, its actions and its errors.
 
     Its working directory, which is also its home, is new and holds only a copy of the topology file. It is killed after
     ``kill_after`` actions, after ``kill_in`` seconds or before change number ``kill_before`` of the broker.
+    ``on_action`` is called after each action.
     """
     with TemporaryDirectory() as machine:
         module = ["tests.broker.killed_command", str(kill_before)] if kill_before else ["rabbit_chx"]
@@ -274,11 +277,15 @@ def scale(
         running = subprocess.Popen(
             command, env=env, cwd=machine, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        return _followed(running, verb, kill_after, kill_in)
+        return _followed(running, verb, kill_after, kill_in, on_action)
 
 
 def _followed(
-    running: subprocess.Popen[str], verb: str, kill_after: int, kill_in: float
+    running: subprocess.Popen[str],
+    verb: str,
+    kill_after: int,
+    kill_in: float,
+    on_action: Callable[[subprocess.Popen[str]], object],
 ) -> tuple[int, list[str], str]:
     done: list[str] = []
     with running:
@@ -292,7 +299,9 @@ def _followed(
                 break  # killed in the middle of it
             row = json.loads(line)
             printed(verb, [row])
-            done += [row["what"]] if row["type"] == "done" else []
+            if row["type"] == "done":
+                done.append(row["what"])
+                on_action(running)
             if kill_after and len(done) == kill_after:
                 running.kill()
         errors = running.stderr.read()

@@ -5,6 +5,9 @@ The control shows that the holds are necessary: the same change without them bre
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -16,6 +19,7 @@ from rabbit_chx.consuming.markers import Hold
 from rabbit_chx.consuming.member.roll_call import ask
 from rabbit_chx.topology import apply
 from tests.broker.scaling_scene import GROUP, RING, SLOTS, Scene, scale
+from tests.patience import PATIENCE
 from tests.proof import LONG, never, record_result
 
 pytestmark = [
@@ -119,3 +123,33 @@ def test_without_members_nothing_is_switched(scene) -> None:
     assert not done
     assert "no member of any group consumes queues 'orders.0', " in errors
     assert not scene.planned().steps
+
+
+def test_of_two_changes_at_once_one_is_refused_and_says_that_it_changed_nothing(scene) -> None:
+    """It said how to continue, and what to write into the file (trials 3, service 10)."""
+    one_ended, acted = threading.Event(), list[int]()
+
+    def until_the_other_ends(process: subprocess.Popen[str]) -> None:
+        acted.append(process.pid)
+        if len(acted) == 1:
+            process.send_signal(signal.SIGSTOP)
+            one_ended.wait(PATIENCE)
+            process.send_signal(signal.SIGCONT)
+
+    def run(to: str) -> tuple[int, list[str], str]:
+        try:
+            return scale(scene, "--to", to, on_action=until_the_other_ends)
+        finally:
+            one_ended.set()
+
+    scene.start_members(2)
+    with ThreadPoolExecutor() as pool:
+        both = dict(zip((10, 12), pool.map(run, ("10", "12")), strict=True))
+    refused, done = sorted(both, key=lambda to: -both[to][0])
+    code, actions, errors = both[refused]
+    assert (code, actions) == (1, [])
+    assert "Nothing was changed." in errors
+    assert "Not finished" not in errors
+    assert both[done][0] == 0, both[done][2]
+    assert len({*acted}) == 1
+    scene.assert_clean(done)
