@@ -20,6 +20,7 @@ class Program:
 
     def __init__(self, process):
         self.text = ""
+        self.process = process
         self._output = process.stdout
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
