@@ -1,6 +1,6 @@
 """The newest interval of a watch as metrics for Prometheus, through its client library.
 
-The series of a queue end when the queue is gone. Needs the extra ``watch``.
+The series of a queue end when the queue is gone.
 """
 
 from __future__ import annotations
@@ -10,16 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final, TypeAlias
 
-from rabbit_chx.errors import MissingDependency
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
+
 from rabbit_chx.watch.interval import Interval, Row
 from rabbit_chx.watch.snapshot import PROBLEMS
-
-try:
-    from prometheus_client import CollectorRegistry, Metric
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-    from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-except ImportError as _missing:
-    raise MissingDependency("--serve needs prometheus-client: pip install 'rabbit-chx[watch]'") from _missing
 
 _Values: TypeAlias = "Mapping[tuple[str, ...], float | None]"
 """Values by their labels, after those of the exchange; None if unknown."""
@@ -69,9 +65,9 @@ class Metrics:
             Counter({row.queue: handled[row.queue] + (row.handled or 0) for row in interval.rows}),
         )
 
-    def text(self) -> tuple[bytes, str]:
-        """Return the metrics in the text format of Prometheus, and its content type."""
-        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+    def text(self) -> bytes:
+        """Return the metrics in the text format of Prometheus."""
+        return generate_latest(self._registry)
 
     def describe(self) -> Iterator[Metric]:
         """Yield nothing: without this method, the registry would collect the metrics to learn their names."""

@@ -71,20 +71,18 @@ class Access:
             expected = f"at least {_SHORTEST_TOKEN} printable ASCII characters without spaces"
             raise InvalidValue(TOKEN_VARIABLE, "a value that is not shown", expected)
 
-    def names_this_server(self, hosts: list[str]) -> bool:
-        """Whether the ``Host`` headers of a request name this server.
+    @property
+    def hosts(self) -> list[str]:
+        """The names of this server that a ``Host`` header may have; ``*`` is any name.
 
         Any web page can point its own name to 127.0.0.1 and then read this server's answers (DNS rebinding), but the
         browser sends that name. A browser sends the token only to the name for which the user entered it, so with a token
         any name is allowed.
         """
-        if len(hosts) != 1:
-            return False
-        found = re.fullmatch(r"(?:\[([^][]*)\]|([^][:]*))(?::\d*)?", hosts[0].strip(), re.ASCII)
-        name = (found[1] or found[2] or "").lower() if found else ""  # without the port
-        return (
-            self.token is not None or name in {self.address.host.lower(), "localhost"} or _is_loopback(name)
-        )
+        if self.token is not None:
+            return ["*"]
+        addresses = [self.address.host, self.address.ip, "127.0.0.1", "::1"]
+        return ["localhost", *(f"[{each}]" if ":" in each else each for each in addresses)]
 
     def admits(self, authorization: str | None) -> bool:
         """Whether an ``Authorization`` header has the token, if one is needed: as ``Bearer``, or as the password of ``Basic``."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from asyncio import Semaphore
 from base64 import b64encode
 from dataclasses import replace
 from hashlib import sha256
-from threading import BoundedSemaphore
 
 import pytest
 
@@ -307,14 +307,14 @@ def test_a_page_that_loses_its_connection_reports_it_and_reconnects(window, serv
             new MutationObserver(() => linkTexts.push(link.textContent)).observe(link, { childList: true });
         })()"""
     )
-    server._http.followers = BoundedSemaphore(1)
-    server._http.followers.acquire()  # as if the maximum number of pages were open
-    server._http.end_connections()
+    places, server._events.places = server._events.places, Semaphore(0)  # as if all pages were open
+    for connection in tuple(server._http.server_state.connections):
+        server._loop.call_soon_threadsafe(connection.transport.abort)
     window.wait("linkTexts[0] === 'Connection lost, trying again'")
     server.show(interval(QUEUES[:3]))
     # Browsers do not retry after this status, but the script does.
     window.wait_for_complaint("503")
-    server._http.followers.release()
+    server._events.places = places
     window.wait(f"{ROWS}.length === 3")
     window.wait("linkTexts.at(-1) === 'Live'")
     window.complaints.clear()
