@@ -18,7 +18,8 @@ from topology import bare
 
 from rabbit_chx.broker.management import Management
 from rabbit_chx.testing import Broker
-from rabbit_chx.watch import Observer, compare
+from rabbit_chx.watch import Observer
+from rabbit_chx.watch.interval import compare
 
 EXCHANGE, SECONDS = "orders", 10.0
 MOST_CPU = 1.0

@@ -19,7 +19,9 @@ from threading import Thread
 from urllib.request import urlopen
 
 from rabbit_chx.topology import Binding, Exchange, Observed, Queue, QueueState, Topology, assume_applied
-from rabbit_chx.watch import History, Snapshot, compare
+from rabbit_chx.watch import Snapshot
+from rabbit_chx.watch.history import History
+from rabbit_chx.watch.interval import compare
 from rabbit_chx.watch.ring_check import check_ring
 from rabbit_chx.watch.server import Server
 from rabbit_chx.watch.tokens import Access, Address

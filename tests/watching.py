@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from rabbit_chx.topology import Binding, Exchange, Observed, Queue, Topology
 from rabbit_chx.topology.planning.what_if import assume_applied
-from rabbit_chx.watch import Interval, Problem, QueueState, Snapshot, compare
+from rabbit_chx.watch import Interval, Problem, QueueState, Snapshot
+from rabbit_chx.watch.interval import compare
 
 QUEUES = ("q0", "q1", "q2", "q3")
 HOSTILE = (

@@ -5,8 +5,8 @@
         for row in interval.rows:
             print(row.queue, row.exact, row.observed, row.marks)
 
-A `Snapshot` is the result of one poll of the broker. An `Interval` is what happened between two snapshots. Both are values, and
-`compare` does no IO. Names are loaded on first use.
+A `Snapshot` is the result of one poll of the broker. An `Interval` is what happened between two snapshots. Both are values.
+Names are loaded on first use.
 """
 
 from __future__ import annotations
@@ -28,13 +28,7 @@ if TYPE_CHECKING:
         Topology as Topology,
     )
     from rabbit_chx.urls import BrokerUrl as BrokerUrl
-    from rabbit_chx.watch.history import History as History
-    from rabbit_chx.watch.interval import (
-        Interval as Interval,
-        Row as Row,
-        Totals as Totals,
-        compare as compare,
-    )
+    from rabbit_chx.watch.interval import Interval as Interval, Row as Row, Totals as Totals
     from rabbit_chx.watch.loop import watch as watch
     from rabbit_chx.watch.observer import Observer as Observer
     from rabbit_chx.watch.ring_check import RingCheck as RingCheck, RingState as RingState
@@ -49,8 +43,7 @@ if not TYPE_CHECKING:
             "rabbit_chx.ring": "Ring ToExchange",
             "rabbit_chx.topology": "BrokerUnavailable Management NodeAccess Observed QueueState Topology",
             "rabbit_chx.urls": "BrokerUrl",
-            "rabbit_chx.watch.history": "History",
-            "rabbit_chx.watch.interval": "Interval Row Totals compare",
+            "rabbit_chx.watch.interval": "Interval Row Totals",
             "rabbit_chx.watch.loop": "watch",
             "rabbit_chx.watch.observer": "Observer",
             "rabbit_chx.watch.snapshot": "Problem Snapshot",

@@ -9,7 +9,8 @@ import pytest
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import BrokerUrl, StreamGroup
 from rabbit_chx.topology import load
-from rabbit_chx.watch import Observer, compare
+from rabbit_chx.watch import Observer
+from rabbit_chx.watch.interval import compare
 from tests.broker.stream_scene import stored
 from tests.broker.test_stream_groups import running
 from tests.faults.load import wait_until

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rabbit_chx.watch import History, Interval, RingState, Row
+from rabbit_chx.watch import Interval, RingState, Row
+from rabbit_chx.watch.history import History
 
 
 def interval(at: float, **received: int) -> Interval:

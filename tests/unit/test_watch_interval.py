@@ -20,7 +20,8 @@ from rabbit_chx.topology import (
     loads,
 )
 from rabbit_chx.topology.planning.what_if import assume_applied
-from rabbit_chx.watch import Problem, QueueState, Snapshot, compare
+from rabbit_chx.watch import Problem, QueueState, Snapshot
+from rabbit_chx.watch.interval import compare
 from rabbit_chx.watch.ring_check import _NAMES, check_ring
 from rabbit_chx.watch.snapshot import PROBLEMS
 
