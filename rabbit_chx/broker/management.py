@@ -234,6 +234,10 @@ class Management:
         path, of_group = ["stream", "consumers", vhost], partial(rows.stream_consumer, group=group)
         return [found for found in self._list(path, of_group) if found]
 
+    def vhosts(self) -> list[str]:
+        """The names of the virtual hosts that the user may see."""
+        return sorted(self._list(["vhosts"], rows.vhost))
+
     def tracing(self, vhost: str) -> bool:
         """Whether messages of a virtual host are traced."""
         # The row of one virtual host needs the tag administrator, this list does not.

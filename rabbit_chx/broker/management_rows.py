@@ -196,6 +196,11 @@ def stream_consumer(row: Any, *, group: str) -> StreamConsumer | None:
     return StreamConsumer(stream, connection or None, field_of(row, "active", bool))
 
 
+def vhost(row: Any) -> str:
+    """The name of a virtual host."""
+    return field_of(row, "name", str)
+
+
 def node(row: Any) -> tuple[str, NodeState]:
     """The name of a node and its state."""
     return field_of(row, "name", str), NodeState(

@@ -27,6 +27,7 @@ GROUPS: Final = {
         "report": "Write an HTML page about an exchange, with pictures.",
     },
     "Topology": {
+        "list": "List the hash exchanges of a broker, and what is wrong with them.",
         "lint": "Check a topology file without a broker.",
         "plan": "Show the steps from a broker to a topology file, and the keys that each moves.",
         "apply": "Apply a topology file to a broker.",
@@ -56,7 +57,7 @@ _VERBS: Final = {verb: text for verbs in GROUPS.values() for verb, text in verbs
 _WIDEST: Final = max(map(len, _VERBS))
 
 # Verbs whose file and function have other names.
-_HOMES: Final = {"import": ("export", "import_")}
+_HOMES: Final = {"import": ("export", "import_"), "list": ("listing", "list_")}
 
 
 class _Verbs(click.Group):

@@ -52,6 +52,8 @@ def commands(folder, names):
     rows.write_text("a\n1\n")
     definitions = folder / "definitions.json"
     yield "check", file, "--strict"
+    yield ("list",)
+    yield "list", "--output", "json"
     yield "check", file, "--strict", "--output", "json"
     yield "plan", file, "--prune", "--verbose"
     yield "plan", file, "--prune", "--output", "json"

@@ -6,9 +6,14 @@ test_replay.py, test_groups.py and test_watch.py.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from rabbit_chx import Ring
+from rabbit_chx.cli.broker_access import BrokerAccess
 from rabbit_chx.cli.spark import executor_check
+from rabbit_chx.topology.model import Binding, Exchange, Observed, Queue, Topology
 from tests.json_lines import PAGE, documented, printed
 from tests.verbs import EVENTS, ORDERS, SLOTS, commands
 
@@ -41,7 +46,7 @@ def rows(run):
 
 def test_the_page_has_every_verb_with_json_and_no_other() -> None:
     verbs = verbs_with_json()
-    assert len(verbs) == 15
+    assert len(verbs) == 16
     assert {verb for verb in commands() if f"\n## {verb}\n" in PAGE.read_text()} == verbs
     assert all(documented(verb) for verb in verbs)
 
@@ -106,6 +111,22 @@ def test_apply(rows, write) -> None:
 @pytest.mark.usefixtures("empty_broker")
 def test_check(rows, write) -> None:
     assert printed("check", rows("check", (write(ORDERS),))) == documented("check")
+
+
+def test_list(rows, monkeypatch) -> None:
+    there = Topology(
+        exchanges=(Exchange("orders", "x-consistent-hash"),),
+        queues=(Queue("a"),),
+        bindings=(Binding("orders", "a", "1"),),
+    )
+    observed = Observed(there, rings={"orders": Ring.of({"b": 1})}, ring_sources={"orders": "node"})
+    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: observed)
+    api = SimpleNamespace(vhosts=lambda: ["/"], queue_states=lambda _vhost, now: [])
+    monkeypatch.setattr(BrokerAccess, "management", lambda _self: api)
+    found = rows("list", ("--url", "amqp://host/"))
+    assert printed("list", found) == documented("list")
+    (trouble,) = found[0]["troubles"]
+    assert trouble.keys() == {"kind", "where", "message", "next", "warning"}
 
 
 def test_doctor(rows) -> None:

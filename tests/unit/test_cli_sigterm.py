@@ -27,6 +27,7 @@ BROKER = {
     "check": ["FILE"],
     "rebalance": ["SLOTS", "--dry-run"],
     "export": [],
+    "list": [],
     "watch": ["-x", "orders"],
     "group": ["workers"],
     "replay": ["parked", "--yes"],
