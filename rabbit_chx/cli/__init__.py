@@ -32,8 +32,7 @@ GROUPS: Final = {
         "plan": "Show the steps from a broker to a topology file, and the keys that each moves.",
         "apply": "Apply a topology file to a broker.",
         "check": "List the differences between a broker and a topology file.",
-        "export": "Write a topology file from a broker.",
-        "import": "Write a topology file from a definitions.json.",
+        "export": "Write a topology file from a broker, or from a definitions.json.",
     },
     "Change under load": {
         "scale": "Change the number of queues under load, without breaking the order of any key.",
@@ -57,7 +56,9 @@ _VERBS: Final = {verb: text for verbs in GROUPS.values() for verb, text in verbs
 _WIDEST: Final = max(map(len, _VERBS))
 
 # Verbs whose file and function have other names.
-_HOMES: Final = {"import": ("export", "import_"), "list": ("listing", "list_")}
+_HOMES: Final = {"list": ("listing", "list_")}
+_RENAMED: Final = {"import": "export"}
+"""Verbs of earlier versions, with those that do the same now."""
 
 
 class _Verbs(click.Group):
@@ -69,6 +70,9 @@ class _Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if new := _RENAMED.get(args[0]):
+            notice("Warning", f"`{args[0]} FILE` is `{new} FILE` now, and the old name will go")
+            args = [new, *args[1:]]
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:

@@ -242,7 +242,7 @@ vhosts_option = option(
     multiple=True,
     metavar="VHOST",
     callback=check_names,
-    help="Only this virtual host of a definitions.json. The default is the URL's, or all.",
+    help="Only this virtual host. The default is the URL's, or all of a definitions.json.",
 )
 
 

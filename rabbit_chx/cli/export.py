@@ -1,4 +1,4 @@
-"""``rabbit-chx export`` and ``import``: topology files from a live broker, and from ``definitions.json``."""
+"""``rabbit-chx export``: topology files from a live broker, and from ``definitions.json``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from rabbit_chx.broker.reading.ring_order import in_ring_order
 from rabbit_chx.cli.broker_access import BrokerAccess, broker_access_options, note_unproven, vhosts_option
 from rabbit_chx.cli.file_writer import warn_of_unknown_orders
-from rabbit_chx.cli.options import FILE, vhost_option
+from rabbit_chx.cli.options import FILE
 from rabbit_chx.cli.output import echo, notice
 from rabbit_chx.cli.verb import bundle, option, verb
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
@@ -57,55 +57,52 @@ _format_options = bundle(
     examples=[
         "rabbit-chx export -U amqp://user@host/ --password-file pw -o topology.yaml",
         "rabbit-chx export --vhost orders --format definitions",
+        "rabbit-chx export definitions.json -o topology.yaml",
+        "rabbit-chx export definitions.json -U amqp://old/ --node 'rabbitmqctl eval'",
     ],
 )
-@vhost_option
-@broker_access_options
-@_format_options
-def export(*, live: BrokerAccess, kind: str, out: str | None) -> None:
-    """Write a virtual host as a topology file, with the queues of each ring in bucket order."""
-    if live.amqp_only:
-        raise InvalidValue("export", "--amqp-only", "the management API, because AMQP cannot list objects")
-    wanted = Topology(vhost=live.given.vhost)
-    observed = live.read(wanted)
-    warn_of_unknown_orders(observed.topology.unordered, observed)
-    note_unproven(observed, observed.rings)
-    management = live.management()
-    try:
-        _note_left_out(management.definitions(), [wanted.vhost])
-    except BrokerUnavailable as error:  # only an administrator may ask, and they may be too large
-        notice("Note", f"not exported, if there are any: {_NOT_IN_FILES}. They could not be counted: {error}")
-    _write([(observed.topology, observed.rings)], kind, out)
-
-
-@verb(
-    "import",
-    examples=[
-        "rabbit-chx import definitions.json -o topology.yaml",
-        "rabbit-chx import definitions.json -U amqp://old/ --node 'rabbitmqctl eval'",
-        "rabbit-chx import topology.yaml --format json",
-    ],
-)
-@click.argument("file", type=FILE)
+@click.argument("file", type=FILE, required=False)
 @vhosts_option
 @broker_access_options
 @_format_options
-def import_(*, file: str, vhosts: tuple[str, ...], live: BrokerAccess, kind: str, out: str | None) -> None:
-    """Turn FILE (a definitions.json, or a topology file) into a topology file.
+def export(
+    *, file: str | None, vhosts: tuple[str, ...], live: BrokerAccess, kind: str, out: str | None
+) -> None:
+    """Write a virtual host as a topology file, with the queues of each ring in bucket order.
 
-    The bindings in a definitions.json are not in the order of the ring. With --url (and --node, --pairs or --probe)
-    the order is read from the broker that exported them.
+    With FILE (a definitions.json, or a topology file) it is the virtual hosts of FILE. The bindings in a definitions.json
+    are not in the order of the ring: with --url (and --node, --pairs or --probe), the order is read from the broker
+    that exported them.
     """
+    _write(_of_broker(live, vhosts) if file is None else _of_file(file, vhosts, live), kind, out)
+
+
+def _of_broker(live: BrokerAccess, vhosts: Sequence[str]) -> list[_WithRings]:
+    if live.amqp_only:
+        raise InvalidValue("export", "--amqp-only", "the management API, because AMQP cannot list objects")
+    found: list[_WithRings] = []
+    for vhost in vhosts or [live.given.vhost]:
+        observed = replace(live, url=live.given.with_vhost(vhost)).read(Topology(vhost=vhost))
+        warn_of_unknown_orders(observed.topology.unordered, observed)
+        note_unproven(observed, observed.rings)
+        found.append((observed.topology, observed.rings))
+    try:
+        _note_left_out(live.management().definitions(), [topology.vhost for topology, _ in found])
+    except BrokerUnavailable as error:  # only an administrator may ask, and they may be too large
+        notice("Note", f"not exported, if there are any: {_NOT_IN_FILES}. They could not be counted: {error}")
+    return found
+
+
+def _of_file(file: str, vhosts: Sequence[str], live: BrokerAccess) -> list[_WithRings]:
     document = read_file(file)
     found = topologies(document, vhosts)
     if not looks_like_definitions(document.value):
-        _write([(topology, {}) for topology in found], kind, out)
-        return
+        return [(topology, {}) for topology in found]
     source = click.get_current_context().get_parameter_source("url")
     asked = live if source is ParameterSource.COMMANDLINE else None  # AMQP_URL may be of another broker
     ordered = [_in_ring_order(topology, asked) for topology in found]
     _note_left_out(document.value, [each.vhost for each in found])
-    _write(ordered, kind, out)
+    return ordered
 
 
 def _in_ring_order(topology: Topology, live: BrokerAccess | None) -> _WithRings:
@@ -122,7 +119,7 @@ def _in_ring_order(topology: Topology, live: BrokerAccess | None) -> _WithRings:
         how = (
             "the order could not be read from the broker (pass --node)"
             if live
-            else "pass --url and --node to read it from the broker that exported the file, or use `rabbit-chx export`"
+            else "pass --url and --node to read it from the broker that exported the file, or use `rabbit-chx export` without FILE"
         )
         names = ", ".join(map(repr, sorted(topology.unordered)))
         notice(
@@ -162,7 +159,7 @@ def _create(path: Path, text: str, *, in_folder: bool = False) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        hint = "`export` and `import` overwrite no file: write a new one, and compare"
+        hint = "`export` overwrites no file: write a new one, and compare"
         raise InvalidValue("--out", str(path), "a file that does not exist yet", hint) from None
     except OSError as error:
         raise InvalidValue("--out", str(path), "a file that can be written", str(error.strerror)) from None

@@ -155,7 +155,7 @@ def test_applying_a_correct_file_records_the_order_for_everything_that_follows(s
     definitions = scene.file.with_name("definitions.json")
     definitions.write_text(json.dumps(scene.site.management.definitions()))
     scene.file.unlink()
-    imported = scene.live("import", definitions, "-V", scene.site.vhost, "-o", scene.file)
+    imported = scene.live("export", definitions, "-V", scene.site.vhost, "-o", scene.file)
     assert imported.code == 0, imported.err
     assert "rabbit-chx." not in scene.file.read_text()
     scene.check_keys(f"{BOUND}, adopted and imported", scene.run("route", *KEYS, "-f", scene.file))

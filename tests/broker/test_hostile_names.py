@@ -60,8 +60,8 @@ def commands(folder, names):
     yield "apply", file, "--prune", "--dry-run", "--verbose"
     yield "export", "--out", exported
     yield ("export",)
-    yield "import", definitions, "--vhost", "/", "--out", folder / "imported.yaml"
-    yield "import", definitions, "--vhost", "/"
+    yield "export", definitions, "--vhost", "/", "--out", folder / "imported.yaml"
+    yield "export", definitions, "--vhost", "/"
     yield "lint", exported
     yield ("doctor",)
     yield "parity", "--messages", "10"

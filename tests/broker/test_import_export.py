@@ -49,16 +49,16 @@ def exported(site) -> str:
     return json.dumps(site.management._request("GET", ["definitions"]))
 
 
-def test_import_reads_the_order_of_a_ring_from_the_broker_that_exported_the_file(
+def test_an_export_of_a_file_reads_the_order_of_a_ring_from_the_broker_that_exported_the_file(
     site, channel, run, node, tmp_path
 ):
     file, made = tmp_path / "definitions.json", tmp_path / "topology.yaml"
     file.write_text(exported(site))
-    guessed = run("import", file, "--vhost", site.vhost)
+    guessed = run("export", file, "--vhost", site.vhost)
     assert "does not contain the bind order of 'orders'" in guessed.err
     assert "users: " in guessed.err
     asked = run(
-        "import",
+        "export",
         file,
         "--vhost",
         site.vhost,

@@ -233,5 +233,4 @@ def test_every_verb_that_asks_a_broker_is_on_the_page():
         for name in cli.list_commands(click.Context(cli))
         if any(each.name == "url" for each in cli.get_command(click.Context(cli), name).params)
     }
-    verbs -= {"import"}  # with --url it reads what check reads
     assert {shlex.split(what)[1] for what in sections() if what.startswith("rabbit-chx ")} == verbs

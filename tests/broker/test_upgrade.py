@@ -120,7 +120,7 @@ def test_three_virtual_hosts_move_from_3_10_to_4_3_without_drift(
     only = [option for vhost in VHOSTS for option in ("--vhost", vhost)]
     assert "ha-mode" in run(None, "lint", str(definitions), "--release", "4.3", *only, expected=1)
     folder = tmp_path / "files"
-    run(old, "import", str(definitions), *only, "--url", server(old), "--out", str(folder))
+    run(old, "export", str(definitions), *only, "--url", server(old), "--out", str(folder))
     files = sorted(folder.iterdir())
     assert len(files) == len(VHOSTS)
 

@@ -99,7 +99,7 @@ OVER_HTTP = {
     "plan": command("plan", "topology.yaml", "--verbose"),
     "apply": command("apply", "topology.yaml", "--yes"),
     "export": command("export"),
-    "import": command("import", "definitions.json", "--url", "amqp://127.0.0.1:1"),
+    "export FILE": command("export", "definitions.json", "--url", "amqp://127.0.0.1:1"),
     "report": command("report", "--file", "topology.yaml", "--live", "--out", "page.html"),
     "doctor": command("doctor"),
     "topology.read()": python(f"read({MANAGEMENT}, '/')"),

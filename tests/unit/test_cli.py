@@ -309,7 +309,7 @@ def test_a_malformed_url_is_never_echoed(run, url: str) -> None:
 @pytest.mark.parametrize("url", ["amqp://u:sesame@host", "amqp://u:ses/ame@h", "amqp://u:open sesame@h/v"])
 @pytest.mark.parametrize(
     "verb",
-    [["check"], ["lint"], ["import"], ["route", "k", "-f"], ["watch", "-U", "amqp://h", "-x", "e", "-f"]],
+    [["check"], ["lint"], ["export"], ["route", "k", "-f"], ["watch", "-U", "amqp://h", "-x", "e", "-f"]],
 )
 def test_a_url_in_place_of_a_file_is_not_echoed(run, verb: list[str], url: str) -> None:
     text = run.refused(*verb, url)

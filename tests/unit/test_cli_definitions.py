@@ -54,8 +54,8 @@ def file(write):
     return write(json.dumps(DEFINITIONS), "definitions.json")
 
 
-def test_import_warns_about_the_order_and_counts_what_it_leaves_out(run, file):
-    found = run("import", file, "--vhost", "shop")
+def test_an_export_of_a_file_warns_about_the_order_and_counts_what_it_leaves_out(run, file):
+    found = run("export", file, "--vhost", "shop")
     assert found.code == 0
     warning = "Warning: the file does not contain the bind order of 'orders' in virtual host 'shop'"
     assert warning in found.err
@@ -73,35 +73,35 @@ def test_import_warns_about_the_order_and_counts_what_it_leaves_out(run, file):
 
 
 @pytest.mark.parametrize("value", [[], [[]], {"a": {}}, 7, None])
-def test_import_counts_what_is_no_export_of_rabbitmq_as_far_as_it_can(run, write, value):
+def test_an_export_of_a_file_counts_what_is_no_export_of_rabbitmq_as_far_as_it_can(run, write, value):
     rows = [{"vhost": value, "limits": value, "component": value, "value": value}]
     sections = dict.fromkeys(("users", "permissions", "parameters", "global_parameters"), rows)
     vhosts = [{"name": "/", "limits": value, "metadata": value, "tags": value}]
     file = write(json.dumps({"rabbit_version": "3.10.8", "vhosts": vhosts, **sections}), "definitions.json")
-    assert run("import", file).code == 0
+    assert run("export", file).code == 0
 
 
-def test_import_writes_sixteen_equal_queues_as_a_range(run, file):
-    out = run("import", file, "--vhost", "shop").out
+def test_an_export_of_a_file_writes_sixteen_equal_queues_as_a_range(run, file):
+    out = run("export", file, "--vhost", "shop").out
     assert '  "orders.{0..15}": {type: quorum}\n' in out
 
 
-def test_import_takes_the_order_from_the_broker_where_it_is_asked(run, file, monkeypatch):
+def test_an_export_of_a_file_takes_the_order_from_the_broker_where_it_is_asked(run, file, monkeypatch):
     ring = Ring.of([f"orders.{number}" for number in (3, *range(3), *range(4, 16))])
     observed = Observed(Topology("shop"), rings={"orders": ring})
     monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: observed)
-    found = run("import", file, "--vhost", "shop", "--url", "amqp://host/")
+    found = run("export", file, "--vhost", "shop", "--url", "amqp://host/")
     assert found.code == 0
     assert "Warning" not in found.err
     assert 'queues: {orders.3: 1, "orders.{0..2}": 1, "orders.{4..15}": 1}' in found.out
 
 
-def test_import_writes_several_virtual_hosts_to_a_folder(run, file, tmp_path):
-    text = run.refused("import", file)
+def test_an_export_of_a_file_writes_several_virtual_hosts_to_a_folder(run, file, tmp_path):
+    text = run.refused("export", file)
     assert "missing --out" in text
     assert "'other/one', 'shop'" in text
-    assert run("import", file, "-o", file).code == 64  # not a folder
-    assert run("import", file, "-o", tmp_path / "made").code == 0
+    assert run("export", file, "-o", file).code == 64  # not a folder
+    assert run("export", file, "-o", tmp_path / "made").code == 0
     found = {load(path).vhost: path.name for path in (tmp_path / "made").iterdir()}
     assert found == {"shop": "shop.yaml", "other/one": "other%2Fone.yaml"}
 
@@ -132,10 +132,10 @@ def test_a_topology_file_for_another_virtual_host_is_refused(run, write):
 
 def test_definitions_are_written_with_a_warning_where_a_ring_would_differ(run, write, tmp_path):
     ring = "schema: 1\nexchanges: {x: {type: x-consistent-hash, queues: [a, b]}}\nqueues: {a: {}, b: {}}"
-    two = run("import", write(ring), "--format", "definitions").err
+    two = run("export", write(ring), "--format", "definitions").err
     assert "binds in random order, so its rings of 'x'" in two
     one = ring.replace("[a, b]", "[a]")
-    assert "Warning" not in run("import", write(one), "--format", "definitions").err
+    assert "Warning" not in run("export", write(one), "--format", "definitions").err
 
 
 def test_export_says_what_it_leaves_out_when_the_definitions_are_too_large_to_count(run, monkeypatch):

@@ -42,7 +42,6 @@ INPUT = {
     "ring": ["--queue", "q0", "--queue", "q1", "--infer", "FIFO"],
     "report": ["--file", "FILE", "-x", "orders", "--keys", "FIFO", "--out", "page.html"],
     "lint": ["FIFO"],
-    "import": ["FIFO"],
 }
 AT_ONCE = {"completion"}
 """Verbs that wait for nothing."""

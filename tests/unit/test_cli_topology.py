@@ -29,7 +29,7 @@ APPLY = "rabbit_chx.cli.apply.apply_steps"
 # ---- files
 
 
-@pytest.mark.parametrize("verb", ["lint", "plan", "apply", "check", "import"])
+@pytest.mark.parametrize("verb", ["lint", "plan", "apply", "check", "export"])
 @pytest.mark.parametrize("content", [None, b"", b"\x00\x01\xff\xfe\x80", "directory"])
 def test_an_invalid_file_is_a_clear_error(run, write, tmp_path, verb, content) -> None:
     path = tmp_path / "missing.yaml"
@@ -60,18 +60,25 @@ def test_the_exit_code_of_lint_distinguishes_warnings_from_errors(run, write) ->
     assert "hash-header-type" in {row["code"] for row in found.rows if row["severity"] == "error"}
 
 
-def test_import_turns_definitions_into_a_topology_that_loads_again(run, write, tmp_path) -> None:
+def test_an_export_of_a_file_turns_definitions_into_a_topology_that_loads_again(run, write, tmp_path) -> None:
     out = tmp_path / "definitions.json"
-    assert run("import", write(ORDERS), "--format", "definitions", "-o", out).code == 0
+    assert run("export", write(ORDERS), "--format", "definitions", "-o", out).code == 0
     assert json.loads(out.read_text())["exchanges"][0]["type"] == "x-consistent-hash"
-    again = run("import", out)
+    again = run("export", out)
     assert again.code == 0
     assert "x-consistent-hash" in again.out
     kept = out.read_text()
-    found = run("import", write(ORDERS), "-o", out)
+    found = run("export", write(ORDERS), "-o", out)
     assert found.code == 64
-    assert "expected a file that does not exist yet. `export` and `import` overwrite no file" in found.err
+    assert "expected a file that does not exist yet. `export` overwrites no file" in found.err
     assert out.read_text() == kept
+
+
+def test_the_old_name_of_an_export_of_a_file_works_with_a_warning(run, write) -> None:
+    found = run("import", write(ORDERS))
+    assert found.code == 0
+    assert "`import FILE` is `export FILE` now" in found.err
+    assert found.out == run("export", write(ORDERS)).out
 
 
 # ---- plans from a file
