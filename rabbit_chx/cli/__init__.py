@@ -57,8 +57,6 @@ _WIDEST: Final = max(map(len, _VERBS))
 
 # Verbs whose file and function have other names.
 _HOMES: Final = {"list": ("listing", "list_")}
-_RENAMED: Final = {"import": "export"}
-"""Verbs of earlier versions, with those that do the same now."""
 
 
 class _Verbs(click.Group):
@@ -70,9 +68,6 @@ class _Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if new := _RENAMED.get(args[0]):
-            notice("Warning", f"`{args[0]} FILE` is `{new} FILE` now, and the old name will go")
-            args = [new, *args[1:]]
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:

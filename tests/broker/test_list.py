@@ -115,5 +115,6 @@ def test_messages_that_wait_and_queues_without_consumers_are_listed_for_all_virt
         lambda: (
             [each["where"] for each in row()["troubles"]] == ["queue 'b' behind exchange 'orders'"]
             and row()["waiting"] > 0
-        )
+        ),
+        "only b is without a consumer, and its messages wait",
     )

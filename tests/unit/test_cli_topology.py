@@ -74,13 +74,6 @@ def test_an_export_of_a_file_turns_definitions_into_a_topology_that_loads_again(
     assert out.read_text() == kept
 
 
-def test_the_old_name_of_an_export_of_a_file_works_with_a_warning(run, write) -> None:
-    found = run("import", write(ORDERS))
-    assert found.code == 0
-    assert "`import FILE` is `export FILE` now" in found.err
-    assert found.out == run("export", write(ORDERS)).out
-
-
 # ---- plans from a file
 
 GROWN = ORDERS.replace("vip: 2", "vip: 2, new: 1") + "  new: {}\n"
