@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from importlib import import_module
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 from release_notes import notes, version
+
+from tests.programs import ran
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -42,6 +45,13 @@ def actions(job: dict[str, Any]) -> list[str]:
     return [step["uses"].partition("@")[0] for step in job["steps"] if "uses" in step]
 
 
+def run_step(step: dict[str, Any], folder: Path, **variables: str) -> int:
+    """Run the commands of a step as the workflow does; return the exit status."""
+    return ran(
+        ["bash", "-eo", "pipefail", "-c", step["run"]], cwd=folder, env=os.environ | variables
+    ).returncode
+
+
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_a_workflow_names_each_action_by_a_commit(path: Path) -> None:
     used = re.findall(r"uses: (.*)$", path.read_text(), re.MULTILINE)
@@ -67,9 +77,33 @@ def test_the_oldest_and_the_newest_python_are_tested() -> None:
 def test_what_is_published_was_built_once_and_tested() -> None:
     release = jobs("release.yml")
     assert [name for name, job in release.items() if "make dist" in str(job)] == ["build"]
-    assert release["publish"]["needs"] == ["tests", "wheel"]
+    assert release["publish"]["needs"] == ["tests", "build", "wheel"]
     assert release["wheel"]["needs"] == "build"
     assert actions(release["publish"]) == ["actions/download-artifact", "pypa/gh-action-pypi-publish"]
+
+
+@pytest.mark.parametrize(("job", "folders"), [("publish", ["dist"]), ("notes", ["dist", "notes"])])
+@pytest.mark.parametrize("forgery", ["", "dist/extra.whl", "dist/a.whl", "notes/notes.md"])
+def test_only_what_the_build_has_made_is_published(job, folders, forgery, tmp_path) -> None:
+    """Security review 3, L9: a job that runs code of others can replace the artifacts of its run."""
+    release = jobs("release.yml")
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "dist/a.whl").write_bytes(b"built")
+    (tmp_path / "notes.md").write_bytes(b"- More.")
+    (tmp_path / "notes/notes.md").write_bytes(b"- More.")
+    output = tmp_path / "output"
+    (made,) = (step for step in release["build"]["steps"] if step.get("id") == "hashes")
+    assert run_step(made, tmp_path, GITHUB_OUTPUT=str(output)) == 0
+    hashes = dict(line.split("=", 1) for line in output.read_text().splitlines())
+    if forgery:
+        (tmp_path / forgery).write_bytes(b"forged")
+    steps = release[job]["steps"]
+    (check,) = (step for step in steps if "sha256sum" in step.get("run", ""))
+    assert all("download-artifact" in step["uses"] for step in steps[: steps.index(check)])
+    given = {name: hashes[value.split(".")[-1].rstrip(" }")] for name, value in check["env"].items()}
+    forged = forgery.partition("/")[0] in folders
+    assert (run_step(check, tmp_path, **given) != 0) == forged
 
 
 def test_only_the_jobs_that_publish_may_write_and_none_has_a_password() -> None:
