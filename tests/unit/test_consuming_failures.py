@@ -333,3 +333,42 @@ def test_a_message_that_is_parked_again_has_only_the_headers_of_the_last_time() 
     headers = parked.arguments["properties"]["headers"]
     assert headers["n"] == 1
     assert OFFSET not in headers
+
+
+# ---- errors of the package itself
+
+
+def test_a_message_that_makes_the_package_fail_has_failed_and_ends_no_member(monkeypatch, caplog) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RecursionError("deep")
+
+    monkeypatch.setattr("rabbit_chx.consuming.queues.queues.copied_properties", broken)
+    scene = Scene()
+    (parked,) = scene.fail(Reject("no such customer"))
+    assert parked.arguments["routing_key"] == "parked"
+    assert parked.arguments["body"] == b"body"
+    headers = parked.arguments["properties"]["headers"]
+    assert headers["x-rabbit-chx-parked-error"] == "RecursionError: deep"
+    assert headers["x-rabbit-chx-parked-left-out"] == "its properties and headers"
+    assert scene.lane.to_acknowledge() == [(1, True)]
+    (_, own) = (record.message for record in caplog.records)
+    assert own == "group 'billing': a message of queue 'q' made rabbit-chx fail; on_failure='park'"
+
+
+def test_with_stop_an_error_of_the_package_is_what_ends_the_member(monkeypatch) -> None:
+    ended: list[BaseException] = []
+    scene = Scene(on_failure="stop", parking_queue=None)
+    scene.interruptions._fail = ended.append
+    monkeypatch.setattr(scene.interruptions, "planned", lambda *_, **__: 1 / 0)
+    assert scene.fail(ValueError("x")) == []
+    assert [type(error) for error in ended] == [ZeroDivisionError]
+    assert scene.lane.to_acknowledge() == []
+
+
+def test_a_lost_connection_is_no_failure_of_the_message() -> None:
+    scene = Scene()
+    commands = scene.interruptions.deal_with(scene.lane, scene.channel, scene.message, Reject("x"))
+    next(commands)
+    with pytest.raises(Lost):
+        commands.throw(Lost("gone"))
+    assert scene.lane.paused

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pika import spec
+from pika.exceptions import AMQPError
 
 from rabbit_chx.broker.applying.handover import pass_marker
-from rabbit_chx.broker.applying.protocol import Command
+from rabbit_chx.broker.applying.protocol import Command, Lost, Refused
 from rabbit_chx.consuming.failures import origin_of
 from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.markers import Kind, hold_of, kind_of
@@ -23,7 +24,11 @@ from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.consuming.queues.queues import exists, park
 from rabbit_chx.consuming.settings import Settings
+from rabbit_chx.errors import RabbitChxError
+from rabbit_chx.text import described
 
+_EXPECTED: Final = (AMQPError, OSError, Lost, Refused, RabbitChxError)
+"""Errors of the connection, and those that the operator has to deal with. The message is to blame for any other."""
 _T = TypeVar("_T")
 
 
@@ -46,7 +51,24 @@ class Interruptions(Attempts):
     def deal_with(
         self, lane: Lane, channel: Any, message: Delivery, error: Exception | None
     ) -> Generator[Command, Any, None]:
-        """Decide what to do with a message that was not handled."""
+        """Decide what to do with a message that was not handled. If the message makes that fail, it has failed itself."""
+        try:
+            yield from self._deal_with(lane, channel, message, error)
+        except Exception as wrong:
+            if isinstance(wrong, _EXPECTED):
+                raise
+            lane.failed += 1
+            then = f"on_failure={self._settings.on_failure!r}"
+            log.warning(
+                "group %r: a message of queue %r made rabbit-chx fail; %s",
+                *(self._settings.name, message.queue, then),
+                exc_info=True,
+            )
+            yield from self._on_failed(lane, channel, message, wrong, Refused(0, described(wrong)))
+
+    def _deal_with(
+        self, lane: Lane, channel: Any, message: Delivery, error: Exception | None
+    ) -> Generator[Command, Any, None]:
         survived = message is self._workers.noted and self._workers.survived
         if survived or (error is not None and message is self._workers.noted):
             yield from self._or_pause(lane, channel, message, self.end_trial())
@@ -77,13 +99,18 @@ class Interruptions(Attempts):
     ) -> Generator[Command, Any, None]:
         """Retry later, or apply ``on_failure`` after the last attempt."""
         before = "" if message.key_error is None else "the key function"
-        if self.planned(lane, channel, message, error, before=before, place="queue"):
-            return
+        if not self.planned(lane, channel, message, error, before=before, place="queue"):
+            yield from self._on_failed(lane, channel, message, error)
+
+    def _on_failed(
+        self, lane: Lane, channel: Any, message: Delivery, error: Exception, refused: Refused | None = None
+    ) -> Generator[Command, Any, None]:
+        """Apply ``on_failure``. A message that was refused is not parked whole."""
         if self._settings.on_failure == "stop":
             self._fail(error)
             self.put_back(lane, channel, message)
         elif lane.channel is channel:
-            given_up = self._give_up(lane, channel, message, error)
+            given_up = self._give_up(lane, channel, message, error, refused)
             yield from self._or_pause(lane, channel, message, given_up)
         else:
             self.put_back(lane, channel, message)
@@ -92,15 +119,20 @@ class Interruptions(Attempts):
     def _or_pause(
         self, lane: Lane, channel: Any, message: Delivery, commands: Generator[Command, Any, _T]
     ) -> Generator[Command, Any, _T]:
-        """Do commands; after an error, usually a lost connection, no later message may be handled before this one."""
+        """Do commands; after an error of the connection, no later message may be handled before this one."""
         try:
             return (yield from commands)
-        except BaseException:
-            self.pause(lane, channel, message)
+        except BaseException as error:
+            self._pause_unless_own(lane, channel, message, error)
             raise
 
+    def _pause_unless_own(self, lane: Lane, channel: Any, message: Delivery, error: BaseException) -> None:
+        """The broker redelivers the message, unless the error is one of this package, of which the message is the cause."""
+        if isinstance(error, _EXPECTED) or not isinstance(error, Exception):
+            self.pause(lane, channel, message)
+
     def _give_up(
-        self, lane: Lane, channel: Any, message: Delivery, error: Exception
+        self, lane: Lane, channel: Any, message: Delivery, error: Exception, refused: Refused | None = None
     ) -> Generator[Command, Any, None]:
         """Dead-letter or park a message, after acknowledging the messages before it."""
         if self._settings.parking_queue is None:
@@ -108,9 +140,8 @@ class Interruptions(Attempts):
             channel.basic_reject(message.tag, requeue=False)
             self._settled(lane, channel, message)
         else:
-            yield from park(
-                self._settings.parking_queue, message, origin_of(message, self._settings.name, error)
-            )
+            origin = origin_of(message, self._settings.name, error)
+            yield from park(self._settings.parking_queue, message, origin, refused)
             self._workers.finished(lane, channel, message)
             # If the next suspect message ended the process before that, this one would come back and be parked again.
             self._acknowledge([lane])
@@ -189,8 +220,8 @@ class Interruptions(Attempts):
                 self._acknowledge([lane])
                 names = {"exchange": message.exchange, "routing_key": message.routing_key}
                 pass_marker(channel, spec.Basic.Deliver(delivery_tag=message.tag, **names), message)
-            except BaseException:  # the connection is lost: the broker redelivers the marker
-                self.pause(lane, channel, message)
+            except BaseException as error:
+                self._pause_unless_own(lane, channel, message, error)
                 raise
             self._settled(lane, channel, message)
             self._workers.submit(lane)
