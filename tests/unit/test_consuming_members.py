@@ -7,13 +7,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pika import BasicProperties
-from pika.exceptions import AMQPError, StreamLostError
+from pika.exceptions import AMQPError, ConnectionClosedByBroker, StreamLostError
 
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.applying.pika_driver import PikaDriver, at_once
@@ -286,6 +287,48 @@ def test_after_a_pause_only_an_answer_of_the_broker_allows_a_member_to_handle_me
     lane.put_back(MESSAGE, "channel")
     paused._listen()
     assert paused.workers.next_of(lane) == ("channel", MESSAGE)
+
+
+# ---- messages that the broker cannot deliver
+
+
+def ended_with(joined: Member, code: int, queue: str = "") -> str:
+    """The reason that a member shows after the broker has closed its connection, just after it began to consume a queue."""
+
+    def close(_: float) -> None:
+        raise ConnectionClosedByBroker(code, "INTERNAL_ERROR")
+
+    with suppress(ConnectionClosedByBroker):
+        joined._undeliverable.consumed(queue, close)
+    joined._on_lost(ConnectionClosedByBroker(code, "INTERNAL_ERROR"))
+    return joined.status.reason
+
+
+def test_the_third_541_in_a_row_from_the_same_queue_names_it(caplog) -> None:
+    """Security review 3, M4."""
+    joined = member(Broker())
+    reasons = [ended_with(joined, 541, "a") for _ in range(4)]
+    assert ["'a'" in each for each in reasons] == [
+        False,
+        False,
+        False,
+        True,
+    ]  # the first may come from any queue
+    assert "3 times in a row (541 INTERNAL_ERROR) when it delivered from queue 'a'" in caplog.messages[-1]
+    assert "uuid or char" in reasons[-1]
+
+
+@pytest.mark.parametrize("between", [(541, "b"), (320, "a")])
+def test_other_ends_of_the_connection_begin_the_count_again(between) -> None:
+    joined = member(Broker())
+    reasons = [ended_with(joined, *each) for each in [(541, "a")] * 3 + [between] + [(541, "a")] * 2]
+    assert not any("delivered from" in each for each in reasons)
+
+
+def test_queues_are_consumed_at_once_unless_the_last_connection_ended_with_541() -> None:
+    joined = member(Broker())
+    ended_with(joined, 320, "a")
+    joined._undeliverable.consumed("a", lambda _: pytest.fail("it waits"))
 
 
 # ---- connections that end silently

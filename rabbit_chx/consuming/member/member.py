@@ -17,6 +17,7 @@ from pika.exceptions import AMQPError
 from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.broker.applying.pika_driver import PikaDriver
 from rabbit_chx.broker.applying.protocol import Lost, Refused
+from rabbit_chx.consuming.logs import warn
 from rabbit_chx.consuming.member.channels import close_in_one_step
 from rabbit_chx.consuming.member.lanes import GroupStatus, status_of
 from rabbit_chx.consuming.member.membership import TICK, Membership
@@ -86,8 +87,12 @@ class Member(Membership):
         ended = why_ended(error, needs_of(self._settings, self._lanes), "a member")
         if ended.permanent:
             raise ended from None
-        self.why_not = str(ended)
-        self._outage.failed(ended)
+        cause = self._undeliverable.why(error)
+        self.why_not = cause or str(ended)
+        if cause:
+            warn(self._settings.name, cause)
+        else:
+            self._outage.failed(ended)
 
     def _forget(self) -> None:
         """Forget the deliveries of the lost connection; the broker redelivers them."""

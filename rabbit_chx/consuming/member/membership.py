@@ -28,6 +28,7 @@ from rabbit_chx.consuming.member.responder import Responder, reply
 from rabbit_chx.consuming.member.roll_call import holds_in, status
 from rabbit_chx.consuming.member.runs import Running
 from rabbit_chx.consuming.member.trials import is_suspect
+from rabbit_chx.consuming.member.undeliverable import Undeliverable
 from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.consuming.messages import Delivery, from_raw
 from rabbit_chx.consuming.queues.queues import check_access, exists, fit_queues, is_missing
@@ -75,6 +76,7 @@ class Membership(Running):
         self._new_lane = new_lane
         self._responder = responder
         self._lanes: dict[str, Lane] = {}
+        self._undeliverable = Undeliverable()
         self._search: Generator[Command, Any, None] | None = None
         """The last search for a lower seat."""
         self._connection: BlockingConnection | None = None
@@ -186,6 +188,8 @@ class Membership(Running):
         """Consume these queues too, each with the priority that the new number of queues gives it."""
         for lane, priority in assign(self._lanes, names, self.seat or 0, self._new_lane):
             self._subscribe(lane, priority)
+            if not self.workers.stopped:
+                self._undeliverable.consumed(lane.queue, self._opened.process_data_events)
 
     def _consume_again(self, lane: Lane) -> None:
         """Close the channel, so that the broker requeues what is not handled, and consume with another priority."""
