@@ -25,12 +25,15 @@ class Failures(Sequence[Failure]):
     def add(self, messages: Iterable[OutgoingMessage], outcome: Outcome, reply: str = "") -> None:
         """Add messages, with this reply or their last ones."""
         for message in messages:
-            reason = message.reason(outcome, reply)
-            self._rows.append(message.row)
-            self._keys.append(message.routing_key)
-            self._reasons.append(self._known.setdefault(reason, reason))
-            if self.first_row is None or message.row < self.first_row:
-                self.first_row = message.row
+            self.add_row(message.row, message.routing_key, message.reason(outcome, reply))
+
+    def add_row(self, row: int, routing_key: bytes, reason: Reason) -> None:
+        """Add the message with this row and key."""
+        self._rows.append(row)
+        self._keys.append(routing_key)
+        self._reasons.append(self._known.setdefault(reason, reason))
+        if self.first_row is None or row < self.first_row:
+            self.first_row = row
 
     def by_row(self, start: int = 0) -> Failures:
         """Return those that were added after the first ``start``, in the order of their rows."""

@@ -37,6 +37,8 @@ class Failure:
     """The broker's reply, or why the publisher gave up."""
     may_have_arrived: bool = True
     """Whether the message may be in a queue all the same, so that publishing it again may duplicate it."""
+    stream: str = ""
+    """The stream of a message of `StreamPublisher`, which has no exchange."""
 
     def __str__(self) -> str:
         return f"row {self.row} {self.reason}"
@@ -44,7 +46,9 @@ class Failure:
     @property
     def reason(self) -> str:
         """The outcome, the target and the reply."""
-        target = f"exchange {self.exchange!r} with key {self.routing_key!r}"
+        target = f"stream {self.stream!r}" if self.stream else f"exchange {self.exchange!r}"
+        if self.routing_key or not self.stream:
+            target += f" with key {self.routing_key!r}"
         return f"{self.outcome.value} ({target}): {self.reply}"
 
 
@@ -55,6 +59,7 @@ class Reason(NamedTuple):
     exchange: bytes
     reply: str
     may_have_arrived: bool
+    stream: str = ""
 
     def failure(self, row: int, routing_key: bytes) -> Failure:
         """What is reported of the message with this row and key."""
@@ -65,6 +70,7 @@ class Reason(NamedTuple):
             routing_key.decode("utf-8", "replace"),
             self.reply,
             self.may_have_arrived,
+            self.stream,
         )
 
 

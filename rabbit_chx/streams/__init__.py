@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         CorruptChunk as CorruptChunk,
         InvalidMessage as InvalidMessage,
         InvalidValue as InvalidValue,
+        PublishFailed as PublishFailed,
         StreamProblem as StreamProblem,
         StreamUnavailable as StreamUnavailable,
     )
@@ -77,7 +78,7 @@ if not TYPE_CHECKING:
             "rabbit_chx.streams.group.lanes": "PartitionStatus StreamGroupStatus",
             "rabbit_chx.streams.group.settings": "OnStreamFailure Start StreamCallback",
             "rabbit_chx.streams.stream_group": "AsyncStreamGroup StreamGroup",
-            "rabbit_chx.errors": "BrokerUnavailable CorruptChunk InvalidMessage InvalidValue StreamProblem StreamUnavailable",
+            "rabbit_chx.errors": "BrokerUnavailable CorruptChunk InvalidMessage InvalidValue PublishFailed StreamProblem StreamUnavailable",
             "rabbit_chx.message_fields": "Headers Properties PropertyColumns",
             "rabbit_chx.publishing.messages": "Totals",
             "rabbit_chx.streams.messages.amqp10": "Milliseconds as_text",

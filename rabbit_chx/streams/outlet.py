@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Final
@@ -13,11 +13,12 @@ from typing import Final
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.limits import as_integer
 from rabbit_chx.outages import Outage
-from rabbit_chx.publishing.messages import Totals
+from rabbit_chx.publishing.messages import Outcome, Totals
 from rabbit_chx.streams.protocol.answers import Refusals, reason
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.opening import Link
 from rabbit_chx.streams.protocol.requests import check_sizes
+from rabbit_chx.text import counted, seconds
 from rabbit_chx.timeouts import Timeouts
 
 log = logging.getLogger("rabbit_chx.streams")
@@ -27,6 +28,8 @@ HIGHEST_ID: Final = 2**64 - 1
 """The protocol has 64 bits for a publishing id, and the broker takes them as a number without a sign."""
 _PAUSE: Final = 0.1
 """Seconds between two attempts to connect."""
+_LEAST: Final = 1.0
+"""Seconds that an attempt has, even at the end of the time to reconnect."""
 
 
 def checked_id(what: str, given: object, most: int = HIGHEST_ID) -> int:
@@ -60,12 +63,12 @@ class Outlet:
     Args:
         stream: the name of the stream.
         name: the publisher's name.
-        connect: opens a connection to the leader.
+        connect: opens a connection to the leader before a time of the monotonic clock.
         timeouts: as for `StreamPublisher`.
     """
 
     def __init__(
-        self, stream: str, name: str | None, connect: Callable[[], StreamConnection], timeouts: Timeouts
+        self, stream: str, name: str | None, connect: Callable[[float], StreamConnection], timeouts: Timeouts
     ) -> None:
         self.stream = stream
         self.name = name
@@ -77,27 +80,44 @@ class Outlet:
         """The last publishing id that the stream had for this name before the unconfirmed messages, and the last id sent since `open`."""
         self._waiting: dict[int, bytes] = {}
         self._totals = Totals()
-        self.give_up_at: float = math.inf
-        """When it gives up what is not confirmed, on the monotonic clock."""
+        self._give_up_at = math.inf
+        self._failing_since = math.inf
+        """When the connection was lost that has confirmed messages last."""
+        self.failed: dict[int, tuple[Outcome, str]] = {}
+        """The messages of the current call that are given up, by their publishing ids, with the reasons."""
 
-    def open(self, give_up_at: float = math.inf) -> None:
-        """Connect to the leader of the stream; a call that is under way may have a time when it gives up."""
+    def begin(self, give_up_at: float) -> None:
+        """Begin a call, which gives up what is not confirmed at a time of the monotonic clock."""
+        self._give_up_at = give_up_at
+        self.link.give_up_at(give_up_at)
+        self.failed = {}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is connected, as far as it knows."""
+        return self.link.is_open and self.link.connection.is_open
+
+    def open(self) -> None:
+        """Connect to the leader of the stream."""
         if not self.link.open():
             return
-        self._waiting, self._totals, self.give_up_at = {}, Totals(connections=1), give_up_at
-        self._sent = 0
         try:
-            self._number = self.link.connection.declare_publisher(self.stream, self.name)
-            self._stored = self.sequence()
+            self._stored = self._declared(self.link.connection)
         except BaseException:
             self.link.close()
             raise
+        self._count(connections=1)
+
+    def _declared(self, connection: StreamConnection) -> int:
+        """Declare the publisher, and return the highest publishing id that the stream remembers for its name."""
+        self._number = connection.declare_publisher(self.stream, self.name)
+        return 0 if self.name is None else connection.query_publisher_sequence(self.name, self.stream)
 
     def close(self, deadline: float) -> None:
         """Wait for missing confirms until a time of the monotonic clock, and close the connection."""
         if not self.link.is_open:
             return
-        self.give_up_at = deadline
+        self.begin(deadline)
         try:
             self.settle()
         finally:
@@ -105,6 +125,7 @@ class Outlet:
 
     def sequence(self) -> int:
         """Return the highest publishing id that the stream remembers for this name; 0 if the stream remembers none, or without a name."""
+        self.open()
         connection = self.link.connection
         if self.name is None:
             return 0
@@ -127,22 +148,24 @@ class Outlet:
     @property
     def _patience(self) -> float:
         """For how many seconds the broker may receive or confirm nothing."""
-        return min(self._timeouts.confirm, max(self.give_up_at - time.monotonic(), 0))
+        return min(self._timeouts.confirm, max(self._give_up_at - time.monotonic(), 0))
 
     def send(self, entries: dict[int, bytes]) -> None:
         """Send messages by their publishing ids, which increase."""
-        check_sizes(entries.values(), self.link.connection.frame_max)
-        if not self.link.connection.is_open:  # an earlier call gave up
-            try:
+        try:
+            self.open()  # a stream that was added
+            check_sizes(entries.values(), self.link.connection.frame_max)
+            if not self.link.connection.is_open:  # an earlier call gave up
                 self._resume(
                     StreamUnavailable(f"the connection for stream {self.stream!r} is closed", "lost")
                 )
-            except StreamUnavailable:
-                self._count(published=len(entries), unsent=len(entries))
-                raise
-        if next(iter(entries)) <= self._sent:  # what does the stream have of those that were sent before?
-            self.settle()
-            self._stored = self.sequence()
+            if next(iter(entries)) <= self._sent:  # what does the stream have of those that were sent before?
+                self.settle()
+                self._stored = self.sequence()
+        except StreamUnavailable as error:
+            if error.problem != "frame too large":
+                self.leave_out(entries, error)
+            raise
         # Before publishing: if that fails, the broker may have these ids, so other messages must not reuse them.
         self._sent = max(self._sent, next(reversed(entries)))
         self._waiting |= entries
@@ -154,7 +177,14 @@ class Outlet:
         except BaseException:  # after Ctrl-C, what is not sent would be waited for in vain
             self.link.connection.close()
             raise
-        self.settle(_WINDOW)
+        # After a loss, the confirms show that the new connection works.
+        self.settle(_WINDOW if self._failing_since == math.inf else 0)
+
+    def leave_out(self, numbers: Iterable[int], error: StreamUnavailable) -> None:
+        """Count messages that are not sent because of an error."""
+        left = dict.fromkeys(numbers, (Outcome.UNSENT, str(error)))
+        self.failed |= left
+        self._count(published=len(left), unsent=len(left))
 
     def settle(self, most: int = 0) -> None:
         """Wait until at most ``most`` messages are unconfirmed."""
@@ -172,24 +202,28 @@ class Outlet:
             if isinstance(outcome, Refusals):
                 error = self._refused(outcome)
                 if error.permanent:
-                    self._count(rejected=sum(number in self._waiting for number in outcome.codes))
-                    for number in outcome.codes:
-                        self._waiting.pop(number, None)
+                    refused = outcome.codes.keys() & self._waiting.keys()
+                    self._give_up(refused, Outcome.REJECTED, error)
                 raise error
             done = [
                 number for number in outcome.publishing_ids if self._waiting.pop(number, None) is not None
             ]
             dropped = sum(number <= self._stored for number in done)
             self._count(confirmed=len(done), duplicates=dropped)
+            self._failing_since = math.inf
             if len(self._waiting) <= most:
                 return
-            if time.monotonic() > self.give_up_at:
-                break
         raise StreamUnavailable(
-            f"no confirm from the broker for {patience:g} seconds: a memory or disk alarm, or no majority of replicas",
+            f"no confirm of {counted(len(self._waiting), 'message')} for stream {self.stream!r} within {seconds(patience)}",
             "refused",
             self.stream,
         )
+
+    def _give_up(self, numbers: Iterable[int], outcome: Outcome, error: StreamUnavailable) -> None:
+        """Record the outcome of messages that the broker has not confirmed."""
+        given_up = [number for number in numbers if self._waiting.pop(number, None) is not None]
+        self.failed |= dict.fromkeys(given_up, (outcome, str(error)))
+        self._count(**{outcome.value: len(given_up)})
 
     def _refused(self, outcome: Refusals) -> StreamUnavailable:
         number, code = next(iter(outcome.codes.items()))
@@ -201,22 +235,27 @@ class Outlet:
         )
 
     def _resume(self, error: StreamUnavailable) -> None:
-        """Send the unconfirmed messages over a new connection."""
-        deadline = min(time.monotonic() + self._timeouts.reconnect, self.give_up_at)
+        """Send the unconfirmed messages over a new connection.
+
+        Connections that open and confirm nothing are as bad as none, so time counts from the last that confirmed messages.
+        """
+        self._failing_since = min(self._failing_since, time.monotonic())
+        deadline = min(self._failing_since + self._timeouts.reconnect, self._give_up_at)
         while True:
             self.link.connection.close()
-            if error.permanent or time.monotonic() > deadline:
-                self._count(unknown=len(self._waiting))  # the stream may have stored them or not
-                self._waiting.clear()
+            now = time.monotonic()
+            if error.permanent or now >= deadline:
+                self._failing_since = math.inf
+                self._give_up(list(self._waiting), Outcome.UNKNOWN, error)  # the stream may have them or not
                 raise error
             self._outage.failed(error)
-            time.sleep(_PAUSE)
+            time.sleep(min(_PAUSE, deadline - now))
             try:
+                self.link.give_up_at(min(max(deadline, time.monotonic() + _LEAST), self._give_up_at))
                 connection = self.link.replace()
-                self._number = connection.declare_publisher(self.stream, self.name)
-                if self.name is not None:  # a stream that was created again has fewer
-                    had = connection.query_publisher_sequence(self.name, self.stream)
-                    self._stored = min(self._stored, had)
+                stored = self._declared(connection)
+                self._stored = min(self._stored, stored)  # a stream that was created again has fewer
+                self.link.give_up_at(self._give_up_at)
                 self._count(connections=1, resent=len(self._waiting))
                 connection.publish(self._number, self._waiting.items(), timeout=self._patience)
             except StreamUnavailable as another:
@@ -225,6 +264,8 @@ class Outlet:
                 self.link.connection.close()
                 raise
             else:
+                if not self._waiting:
+                    self._failing_since = math.inf
                 return
 
     def _count(self, **more: int) -> None:

@@ -6,7 +6,7 @@ broker routes some keys, and finds the only ring that explains the answers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -101,6 +101,20 @@ def _weights(owners: Mapping[str, str], size: int, streams: Sequence[str]) -> di
     runs = [(owner, len(list(buckets))) for owner, buckets in groupby(pins[each] for each in sorted(pins))]
     weights = dict(runs)
     return weights if len(pins) == size and len(weights) == len(runs) == len(streams) else None
+
+
+def key_texts(keys: Iterable[str | bytes | None]) -> list[str]:
+    """Return routing keys as text, which select streams."""
+    return [_text(key, row) for row, key in enumerate(keys)]
+
+
+def _text(key: str | bytes | None, row: int) -> str:
+    if key is None:
+        raise InvalidValue(f"routing key in row {row}", None, "text, which selects the stream")
+    try:
+        return key if isinstance(key, str) else bytes(key).decode()
+    except UnicodeDecodeError:
+        raise InvalidValue(f"routing key in row {row}", key, "UTF-8") from None
 
 
 def _not_by_key(name: str, got: Any) -> InvalidValue:

@@ -4,7 +4,7 @@
         publisher.publish(b"one")
         publisher.publish_many([b"two", b"three"])
 
-Both return when the broker has confirmed all messages. With ``super_stream=`` or ``exchange=`` instead of ``stream=``, the routing key of
+Both return when the broker has confirmed all messages, or raise `PublishFailed`. With ``super_stream=`` or ``exchange=`` instead of ``stream=``, the routing key of
 each message selects its stream.
 """
 
@@ -16,33 +16,34 @@ import ssl
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import fields
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 from operator import length_hint
 from typing import Final, Self, Unpack
 
 from rabbit_chx.broker.client import checked_urls
 from rabbit_chx.broker.credentials import Credentials
-from rabbit_chx.errors import InvalidValue, StreamUnavailable
+from rabbit_chx.errors import InvalidValue, PublishFailed, StreamUnavailable
 from rabbit_chx.limits import check_seconds
 from rabbit_chx.message_fields import Headers, Properties, PropertyColumns
 from rabbit_chx.names import check_name
 from rabbit_chx.publishing.batch_columns import column, values
 from rabbit_chx.publishing.messages import Totals
+from rabbit_chx.publishing.receipts import publish_failed
 from rabbit_chx.streams.messages.encode import encode_messages
 from rabbit_chx.streams.outlet import HIGHEST_ID, Outlet, checked_id, checked_lot, log
-from rabbit_chx.streams.partitions import Partitions, of_exchange, of_super_stream
-from rabbit_chx.streams.protocol.opening import Link, connect
+from rabbit_chx.streams.partitions import Partitions, key_texts, of_exchange, of_super_stream
+from rabbit_chx.streams.protocol.opening import Link, connect_until
 from rabbit_chx.streams.protocol.requests import check_sizes, max_message
+from rabbit_chx.streams.sending import LOT, failures_of, lots_by_stream, lots_of, send, total, totals_of
 from rabbit_chx.text import counted
 from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT_OF_CALLER, Timeouts, deadline_of
 from rabbit_chx.urls import BrokerUrl
 
-_LOT: Final = 1_000
-"""Number of messages that are encoded and sent together."""
 _LOOK: Final = 10.0
 """Seconds between two checks for new partitions."""
+_CLOSING: Final = 2.0
+"""Seconds to close the connection to a stream that was removed."""
 
 
 class StreamPublisher:
@@ -91,8 +92,8 @@ class StreamPublisher:
         self.name = name
         self._timeouts = timeouts
         self._connect = partial(
-            connect,
-            urls,
+            connect_until,
+            url=urls,
             credentials=credentials,
             tls=tls,
             connection_name=connection_name,
@@ -103,14 +104,16 @@ class StreamPublisher:
         self._source = super_stream or exchange or ""
         self._find = of_exchange if super_stream is None else of_super_stream
         self._partitions: Partitions | None = None
-        self._look_at = math.inf
+        self._look_at = self._give_up_at = math.inf
         self._outlets: dict[str, Outlet] = {} if stream is None else {stream: self._outlet(stream)}
         self._former: list[Outlet] = []
         self._link = Link("StreamPublisher", self._connect) if stream is None else self._outlets[stream].link
         """The connection to the stream, or the one that knows the partitions. It also guards threads and forks."""
 
     def _outlet(self, stream: str) -> Outlet:
-        return Outlet(stream, self.name, partial(self._to_leader, stream=stream), self._timeouts)
+        outlet = Outlet(stream, self.name, partial(self._to_leader, stream=stream), self._timeouts)
+        outlet.begin(self._give_up_at)
+        return outlet
 
     # -- opening and closing
 
@@ -124,14 +127,18 @@ class StreamPublisher:
             self._link.connection  # noqa: B018 - raises if the caller must not use it
             return
         if self.stream is not None:
-            self._outlets[self.stream].open()
+            outlet = self._outlet(self.stream)
+            self._outlets, self._link = {self.stream: outlet}, outlet.link
+            outlet.open()
         else:
             self._link.open()
             self._outlets, self._former = {}, []
             try:
                 self._use(self._find(self._link.connection, self._source))
+                for outlet in self._outlets.values():
+                    outlet.open()
             except BaseException:
-                self._close_all(time.monotonic())
+                self._close_all(time.monotonic() + _CLOSING)
                 raise
         atexit.register(self._at_exit)
 
@@ -163,6 +170,7 @@ class StreamPublisher:
     def _close_all(self, deadline: float) -> None:
         """Close each connection, even if another one raises an error."""
         atexit.unregister(self._at_exit)
+        self._link.give_up_at(deadline)
         with ExitStack() as stack:
             stack.callback(self._link.close)
             for outlet in self._outlets.values():
@@ -191,9 +199,7 @@ class StreamPublisher:
     @property
     def totals(self) -> Totals:
         """The number of messages since `open`, by outcome, in all streams."""
-        each = [outlet.totals for outlet in (*self._former, *self._outlets.values())]
-        names = [field.name for field in fields(Totals)]
-        return Totals(**{name: sum(getattr(one, name) for one in each) for name in names})
+        return total([outlet.totals for outlet in (*self._former, *self._outlets.values())])
 
     @property
     def max_message_bytes(self) -> int | None:
@@ -211,11 +217,14 @@ class StreamPublisher:
         publishing_id: int | None = None,
         timeout: float | None = None,
         **properties: Unpack[Properties],
-    ) -> int:
-        """Publish a message, wait until the broker has confirmed it, and return its publishing id. See `publish_many`."""
-        return self.publish_many(
-            [body], routing_key, headers=headers, first_id=publishing_id, timeout=timeout, **properties
-        )
+    ) -> None:
+        """Publish a message, and return when the broker has confirmed it. See `publish_many`."""
+        try:
+            self.publish_many(
+                [body], routing_key, headers=headers, first_id=publishing_id, timeout=timeout, **properties
+            )
+        except PublishFailed as failed:
+            raise publish_failed(failed.failure) from failed.__cause__
 
     def publish_many(
         self,
@@ -226,8 +235,8 @@ class StreamPublisher:
         first_id: int | None = None,
         timeout: float | None = None,
         **properties: Unpack[PropertyColumns],
-    ) -> int:
-        """Publish messages in order, wait until the broker has confirmed all, and return the last publishing id.
+    ) -> Totals:
+        """Publish messages in order, wait until the broker has confirmed all, and return the totals of this call.
 
         If the connection is lost, the publisher sends the unconfirmed messages again over a new connection. With a name, the stream
         stores each message once; without a name, it may store some twice.
@@ -242,40 +251,53 @@ class StreamPublisher:
             headers: likewise.
             first_id: the publishing id of the first message, at least 1; the others follow, below 2^64. By default, ids continue after the
                 last id; with a name, also after the last id of earlier publishers.
-            timeout: after how many seconds to give up. The stream may have the messages that are not confirmed by then.
+            timeout: after how many seconds to give up, whatever the call waits for: a connection, a partition that is new, a confirm.
             properties: as for `encode_messages`.
 
         Raises:
-            StreamUnavailable: the broker refused messages, or did not confirm any, or no connection opened in time.
+            PublishFailed: some messages were not confirmed. ``failures`` has each of their rows, and says of each whether the stream may
+                have it all the same. The other streams of a super stream or an exchange have theirs.
+            StreamUnavailable: nothing was published: a message does not fit into a frame, or the exchange does not exist.
         """
         rows = list(values(bodies))
         keys = column(routing_keys, len(rows), "routing key")
         encoded = encode_messages(rows, routing_keys=keys, headers=headers, **properties)
         messages = rows if self.stream is not None else list(encoded)  # a message is larger than its body
         check_sizes(messages, self._link.connection.frame_max)
-        if self.stream is not None:
-            return self._publish(encoded, len(rows), first_id, timeout)
+        each = keys if isinstance(keys, list) else [keys] * len(rows)
+        texts = None if self.stream is not None else key_texts(each)
         with self._within(timeout):
-            first = self._first(first_id, len(rows))
-            self._add_by_key(first, messages, keys if isinstance(keys, list) else [keys] * len(rows))
-            self.flush()
-        return first - 1 + len(rows)
+            streams = None if texts is None else self._current().of(texts)
+            first, before = self._first(first_id, len(rows)), self.totals
+            if streams is None:
+                lots = lots_of(self.stream or "", encoded, first)
+            else:
+                lots = lots_by_stream(streams, messages, first)
+            error = send(self._outlets, lots)
+            failures = failures_of(self._outlets, first, each)
+        totals = totals_of(len(rows), failures, before, self.totals)
+        if failures:
+            text = f"{len(failures)} of {len(rows)} messages were not confirmed; the first: {failures[0]}"
+            raise PublishFailed(text, totals, failures) from error
+        if error is not None:  # about messages of `add_encoded`
+            raise error
+        return totals
 
     @contextmanager
     def _within(self, timeout: float | None) -> Iterator[None]:
         """Give up what is not confirmed after some seconds."""
         self._link.connection  # noqa: B018 - raises if the caller must not use it
         deadline = deadline_of(timeout)
-        if deadline is None:
-            yield
-            return
-        for outlet in self._outlets.values():
-            outlet.give_up_at = deadline
+        self._begin(math.inf if deadline is None else deadline)
         try:
             yield
         finally:
-            for outlet in self._outlets.values():
-                outlet.give_up_at = math.inf
+            self._begin(math.inf)
+
+    def _begin(self, give_up_at: float) -> None:
+        self._give_up_at = give_up_at
+        for outlet in self._outlets.values():
+            outlet.begin(give_up_at)
 
     def _first(self, first_id: int | None, count: int) -> int:
         """Return the publishing id of the first of so many messages."""
@@ -287,16 +309,11 @@ class StreamPublisher:
         self, messages: Iterable[bytes], *, first_id: int | None = None, timeout: float | None = None
     ) -> int:
         """Publish encoded AMQP 1.0 messages as `publish_many` does. The broker stores the bytes unchanged: see `encode_messages`."""
-        return self._publish(messages, length_hint(messages, 1), first_id, timeout)
-
-    def _publish(
-        self, messages: Iterable[bytes], count: int, first_id: int | None, timeout: float | None
-    ) -> int:
         with self._within(timeout):
-            first = self._first(first_id, count)
+            first = self._first(first_id, length_hint(messages, 1))
             sent = self.totals.published
-            self.add_encoded(enumerate(messages, first))
-            self.flush()
+            self._add(enumerate(messages, first))
+            self._settle()
         return first - 1 + self.totals.published - sent
 
     def add_encoded(self, messages: Iterable[tuple[int, bytes]], *, timeout: float | None = None) -> None:
@@ -308,40 +325,35 @@ class StreamPublisher:
             timeout: as for `publish_many`.
 
         Raises:
-            StreamUnavailable: as for `publish_many`.
+            StreamUnavailable: the broker refused messages, or did not confirm any, or no connection opened in time.
         """
         with self._within(timeout):
-            if self.stream is None:
-                hint = "publish and publish_many take the routing keys by which messages are divided"
-                raise InvalidValue(
-                    "use of StreamPublisher", "encoded messages for several streams", "stream=", hint
-                )
-            rest = iter(messages)
-            while lot := list(islice(rest, _LOT)):
-                self._outlets[self.stream].send(checked_lot(lot))
+            self._add(messages)
 
-    def _add_by_key(self, first: int, messages: Sequence[bytes], keys: Sequence[str | bytes | None]) -> None:
-        """Send messages in order, each to the stream of its key."""
-        texts = [_text(key, row) for row, key in enumerate(keys)]
-        for start in range(0, len(messages), _LOT * len(self._outlets)):
-            part = slice(start, start + _LOT * len(self._outlets))
-            lots: dict[str, dict[int, bytes]] = {}
-            streams = self._current().of(texts[part])
-            for number, stream, message in zip(count(first + start), streams, messages[part], strict=False):
-                lots.setdefault(stream, {})[number] = message
-            for stream, lot in lots.items():
-                self._outlets[stream].send(lot)
+    def _add(self, messages: Iterable[tuple[int, bytes]]) -> None:
+        if self.stream is None:
+            hint = "publish and publish_many take the routing keys by which messages are divided"
+            raise InvalidValue(
+                "use of StreamPublisher", "encoded messages for several streams", "stream=", hint
+            )
+        rest = iter(messages)
+        while lot := list(islice(rest, LOT)):
+            self._outlets[self.stream].send(checked_lot(lot))
 
     def _current(self) -> Partitions:
         """Return the partitions, checked from time to time."""
         assert self._partitions is not None
         if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + _LOOK
+            now = time.monotonic()
+            self._look_at = now + _LOOK
+            self._link.give_up_at(now + (self._give_up_at - now) / 2)  # the messages need the rest
             try:
                 self._look(self._partitions)
             except StreamUnavailable as error:  # no node may be there at the moment; the messages tell
                 if error.permanent:
                     raise
+            finally:
+                self._link.give_up_at(math.inf)
         return self._partitions
 
     def _look(self, known: Partitions) -> None:
@@ -358,22 +370,22 @@ class StreamPublisher:
 
     def _use(self, partitions: Partitions) -> None:
         """Publish to these partitions from now on, after the confirms of earlier messages, so that keys that move stay in order."""
-        give_up_at = min((outlet.give_up_at for outlet in self._outlets.values()), default=math.inf)
-        for outlet in self._outlets.values():
-            outlet.settle()
+        self._settle()
         for stream in partitions.streams:
-            self._outlets[stream] = outlet = self._outlets.get(stream) or self._outlet(stream)
-            outlet.open(give_up_at)
+            self._outlets[stream] = self._outlets.get(stream) or self._outlet(stream)
         for stream in self._outlets.keys() - set(partitions.streams):
-            self._outlets[stream].close(time.monotonic())
+            self._outlets[stream].close(min(time.monotonic() + _CLOSING, self._give_up_at))
             self._former.append(self._outlets.pop(stream))
         self._partitions, self._look_at = partitions, time.monotonic() + _LOOK
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all messages are confirmed; ``timeout`` and errors are those of `publish_many`."""
+        """Wait until all messages are confirmed; ``timeout`` and errors are those of `add_encoded`."""
         with self._within(timeout):
-            for outlet in self._outlets.values():
-                outlet.settle()
+            self._settle()
+
+    def _settle(self) -> None:
+        for outlet in self._outlets.values():
+            outlet.settle()
 
 
 def _check_one(**given: str | None) -> None:
@@ -386,12 +398,3 @@ def _check_one(**given: str | None) -> None:
             counted(len(named), "name"),
             "exactly one of stream, super_stream and exchange",
         )
-
-
-def _text(key: str | bytes | None, row: int) -> str:
-    if key is None:
-        raise InvalidValue(f"routing key in row {row}", None, "text, which selects the stream")
-    try:
-        return key if isinstance(key, str) else bytes(key).decode()
-    except UnicodeDecodeError:
-        raise InvalidValue(f"routing key in row {row}", key, "UTF-8") from None

@@ -31,7 +31,7 @@ from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
 from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
 from rabbit_chx.streams.messages.stored import messages_of
 from rabbit_chx.streams.protocol.connection import StreamConnection
-from rabbit_chx.streams.protocol.opening import Link, connect
+from rabbit_chx.streams.protocol.opening import Link, connect_until
 from rabbit_chx.streams.protocol.requests import MAX_CREDIT, OffsetSpec
 from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT_OF_CALLER, Timeouts
 from rabbit_chx.urls import BrokerUrl
@@ -106,8 +106,8 @@ class StreamReader:
         self._limits: dict[str, Any] = {"max_items": max_items, "max_batch_bytes": max_batch_bytes}
         self._timeouts = timeouts
         opening = partial(
-            connect,
-            urls,
+            connect_until,
+            url=urls,
             stream=stream,
             leader=leader,
             follow_advertised=follow_advertised,

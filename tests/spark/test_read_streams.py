@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from rabbit_chx import SuperStream
-from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.errors import PublishFailed, StreamUnavailable
 from rabbit_chx.streams import StreamPublisher, bounds, connect
 from rabbit_chx.topology import (
     Binding,
@@ -391,7 +391,7 @@ def test_a_query_continues_after_a_restart_of_the_broker(spark, broker, tmp_path
     stream, url = f"read-restart-{uuid4().hex[:6]}", broker.stream_url
 
     def fill(first, last):
-        with suppress(StreamUnavailable), StreamPublisher(url, stream) as publisher:
+        with suppress(StreamUnavailable, PublishFailed), StreamPublisher(url, stream) as publisher:
             return publisher.publish_many(numbered(first, last))
 
     with connect(url) as connection:

@@ -120,7 +120,7 @@ with Publisher("amqp://localhost", "orders", properties={"app_id": "shop", "head
 # --- streams ------------------------------------------------------------------------------------------------
 
 with StreamPublisher("rabbitmq-stream://localhost", "events", name="job") as streamed:
-    assert_type(streamed.publish_many([b"one", b"two"], ["a", "b"], first_id=1), int)
+    assert_type(streamed.publish_many([b"one", b"two"], ["a", "b"], first_id=1), Totals)
 
 with StreamReader("rabbitmq-stream://localhost", "events", columns=["body"]) as reader:
     assert_type(reader.bounds().end, int)

@@ -181,6 +181,19 @@ def test_the_client_for_an_event_loop_has_the_same_parameters(ours: type, theirs
         assert first == second, name
 
 
+@pytest.mark.parametrize("call", ["publish", "publish_many", "close", "open"])
+def test_the_publishers_of_both_protocols_have_the_same_calls(call: str) -> None:
+    over_amqp, over_streams = (getattr(client, call) for client in (Publisher, StreamPublisher))
+    assert hints(over_amqp)["return"] == hints(over_streams)["return"]
+    first, second = (inspect.signature(each).parameters for each in (over_amqp, over_streams))
+    common = first.keys() & second.keys()
+    assert first.keys() - common <= {"exchange"}
+    assert second.keys() - common <= {"first_id", "publishing_id"}
+    assert [first[name].kind for name in common] == [second[name].kind for name in common]
+    for name in common - {"routing_key", "routing_keys"}:  # a stream takes messages without a key
+        assert first[name].default == second[name].default
+
+
 INVALID = {
     "text that is no URL": (
         {"url": "nonsense"},

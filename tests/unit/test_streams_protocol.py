@@ -62,6 +62,7 @@ from rabbit_chx.streams.protocol.requests import (
 )
 from rabbit_chx.streams.protocol.wire import RECEIVE, Wire
 from rabbit_chx.urls import BrokerUrl
+from tests.patience import PATIENCE
 from tests.stream_chunks import sized
 
 TEXT = st.text(max_size=30)
@@ -430,6 +431,20 @@ def test_chunks_may_exceed_the_agreed_frame_size(ends) -> None:
     sent = chunk_frame(5000)
     theirs.sendall(sized(sent))
     assert wire.receive(soon()) == sent
+
+
+def test_a_heartbeat_that_the_broker_does_not_take_lasts_no_longer_than_the_wait(ends) -> None:
+    wire, _ = ends
+    wire.heartbeat = PATIENCE
+    wire._socket.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            wire._socket.send(bytes(1 << 16))
+    wire._last_sent -= PATIENCE
+    began = time.monotonic()
+    with pytest.raises(StreamUnavailable, match="the broker took no data for 1 second"):
+        wire.receive(began + 0.1)
+    assert time.monotonic() - began < PATIENCE
 
 
 def test_receiving_sends_heartbeats_and_silence_ends_the_connection(ends) -> None:

@@ -70,7 +70,7 @@ class Connection:
 @pytest.fixture
 def connection(monkeypatch) -> Connection:
     connection = Connection()
-    monkeypatch.setattr(module, "connect", lambda *_, **__: connection)
+    monkeypatch.setattr(module, "connect_until", lambda *_, **__: connection)
     return connection
 
 

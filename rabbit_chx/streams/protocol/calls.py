@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from rabbit_chx.streams.protocol.answers import (
 from rabbit_chx.streams.protocol.permissions import Access
 from rabbit_chx.streams.protocol.requests import close_answer, request
 from rabbit_chx.streams.protocol.wire import Wire
+from rabbit_chx.text import seconds
 
 _T = TypeVar("_T")
 
@@ -35,9 +37,11 @@ _T = TypeVar("_T")
 class Calls:
     """The requests of one connection, and queues of the frames that it received."""
 
-    def __init__(self, wire: Wire, timeout: float) -> None:
+    def __init__(self, wire: Wire, timeout: float, give_up_at: float = math.inf) -> None:
         self.wire: Wire = wire
         self.timeout: float = timeout
+        self.give_up_at: float = give_up_at
+        """When everything ends that waits for the broker, on the monotonic clock."""
         self.vhost: str = "/"
         self.user: str | None = None
         """The user who logged in; None with a client certificate."""
@@ -54,7 +58,12 @@ class Calls:
 
     def send(self, frames: bytes, timeout: float | None = None) -> None:
         """Send frames without waiting for an answer."""
-        self.wire.send(frames, timeout or self.timeout)
+        self.wire.send(frames, self._within(timeout))
+
+    def _within(self, timeout: float | None) -> float:
+        """Return for how many seconds something may wait, by default as long as for an answer."""
+        left = self.give_up_at - time.monotonic()
+        return max(min(self.timeout if timeout is None else timeout, left), 0.0)
 
     def call(
         self,
@@ -78,11 +87,12 @@ class Calls:
         """Send a request and return its answer, including a refusal."""
         self._correlation = number = self._correlation % 0xFFFF_FFFF + 1
         self.send(request(command, number, *fields))
-        answer = self.take(lambda: self._answers.pop(number, None), timeout or self.timeout)
+        patience = self._within(timeout)
+        answer = self.take(lambda: self._answers.pop(number, None), patience)
         if answer is None:
             self.wire.close()
             raise StreamUnavailable(
-                f"the broker at {self.wire.where} did not answer {command.title} within {timeout or self.timeout:g} seconds",
+                f"the broker at {self.wire.where} did not answer {command.title} within {seconds(patience)}",
                 "lost",
             )
         if answer.command is not command:
@@ -110,7 +120,7 @@ class Calls:
 
     def take(self, found: Callable[[], _T | None], timeout: float) -> _T | None:
         """Receive frames until ``found`` returns a value; return that value, or None after ``timeout`` seconds."""
-        deadline = time.monotonic() + timeout
+        deadline = min(time.monotonic() + timeout, self.give_up_at)
         self.unread = True
         while (one := found()) is None:
             received = self.wire.receive(deadline)

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -65,21 +66,20 @@ class StreamConnection:
         connection_name: str = "rabbit-chx",
         heartbeat: int = HEARTBEAT_OF_CALLER,
         timeout: float = 10.0,
-        within: float | None = None,
+        give_up_at: float = math.inf,
     ) -> None:
-        """Open the connection, each step within ``within`` seconds, by default ``timeout``."""
+        """Open the connection; every wait, also a later one, ends at ``give_up_at`` on the monotonic clock."""
         self.url: BrokerUrl = BrokerUrl.for_streams(url)
         self.timeout: float = timeout
         """Seconds to wait for the broker's answer."""
-        wire = open_wire(self.url, tls, within or timeout)
-        self._calls = Calls(wire, within or timeout)
+        wire = open_wire(self.url, tls, timeout, give_up_at)
+        self._calls = Calls(wire, timeout, give_up_at)
         self._calls.on_moved = self._drop
         try:
             release, node = shake_hands(self._calls, self.url, credentials, connection_name, heartbeat)
         except BaseException:
             wire.close()
             raise
-        self._calls.timeout = timeout
         self.release: str = release
         """The release of RabbitMQ, such as ``"4.3.6"``."""
         self.node: Node | None = node
@@ -103,6 +103,10 @@ class StreamConnection:
     def user(self) -> str | None:
         """The user who logged in; None with a client certificate."""
         return self._calls.user
+
+    def give_up_at(self, when: float) -> None:
+        """From now on, end every wait at a time of the monotonic clock."""
+        self._calls.give_up_at = when
 
     @property
     def is_open(self) -> bool:
@@ -280,9 +284,7 @@ class StreamConnection:
         self._calls.deliveries.extend(each for each in arrived if each.subscription != subscription)
         ours = [each for each in arrived if each.subscription == subscription]
         for each in ours:
-            if isinstance(
-                each, ConsumerUpdate
-            ):  # the broker waits for the answer of a consumer that is gone, too
+            if isinstance(each, ConsumerUpdate):  # the broker waits for the answer of one that is gone, too
                 self.answer_update(each, OffsetSpec.next() if each.active else None)
         return [each.chunk for each in ours if isinstance(each, Delivery)]
 
@@ -344,8 +346,7 @@ class StreamConnection:
         Args:
             publisher: its number.
             messages: pairs of a publishing id and a message.
-            timeout: seconds in which the broker must receive each frame, by default those for an answer. It receives none during an
-                alarm.
+            timeout: seconds in which the broker must take each frame, by default those for an answer. In an alarm, it takes none.
 
         Raises:
             StreamUnavailable: the connection was lost, or a message exceeds the maximum size of a frame.
@@ -381,10 +382,8 @@ class StreamConnection:
 
     def _check_supports(self, command: Command) -> None:
         if not self._supports(command):
-            raise StreamUnavailable(
-                f"RabbitMQ {self.release} does not support {command.title}, which requires {_SINCE[command]}",
-                "unsupported",
-            )
+            missing = f"does not support {command.title}, which requires {_SINCE[command]}"
+            raise StreamUnavailable(f"RabbitMQ {self.release} {missing}", "unsupported")
 
 
 def _gone(stream: str) -> StreamUnavailable:

@@ -22,6 +22,10 @@ _ACCESS_REFUSED: Final = 403
 """The code in AMQP 0-9-1 that corresponds to `_AUTHENTICATION`."""
 
 
+WRONG_PORT: Final = "; is this the port of the stream protocol, and without TLS?"
+"""What to ask about a server that does not answer, unless it did before."""
+
+
 def shake_hands(
     calls: Calls, url: BrokerUrl, credentials: Credentials | None, connection_name: str, heartbeat: int
 ) -> tuple[str, Node | None]:
@@ -36,8 +40,7 @@ def shake_hands(
     except StreamUnavailable as error:
         if error.problem != "lost" or url.tls:
             raise
-        hint = "is this the port of the stream protocol, and without TLS?"
-        raise StreamUnavailable(f"{error}; {hint}", "lost") from None
+        raise StreamUnavailable(f"{error}{WRONG_PORT}", "lost") from None
     try:
         release = version_in(properties)
     except BrokerUnavailable as error:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.guards import Guard
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams.protocol.answers import Node, reason
 from rabbit_chx.streams.protocol.connection import StreamConnection
+from rabbit_chx.streams.protocol.handshake import WRONG_PORT
 from rabbit_chx.streams.protocol.permissions import publishing, reading
 from rabbit_chx.timeouts import HEARTBEAT_OF_CALLER
 from rabbit_chx.urls import BrokerUrl
@@ -23,7 +25,7 @@ _TRIES: Final = 20
 _LEAST: Final = 1.0
 """Seconds that each attempt has, even where earlier ones took the time of all."""
 _Opened: TypeAlias = Callable[..., StreamConnection]
-"""Connects to an address ``within`` some seconds."""
+"""Connects to an address, or gives up ``give_up_at`` a time of the monotonic clock."""
 
 
 def connect(
@@ -57,27 +59,48 @@ def connect(
     Raises:
         StreamUnavailable: the connection did not open; the message has the reason.
     """
-    opened: _Opened = partial(
-        StreamConnection,
+    return connect_until(
+        math.inf,
+        url,
+        stream=stream,
+        leader=leader,
+        follow_advertised=follow_advertised,
         tls=tls,
         credentials=credentials,
         connection_name=connection_name,
         heartbeat=heartbeat,
         timeout=timeout,
     )
+
+
+def connect_until(
+    give_up_at: float,
+    url: str | BrokerUrl | Sequence[str | BrokerUrl],
+    *,
+    stream: str | None = None,
+    leader: bool = False,
+    follow_advertised: bool = False,
+    timeout: float,
+    **options: Any,
+) -> StreamConnection:
+    """Connect as `connect` does, before a time of the monotonic clock; the connection waits no longer than that for anything."""
+    opened: _Opened = partial(StreamConnection, timeout=timeout, **options)
     if stream is not None:
         opened = partial(_with_stream, opened, stream=stream, leader=leader, follow=follow_advertised)
-    return _first(opened, BrokerUrl.several(url, streams=True), timeout)
+    connection = _first(opened, BrokerUrl.several(url, streams=True), timeout, give_up_at)
+    connection.give_up_at(give_up_at)
+    return connection
 
 
-def _first(opened: _Opened, urls: Sequence[BrokerUrl], timeout: float) -> StreamConnection:
+def _first(opened: _Opened, urls: Sequence[BrokerUrl], timeout: float, give_up_at: float) -> StreamConnection:
     """Try each address until one opens. They share the time, so that one that does not answer leaves time for the others."""
-    deadline = time.monotonic() + timeout
+    deadline = min(time.monotonic() + timeout, give_up_at)
     failed: list[StreamUnavailable] = []
     for number, url in enumerate(urls):
-        share = (deadline - time.monotonic()) / (len(urls) - number)
+        now = time.monotonic()
+        share = min(max((deadline - now) / (len(urls) - number), _LEAST), timeout)
         try:
-            return opened(url, within=min(max(share, _LEAST), timeout))
+            return opened(url, give_up_at=min(now + share, give_up_at))
         except StreamUnavailable as error:
             failed.append(error)
     if len(failed) == 1:
@@ -87,12 +110,12 @@ def _first(opened: _Opened, urls: Sequence[BrokerUrl], timeout: float) -> Stream
 
 
 def _with_stream(
-    open_at: _Opened, url: BrokerUrl, *, stream: str, leader: bool, follow: bool, within: float
+    open_at: _Opened, url: BrokerUrl, *, stream: str, leader: bool, follow: bool, give_up_at: float
 ) -> StreamConnection:
     """Open connections until one leads to a node with the stream."""
-    place, deadline = url, time.monotonic() + within
+    place = url
     for _ in range(2 if follow else _TRIES):
-        connection = open_at(place, within=max(deadline - time.monotonic(), min(_LEAST, within)))
+        connection = open_at(place, give_up_at=give_up_at)
         try:
             nodes = _nodes(connection, stream, leader=leader)
         except BaseException:
@@ -103,6 +126,8 @@ def _with_stream(
         connection.close()
         if follow:
             place = replace(url, host=nodes[0].host, port=nodes[0].port)
+        if time.monotonic() > give_up_at:
+            break
     what = "its leader" if leader else "a replica"
     hint = "" if follow else "; follow_advertised=True connects to it directly"
     raise StreamUnavailable(
@@ -146,11 +171,12 @@ class Link:
 
     Args:
         client: the name of the client's class, for errors.
-        connect: opens a connection.
+        connect: opens a connection before a time of the monotonic clock.
     """
 
-    def __init__(self, client: str, connect: Callable[[], StreamConnection]) -> None:
+    def __init__(self, client: str, connect: Callable[[float], StreamConnection]) -> None:
         self._connect = connect
+        self._give_up_at = math.inf
         self._guard = Guard(client, one_thread=True)
         self._connection: StreamConnection | None = None
 
@@ -166,9 +192,15 @@ class Link:
             return False
         self._connection = None
         self._guard.closed()
-        self._connection = self._connect()
+        self._connection = self._connect(self._give_up_at)
         self._guard.opened()
         return True
+
+    def give_up_at(self, when: float) -> None:
+        """From now on, end every wait for the broker at a time of the monotonic clock."""
+        self._give_up_at = when
+        if self._connection is not None:
+            self._connection.give_up_at(when)
 
     @property
     def connection(self) -> StreamConnection:
@@ -184,7 +216,10 @@ class Link:
     def replace(self) -> StreamConnection:
         """Close the connection and open another one."""
         self.connection.close()
-        self._connection = self._connect()
+        try:
+            self._connection = self._connect(self._give_up_at)
+        except StreamUnavailable as error:
+            raise StreamUnavailable(str(error).replace(WRONG_PORT, ""), error.problem, error.stream) from None
         return self._connection
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ reused.
 
 from __future__ import annotations
 
+import math
 import socket
 import ssl
 import struct
@@ -21,6 +22,7 @@ from rabbit_chx.broker.tls import default_context, warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.streams.protocol.answers import SIZE, Command
 from rabbit_chx.streams.protocol.requests import one_way
+from rabbit_chx.text import seconds
 from rabbit_chx.urls import BrokerUrl
 
 RECEIVE: Final = 1 << 18
@@ -29,6 +31,8 @@ _BEFORE_TUNE: Final = 1 << 20
 """The maximum size of a frame in bytes, until the broker proposes one."""
 _LEAST_WAIT: Final = 1e-4
 """Seconds. A timeout of 0 would make the socket non-blocking, which raises other errors."""
+_LEAST_FOR_HEARTBEAT: Final = 1.0
+"""Seconds in which the broker must take a heartbeat, even at the end of a wait."""
 _LARGEST: Final = 1 << 30
 """The maximum size of a chunk in bytes. The agreed maximum does not apply to chunks."""
 _HEADER: Final = struct.Struct(">H3x36xI8x")
@@ -69,8 +73,10 @@ class Wire:
         """Send one or more frames."""
         self._check_open()
         try:
-            self._socket.settimeout(timeout)
+            self._socket.settimeout(max(timeout, _LEAST_WAIT))
             self._socket.sendall(frames)
+        except TimeoutError:
+            raise self._lost(TimeoutError(f"the broker took no data for {seconds(timeout)}")) from None
         except OSError as error:
             raise self._lost(error) from None
         except (
@@ -122,7 +128,8 @@ class Wire:
         self._check_open()
         while True:
             if self.heartbeat and time.monotonic() - self._last_sent > self.heartbeat / 2:
-                self.send(_HEARTBEAT, self.heartbeat)
+                left = max(deadline - time.monotonic(), _LEAST_FOR_HEARTBEAT)
+                self.send(_HEARTBEAT, min(self.heartbeat, left))
             wait = max(deadline - time.monotonic(), _LEAST_WAIT)
             try:
                 self._socket.settimeout(min(wait, self.heartbeat / 2 or wait))
@@ -190,8 +197,10 @@ def _buffer(size: int) -> memoryview:
     return np.empty(size, np.uint8).data
 
 
-def open_wire(url: BrokerUrl, tls: ssl.SSLContext | None, timeout: float) -> Wire:
-    """Connect to a stream port, with TLS if the URL has it.
+def open_wire(
+    url: BrokerUrl, tls: ssl.SSLContext | None, timeout: float, give_up_at: float = math.inf
+) -> Wire:
+    """Connect to a stream port, with TLS if the URL has it, before a time of the monotonic clock.
 
     Raises:
         StreamUnavailable: no server accepts the connection, or the TLS handshake failed.
@@ -200,7 +209,8 @@ def open_wire(url: BrokerUrl, tls: ssl.SSLContext | None, timeout: float) -> Wir
     if url.tls:
         warn_if_unchecked(tls, where)
     try:
-        plain = socket.create_connection((url.host, url.port), timeout)
+        patience = max(min(timeout, give_up_at - time.monotonic()), _LEAST_WAIT)
+        plain = socket.create_connection((url.host, url.port), patience)
     except (OSError, OverflowError, UnicodeError) as error:  # a server may advertise any host and port
         advice = f"; {_ENABLE}" if isinstance(error, ConnectionRefusedError) else ""
         raise StreamUnavailable(f"{why_unreachable(error, where)}{advice}", "unreachable") from None

@@ -1,0 +1,107 @@
+"""What a caller of `StreamPublisher` sees when the broker hangs, or when every connection is lost again."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from rabbit_chx.errors import PublishFailed
+from rabbit_chx.streams import StreamPublisher, Timeouts, connect, publisher as module
+from tests.broker.stream_scene import delete_stream, new_stream, stored
+from tests.broker.test_streams_partitions import Bound
+from tests.faults.load import SLACK
+from tests.faults.proxy import Proxy
+
+pytestmark = pytest.mark.broker
+
+LONG = Timeouts(connect=4 * SLACK, reconnect=4 * SLACK, confirm=4 * SLACK)
+"""Whatever ends in time ends because of the timeout of its call."""
+KEYS = [f"customer-{number}" for number in range(300)]
+
+
+@contextmanager
+def within(seconds):
+    """Fail if the block takes longer; in the caller's thread, which a publisher belongs to."""
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        assert time.monotonic() - began < seconds
+
+
+@pytest.fixture
+def stream(broker):
+    with connect(broker.stream_url) as connection:
+        name = new_stream(connection)
+    yield name
+    with connect(broker.stream_url) as connection:
+        delete_stream(connection, name)
+
+
+@pytest.fixture
+def orders(broker):
+    made = Bound(broker, "x-consistent-hash")
+    for number in range(2):
+        made.bind(f"divided-{number}", "1")
+    yield made
+    made.delete()
+
+
+@pytest.fixture
+def proxy(broker):
+    with Proxy(broker.stream_url) as proxy:
+        yield proxy
+
+
+def test_a_call_ends_at_its_timeout_while_the_broker_hangs(broker, stream):
+    with StreamPublisher(broker.stream_url, stream, name="job", timeouts=LONG) as publisher:
+        publisher.publish(b"before")
+        broker.pause()
+        try:
+            for number, timeout in enumerate((0.2, 1, 1)):
+                with pytest.raises(PublishFailed) as caught, within(timeout + SLACK):
+                    publisher.publish(b"%d" % number, timeout=timeout)
+                # Only the first was written: there is no connection for the others.
+                assert caught.value.may_have_arrived == (number == 0)
+        finally:
+            broker.unpause()
+        publisher.publish(b"after")
+        totals = publisher.totals
+    assert (totals.published, totals.confirmed, totals.unknown, totals.unsent) == (5, 2, 1, 2)
+    found = [message.body for message in stored(broker.stream_url, stream)]
+    assert found in ([b"before", b"after"], [b"before", b"0", b"after"])
+
+
+def test_a_new_stream_that_hangs_delays_no_other(broker, proxy, orders, monkeypatch):
+    monkeypatch.setattr(module, "_LOOK", 0)
+    with StreamPublisher(proxy.url, exchange=orders.name, name="job", timeouts=LONG) as publisher:
+        publisher.publish_many(map(str.encode, KEYS), KEYS)
+        orders.bind("divided-2", "1")
+        proxy.strand()
+        for _ in range(2):
+            with pytest.raises(PublishFailed) as caught, within(1 + SLACK):
+                publisher.publish_many(map(str.encode, KEYS), KEYS, timeout=1)
+            assert {each.stream for each in caught.value.failures} == {"divided-2"}
+            assert not caught.value.may_have_arrived
+        proxy.heal()
+        lost = [KEYS[each.row] for each in caught.value.failures]
+        publisher.publish_many(map(str.encode, lost), lost)
+        assert publisher.totals.unsent == 2 * len(lost)
+    assert [message.body.decode() for message in stored(broker.stream_url, "divided-2")] == lost
+
+
+def test_connections_that_are_lost_again_and_again_are_given_up(broker, proxy, stream):
+    timeouts = Timeouts(connect=4 * SLACK, reconnect=2, confirm=4 * SLACK)
+    with StreamPublisher(proxy.url, stream, name="job", timeouts=timeouts) as publisher:
+        publisher.publish(b"before")
+        proxy.cut_after = (20_000, 20_000)  # after the handshake
+        proxy.cut()
+        with pytest.raises(PublishFailed) as caught, within(2 + SLACK):
+            publisher.publish(bytes(50_000))
+        assert caught.value.may_have_arrived
+        assert publisher.totals.connections > 2
+        proxy.cut_after = None
+        publisher.publish(b"after")
+    assert [message.body for message in stored(broker.stream_url, stream)] == [b"before", b"after"]
