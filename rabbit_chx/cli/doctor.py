@@ -43,7 +43,6 @@ _AFTER_SILENCE: Final = 2.0
 _EXTRAS: Final = {
     "pyarrow": ("arrow", "Arrow columns in route_many, batches of streams, and Spark"),
     "aio-pika": ("aio", "asyncio applications"),
-    "matplotlib": ("plot", "the report's pictures on axes"),
     "pydantic": ("topology", "topology files"),
     "PyYAML": ("topology", "topology files in YAML"),
     "pyspark": ("spark", "the Spark connector"),

@@ -6,12 +6,14 @@ colours repeat, and the names distinguish the queues. Every picture has a title 
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from math import cos, pi, sin
 from typing import Final
-from xml.etree.ElementTree import Element
+from xml.etree.ElementTree import Element, tostring
 
-from rabbit_chx.markup import element
+from rabbit_chx.markup import element, written
 from rabbit_chx.movement import Movement
 from rabbit_chx.report.flows import Column, Flow, Ribbon, laid_out
 from rabbit_chx.ring import Destination, Ring
@@ -43,19 +45,46 @@ _LEGIBLE: Final = 9.0
 """Bars lower than this get no name; the tables list them."""
 
 
+class Picture(Element):
+    """An SVG element, which a notebook shows."""
+
+    def _repr_html_(self) -> str:
+        """Show it as an image, whose style sheet does not reach the notebook."""
+        whole = element("svg", element("style", style_sheet()), *self, **self.attrib)
+        whole.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "style": "background: var(--paper)"}
+        text = b64encode(tostring(whole)).decode()
+        return written(element("img", src=f"data:image/svg+xml;base64,{text}", alt=self[0].text))
+
+
+def style_sheet() -> str:
+    """Return the style sheet of a page with pictures, with the colours of the queues."""
+    light, dark = (
+        "".join(f" --c{number}: {colour};" for number, colour in enumerate(palette))
+        for palette in (LIGHT, DARK)
+    )
+    classes = "".join(f".c{number} {{ --c: var(--c{number}); }}\n" for number in range(COLOURS))
+    colours = f":root {{{light} }}\n@media (prefers-color-scheme: dark) {{ :root {{{dark} }} }}\n{classes}"
+    return colours + files("rabbit_chx.report").joinpath("page.css").read_text(encoding="utf-8")
+
+
 def colours_of(ring: Ring, *more: Destination) -> dict[Destination, int]:
     """Map each queue to the number of its colour, which is the same in every picture."""
     distinct = dict.fromkeys([*ring.destinations, *more])
     return {destination: number for number, destination in enumerate(distinct)}
 
 
-def _svg(title: str, width: float, height: float, *children: Element, left: float = 0.0) -> Element:
+def _svg(title: str, width: float, height: float, *children: Element, left: float = 0.0) -> Picture:
     box = f"{left:.0f} 0 {width:.0f} {height:.0f}"
-    return element("svg", element("title", title), *children, viewBox=box, role="img", width=f"{width:.0f}")
+    drawn = Picture("svg", viewBox=box, role="img", width=f"{width:.0f}")
+    drawn.extend([element("title", title), *children])
+    return drawn
 
 
-def ring_picture(ring: Ring, colour_of: Mapping[Destination, int], title: str) -> Element:
+def ring_picture(
+    ring: Ring, colour_of: Mapping[Destination, int] | None = None, title: str = "The ring"
+) -> Picture:
     """Draw the buckets of a ring, clockwise from the top, in the colours of their queues."""
+    colour_of = colours_of(ring) if colour_of is None else colour_of
     size = 2 * (_RADIUS + _NAME_AT + _LEGIBLE)
     middle = size / 2
     runs = ring.runs or ()
@@ -79,14 +108,14 @@ def _arc(middle: float, start: int, weight: int, total: int, colour: int, name: 
     look = f"arc c{colour % COLOURS}"
     if weight == total:
         return element("circle", title, cx=f"{middle:g}", cy=f"{middle:g}", r=f"{_RADIUS:g}", class_=look)
-    gap = gap_after(weight, total)
+    gap = _gap_after(weight, total)
     (x0, y0), (x1, y1) = (_at(middle, (bucket / total)) for bucket in (start, start + weight - gap))
     large = int(weight - gap > total / 2)
     path = f"M{x0:.2f} {y0:.2f} A{_RADIUS:g} {_RADIUS:g} 0 {large} 1 {x1:.2f} {y1:.2f}"
     return element("path", title, d=path, class_=look)
 
 
-def gap_after(weight: int, total: int) -> float:
+def _gap_after(weight: int, total: int) -> float:
     """Return the gap between one queue's buckets and the next one's, in buckets."""
     return min(0.15 * weight, total / 360)
 
@@ -120,9 +149,14 @@ _HEIGHT: Final = 260.0
 
 
 def flow_picture(
-    movement: Movement, before: Ring, after: Ring, colour_of: Mapping[Destination, int], title: str
-) -> Element:
+    movement: Movement,
+    before: Ring,
+    after: Ring,
+    colour_of: Mapping[Destination, int] | None = None,
+    title: str = "The change",
+) -> Picture:
     """Draw where keys go when a ring changes; keys that stay are pale."""
+    colour_of = colours_of(before, *after.destinations) if colour_of is None else colour_of
     flow = laid_out(movement, before, after)
     colour = {str(destination): number % COLOURS for destination, number in colour_of.items()}
     ribbons = (_shape(ribbon, colour.get(ribbon.source, REST)) for ribbon in flow.ribbons)

@@ -9,7 +9,6 @@ import os
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Final
 from xml.etree.ElementTree import Element
@@ -17,7 +16,7 @@ from xml.etree.ElementTree import Element
 from rabbit_chx import __version__
 from rabbit_chx.markup import element, table, written
 from rabbit_chx.movement import Movement, first_buckets, moved
-from rabbit_chx.report.drawing import COLOURS, DARK, LIGHT, colours_of, flow_picture, ring_picture
+from rabbit_chx.report.drawing import COLOURS, colours_of, flow_picture, ring_picture, style_sheet
 from rabbit_chx.ring import Destination, Ring
 from rabbit_chx.skew import Spread
 from rabbit_chx.text import counted, percent
@@ -143,21 +142,10 @@ def _head(report: Report) -> Element:
     )
 
 
-def style_sheet() -> str:
-    """Return the style sheet of the page, with the colours of the queues."""
-    light, dark = (
-        "".join(f" --c{number}: {colour};" for number, colour in enumerate(palette))
-        for palette in (LIGHT, DARK)
-    )
-    classes = "".join(f".c{number} {{ --c: var(--c{number}); }}\n" for number in range(COLOURS))
-    colours = f":root {{{light} }}\n@media (prefers-color-scheme: dark) {{ :root {{{dark} }} }}\n{classes}"
-    return colours + files("rabbit_chx.report").joinpath("page.css").read_text(encoding="utf-8")
-
-
 def _ring(report: Report) -> Element:
     colours = colours_of(report.live)
     titles = ["The ring now", "The ring after a restart"]
-    pictures = [ring_picture(report.live, colours, titles[0])]
+    pictures: list[Element] = [ring_picture(report.live, colours, titles[0])]
     if report.recovered.known:
         share = moved(report.live, report.recovered).share
         text = (

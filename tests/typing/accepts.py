@@ -42,7 +42,6 @@ from rabbit_chx.streams import (
 from rabbit_chx.topology import Management, Observed, Plan, Topology, drift, lint, load, plan, read
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
 # --- routing: weights as a mapping or pairs, names alone, exchanges among them, bindings ----------------------
@@ -144,16 +143,7 @@ StreamGroup("rabbitmq-stream://localhost", stream="events", name="g", start=len,
 
 # --- pictures -----------------------------------------------------------------------------------------------
 
-
-def draw(ax: Axes) -> list[Axes]:
-    """Each function takes axes, or none, and returns them."""
-    return [
-        pictures.draw_ring(ring, ax),
-        pictures.draw_shares(ring),
-        pictures.draw_spread(found, ax=ax),
-        pictures.draw_movement(ring, ring.bind("q2")),
-    ]
-
-
+assert_type(pictures.ring_picture(ring), pictures.Picture)
+assert_type(pictures.flow_picture(moved(ring, ring.bind("q2")), ring, ring.bind("q2")), pictures.Picture)
 page = pictures.report(topology, "orders", sample=found, add=1)
 assert_type(page.to_html(), str)

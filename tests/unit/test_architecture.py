@@ -106,7 +106,7 @@ SCALAR_PATH = {"errors", "kernel", "kernel.terms", "kernel.phash2", "kernel.jump
 """What routes one message: it must not wait for NumPy."""
 READ_TOPOLOGY_FILES = "rabbit_chx.topology.file"
 LIBRARIES = {"pika", "aio_pika", "aiormq", "pamqp", "amqp", "kombu", "docker", "testcontainers", "pytest"} | {
-    *("click", "rich", "matplotlib", *ON_SPARK),
+    *("click", "rich", *ON_SPARK),
 }
 """What neither the mirror nor a topology may import; the mirror also not the next two."""
 FILE_LIBRARIES = {"pydantic", "pydantic_core", "yaml"}
@@ -280,7 +280,6 @@ def test_libraries_are_loaded_when_they_are_needed() -> None:
     for module in SCALAR_PATH:
         assert not at_start(f"rabbit_chx.{module}") & {"numpy", "pyarrow", "mmh3"}, module
     for module in FILES:
-        assert "matplotlib" not in at_start(module), module
         if module.startswith("rabbit_chx."):
             assert not at_start(module) & ON_SPARK, module
 

@@ -30,7 +30,7 @@ WITH_EXAMPLES = [
     *("kernel.jump", "kernel.phash2", "kernel.terms"),
 ]
 FOREIGN = {
-    *("numpy", "pika", "aio_pika", "amqp", "click", "rich", "pyarrow", "mmh3", "matplotlib", "pytest"),
+    *("numpy", "pika", "aio_pika", "amqp", "click", "rich", "pyarrow", "mmh3", "pytest"),
     *("testcontainers", "docker"),
 }
 
@@ -156,7 +156,6 @@ def public_names(module: Any) -> list[str]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_public_package_exports_what_its_functions_take_and_return(package: str) -> None:
-    pytest.importorskip("matplotlib")
     module, exported, missing = (
         importlib.import_module(package),
         exported_by((package, *LOWER_PACKAGES)),

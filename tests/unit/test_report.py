@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -10,12 +11,14 @@ from functools import cache
 from html.parser import HTMLParser
 from math import sqrt
 from operator import ne
+from xml.etree import ElementTree as ET
 
 import pictures
 import pytest
 
-from rabbit_chx import ConsistentHashExchange, Ring, ToExchange
-from rabbit_chx.report import Parity, report
+from rabbit_chx import ConsistentHashExchange, Ring, ToExchange, moved
+from rabbit_chx.errors import RingUnknown
+from rabbit_chx.report import Parity, Picture, flow_picture, report, ring_picture
 from rabbit_chx.topology.file.load import loads
 from tests.browser import browser
 from tests.programs import ran
@@ -212,6 +215,30 @@ def test_a_notebook_gets_the_page_in_a_frame() -> None:
 
 
 # -- the command ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["q0", "</style><script>", "a$_{$", 'ü & "quotes"'])
+def test_a_notebook_gets_a_picture_as_an_image_with_its_own_colours(name) -> None:
+    before, after = Ring.of([name, "q1"]), Ring.of([name, "q1", "q2"])
+    for picture in (ring_picture(before), flow_picture(moved(before, after), before, after)):
+        image = ET.fromstring(shown(picture))
+        assert image.tag == "{http://www.w3.org/2000/svg}svg"
+        style, *drawn = image
+        assert "--c0: #3366cc" in (style.text or "")
+        assert [one.tag.partition("}")[2] for one in drawn] == [one.tag for one in picture]
+        assert name in "".join(image.itertext())
+
+
+def shown(picture: Picture) -> bytes:
+    (data,) = re.findall(
+        r'<img src="data:image/svg\+xml;base64,([^"]+)" alt="The [a-z]+">', picture._repr_html_()
+    )
+    return base64.b64decode(data)
+
+
+def test_a_ring_whose_order_is_unknown_cannot_be_drawn() -> None:
+    with pytest.raises(RingUnknown):
+        ring_picture(Ring.of(["q0", "q1"], release="4.0").after_restart())
 
 
 def test_the_command_writes_the_page(run, write, tmp_path) -> None:
