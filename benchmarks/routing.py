@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 
 from rabbit_chx import ConsistentHashExchange
-from rabbit_chx.kernel.table import SEEDS, bucket_table
+from rabbit_chx.mirror.kernel.table import SEEDS, bucket_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rabbit_chx.lazy_exports import lazy_exports
+from rabbit_chx.base.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rabbit_chx.errors import (
@@ -23,23 +23,28 @@ if TYPE_CHECKING:
         Unpredictable as Unpredictable,
         Unroutable as Unroutable,
     )
-    from rabbit_chx.exchange import (
+    from rabbit_chx.mirror.exchange import (
         ConsistentHashExchange as ConsistentHashExchange,
         Explanation as Explanation,
     )
-    from rabbit_chx.fields import Field as Field
-    from rabbit_chx.inference import Inference as Inference, infer as infer
-    from rabbit_chx.monitor import DeliveryMonitor as DeliveryMonitor
-    from rabbit_chx.movement import Movement as Movement, moved as moved, shares as shares
-    from rabbit_chx.partitioning import (
+    from rabbit_chx.mirror.fields import Field as Field
+    from rabbit_chx.mirror.inference import Inference as Inference, infer as infer
+    from rabbit_chx.mirror.monitor import DeliveryMonitor as DeliveryMonitor
+    from rabbit_chx.mirror.movement import Movement as Movement, moved as moved, shares as shares
+    from rabbit_chx.mirror.partitioning import (
         AnyOf as AnyOf,
         ModulusHashExchange as ModulusHashExchange,
         RandomExchange as RandomExchange,
         SuperStream as SuperStream,
     )
-    from rabbit_chx.releases import Release as Release, Store as Store
-    from rabbit_chx.ring import Ring as Ring, RingBinding as RingBinding, ToExchange as ToExchange
-    from rabbit_chx.skew import HotKey as HotKey, QueueShare as QueueShare, Spread as Spread, spread as spread
+    from rabbit_chx.mirror.releases import Release as Release, Store as Store
+    from rabbit_chx.mirror.ring import Ring as Ring, RingBinding as RingBinding, ToExchange as ToExchange
+    from rabbit_chx.mirror.skew import (
+        HotKey as HotKey,
+        QueueShare as QueueShare,
+        Spread as Spread,
+        spread as spread,
+    )
 
 __version__ = "0.2.0"
 
@@ -48,14 +53,14 @@ if not TYPE_CHECKING:
         __name__,
         {
             "rabbit_chx.errors": "BrokerWouldFail InvalidValue RabbitChxError Unpredictable Unroutable",
-            "rabbit_chx.exchange": "ConsistentHashExchange Explanation",
-            "rabbit_chx.fields": "Field",
-            "rabbit_chx.inference": "Inference infer",
-            "rabbit_chx.monitor": "DeliveryMonitor",
-            "rabbit_chx.movement": "Movement moved shares",
-            "rabbit_chx.partitioning": "AnyOf ModulusHashExchange RandomExchange SuperStream",
-            "rabbit_chx.releases": "Release Store",
-            "rabbit_chx.ring": "Ring RingBinding ToExchange",
-            "rabbit_chx.skew": "HotKey QueueShare Spread spread",
+            "rabbit_chx.mirror.exchange": "ConsistentHashExchange Explanation",
+            "rabbit_chx.mirror.fields": "Field",
+            "rabbit_chx.mirror.inference": "Inference infer",
+            "rabbit_chx.mirror.monitor": "DeliveryMonitor",
+            "rabbit_chx.mirror.movement": "Movement moved shares",
+            "rabbit_chx.mirror.partitioning": "AnyOf ModulusHashExchange RandomExchange SuperStream",
+            "rabbit_chx.mirror.releases": "Release Store",
+            "rabbit_chx.mirror.ring": "Ring RingBinding ToExchange",
+            "rabbit_chx.mirror.skew": "HotKey QueueShare Spread spread",
         },
     )

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeAlias
 
-from rabbit_chx.text import printable
+from rabbit_chx.base.text import printable
 
 __all__ = [
     "AmbiguousHeader",

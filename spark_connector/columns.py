@@ -1,4 +1,4 @@
-"""The columns of DataFrames, written and read: those of the table in `rabbit_chx.message_fields`, with the names of Spark.
+"""The columns of DataFrames, written and read: those of the table in `rabbit_chx.messages.message_fields`, with the names of Spark.
 
 The body is ``value``, as for Spark's source and sink of Kafka. Types have the names of Spark SQL (``bigint``, ``map``). This
 module imports neither PySpark nor Arrow.
@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.message_fields import FIELDS, MessageField
+from rabbit_chx.messages.message_fields import FIELDS, MessageField
 
 _SPARKS_NAMES: Final = {"body": "value"}
 _ALIASES: Final = {"value": ("body",), "routing_key": ("key",)}

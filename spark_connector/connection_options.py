@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import ClassVar, Final
 
 from rabbit_chx import InvalidValue
+from rabbit_chx.base.timeouts import HEARTBEAT
 from rabbit_chx.publishing import BrokerUrl, Timeouts
-from rabbit_chx.timeouts import HEARTBEAT
 from spark_connector.option_table import (
     OptionTable,
     flag,

@@ -6,7 +6,7 @@ import logging
 import sys
 from functools import partial
 
-from rabbit_chx.outages import Outage
+from rabbit_chx.base.outages import Outage
 
 log = logging.getLogger("rabbit_chx.spark")
 

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any, ClassVar, Final, Self
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.text import sentences
+from rabbit_chx.base.text import sentences
 
 MAX_SHORT_TEXT: Final = 255
 """Bytes in a name, a routing key or another short string of AMQP."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pika
 
-from rabbit_chx.fields import Field
+from rabbit_chx.mirror.fields import Field
 from rabbit_chx.streams.messages.message import row_of
 
 EXCHANGE = "a-hash-exchange"

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rabbit_chx.lazy_exports import lazy_exports
+from rabbit_chx.base.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from rabbit_chx.base.urls import BrokerUrl as BrokerUrl
     from rabbit_chx.broker.amqp import connect as connect, server_version as server_version
     from rabbit_chx.broker.applying.handover import (
         NotDrained as NotDrained,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     )
     from rabbit_chx.broker.credentials import Credentials as Credentials
     from rabbit_chx.errors import BrokerUnavailable as BrokerUnavailable, InvalidValue as InvalidValue
-    from rabbit_chx.urls import BrokerUrl as BrokerUrl
 
 if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = lazy_exports(
@@ -37,6 +37,6 @@ if not TYPE_CHECKING:
             "rabbit_chx.broker.amqp": "connect server_version",
             "rabbit_chx.broker.credentials": "Credentials",
             "rabbit_chx.errors": "BrokerUnavailable InvalidValue",
-            "rabbit_chx.urls": "BrokerUrl",
+            "rabbit_chx.base.urls": "BrokerUrl",
         },
     )

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from rabbit_chx.base.timeouts import HEARTBEAT_OF_CALLER
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials, check_credentials, login
 from rabbit_chx.broker.reasons import why_down, why_reset
 from rabbit_chx.broker.tls import default_context, warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable
-from rabbit_chx.timeouts import HEARTBEAT_OF_CALLER
-from rabbit_chx.urls import BrokerUrl
 
 if TYPE_CHECKING:
     import pika

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ssl
 from typing import Any
 
+from rabbit_chx.base.timeouts import HEARTBEAT_OF_CALLER
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials, login
 from rabbit_chx.broker.reasons import why_external_refused, why_rejected, why_unreachable
 from rabbit_chx.broker.tls import default_context, warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, MissingDependency
-from rabbit_chx.timeouts import HEARTBEAT_OF_CALLER
-from rabbit_chx.urls import BrokerUrl
 
 try:
     import aio_pika

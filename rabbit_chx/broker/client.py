@@ -5,11 +5,11 @@ from __future__ import annotations
 import ssl
 from collections.abc import Sequence
 
+from rabbit_chx.base.limits import check_integer
+from rabbit_chx.base.timeouts import Timeouts
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials, check_credentials
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.limits import check_integer
-from rabbit_chx.timeouts import Timeouts
-from rabbit_chx.urls import BrokerUrl
 
 
 def checked_urls(

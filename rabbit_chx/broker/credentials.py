@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.urls import BrokerUrl
 
 Credentials: TypeAlias = Callable[[], tuple[str, str]] | Path
 """A callable that returns user and password, or the path of a file with the password of the URL's user.

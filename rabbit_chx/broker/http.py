@@ -22,9 +22,9 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
+from rabbit_chx.base.urls import ManagementUrl
 from rabbit_chx.broker.tls import default_context
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.urls import ManagementUrl
 
 TIMEOUT: Final = 30.0
 """Seconds for a whole request, unless a caller gives another limit."""

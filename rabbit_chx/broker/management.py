@@ -23,7 +23,8 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
-from rabbit_chx.advice import Advice
+from rabbit_chx.base.advice import Advice
+from rabbit_chx.base.urls import BrokerUrl, ManagementUrl
 from rabbit_chx.broker import management_rows as rows
 from rabbit_chx.broker.credentials import Credentials, login
 from rabbit_chx.broker.http import TIMEOUT, Answer, HttpClient, TooLarge, basic_auth
@@ -31,9 +32,8 @@ from rabbit_chx.broker.management_errors import no_api, why_answered, why_no_htt
 from rabbit_chx.broker.management_rows import Overview, QueueState, StreamConsumer, User
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.releases import Release, Store
+from rabbit_chx.mirror.releases import Release, Store
 from rabbit_chx.topology.model import Binding, Exchange, NodeState, Policy, Queue
-from rabbit_chx.urls import BrokerUrl, ManagementUrl
 
 _T = TypeVar("_T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, get_args
 
-from rabbit_chx.ring import ToExchange
+from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.topology.model import (
     SINGLE_ACTIVE_CONSUMER,
     Binding,

@@ -16,7 +16,7 @@ from pika import BasicProperties, data, frame
 from pika.compat import long
 
 from rabbit_chx.broker.deliveries import text_or_bytes
-from rabbit_chx.fields import Field
+from rabbit_chx.mirror.fields import Field
 
 _U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct(">I")

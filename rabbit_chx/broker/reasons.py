@@ -6,10 +6,10 @@ import re
 import ssl
 from typing import Final
 
-from rabbit_chx.advice import Advice
+from rabbit_chx.base.advice import Advice
+from rabbit_chx.base.plugins import why_refused_type
 from rabbit_chx.broker.permissions import Needs, why_denied
 from rabbit_chx.errors import BrokerUnavailable
-from rabbit_chx.plugins import why_refused_type
 
 _BROKER: Final = "the broker"
 """Instead of an address, where the caller knows none."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from rabbit_chx.broker.permissions import Beginning, Needs, Resources
 from rabbit_chx.broker.reasons import why_refused
 from rabbit_chx.errors import BrokerUnavailable, Unroutable
-from rabbit_chx.releases import Release
-from rabbit_chx.ring import Ring
+from rabbit_chx.mirror.releases import Release
+from rabbit_chx.mirror.ring import Ring
 
 if TYPE_CHECKING:
     import pika

@@ -14,10 +14,10 @@ from typing import Any, Final
 import click
 
 from rabbit_chx import __version__
-from rabbit_chx.cli.output import discard_output, echo, notice
+from rabbit_chx.base.interruption import Terminated, terminated_as_interrupted
+from rabbit_chx.cli.show.output import discard_output, echo, notice
 from rabbit_chx.cli.verb import EXIT_CODES, Exit, write_exit_codes
 from rabbit_chx.errors import InvalidValue, RabbitChxError
-from rabbit_chx.interruption import Terminated, terminated_as_interrupted
 
 GROUPS: Final = {
     "Predict": {

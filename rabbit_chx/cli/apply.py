@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from rabbit_chx.base.text import counted, listed
 from rabbit_chx.broker.applying.apply import apply as apply_steps
-from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, parts_behind, topology_options
+from rabbit_chx.cli.ask.broker_access import BrokerAccess, for_each_vhost, parts_behind, topology_options
+from rabbit_chx.cli.ask.options import exchanges_option, output_option
 from rabbit_chx.cli.changes import agreed, check_can_ask, is_refused, read_and_print
-from rabbit_chx.cli.options import exchanges_option, output_option
-from rabbit_chx.cli.output import NOTHING_CHANGED, echo, even_unheard, notice, print_json, tell
 from rabbit_chx.cli.plan import plan_options, planned
+from rabbit_chx.cli.show.output import NOTHING_CHANGED, echo, even_unheard, notice, print_json, tell
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import ApplyStopped
-from rabbit_chx.text import counted, listed
 from rabbit_chx.topology.model import Topology
 from rabbit_chx.topology.planning.steps import Plan, Step
 

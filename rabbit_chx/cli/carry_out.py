@@ -10,12 +10,12 @@ from typing import Any, Final
 from rabbit_chx.broker.applying.apply import this_process
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.reading.reader import count_messages
-from rabbit_chx.cli.broker_access import BrokerAccess, warn_of_tracer
-from rabbit_chx.cli.output import NOTHING_CHANGED, echo, even_unheard, notice, print_json, tell
-from rabbit_chx.cli.tables import Table, show
+from rabbit_chx.changes.records import Unfinished, unfinished_on
+from rabbit_chx.changes.scaling import Done, carry_out
+from rabbit_chx.cli.ask.broker_access import BrokerAccess, warn_of_tracer
+from rabbit_chx.cli.show.output import NOTHING_CHANGED, echo, even_unheard, notice, print_json, tell
+from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.verb import Exit
-from rabbit_chx.consuming.changes.records import Unfinished, unfinished_on
-from rabbit_chx.consuming.changes.scaling import Done, carry_out
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.topology.model import Topology
 from rabbit_chx.topology.planning.plan_back import FINISH

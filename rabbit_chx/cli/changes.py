@@ -10,13 +10,12 @@ from typing import Any, Final
 
 import click
 
-from rabbit_chx.cli.broker_access import BrokerAccess, note_unproven
-from rabbit_chx.cli.output import NOTHING_CHANGED, echo, notice, print_json
-from rabbit_chx.cli.plan_rows import condense, rows_of
-from rabbit_chx.cli.tables import Table, show
-from rabbit_chx.consuming.markers import HOLDS
+from rabbit_chx.base.text import counted, listed, percent
+from rabbit_chx.cli.ask.broker_access import BrokerAccess, note_unproven
+from rabbit_chx.cli.show.output import NOTHING_CHANGED, echo, notice, print_json
+from rabbit_chx.cli.show.plan_rows import condense, rows_of
+from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, Unquoted
-from rabbit_chx.text import counted, listed, percent
 from rabbit_chx.topology.checks.cluster import cluster_problems
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.checks.lint_rules import Finding
@@ -31,6 +30,7 @@ from rabbit_chx.topology.planning.steps import (
     Unbind,
     left_behind,
 )
+from rabbit_chx.working.markers import HOLDS
 
 _MOST_ORDERS: Final = 5
 _SOURCES: Final[dict[RingSource, str]] = {

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, parts_behind, topology_options
+from rabbit_chx.base.text import counted
+from rabbit_chx.cli.ask.broker_access import BrokerAccess, for_each_vhost, parts_behind, topology_options
+from rabbit_chx.cli.ask.options import FILE, exchanges_option, output_option
 from rabbit_chx.cli.changes import read_and_print, warn_of_unfinished
-from rabbit_chx.cli.options import FILE, exchanges_option, output_option
-from rabbit_chx.cli.output import echo, notice, print_json
-from rabbit_chx.cli.plan_rows import condense
 from rabbit_chx.cli.replaced_file import replace_file
+from rabbit_chx.cli.show.output import echo, notice, print_json
+from rabbit_chx.cli.show.plan_rows import condense
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.text import counted
 from rabbit_chx.topology.checks.drift import SECOND_BINDING, Drift, drift, prometheus_metrics
 from rabbit_chx.topology.model import Topology
 

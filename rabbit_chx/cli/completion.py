@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from rabbit_chx.cli.output import echo
+from rabbit_chx.cli.show.output import echo
 from rabbit_chx.cli.verb import verb
 from rabbit_chx.errors import RabbitChxError
-from rabbit_chx.releases import SERIES
+from rabbit_chx.mirror.releases import SERIES
 
 if TYPE_CHECKING:
     from rabbit_chx.topology.model import Topology

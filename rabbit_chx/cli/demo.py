@@ -20,16 +20,16 @@ from pika import BlockingConnection
 
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.scratch import Scratch
-from rabbit_chx.cli.options import other_release_option
-from rabbit_chx.cli.progress import progress, waiting
+from rabbit_chx.cli.ask.options import other_release_option
+from rabbit_chx.cli.show.progress import progress, waiting
+from rabbit_chx.cli.show.tables import Table, print_shares, rule, show
 from rabbit_chx.cli.spark import QUIET, checked_java, session
-from rabbit_chx.cli.tables import Table, print_shares, rule, show
 from rabbit_chx.cli.verb import Exit, verb
 from rabbit_chx.errors import BrokerUnavailable, MissingDependency
-from rabbit_chx.exchange import ConsistentHashExchange
-from rabbit_chx.movement import moved, shares
-from rabbit_chx.releases import Release
-from rabbit_chx.ring import Destination, Ring
+from rabbit_chx.mirror.exchange import ConsistentHashExchange
+from rabbit_chx.mirror.movement import moved, shares
+from rabbit_chx.mirror.releases import Release
+from rabbit_chx.mirror.ring import Destination, Ring
 from rabbit_chx.testing import Broker, available
 from rabbit_chx.testing.node import CannotSupply
 

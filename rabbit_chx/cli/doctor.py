@@ -15,24 +15,24 @@ from typing import Final
 import click
 
 from rabbit_chx import __version__
+from rabbit_chx.base.text import counted
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect, server_version
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.scratch import check_known
-from rabbit_chx.cli.broker_access import reached, tracer_hint
-from rabbit_chx.cli.options import Login, broker_options, management_options, output_option, pairs
-from rabbit_chx.cli.output import Check, print_json
-from rabbit_chx.cli.progress import waiting
-from rabbit_chx.cli.tables import Table, show
+from rabbit_chx.cli.ask.broker_access import reached, tracer_hint
+from rabbit_chx.cli.ask.options import Login, broker_options, management_options, output_option, pairs
+from rabbit_chx.cli.show.output import Check, print_json
+from rabbit_chx.cli.show.progress import waiting
+from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
-from rabbit_chx.releases import Release
+from rabbit_chx.mirror.releases import Release
 from rabbit_chx.streams import Node, connect as open_streams
 from rabbit_chx.testing import available
-from rabbit_chx.text import counted
 from rabbit_chx.topology.checks.cluster import cluster_problems, why_unchangeable
 from rabbit_chx.topology.checks.ordered_queues import release_hazards
 from rabbit_chx.topology.model import NodeState, Observed
-from rabbit_chx.urls import BrokerUrl
 
 _SPARK: Final = "Spark"
 _ADVERTISED_SECONDS: Final = 3.0

@@ -12,13 +12,13 @@ import click
 from click.core import ParameterSource
 
 from rabbit_chx.broker.reading.ring_order import in_ring_order
-from rabbit_chx.cli.broker_access import BrokerAccess, broker_access_options, note_unproven, vhosts_option
-from rabbit_chx.cli.file_writer import warn_of_unknown_orders
-from rabbit_chx.cli.options import FILE
-from rabbit_chx.cli.output import echo, notice
+from rabbit_chx.cli.ask.broker_access import BrokerAccess, broker_access_options, note_unproven, vhosts_option
+from rabbit_chx.cli.ask.options import FILE
+from rabbit_chx.cli.show.file_writer import warn_of_unknown_orders
+from rabbit_chx.cli.show.output import echo, notice
 from rabbit_chx.cli.verb import bundle, option, verb
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.ring import Ring
+from rabbit_chx.mirror.ring import Ring
 from rabbit_chx.topology.file.definitions import (
     left_out,
     looks_like_definitions,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rabbit_chx.cli.answers import PredictedRoute, value_of
-from rabbit_chx.cli.described import Located
-from rabbit_chx.exchange import ConsistentHashExchange
-from rabbit_chx.hashing import hash_on
-from rabbit_chx.partitioning import AnyOf, ModulusHashExchange
-from rabbit_chx.ring import ToExchange
+from rabbit_chx.cli.ask.described import Located
+from rabbit_chx.cli.show.answers import PredictedRoute, value_of
+from rabbit_chx.mirror.exchange import ConsistentHashExchange
+from rabbit_chx.mirror.hashing import hash_on
+from rabbit_chx.mirror.partitioning import AnyOf, ModulusHashExchange
+from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.model import CONSISTENT_HASH, hashing_exchanges
 from rabbit_chx.topology.routes import Router

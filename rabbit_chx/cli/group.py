@@ -9,17 +9,17 @@ from typing import Final
 
 import click
 
+from rabbit_chx.base.text import counted
 from rabbit_chx.broker.reading.reader import count_messages, read
-from rabbit_chx.cli.broker_access import BrokerAccess, live_options, warn_of_tracer
-from rabbit_chx.cli.options import output_option
-from rabbit_chx.cli.output import echo, notice, print_json
+from rabbit_chx.changes.records import unfinished_on
+from rabbit_chx.cli.ask.broker_access import BrokerAccess, live_options, warn_of_tracer
+from rabbit_chx.cli.ask.options import output_option
+from rabbit_chx.cli.show.output import echo, notice, print_json
+from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.stream_group import EVERY, GroupOfStreams, stream_group, stream_options
-from rabbit_chx.cli.tables import Table, show
 from rabbit_chx.cli.verb import Exit, option, verb
-from rabbit_chx.consuming.changes.records import unfinished_on
 from rabbit_chx.consuming.member.roll_call import MemberStatus, members_over, workers_of
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.text import counted
 from rabbit_chx.topology.checks.stranded import stranded
 from rabbit_chx.topology.model import Topology
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from rabbit_chx.cli.broker_access import load_topologies, vhosts_option
+from rabbit_chx.base.text import counted
+from rabbit_chx.cli.ask.broker_access import load_topologies, vhosts_option
+from rabbit_chx.cli.ask.options import FILE, other_release_option, output_option
 from rabbit_chx.cli.changes import print_findings
-from rabbit_chx.cli.options import FILE, other_release_option, output_option
-from rabbit_chx.cli.output import echo, notice, print_json
+from rabbit_chx.cli.show.output import echo, notice, print_json
 from rabbit_chx.cli.verb import Exit, verb
-from rabbit_chx.text import counted
 from rabbit_chx.topology.checks.lint import lint as find
 from rabbit_chx.topology.file.problems import InvalidTopology
 from rabbit_chx.topology.model import Topology

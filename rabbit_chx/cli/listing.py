@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from rabbit_chx.cli.broker_access import BrokerAccess, live_options, note_unproven
+from rabbit_chx.base.text import counted
+from rabbit_chx.cli.ask.broker_access import BrokerAccess, live_options, note_unproven
+from rabbit_chx.cli.ask.options import node_option, output_option
 from rabbit_chx.cli.changes import warn_of_cluster
-from rabbit_chx.cli.options import node_option, output_option
-from rabbit_chx.cli.output import echo, notice, print_json
-from rabbit_chx.cli.plan_rows import condense
-from rabbit_chx.cli.tables import Table, show
+from rabbit_chx.cli.show.output import echo, notice, print_json
+from rabbit_chx.cli.show.plan_rows import condense
+from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.verb import Exit, verb
-from rabbit_chx.text import counted
 from rabbit_chx.topology.checks.drift import SECOND_BINDING, Drift
 from rabbit_chx.topology.checks.survey import NO_CONSUMER, NO_MAJORITY, Surveyed, survey
 from rabbit_chx.topology.model import Observed, Topology

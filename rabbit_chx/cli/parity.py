@@ -10,10 +10,10 @@ from typing import Any, Final
 import click
 import pika
 
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect, server_version
 from rabbit_chx.broker.scratch import Scratch
-from rabbit_chx.cli.completion import releases
-from rabbit_chx.cli.options import (
+from rabbit_chx.cli.ask.options import (
     BROKER,
     Login,
     broker_options,
@@ -23,13 +23,13 @@ from rabbit_chx.cli.options import (
     store_option,
     vhost_option,
 )
-from rabbit_chx.cli.output import echo, print_json
-from rabbit_chx.cli.progress import progress, waiting
-from rabbit_chx.cli.tables import Table, show
+from rabbit_chx.cli.completion import releases
+from rabbit_chx.cli.show.output import echo, print_json
+from rabbit_chx.cli.show.progress import progress, waiting
+from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.verb import Exit, option, verb
-from rabbit_chx.exchange import ConsistentHashExchange
-from rabbit_chx.releases import Release
-from rabbit_chx.urls import BrokerUrl
+from rabbit_chx.mirror.exchange import ConsistentHashExchange
+from rabbit_chx.mirror.releases import Release
 
 _SHOWN: Final = 10
 _WEIGHTS: Final = {"a": 1, "b": 2, "c": 1, "d": 5, "e": 1}

@@ -8,8 +8,17 @@ from typing import Any
 
 import click
 
-from rabbit_chx.advice import Advice
-from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, parts_behind, topology_options
+from rabbit_chx.base.advice import Advice
+from rabbit_chx.cli.ask.broker_access import BrokerAccess, for_each_vhost, parts_behind, topology_options
+from rabbit_chx.cli.ask.options import (
+    FILE,
+    check_names,
+    exchanges_option,
+    output_option,
+    refuse,
+    release_option,
+    the_exchange,
+)
 from rabbit_chx.cli.changes import (
     print_findings,
     print_plan,
@@ -20,20 +29,11 @@ from rabbit_chx.cli.changes import (
     warn_of_unfinished,
 )
 from rabbit_chx.cli.completion import queues
-from rabbit_chx.cli.options import (
-    FILE,
-    check_names,
-    exchanges_option,
-    output_option,
-    refuse,
-    release_option,
-    the_exchange,
-)
-from rabbit_chx.cli.output import echo, notice
-from rabbit_chx.cli.progress import waiting
+from rabbit_chx.cli.show.output import echo, notice
+from rabbit_chx.cli.show.progress import waiting
 from rabbit_chx.cli.verb import Exit, bundle, option, verb
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.ring import parse_weight
+from rabbit_chx.mirror.ring import parse_weight
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.graph import reachable

@@ -13,8 +13,10 @@ from typing import Any, Final, Self, TypeVar, cast
 
 import click
 
-from rabbit_chx.cli.inputs import name_of, open_file
-from rabbit_chx.cli.options import (
+from rabbit_chx.base.text import printable
+from rabbit_chx.base.urls import BrokerUrl
+from rabbit_chx.cli.ask.inputs import name_of, open_file
+from rabbit_chx.cli.ask.options import (
     FILE,
     Login,
     check_names,
@@ -23,15 +25,13 @@ from rabbit_chx.cli.options import (
     output_option,
     pairs,
 )
-from rabbit_chx.cli.output import echo, log_to_stderr, notice, tell
+from rabbit_chx.cli.ask.row_files import Picker, RowBatch, format_of, read_batches
 from rabbit_chx.cli.publish_resume import MAX_SENT_AGAIN, ResumeFile, open_resume_file
-from rabbit_chx.cli.row_files import Picker, RowBatch, format_of, read_batches
+from rabbit_chx.cli.show.output import echo, log_to_stderr, notice, tell
 from rabbit_chx.cli.verb import Exit, bundle, option, verb
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.message_fields import PropertyColumns
+from rabbit_chx.messages.message_fields import PropertyColumns
 from rabbit_chx.publishing import Bulk, Publisher
-from rabbit_chx.text import printable
-from rabbit_chx.urls import BrokerUrl
 
 _FAILURES_SHOWN: Final = 5
 _ROWS_AT_ONCE: Final = 1_000

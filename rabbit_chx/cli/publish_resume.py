@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from rabbit_chx.cli.row_files import RowBatch
+from rabbit_chx.cli.ask.row_files import RowBatch
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.publishing import Bulk
 

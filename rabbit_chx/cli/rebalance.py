@@ -6,17 +6,17 @@ from math import sqrt
 
 import click
 
-from rabbit_chx.cli.broker_access import BrokerAccess, topology_options
+from rabbit_chx.base.text import counted
+from rabbit_chx.cli.ask.broker_access import BrokerAccess, topology_options
+from rabbit_chx.cli.ask.options import check_names, exchange_option, keys_option, output_option, raw_option
 from rabbit_chx.cli.carry_out import carry_out_plans, note_unfinished, print_unfinished
 from rabbit_chx.cli.changes import agreed, check_can_ask, confirmed, print_plan, warn_of_cluster
-from rabbit_chx.cli.options import check_names, exchange_option, keys_option, output_option, raw_option
-from rabbit_chx.cli.output import echo, notice
 from rabbit_chx.cli.plan import parse_new_weight
-from rabbit_chx.cli.rebalance_output import Proposal, print_proposal
+from rabbit_chx.cli.show.output import echo, notice
+from rabbit_chx.cli.show.rebalance_output import Proposal, print_proposal
 from rabbit_chx.cli.slot_load import count_keys, measure
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.text import counted
 from rabbit_chx.topology.model import Observed, Slots, Topology
 from rabbit_chx.topology.planning.slot_changes import (
     move_rounds,
@@ -26,8 +26,8 @@ from rabbit_chx.topology.planning.slot_changes import (
     unfinished_moves,
 )
 from rabbit_chx.topology.planning.steps import Plan
-from rabbit_chx.topology.rebalancing import Rebalancing, rebalance as find_moves
-from rabbit_chx.topology.slot_counts import SlotCounts
+from rabbit_chx.topology.slots.rebalancing import Rebalancing, rebalance as find_moves
+from rabbit_chx.topology.slots.slot_counts import SlotCounts
 
 
 @verb(

@@ -11,14 +11,14 @@ from typing import Final
 
 import click
 
+from rabbit_chx.base.text import counted, printable, text_of
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect
+from rabbit_chx.cli.ask.options import Login, connection_options, count_option, output_option
 from rabbit_chx.cli.changes import check_can_ask, confirmed
-from rabbit_chx.cli.options import Login, connection_options, count_option, output_option
-from rabbit_chx.cli.output import echo, even_unheard, notice, print_json
+from rabbit_chx.cli.show.output import echo, even_unheard, notice, print_json
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.consuming.replay import Choice, Origin, Outcome, Replayed, replay as replayed_messages
-from rabbit_chx.text import counted, printable, text_of
-from rabbit_chx.urls import BrokerUrl
 
 _MOST_SHOWN: Final = 20
 """The most destinations that are shown. Publishers can name any number of them."""

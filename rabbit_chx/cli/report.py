@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
+from rabbit_chx.base.text import counted, text_of
 from rabbit_chx.broker.amqp import server_version
-from rabbit_chx.cli.broker_access import BrokerAccess, broker_access_options
-from rabbit_chx.cli.described import Located, read_exchange
-from rabbit_chx.cli.options import (
+from rabbit_chx.cli.ask.broker_access import BrokerAccess, broker_access_options
+from rabbit_chx.cli.ask.described import Located, read_exchange
+from rabbit_chx.cli.ask.options import (
     BROKER,
     EXCHANGE,
     FILE,
@@ -25,18 +26,17 @@ from rabbit_chx.cli.options import (
     the_exchange,
     worker_pool_option,
 )
-from rabbit_chx.cli.output import echo
 from rabbit_chx.cli.parity import compared
 from rabbit_chx.cli.plan import what_if_options
-from rabbit_chx.cli.progress import waiting
 from rabbit_chx.cli.replaced_file import replace_file
+from rabbit_chx.cli.show.output import echo
+from rabbit_chx.cli.show.progress import waiting
 from rabbit_chx.cli.simulate import spread_of
 from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.releases import Release
+from rabbit_chx.mirror.releases import Release
+from rabbit_chx.mirror.ring import Ring
 from rabbit_chx.report import Parity, report as make
-from rabbit_chx.ring import Ring
-from rabbit_chx.text import counted, text_of
 from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.model import CONSISTENT_HASH, Topology
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from rabbit_chx.cli.described import Described, exchange_options
-from rabbit_chx.cli.inputs import read_pairs
-from rabbit_chx.cli.options import FILE, output_option, worker_pool_option
-from rabbit_chx.cli.output import print_json
-from rabbit_chx.cli.progress import waiting
-from rabbit_chx.cli.tables import Table, show
+from rabbit_chx.base.text import counted
+from rabbit_chx.cli.ask.described import Described, exchange_options
+from rabbit_chx.cli.ask.inputs import read_pairs
+from rabbit_chx.cli.ask.options import FILE, output_option, worker_pool_option
+from rabbit_chx.cli.show.output import print_json
+from rabbit_chx.cli.show.progress import waiting
+from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.exchange import ConsistentHashExchange
-from rabbit_chx.inference import infer
-from rabbit_chx.movement import first_buckets, moved, shares
-from rabbit_chx.ring import Destination, Ring, ToExchange, name_of
-from rabbit_chx.text import counted
+from rabbit_chx.mirror.exchange import ConsistentHashExchange
+from rabbit_chx.mirror.inference import infer
+from rabbit_chx.mirror.movement import first_buckets, moved, shares
+from rabbit_chx.mirror.ring import Destination, Ring, ToExchange, name_of
 
 
 @verb(

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rabbit_chx.cli.answers import PredictedRoute, key_field, print_counts, print_routes, value_of
-from rabbit_chx.cli.described import Described, Located, exchange_options
-from rabbit_chx.cli.inputs import header_of
-from rabbit_chx.cli.options import keys_option, output_option, pairs, raw_option
-from rabbit_chx.cli.output import json_line, notice
+from rabbit_chx.base.text import UNPRINTABLE, printable
+from rabbit_chx.cli.ask.described import Described, Located, exchange_options
+from rabbit_chx.cli.ask.inputs import header_of
+from rabbit_chx.cli.ask.options import keys_option, output_option, pairs, raw_option
+from rabbit_chx.cli.show.answers import PredictedRoute, key_field, print_counts, print_routes, value_of
+from rabbit_chx.cli.show.output import json_line, notice
 from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.exchange import ConsistentHashExchange
-from rabbit_chx.ring import Destination
-from rabbit_chx.text import UNPRINTABLE, printable
+from rabbit_chx.mirror.exchange import ConsistentHashExchange
+from rabbit_chx.mirror.ring import Destination
 
 if TYPE_CHECKING:
     from rabbit_chx.cli.file_routes import FileRoutes
-    from rabbit_chx.kernel.binaries import Binaries
+    from rabbit_chx.mirror.kernel.binaries import Binaries
 
 _SLOTS: Final = (
     "the queue of each slot is known to the broker, not to the file; `rabbit-chx export -o LIVE.yaml` writes it, and "
@@ -109,7 +109,7 @@ def _through_exchanges(found: Located | None) -> FileRoutes | None:
 
 
 def _keys_of(path: str, *, raw: bool) -> Iterator[bytes]:
-    from rabbit_chx.cli.key_file import key_columns
+    from rabbit_chx.cli.ask.key_file import key_columns
 
     for column in key_columns(path, raw=raw, title="Routing"):
         yield from (column[row] for row in range(len(column)))
@@ -188,7 +188,7 @@ def _route_file(
     """Print the queues of the keys of a file, by columns of keys."""
     import numpy as np
 
-    from rabbit_chx.cli.key_file import buckets_of, key_columns
+    from rabbit_chx.cli.ask.key_file import buckets_of, key_columns
 
     if explain:
         raise InvalidValue("--explain", "--keys", "keys as arguments")

@@ -9,8 +9,11 @@ from typing import Any, Final
 
 import click
 
+from rabbit_chx.base.text import listed
 from rabbit_chx.broker.reading.reader import visible_nodes
-from rabbit_chx.cli.broker_access import BrokerAccess, for_each_vhost, topology_options
+from rabbit_chx.changes.records import unfinished_on
+from rabbit_chx.cli.ask.broker_access import BrokerAccess, for_each_vhost, topology_options
+from rabbit_chx.cli.ask.options import exchange_option, output_option, refuse, the_exchange
 from rabbit_chx.cli.carry_out import carry_out_plans, note_unfinished, print_status, print_unfinished
 from rabbit_chx.cli.changes import (
     agreed,
@@ -22,21 +25,18 @@ from rabbit_chx.cli.changes import (
     warn_of_older_file,
 )
 from rabbit_chx.cli.completion import queues
-from rabbit_chx.cli.file_writer import (
+from rabbit_chx.cli.plan import max_moved_option, parse_new, planned
+from rabbit_chx.cli.show.file_writer import (
     topology_file,
     warn_of_unknown_orders,
     with_queues_of_broker,
     write_file,
 )
-from rabbit_chx.cli.options import exchange_option, output_option, refuse, the_exchange
-from rabbit_chx.cli.output import echo, notice, print_json, tell
-from rabbit_chx.cli.plan import max_moved_option, parse_new, planned
-from rabbit_chx.cli.plan_rows import condense
+from rabbit_chx.cli.show.output import echo, notice, print_json, tell
+from rabbit_chx.cli.show.plan_rows import condense
 from rabbit_chx.cli.verb import Exit, bundle, option, verb
-from rabbit_chx.consuming.changes.records import unfinished_on
 from rabbit_chx.errors import InvalidValue, RabbitChxError, Unquoted
-from rabbit_chx.ring import Destination
-from rabbit_chx.text import listed
+from rabbit_chx.mirror.ring import Destination
 from rabbit_chx.topology.file.dump import excerpt
 from rabbit_chx.topology.graph import sources_of
 from rabbit_chx.topology.model import OWN, Observed, Topology, bound_in

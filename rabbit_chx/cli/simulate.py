@@ -6,16 +6,16 @@ from dataclasses import asdict
 
 import click
 
-from rabbit_chx.cli.described import Described, exchange_options
-from rabbit_chx.cli.key_file import buckets_of, key_columns
-from rabbit_chx.cli.options import keys_option, output_option, raw_option
-from rabbit_chx.cli.output import print_json
-from rabbit_chx.cli.progress import waiting
-from rabbit_chx.cli.tables import Table, show
+from rabbit_chx.base.text import counted
+from rabbit_chx.cli.ask.described import Described, exchange_options
+from rabbit_chx.cli.ask.key_file import buckets_of, key_columns
+from rabbit_chx.cli.ask.options import keys_option, output_option, raw_option
+from rabbit_chx.cli.show.output import print_json
+from rabbit_chx.cli.show.progress import waiting
+from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.verb import option, verb
-from rabbit_chx.exchange import ConsistentHashExchange
-from rabbit_chx.skew import Spread, Tally, whole
-from rabbit_chx.text import counted
+from rabbit_chx.mirror.exchange import ConsistentHashExchange
+from rabbit_chx.mirror.skew import Spread, Tally, whole
 
 
 @verb(

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.reading.node import NodeCommand
 from rabbit_chx.broker.reading.tracing import sample, traced
-from rabbit_chx.cli.broker_access import BrokerAccess
-from rabbit_chx.cli.key_file import key_columns, values_of
-from rabbit_chx.cli.progress import progress
+from rabbit_chx.cli.ask.broker_access import BrokerAccess
+from rabbit_chx.cli.ask.key_file import key_columns, values_of
+from rabbit_chx.cli.show.progress import progress
 from rabbit_chx.errors import BrokerUnavailable
-from rabbit_chx.exchange import ConsistentHashExchange
-from rabbit_chx.ring import ToExchange
+from rabbit_chx.mirror.exchange import ConsistentHashExchange
+from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.model import Observed, Topology
-from rabbit_chx.topology.slot_counts import SlotCounts
+from rabbit_chx.topology.slots.slot_counts import SlotCounts
 
 _MOST_TRACED = 100_000
 """Enough for about 400 messages per slot with 256 slots."""

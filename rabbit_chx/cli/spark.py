@@ -26,9 +26,9 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from rabbit_chx import __version__
-from rabbit_chx.cli.options import pairs
-from rabbit_chx.cli.output import Check
-from rabbit_chx.cli.progress import waiting
+from rabbit_chx.cli.ask.options import pairs
+from rabbit_chx.cli.show.output import Check
+from rabbit_chx.cli.show.progress import waiting
 from rabbit_chx.errors import MissingDependency, RabbitChxError
 
 if TYPE_CHECKING:

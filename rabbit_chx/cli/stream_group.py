@@ -12,20 +12,20 @@ from typing import Any, Final
 
 import click
 
+from rabbit_chx.base.text import counted, listed, sentences
+from rabbit_chx.base.urls import MAX_PORT
 from rabbit_chx.broker.management_rows import StreamConsumer
 from rabbit_chx.broker.reading.stream_consumers import read_stream_consumers
-from rabbit_chx.cli.broker_access import BrokerAccess, warn_of_tracer
+from rabbit_chx.cli.ask.broker_access import BrokerAccess, warn_of_tracer
+from rabbit_chx.cli.ask.options import check_names, exchange_option, node_option
 from rabbit_chx.cli.changes import check_can_ask, confirmed
-from rabbit_chx.cli.options import check_names, exchange_option, node_option
-from rabbit_chx.cli.output import echo, notice, print_json
-from rabbit_chx.cli.tables import Table, show
+from rabbit_chx.cli.show.output import echo, notice, print_json
+from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.verb import Exit, bundle, option
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
 from rabbit_chx.streams import BrokerUrl, StreamConnection, connect
 from rabbit_chx.streams.group.offsets import GroupOffsets, PartitionOffsets
 from rabbit_chx.streams.group.settings import Position, check_position, check_reference, check_release
-from rabbit_chx.text import counted, listed, sentences
-from rabbit_chx.urls import MAX_PORT
 
 EVERY: Final = 2.0
 """Seconds between two looks with --watch."""

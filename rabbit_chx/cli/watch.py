@@ -11,15 +11,15 @@ from typing import Final
 
 import click
 
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.management import Management
-from rabbit_chx.cli.broker_access import BrokerAccess, live_options, load_topologies, warn_of_tracer
-from rabbit_chx.cli.options import BROKER, exchange_option, file_option, node_option, output_option
-from rabbit_chx.cli.output import echo, print_json
+from rabbit_chx.cli.ask.broker_access import BrokerAccess, live_options, load_topologies, warn_of_tracer
+from rabbit_chx.cli.ask.options import BROKER, exchange_option, file_option, node_option, output_option
+from rabbit_chx.cli.show.output import echo, print_json
+from rabbit_chx.cli.show.watch_table import Changes, Screen
 from rabbit_chx.cli.verb import Exit, option, verb
-from rabbit_chx.cli.watch_table import Changes, Screen
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.topology.model import Topology, hashing_exchange
-from rabbit_chx.urls import BrokerUrl
 from rabbit_chx.watch import Interval, Observer, watch as intervals
 from rabbit_chx.watch.tokens import TOKEN_VARIABLE, Access, Address
 
@@ -152,7 +152,7 @@ def _show(shown: Iterable[Interval], output: str) -> None:
 def _show_live(shown: Iterable[Interval]) -> None:
     from rich.live import Live
 
-    from rabbit_chx.cli.tables import console
+    from rabbit_chx.cli.show.tables import console
 
     screen = Screen()
     with Live(screen, console=console(), screen=True, refresh_per_second=1) as live:

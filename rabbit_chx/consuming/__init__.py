@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rabbit_chx.lazy_exports import lazy_exports
+from rabbit_chx.base.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from rabbit_chx.base.timeouts import Timeouts as Timeouts
+    from rabbit_chx.base.urls import BrokerUrl as BrokerUrl
     from rabbit_chx.broker.credentials import Credentials as Credentials
     from rabbit_chx.broker.management import Management as Management
-    from rabbit_chx.consuming.failures import Reject as Reject, RetryAfter as RetryAfter
     from rabbit_chx.consuming.group import AsyncGroup as AsyncGroup, Group as Group
     from rabbit_chx.consuming.member.lanes import GroupStatus as GroupStatus
     from rabbit_chx.consuming.member.roll_call import (
@@ -27,12 +28,11 @@ if TYPE_CHECKING:
     )
     from rabbit_chx.consuming.queue_reader import Batch as Batch, QueueReader as QueueReader
     from rabbit_chx.consuming.queues.sources import KeyFunction as KeyFunction
-    from rabbit_chx.consuming.settings import OnFailure as OnFailure, Order as Order
     from rabbit_chx.errors import BrokerUnavailable as BrokerUnavailable, InvalidValue as InvalidValue
-    from rabbit_chx.message import Message as Message
-    from rabbit_chx.message_fields import Headers as Headers, Properties as Properties
-    from rabbit_chx.timeouts import Timeouts as Timeouts
-    from rabbit_chx.urls import BrokerUrl as BrokerUrl
+    from rabbit_chx.messages.message import Message as Message
+    from rabbit_chx.messages.message_fields import Headers as Headers, Properties as Properties
+    from rabbit_chx.working.failures import Reject as Reject, RetryAfter as RetryAfter
+    from rabbit_chx.working.settings import OnFailure as OnFailure, Order as Order
 
 if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = lazy_exports(
@@ -40,17 +40,17 @@ if not TYPE_CHECKING:
         {
             "rabbit_chx.broker.credentials": "Credentials",
             "rabbit_chx.broker.management": "Management",
-            "rabbit_chx.consuming.failures": "Reject RetryAfter",
+            "rabbit_chx.working.failures": "Reject RetryAfter",
             "rabbit_chx.consuming.group": "AsyncGroup Group",
             "rabbit_chx.consuming.queue_reader": "Batch QueueReader",
             "rabbit_chx.consuming.queues.sources": "KeyFunction",
             "rabbit_chx.consuming.member.lanes": "GroupStatus",
             "rabbit_chx.consuming.member.roll_call": "MemberStatus QueueStatus members",
-            "rabbit_chx.consuming.settings": "OnFailure Order",
-            "rabbit_chx.message": "Message",
-            "rabbit_chx.message_fields": "Headers Properties",
+            "rabbit_chx.working.settings": "OnFailure Order",
+            "rabbit_chx.messages.message": "Message",
+            "rabbit_chx.messages.message_fields": "Headers Properties",
             "rabbit_chx.errors": "BrokerUnavailable InvalidValue",
-            "rabbit_chx.timeouts": "Timeouts",
-            "rabbit_chx.urls": "BrokerUrl",
+            "rabbit_chx.base.timeouts": "Timeouts",
+            "rabbit_chx.base.urls": "BrokerUrl",
         },
     )

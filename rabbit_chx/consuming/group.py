@@ -32,26 +32,26 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
+from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, Timeouts
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.client import checked_urls
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.management import Management
-from rabbit_chx.consuming.logs import warn
 from rabbit_chx.consuming.member.key_lanes import lanes_of
 from rabbit_chx.consuming.member.lanes import GroupStatus, status_of
-from rabbit_chx.consuming.member.loop_workers import LoopWorkers
 from rabbit_chx.consuming.member.member import Member
 from rabbit_chx.consuming.member.responder import Responder
-from rabbit_chx.consuming.member.runs import AsyncRuns, Runs
-from rabbit_chx.consuming.member.workers import Progress, Workers
 from rabbit_chx.consuming.queues.sources import KeyFunction, key_source, queue_source
-from rabbit_chx.consuming.retries import FUNCTION, check_function, check_handler
-from rabbit_chx.consuming.settings import OnFailure, Order, Settings
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.message import Message
-from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, Timeouts
-from rabbit_chx.traces import in_async_spans, in_spans
-from rabbit_chx.urls import BrokerUrl
+from rabbit_chx.messages.message import Message
+from rabbit_chx.messages.traces import in_async_spans, in_spans
+from rabbit_chx.working.logs import warn
+from rabbit_chx.working.loop_workers import LoopWorkers
+from rabbit_chx.working.retries import FUNCTION, check_function, check_handler
+from rabbit_chx.working.runs import AsyncRuns, Runs
+from rabbit_chx.working.settings import OnFailure, Order, Settings
+from rabbit_chx.working.workers import Progress, Workers
 
 
 class _Options(Runs[Member]):

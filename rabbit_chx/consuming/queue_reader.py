@@ -16,29 +16,29 @@ from pika import BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
+from rabbit_chx.base.limits import check_integer, check_seconds
+from rabbit_chx.base.names import check_name
+from rabbit_chx.base.outages import CALLER_WAITS, Backoff, Outage
+from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, Timeouts
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect, expecting_refusals, server_version
-from rabbit_chx.broker.applying.pika_driver import PikaDriver
-from rabbit_chx.broker.applying.protocol import Lost, Refused
 from rabbit_chx.broker.client import checked_urls
+from rabbit_chx.broker.commands import Lost, Refused
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.deliveries import RawDelivery
+from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.broker.guards import Guard
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.receiving import consume
-from rabbit_chx.consuming.logs import log
 from rabbit_chx.consuming.member.channels import close_in_one_step, is_stream
-from rabbit_chx.consuming.messages import Delivery, from_raw
 from rabbit_chx.consuming.queues.permissions import why_ended
 from rabbit_chx.consuming.queues.queues import check_readable, is_a_stream, is_missing, no_such_queue
-from rabbit_chx.consuming.settings import MOST_PREFETCH
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
-from rabbit_chx.limits import check_integer, check_seconds
-from rabbit_chx.message import Message
-from rabbit_chx.names import check_name
-from rabbit_chx.outages import CALLER_WAITS, Backoff, Outage
-from rabbit_chx.releases import Release
-from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, Timeouts
-from rabbit_chx.urls import BrokerUrl
+from rabbit_chx.messages.message import Message
+from rabbit_chx.mirror.releases import Release
+from rabbit_chx.working.logs import log
+from rabbit_chx.working.messages import Delivery, from_raw
+from rabbit_chx.working.settings import MOST_PREFETCH
 
 _TICK: Final = 0.5
 _QUIET: Final = 0.05

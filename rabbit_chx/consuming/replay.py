@@ -17,20 +17,20 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 from pika.spec import RESOURCE_LOCKED
 
-from rabbit_chx.advice import Advice
+from rabbit_chx.base.advice import Advice
+from rabbit_chx.base.text import described
 from rabbit_chx.broker.amqp import expecting_refusals, server_version
-from rabbit_chx.broker.applying.pika_driver import PikaDriver
-from rabbit_chx.broker.applying.protocol import Command, Lost, Refused, routed
+from rabbit_chx.broker.commands import Command, Lost, Refused, routed
+from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.broker.receiving import raw
-from rabbit_chx.consuming.failures import ADDED, EXCHANGE, OFFSET, PARKED, QUEUE, ROUTING_KEY
-from rabbit_chx.consuming.messages import Delivery, copied_properties, from_raw
 from rabbit_chx.consuming.queues.queues import check_readable
-from rabbit_chx.consuming.received import contained
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.releases import Release
-from rabbit_chx.text import described
+from rabbit_chx.mirror.releases import Release
+from rabbit_chx.working.failures import ADDED, EXCHANGE, OFFSET, PARKED, QUEUE, ROUTING_KEY
+from rabbit_chx.working.messages import Delivery, copied_properties, from_raw
+from rabbit_chx.working.received import contained
 
 _DEATHS: Final = "x-death"
 

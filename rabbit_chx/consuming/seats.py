@@ -28,9 +28,9 @@ from typing import Any, Final
 
 from pika.spec import RESOURCE_LOCKED
 
-from rabbit_chx.broker.applying.protocol import Command, OnChannel, Refused, routed, unless_missing
+from rabbit_chx.base.names import check_name
+from rabbit_chx.broker.commands import Command, OnChannel, Refused, routed, unless_missing
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.names import check_name
 
 SEATS: Final = "rabbit-chx.seat."
 """The prefix of the queues of all seats."""

@@ -7,10 +7,18 @@ of the `receipts`. The other files use no threads, and only `connection` uses a 
 
 from __future__ import annotations
 
+from rabbit_chx.base.timeouts import Timeouts
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.tls import context as tls_context
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed, RabbitChxError
-from rabbit_chx.message_fields import ROUTING_HEADERS, DefaultProperties, Headers, Properties, PropertyColumns
+from rabbit_chx.messages.message_fields import (
+    ROUTING_HEADERS,
+    DefaultProperties,
+    Headers,
+    Properties,
+    PropertyColumns,
+)
 from rabbit_chx.publishing.access import check_access
 from rabbit_chx.publishing.async_publisher import AsyncPublisher
 from rabbit_chx.publishing.bulk import Bulk
@@ -18,8 +26,6 @@ from rabbit_chx.publishing.encoder import HeaderColumn
 from rabbit_chx.publishing.messages import Failure, Outcome, Totals
 from rabbit_chx.publishing.properties import max_property_bytes
 from rabbit_chx.publishing.publisher import Publisher
-from rabbit_chx.timeouts import Timeouts
-from rabbit_chx.urls import BrokerUrl
 
 __all__ = [
     "ROUTING_HEADERS",

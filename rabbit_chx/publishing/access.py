@@ -10,12 +10,12 @@ from typing import Final
 import pika
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect, expecting_refusals
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.permissions import Needs, why_denied
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.urls import BrokerUrl
 
 _NOT_AN_EXPIRATION: Final = "invalid on purpose: rabbit-chx checks whether it may publish"
 """The broker logs it, so it explains itself."""

@@ -11,15 +11,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Self, Unpack
 
+from rabbit_chx.base.timeouts import deadline_of
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.message_fields import Headers, Properties, PropertyColumns
+from rabbit_chx.messages.message_fields import Headers, Properties, PropertyColumns
 from rabbit_chx.publishing.bulk import Batch
 from rabbit_chx.publishing.encoder import Columns, HeaderColumn
 from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
 from rabbit_chx.publishing.publisher import PublisherOptions
 from rabbit_chx.publishing.receipts import CANCELLED, no_room, publish_failed, unconfirmed, withdrawn
 from rabbit_chx.publishing.sender import CLOSED
-from rabbit_chx.timeouts import deadline_of
 
 _FIRST_PAUSE: Final = 0.0001
 _LONGEST_PAUSE: Final = 0.002

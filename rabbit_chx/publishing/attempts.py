@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pika
 
+from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.errors import BrokerUnavailable
-from rabbit_chx.timeouts import Timeouts
 
 
 class Address(NamedTuple):

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from typing import Any, Final, TypeVar
 
+from rabbit_chx.base.text import counted
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.hashing import MAX_SHORTSTR, shortstr
-from rabbit_chx.message_fields import PROPERTIES, ROUTING_HEADERS, TEXT
+from rabbit_chx.messages.message_fields import PROPERTIES, ROUTING_HEADERS, TEXT
+from rabbit_chx.mirror.hashing import MAX_SHORTSTR, shortstr
 from rabbit_chx.publishing.properties import (
     encode_properties,
     encode_property,
     max_property_bytes,
     with_defaults,
 )
-from rabbit_chx.text import counted
 
 T = TypeVar("T")
 _LENGTHS: Final = [bytes([length]) for length in range(MAX_SHORTSTR + 1)]

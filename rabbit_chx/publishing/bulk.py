@@ -10,15 +10,15 @@ from dataclasses import replace
 from itertools import repeat
 from typing import Final, Protocol, Self, Unpack
 
+from rabbit_chx.base.text import counted
+from rabbit_chx.base.timeouts import deadline_of
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed, RabbitChxError
-from rabbit_chx.message_fields import Headers, Properties, PropertyColumns
+from rabbit_chx.messages.message_fields import Headers, Properties, PropertyColumns
 from rabbit_chx.publishing.encoder import Columns, Encoder, HeaderColumn
 from rabbit_chx.publishing.failures import Failures
 from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
 from rabbit_chx.publishing.outbox import Outbox, log_errors
 from rabbit_chx.publishing.receipts import no_room, unconfirmed, withdrawn
-from rabbit_chx.text import counted
-from rabbit_chx.timeouts import deadline_of
 
 _ROWS_OF_A_PART: Final = 512
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
-from rabbit_chx.hashing import shortstr
-from rabbit_chx.limits import check_integer
-from rabbit_chx.message_fields import Headers
+from rabbit_chx.base.limits import check_integer
+from rabbit_chx.messages.message_fields import Headers
+from rabbit_chx.messages.traces import context_headers
+from rabbit_chx.mirror.hashing import shortstr
 from rabbit_chx.publishing.batch_columns import (
     body_column,
     checked_body,
@@ -17,7 +18,6 @@ from rabbit_chx.publishing.batch_columns import (
     values,
 )
 from rabbit_chx.publishing.properties import DEFAULT_FRAME_MAX, encode_properties, max_property_bytes
-from rabbit_chx.traces import context_headers
 
 _MAX_MESSAGE: Final = 16 << 20
 _MAX_MESSAGE_BEFORE_4: Final = 128 << 20

@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import overload
 
+from rabbit_chx.base.text import counted
 from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Reason
-from rabbit_chx.text import counted
 
 
 class Failures(Sequence[Failure]):

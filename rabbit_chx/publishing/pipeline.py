@@ -8,17 +8,17 @@ import time
 from collections.abc import Sequence
 from typing import Final, Literal
 
+from rabbit_chx.base.limits import check_seconds
+from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.broker.guards import Guard
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
-from rabbit_chx.limits import check_seconds
 from rabbit_chx.publishing.attempts import Address
 from rabbit_chx.publishing.encoder import Encoder
 from rabbit_chx.publishing.messages import OutgoingMessage, Totals
 from rabbit_chx.publishing.outbox import Outbox, log
 from rabbit_chx.publishing.receipts import Callbacks
 from rabbit_chx.publishing.sender import Sender
-from rabbit_chx.timeouts import Timeouts
 
 _MAX_BYTES_IN_FLIGHT: Final = 32 << 20
 _STOP_SECONDS: Final = 4.0

@@ -11,7 +11,7 @@ from pika.data import decode_short_string, decode_value
 from rabbit_chx.broker.deliveries import BEFORE_PROPERTIES
 from rabbit_chx.broker.properties import table
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.message_fields import (
+from rabbit_chx.messages.message_fields import (
     MILLISECONDS,
     PROPERTIES,
     TEXT,

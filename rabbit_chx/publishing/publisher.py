@@ -21,14 +21,16 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Final, Self, Unpack
 
+from rabbit_chx.base.limits import check_integer
+from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, Timeouts, deadline_of
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import parameters_of
 from rabbit_chx.broker.client import checked_urls
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
-from rabbit_chx.limits import check_integer
-from rabbit_chx.message_fields import DefaultProperties, Headers, Properties, PropertyColumns
+from rabbit_chx.messages.message_fields import DefaultProperties, Headers, Properties, PropertyColumns
 from rabbit_chx.publishing.attempts import Address
 from rabbit_chx.publishing.bulk import Batch, Bulk
 from rabbit_chx.publishing.encoder import Encoder, HeaderColumn
@@ -42,8 +44,6 @@ from rabbit_chx.publishing.receipts import (
     unconfirmed,
     withdrawn,
 )
-from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, Timeouts, deadline_of
-from rabbit_chx.urls import BrokerUrl
 
 MAX_IN_FLIGHT: Final = 5_000
 

@@ -8,10 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
 
+from rabbit_chx.base.text import seconds
 from rabbit_chx.errors import PublishFailed
 from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
 from rabbit_chx.publishing.outbox import Outbox, log
-from rabbit_chx.text import seconds
 
 CANCELLED: Final = "cancelled by the caller"
 

@@ -14,17 +14,17 @@ from typing import Any, Final
 
 from pika.exceptions import ChannelClosedByBroker
 
+from rabbit_chx.base.plugins import why_refused_type
+from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.broker.amqp import without_pikas_log
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import why_down, why_reset
 from rabbit_chx.errors import BrokerUnavailable
-from rabbit_chx.plugins import why_refused_type
 from rabbit_chx.publishing.attempts import Address, Attempts
 from rabbit_chx.publishing.connection import PublisherConnection
 from rabbit_chx.publishing.messages import Outcome, OutgoingMessage
 from rabbit_chx.publishing.outbox import Outbox, log
 from rabbit_chx.publishing.window import Confirm, Window, find_returned, refused_messages
-from rabbit_chx.timeouts import Timeouts
 
 CLOSED: Final = "the publisher is closed"
 _WRITE_AHEAD: Final = 1 << 20

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from rabbit_chx.exchange import ConsistentHashExchange
-from rabbit_chx.movement import moved, shares
-from rabbit_chx.releases import NEWEST, Release
+from rabbit_chx.mirror.exchange import ConsistentHashExchange
+from rabbit_chx.mirror.movement import moved, shares
+from rabbit_chx.mirror.releases import NEWEST, Release
+from rabbit_chx.mirror.ring import Destination, Ring
+from rabbit_chx.mirror.skew import Spread, chi_squared_tail, spread
 from rabbit_chx.report.page import SAMPLE, Change, Parity, Report, Uniformity
-from rabbit_chx.ring import Destination, Ring
-from rabbit_chx.skew import Spread, chi_squared_tail, spread
 from rabbit_chx.topology.model import Topology
 from rabbit_chx.topology.planning.what_if import what_if
 

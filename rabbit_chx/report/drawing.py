@@ -13,10 +13,10 @@ from math import cos, pi, sin
 from typing import Final
 from xml.etree.ElementTree import Element, tostring
 
-from rabbit_chx.markup import element, written
-from rabbit_chx.movement import Movement
+from rabbit_chx.base.markup import element, written
+from rabbit_chx.mirror.movement import Movement
+from rabbit_chx.mirror.ring import Destination, Ring
 from rabbit_chx.report.flows import Column, Flow, Ribbon, laid_out
-from rabbit_chx.ring import Destination, Ring
 
 LIGHT: Final = (
     *("#3366cc", "#e07b00", "#1f9d55", "#b5179e", "#c92a2a", "#0c8599"),

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from rabbit_chx.movement import Movement
-from rabbit_chx.ring import Ring
+from rabbit_chx.mirror.movement import Movement
+from rabbit_chx.mirror.ring import Ring
 
 _MOST_SHOWN: Final = 12
 """The most queues in a flow picture: those with the largest shares. The others are drawn as one."""

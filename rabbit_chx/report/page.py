@@ -14,12 +14,12 @@ from typing import Final
 from xml.etree.ElementTree import Element
 
 from rabbit_chx import __version__
-from rabbit_chx.markup import element, table, written
-from rabbit_chx.movement import Movement, first_buckets, moved
+from rabbit_chx.base.markup import element, table, written
+from rabbit_chx.base.text import counted, percent
+from rabbit_chx.mirror.movement import Movement, first_buckets, moved
+from rabbit_chx.mirror.ring import Destination, Ring
+from rabbit_chx.mirror.skew import Spread
 from rabbit_chx.report.drawing import COLOURS, colours_of, flow_picture, ring_picture, style_sheet
-from rabbit_chx.ring import Destination, Ring
-from rabbit_chx.skew import Spread
-from rabbit_chx.text import counted, percent
 from rabbit_chx.topology.planning.steps import Strategy
 
 _FRAME_HEIGHT: Final = 640

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rabbit_chx.lazy_exports import lazy_exports
+from rabbit_chx.base.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from rabbit_chx.base.timeouts import Timeouts as Timeouts
+    from rabbit_chx.base.urls import BrokerUrl as BrokerUrl
     from rabbit_chx.broker.credentials import Credentials as Credentials
-    from rabbit_chx.consuming.failures import Reject as Reject, RetryAfter as RetryAfter
     from rabbit_chx.errors import (
         BrokerUnavailable as BrokerUnavailable,
         CorruptChunk as CorruptChunk,
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
         StreamProblem as StreamProblem,
         StreamUnavailable as StreamUnavailable,
     )
-    from rabbit_chx.message import Message as Message, StreamMessage as StreamMessage
-    from rabbit_chx.message_fields import (
+    from rabbit_chx.messages.message import Message as Message, StreamMessage as StreamMessage
+    from rabbit_chx.messages.message_fields import (
         Headers as Headers,
         Properties as Properties,
         PropertyColumns as PropertyColumns,
@@ -65,21 +66,20 @@ if TYPE_CHECKING:
         AsyncStreamGroup as AsyncStreamGroup,
         StreamGroup as StreamGroup,
     )
-    from rabbit_chx.timeouts import Timeouts as Timeouts
-    from rabbit_chx.urls import BrokerUrl as BrokerUrl
+    from rabbit_chx.working.failures import Reject as Reject, RetryAfter as RetryAfter
 
 if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "rabbit_chx.broker.credentials": "Credentials",
-            "rabbit_chx.consuming.failures": "Reject RetryAfter",
+            "rabbit_chx.working.failures": "Reject RetryAfter",
             "rabbit_chx.streams.group.batch": "BatchFailed StreamBatch",
             "rabbit_chx.streams.group.lanes": "PartitionStatus StreamGroupStatus",
             "rabbit_chx.streams.group.settings": "OnStreamFailure Start StreamCallback",
             "rabbit_chx.streams.stream_group": "AsyncStreamGroup StreamGroup",
             "rabbit_chx.errors": "BrokerUnavailable CorruptChunk InvalidMessage InvalidValue PublishFailed StreamProblem StreamUnavailable",
-            "rabbit_chx.message_fields": "Headers Properties PropertyColumns",
+            "rabbit_chx.messages.message_fields": "Headers Properties PropertyColumns",
             "rabbit_chx.publishing.messages": "Totals",
             "rabbit_chx.streams.messages.amqp10": "Milliseconds as_text",
             "rabbit_chx.streams.messages.chunks": "Chunk",
@@ -88,12 +88,12 @@ if not TYPE_CHECKING:
             "rabbit_chx.streams.protocol.requests": "Batch OffsetSpec sub_batch",
             "rabbit_chx.streams.ends": "Bounds bounds stored_at",
             "rabbit_chx.streams.messages.encode": "encode_messages",
-            "rabbit_chx.message": "Message StreamMessage",
+            "rabbit_chx.messages.message": "Message StreamMessage",
             "rabbit_chx.streams.protocol.opening": "connect",
             "rabbit_chx.streams.protocol.answers": "Confirms ConsumerUpdate Delivery Node Refusals StreamMetadata StreamStats",
             "rabbit_chx.streams.publisher": "StreamPublisher",
             "rabbit_chx.streams.reader": "StreamReader",
-            "rabbit_chx.timeouts": "Timeouts",
-            "rabbit_chx.urls": "BrokerUrl",
+            "rabbit_chx.base.timeouts": "Timeouts",
+            "rabbit_chx.base.urls": "BrokerUrl",
         },
     )

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from rabbit_chx.base.limits import as_integer
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
-from rabbit_chx.fields import EPOCH, MILLISECOND
-from rabbit_chx.limits import as_integer
+from rabbit_chx.mirror.fields import EPOCH, MILLISECOND
 from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.requests import OffsetSpec

@@ -10,16 +10,16 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
+from rabbit_chx.base.limits import as_integer
+from rabbit_chx.base.outages import Outage
+from rabbit_chx.base.text import counted, seconds
+from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
-from rabbit_chx.limits import as_integer
-from rabbit_chx.outages import Outage
 from rabbit_chx.publishing.messages import Outcome, Totals
 from rabbit_chx.streams.protocol.answers import Refusals, reason
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.opening import Link
 from rabbit_chx.streams.protocol.requests import check_sizes
-from rabbit_chx.text import counted, seconds
-from rabbit_chx.timeouts import Timeouts
 
 log = logging.getLogger("rabbit_chx.streams")
 _WINDOW: Final = 20_000

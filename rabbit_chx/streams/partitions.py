@@ -12,9 +12,9 @@ from itertools import groupby
 from typing import Any, Final
 
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
-from rabbit_chx.exchange import ConsistentHashExchange
-from rabbit_chx.partitioning import SuperStream
-from rabbit_chx.releases import Release
+from rabbit_chx.mirror.exchange import ConsistentHashExchange
+from rabbit_chx.mirror.partitioning import SuperStream
+from rabbit_chx.mirror.releases import Release
 from rabbit_chx.streams.protocol.connection import StreamConnection
 
 _KEYS_PER_BUCKET: Final = 8

@@ -21,12 +21,15 @@ from itertools import islice
 from operator import length_hint
 from typing import Final, Self, Unpack
 
+from rabbit_chx.base.limits import check_seconds
+from rabbit_chx.base.names import check_name
+from rabbit_chx.base.text import counted
+from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT_OF_CALLER, Timeouts, deadline_of
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.client import checked_urls
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.errors import InvalidValue, PublishFailed, StreamUnavailable
-from rabbit_chx.limits import check_seconds
-from rabbit_chx.message_fields import Headers, Properties, PropertyColumns
-from rabbit_chx.names import check_name
+from rabbit_chx.messages.message_fields import Headers, Properties, PropertyColumns
 from rabbit_chx.publishing.batch_columns import column, values
 from rabbit_chx.publishing.messages import Totals
 from rabbit_chx.publishing.receipts import publish_failed
@@ -36,9 +39,6 @@ from rabbit_chx.streams.partitions import Partitions, key_texts, of_exchange, of
 from rabbit_chx.streams.protocol.opening import Link, connect_until
 from rabbit_chx.streams.protocol.requests import check_sizes, max_message
 from rabbit_chx.streams.sending import LOT, failures_of, lots_by_stream, lots_of, send, total, totals_of
-from rabbit_chx.text import counted
-from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT_OF_CALLER, Timeouts, deadline_of
-from rabbit_chx.urls import BrokerUrl
 
 _LOOK: Final = 10.0
 """Seconds between two checks for new partitions."""

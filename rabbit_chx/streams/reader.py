@@ -19,13 +19,15 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from rabbit_chx.base.limits import check_integer
+from rabbit_chx.base.names import check_name
+from rabbit_chx.base.outages import CALLER_WAITS, Backoff
+from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT_OF_CALLER, Timeouts
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.client import checked_urls
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.errors import InvalidValue, MissingDependency, RabbitChxError, StreamUnavailable
-from rabbit_chx.limits import check_integer
-from rabbit_chx.message import StreamMessage
-from rabbit_chx.names import check_name
-from rabbit_chx.outages import CALLER_WAITS, Backoff
+from rabbit_chx.messages.message import StreamMessage
 from rabbit_chx.streams.ends import Bounds, bounds, first_chunk, offset_at, stored_at
 from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
 from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
@@ -33,8 +35,6 @@ from rabbit_chx.streams.messages.stored import messages_of
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.opening import Link, connect_until
 from rabbit_chx.streams.protocol.requests import MAX_CREDIT, OffsetSpec
-from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT_OF_CALLER, Timeouts
-from rabbit_chx.urls import BrokerUrl
 
 if TYPE_CHECKING:
     import pyarrow as pa

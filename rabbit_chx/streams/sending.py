@@ -10,7 +10,7 @@ from itertools import count, islice
 from typing import Final, TypeAlias
 
 from rabbit_chx.errors import StreamUnavailable
-from rabbit_chx.hashing import shortstr
+from rabbit_chx.mirror.hashing import shortstr
 from rabbit_chx.publishing.failures import Failures
 from rabbit_chx.publishing.messages import Outcome, Reason, Totals
 from rabbit_chx.streams.outlet import Outlet

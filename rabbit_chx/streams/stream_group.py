@@ -19,14 +19,14 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Self
 
-from rabbit_chx.consuming.member.runs import AsyncRuns
-from rabbit_chx.consuming.retries import check_handler
-from rabbit_chx.message import StreamMessage
+from rabbit_chx.messages.message import StreamMessage
+from rabbit_chx.messages.traces import in_async_spans, in_spans
 from rabbit_chx.streams.group.batch import StreamBatch
 from rabbit_chx.streams.group.member import StreamMember
 from rabbit_chx.streams.group.options import StreamOptions
 from rabbit_chx.streams.group.workers import StreamLoopWorkers, StreamWorkers
-from rabbit_chx.traces import in_async_spans, in_spans
+from rabbit_chx.working.retries import check_handler
+from rabbit_chx.working.runs import AsyncRuns
 
 
 class StreamGroup(StreamOptions):

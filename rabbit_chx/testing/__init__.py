@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rabbit_chx.lazy_exports import lazy_exports
+from rabbit_chx.base.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rabbit_chx.errors import BrokerUnavailable as BrokerUnavailable

@@ -14,9 +14,10 @@ from typing import Literal, Self
 
 import pika
 
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.reading.erlang_rings import parse_rings, rings_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
-from rabbit_chx.ring import Destination
+from rabbit_chx.mirror.ring import Destination
 from rabbit_chx.testing import cleanup
 from rabbit_chx.testing.node import (
     ALWAYS_ON,
@@ -31,7 +32,6 @@ from rabbit_chx.testing.node import (
     wait_for_amqp,
 )
 from rabbit_chx.testing.sources import none_left, sources
-from rabbit_chx.urls import BrokerUrl
 
 _NOT_RUNNING = "the broker is not running: use it inside `with Broker() as broker:`"
 

@@ -19,9 +19,9 @@ from typing import NoReturn, TypeVar
 
 from pika.exceptions import AMQPError
 
+from rabbit_chx.base.urls import BrokerUrl, ManagementUrl
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.testing.node import CannotSupply, NodeSettings, Source, ctl_output, is_release, server_version
-from rabbit_chx.urls import BrokerUrl, ManagementUrl
 
 _Url = TypeVar("_Url", BrokerUrl, ManagementUrl)
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rabbit_chx.lazy_exports import lazy_exports
+from rabbit_chx.base.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from rabbit_chx.base.urls import BrokerUrl as BrokerUrl
     from rabbit_chx.broker.applying.apply import apply as apply, apply_async as apply_async
     from rabbit_chx.broker.applying.plan_commands import Applied as Applied
     from rabbit_chx.broker.management import Management as Management
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
         BrokerUnavailable as BrokerUnavailable,
         InvalidValue as InvalidValue,
     )
-    from rabbit_chx.releases import Release as Release, Store as Store
-    from rabbit_chx.ring import (
+    from rabbit_chx.mirror.releases import Release as Release, Store as Store
+    from rabbit_chx.mirror.ring import (
         Destination as Destination,
         Ring as Ring,
         RingBinding as RingBinding,
@@ -91,14 +92,13 @@ if TYPE_CHECKING:
         Unbind as Unbind,
     )
     from rabbit_chx.topology.planning.what_if import assume_applied as assume_applied, what_if as what_if
-    from rabbit_chx.topology.rebalancing import (
+    from rabbit_chx.topology.routes import Router as Router, route as route
+    from rabbit_chx.topology.slots.rebalancing import (
         Move as Move,
         QueueLoad as QueueLoad,
         Rebalancing as Rebalancing,
         rebalance as rebalance,
     )
-    from rabbit_chx.topology.routes import Router as Router, route as route
-    from rabbit_chx.urls import BrokerUrl as BrokerUrl
 
 if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = lazy_exports(
@@ -111,8 +111,8 @@ if not TYPE_CHECKING:
             "rabbit_chx.broker.reading.node": "NodeAccess NodeCommand",
             "rabbit_chx.broker.reading.reader": "read",
             "rabbit_chx.errors": "ApplyStopped BrokerUnavailable InvalidValue",
-            "rabbit_chx.releases": "Release Store",
-            "rabbit_chx.ring": "Destination Ring RingBinding ToExchange",
+            "rabbit_chx.mirror.releases": "Release Store",
+            "rabbit_chx.mirror.ring": "Destination Ring RingBinding ToExchange",
             "rabbit_chx.topology.checks.drift": "Drift drift prometheus_metrics",
             "rabbit_chx.topology.checks.lint": "lint",
             "rabbit_chx.topology.checks.lint_rules": "Finding",
@@ -127,8 +127,8 @@ if not TYPE_CHECKING:
             "rabbit_chx.topology.planning.slot_changes": "move_rounds plan_moves queue_of_slots",
             "rabbit_chx.topology.planning.steps": "Bind ClearPolicy DeclareExchange DeclareQueue DeleteExchange DeleteQueue Plan RingChange SetPolicy Step Strategy Unbind",
             "rabbit_chx.topology.planning.what_if": "assume_applied what_if",
-            "rabbit_chx.topology.rebalancing": "Move QueueLoad Rebalancing rebalance",
+            "rabbit_chx.topology.slots.rebalancing": "Move QueueLoad Rebalancing rebalance",
             "rabbit_chx.topology.routes": "Router route",
-            "rabbit_chx.urls": "BrokerUrl",
+            "rabbit_chx.base.urls": "BrokerUrl",
         },
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rabbit_chx.releases import Release
+from rabbit_chx.mirror.releases import Release
 from rabbit_chx.topology.model import DELIVERY_LIMIT
 
 

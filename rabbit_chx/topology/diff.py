@@ -11,10 +11,10 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
+from rabbit_chx.base.plugins import why_no_type
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.plugins import why_no_type
-from rabbit_chx.releases import Release
-from rabbit_chx.ring import Destination, Ring, ToExchange, parse_weight
+from rabbit_chx.mirror.releases import Release
+from rabbit_chx.mirror.ring import Destination, Ring, ToExchange, parse_weight
 from rabbit_chx.topology.graph import sources_in_order, undeclared_targets
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
@@ -31,7 +31,7 @@ from rabbit_chx.topology.model import (
     in_order_of,
     wire_text,
 )
-from rabbit_chx.topology.slot_division import divide
+from rabbit_chx.topology.slots.slot_division import divide
 
 _Objects: TypeAlias = Sequence[Exchange | Queue | Policy]
 _PRODUCT: Final = "RabbitMQ"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 
-from rabbit_chx.ring import Destination, ToExchange
+from rabbit_chx.mirror.ring import Destination, ToExchange
 from rabbit_chx.topology.model import Topology
 
 

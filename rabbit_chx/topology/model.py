@@ -16,8 +16,8 @@ from itertools import islice
 from typing import Any, Final, Literal, TypeAlias
 
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.releases import NEWEST, Release
-from rabbit_chx.ring import Destination, Ring, RingBinding, ToExchange
+from rabbit_chx.mirror.releases import NEWEST, Release
+from rabbit_chx.mirror.ring import Destination, Ring, RingBinding, ToExchange
 
 CONSISTENT_HASH: Final = "x-consistent-hash"
 MODULUS_HASH: Final = "x-modulus-hash"

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rabbit_chx.errors import InvalidValue, Unpredictable, Unquoted
-from rabbit_chx.exchange import ConsistentHashExchange
-from rabbit_chx.fields import Client, Field, check_client, encode
-from rabbit_chx.hashing import shortstr
-from rabbit_chx.kernel.terms import format_term
-from rabbit_chx.partitioning import AnyOf, modulus_destination, modulus_destinations
-from rabbit_chx.releases import NEWEST, Release
-from rabbit_chx.ring import Destination, Ring, ToExchange
+from rabbit_chx.mirror.exchange import ConsistentHashExchange
+from rabbit_chx.mirror.fields import Client, Field, check_client, encode
+from rabbit_chx.mirror.hashing import shortstr
+from rabbit_chx.mirror.kernel.terms import format_term
+from rabbit_chx.mirror.partitioning import AnyOf, modulus_destination, modulus_destinations
+from rabbit_chx.mirror.releases import NEWEST, Release
+from rabbit_chx.mirror.ring import Destination, Ring, ToExchange
 from rabbit_chx.topology.model import RESERVED, Binding, Exchange, Topology
 
 _NO_RINGS: Final[Mapping[str, Ring]] = {}

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rabbit_chx.lazy_exports import lazy_exports
+from rabbit_chx.base.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from rabbit_chx.base.urls import BrokerUrl as BrokerUrl
     from rabbit_chx.broker.credentials import Credentials as Credentials
     from rabbit_chx.errors import InvalidValue as InvalidValue
-    from rabbit_chx.ring import Ring as Ring, ToExchange as ToExchange
+    from rabbit_chx.mirror.ring import Ring as Ring, ToExchange as ToExchange
     from rabbit_chx.topology import (
         BrokerUnavailable as BrokerUnavailable,
         Management as Management,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
         QueueState as QueueState,
         Topology as Topology,
     )
-    from rabbit_chx.urls import BrokerUrl as BrokerUrl
     from rabbit_chx.watch.interval import Interval as Interval, Row as Row, Totals as Totals
     from rabbit_chx.watch.loop import watch as watch
     from rabbit_chx.watch.observer import Observer as Observer
@@ -40,9 +40,9 @@ if not TYPE_CHECKING:
         {
             "rabbit_chx.broker.credentials": "Credentials",
             "rabbit_chx.errors": "InvalidValue",
-            "rabbit_chx.ring": "Ring ToExchange",
+            "rabbit_chx.mirror.ring": "Ring ToExchange",
             "rabbit_chx.topology": "BrokerUnavailable Management NodeAccess Observed QueueState Topology",
-            "rabbit_chx.urls": "BrokerUrl",
+            "rabbit_chx.base.urls": "BrokerUrl",
             "rabbit_chx.watch.interval": "Interval Row Totals",
             "rabbit_chx.watch.loop": "watch",
             "rabbit_chx.watch.observer": "Observer",

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from math import sqrt
 from typing import Final
 
-from rabbit_chx.text import counted
+from rabbit_chx.base.text import counted
 from rabbit_chx.topology import QueueState, Topology
 from rabbit_chx.topology.checks.stranded import stranded
 from rabbit_chx.topology.graph import part_behind

@@ -14,9 +14,9 @@ from typing import Any, Final
 from xml.etree.ElementTree import Element
 
 from rabbit_chx import __version__
-from rabbit_chx.movement import moved
+from rabbit_chx.mirror.movement import moved
+from rabbit_chx.mirror.ring import Destination, Ring
 from rabbit_chx.report import colours_of, flow_picture, ring_picture, style_sheet
-from rabbit_chx.ring import Destination, Ring
 
 _FLOW: Final = "Left: where keys should go. Right: where they go. Pale: keys that go where they should."
 

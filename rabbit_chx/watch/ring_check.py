@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from rabbit_chx.advice import Advice
-from rabbit_chx.movement import shares
-from rabbit_chx.partitioning import modulus_shares
-from rabbit_chx.ring import Destination, Ring, ToExchange
+from rabbit_chx.base.advice import Advice
+from rabbit_chx.mirror.movement import shares
+from rabbit_chx.mirror.partitioning import modulus_shares
+from rabbit_chx.mirror.ring import Destination, Ring, ToExchange
 from rabbit_chx.topology import Drift, InvalidValue, Observed, Release, Store, Topology, drift, reachable
 from rabbit_chx.topology.checks.drift import SECOND_BINDING, ring_drift
 from rabbit_chx.topology.graph import alternates_of, part_behind

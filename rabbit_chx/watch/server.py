@@ -16,9 +16,9 @@ from collections.abc import AsyncIterator, Mapping
 from threading import Thread
 from typing import Any, Final, Self
 
+from rabbit_chx.base.urls import host_and_port
 from rabbit_chx.errors import InvalidValue, MissingDependency
-from rabbit_chx.ring import Ring
-from rabbit_chx.urls import host_and_port
+from rabbit_chx.mirror.ring import Ring
 from rabbit_chx.watch.interval import Interval
 from rabbit_chx.watch.page import page, pictures
 from rabbit_chx.watch.tokens import Access

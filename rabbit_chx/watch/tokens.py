@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Final, Self
 
+from rabbit_chx.base.urls import MAX_PORT, host_and_port
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.urls import MAX_PORT, host_and_port
 
 TOKEN_VARIABLE: Final = "RABBIT_CHX_WATCH_TOKEN"  # noqa: S105 - the name of a variable
 _SHORTEST_TOKEN: Final = 16

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 
 from rabbit_chx import Field
 from rabbit_chx.consuming import Message
-from rabbit_chx.message_fields import BODY, HEADERS, MILLISECONDS, PROPERTIES, TEXT, MessageField
+from rabbit_chx.messages.message_fields import BODY, HEADERS, MILLISECONDS, PROPERTIES, TEXT, MessageField
 from rabbit_chx.streams import HEADERS_AS_STRUCTS, Milliseconds, as_text
 from spark_connector.columns import FIELD_OF
 from spark_connector.reading.schema import batch_of

@@ -13,10 +13,10 @@ from functools import cached_property, partial
 from typing import Final, TypeAlias, TypeVar
 
 from rabbit_chx import AnyOf, RabbitChxError, SuperStream
+from rabbit_chx.base.outages import CALLER_WAITS, Backoff
+from rabbit_chx.base.text import sentences
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
-from rabbit_chx.outages import CALLER_WAITS, Backoff
 from rabbit_chx.streams import Bounds, StreamConnection, bounds, stored_at
-from rabbit_chx.text import sentences
 from rabbit_chx.topology import Management, Observed, Router, ToExchange, Topology, reachable, read
 from spark_connector.connections import connected, management_of, stream_reader
 from spark_connector.logs import outage_of

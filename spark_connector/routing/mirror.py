@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from rabbit_chx import ConsistentHashExchange, Field, InvalidValue, ModulusHashExchange, Release
-from rabbit_chx.kernel import (
+from rabbit_chx.mirror.kernel import (
     SEEDS,
     block_hash_column,
     bucket_table,

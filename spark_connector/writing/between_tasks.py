@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from rabbit_chx.text import sentences
+from rabbit_chx.base.text import sentences
 from spark_connector.writing.bindings import Bound
 from spark_connector.writing.options import WriteOptions
 from spark_connector.writing.publishing_ids import HOW_TO_CONTINUE

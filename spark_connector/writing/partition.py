@@ -15,8 +15,8 @@ from typing import Final
 import pyarrow as pa
 
 from rabbit_chx import InvalidValue
+from rabbit_chx.base.text import sentences
 from rabbit_chx.errors import BrokerUnavailable, MissingDependency
-from rabbit_chx.text import sentences
 from spark_connector.worker import Task, WriteFailed, Written
 from spark_connector.writing.between_tasks import Stopped, WriteJob
 from spark_connector.writing.prepare import prepare

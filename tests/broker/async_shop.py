@@ -14,11 +14,11 @@ from time import monotonic
 
 from pika import BasicProperties
 
-from rabbit_chx.broker.applying.pika_driver import PikaDriver
+from rabbit_chx.broker.driver import PikaDriver
+from rabbit_chx.changes.records import declare_commands, hold_commands
 from rabbit_chx.consuming import AsyncGroup
-from rabbit_chx.consuming.changes.records import declare_commands, hold_commands
-from rabbit_chx.consuming.markers import Hold
 from rabbit_chx.consuming.member.roll_call import ask
+from rabbit_chx.working.markers import Hold
 from tests.broker.privileges import release_of
 from tests.faults.load import wait_until, within
 from tests.patience import PATIENCE

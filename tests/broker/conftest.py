@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.management import Management
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.streams import connect
 from rabbit_chx.testing import Broker, available
-from rabbit_chx.urls import BrokerUrl
 from tests.broker.erlang import asked_quickly
 from tests.broker.parity import Lab
 from tests.broker.stream_scene import delete_stream, new_stream

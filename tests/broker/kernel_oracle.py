@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rabbit_chx.kernel import Atom
+from rabbit_chx.mirror.kernel import Atom
 from tests.broker.erlang import Packets
 
 if TYPE_CHECKING:
     import random
 
-    from rabbit_chx.kernel import Term
+    from rabbit_chx.mirror.kernel import Term
     from rabbit_chx.testing import Broker
 
 PROGRAM = Path(__file__).with_name("kernel_oracle.escript")

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 from rabbit_chx.broker.applying.lock import LOCK
-from rabbit_chx.broker.applying.protocol import Command, Driver, OnChannel, Pipelined
+from rabbit_chx.broker.commands import Command, Driver, OnChannel, Pipelined
 from rabbit_chx.cli import main
 
 

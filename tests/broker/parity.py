@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pika.exceptions import AMQPError
 
 from rabbit_chx import ConsistentHashExchange, Release, Ring, ToExchange
-from rabbit_chx.ring import as_bindings
+from rabbit_chx.mirror.ring import as_bindings
 from tests.broker.parity_clients import Message, publish
 from tests.inbox import emptied
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     import pika
 
-    from rabbit_chx.fields import Client
-    from rabbit_chx.ring import Bindings, Destination
+    from rabbit_chx.mirror.fields import Client
+    from rabbit_chx.mirror.ring import Bindings, Destination
     from rabbit_chx.testing import Broker
 
     Publish = Callable[[str, str, Sequence[Message], Client], set[int]]

@@ -21,14 +21,14 @@ import pika
 import pytest
 from aiormq.abc import DeliveredMessage
 
-from rabbit_chx.fields import Field
+from rabbit_chx.mirror.fields import Field
 from tests.patience import PATIENCE
 from tests.stream_messages import table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rabbit_chx.fields import Client
+    from rabbit_chx.mirror.fields import Client
 
 
 FAST: Final = ("pika", "aio-pika", "py-amqp")

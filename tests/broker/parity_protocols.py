@@ -14,7 +14,7 @@ from paho.mqtt.properties import Properties
 from proton import Message as Amqp10Message, float32, timestamp, ulong
 from proton.utils import BlockingConnection
 
-from rabbit_chx.fields import Field, milliseconds
+from rabbit_chx.mirror.fields import Field, milliseconds
 from tests.broker.erlang import container_of
 from tests.broker.parity_clients import Message
 from tests.faults.load import wait_until
@@ -23,7 +23,7 @@ from tests.patience import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rabbit_chx.ring import Destination
+    from rabbit_chx.mirror.ring import Destination
     from tests.broker.parity import Lab, Scratch
 
 TOPICS: Final = "amq.topic"

@@ -7,13 +7,13 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.fields import encode
+from rabbit_chx.mirror.fields import encode
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterable, Iterator
 
-    from rabbit_chx.fields import Client
+    from rabbit_chx.mirror.fields import Client
 
 MOMENT = datetime(2024, 2, 29, 12, 30, 45, 999_999, tzinfo=UTC)
 

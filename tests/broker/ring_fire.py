@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterable, Sequence
 
-    from rabbit_chx.ring import Destination
+    from rabbit_chx.mirror.ring import Destination
     from tests.broker.parity import Lab
 
     Change: TypeAlias = Callable[[Ring], Ring]

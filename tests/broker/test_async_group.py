@@ -12,12 +12,12 @@ from time import monotonic, monotonic_ns
 import pytest
 from pika.exceptions import AMQPError
 
+from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.broker import drain
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.properties import Properties
 from rabbit_chx.consuming import AsyncGroup, Group, QueueReader, members
-from rabbit_chx.fields import Field
-from rabbit_chx.timeouts import Timeouts
+from rabbit_chx.mirror.fields import Field
 from tests.broker.async_shop import Shop, process
 from tests.faults.load import wait_until, within
 from tests.patience import PATIENCE
@@ -285,7 +285,7 @@ def test_a_stop_waits_for_handlers_and_cancels_slow_ones(shop, monkeypatch):
     shop.publish("b", "b1", "b2")
     group, began, cancelled = shop.group(timeouts=Timeouts(close=30)), [], []
     # The time for handlers is over when the fast one has returned, however slow the machine is.
-    clock = "rabbit_chx.consuming.member.runs.monotonic"
+    clock = "rabbit_chx.working.runs.monotonic"
     monkeypatch.setattr(clock, lambda: monotonic() + 60 * len(shop.handled))
 
     async def handle(message):

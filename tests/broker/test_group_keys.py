@@ -13,11 +13,11 @@ from contextlib import contextmanager
 import pytest
 
 from rabbit_chx.broker import connect, drain
-from rabbit_chx.broker.applying.pika_driver import PikaDriver
+from rabbit_chx.broker.driver import PikaDriver
+from rabbit_chx.changes.records import declare_commands, hold_commands
 from rabbit_chx.consuming import AsyncGroup, Group, Message
-from rabbit_chx.consuming.changes.records import declare_commands, hold_commands
-from rabbit_chx.consuming.markers import Hold
 from rabbit_chx.publishing import Publisher
+from rabbit_chx.working.markers import Hold
 from tests.broker.topology_site import Site
 from tests.faults.load import wait_until
 from tests.patience import PATIENCE

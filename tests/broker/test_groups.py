@@ -18,16 +18,16 @@ import pytest
 
 from rabbit_chx import Field
 from rabbit_chx.broker import connect, drain
-from rabbit_chx.broker.applying.pika_driver import PikaDriver
+from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.broker.properties import Properties
+from rabbit_chx.changes.records import declare_commands, hold_commands
 from rabbit_chx.consuming import Group, Message, QueueReader, Reject
-from rabbit_chx.consuming.changes.records import declare_commands, hold_commands
-from rabbit_chx.consuming.markers import Hold
 from rabbit_chx.consuming.member.member import Member
 from rabbit_chx.consuming.member.responder import Responder
 from rabbit_chx.consuming.member.roll_call import ask, members_over
-from rabbit_chx.consuming.member.workers import Workers
 from rabbit_chx.testing import Broker
+from rabbit_chx.working.markers import Hold
+from rabbit_chx.working.workers import Workers
 from tests.broker.topology_site import Site
 from tests.faults.load import wait_until
 from tests.json_lines import documented, printed
@@ -303,7 +303,7 @@ def test_the_status_of_a_group_says_whether_it_consumes_and_what_it_has_done(ord
         release.set()
         wait_until(lambda: group.status.handled == 3, "the end of the last message")
         # rabbitmqctl may return after the member would have connected again.
-        monkeypatch.setattr("rabbit_chx.outages.Backoff.failed", wait_to_connect)
+        monkeypatch.setattr("rabbit_chx.base.outages.Backoff.failed", wait_to_connect)
         orders.site.broker.ctl("close_all_connections", "-p", orders.site.vhost, "a test")
         wait_until(lambda: "a test" in group.status.reason, "the reason")
         assert not group.status.connected

@@ -10,9 +10,9 @@ import pytest
 from pika import spec
 from pika.exceptions import ConnectionClosedByBroker
 
+from rabbit_chx.base.text import UNPRINTABLE
 from rabbit_chx.broker.management import Management
 from rabbit_chx.cli import _exit_code
-from rabbit_chx.text import UNPRINTABLE
 from tests.broker.erlang import node_command
 from tests.queues import confirming_channel
 

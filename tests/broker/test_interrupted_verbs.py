@@ -16,7 +16,7 @@ import pytest
 
 from rabbit_chx.broker.reading.tracing import traced
 from rabbit_chx.cli import _exit_code
-from rabbit_chx.releases import Release
+from rabbit_chx.mirror.releases import Release
 from tests.broker.erlang import node_command
 from tests.broker.scaling_scene import KEYS, RING, SLOTS, Scene, scale
 from tests.broker.test_rebalance import Shop, is_traced

@@ -17,17 +17,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rabbit_chx.kernel import Atom, batch, jump, jump_consistent_hash, phash2, table
-from rabbit_chx.kernel.batch import block_hash_column, phash2_column, phash2_lists_column
-from rabbit_chx.kernel.jump import uniforms
-from rabbit_chx.kernel.phash2 import PHASH2_BITS, last_binary_initval
+from rabbit_chx.mirror.kernel import Atom, batch, jump, jump_consistent_hash, phash2, table
+from rabbit_chx.mirror.kernel.batch import block_hash_column, phash2_column, phash2_lists_column
+from rabbit_chx.mirror.kernel.jump import uniforms
+from rabbit_chx.mirror.kernel.phash2 import PHASH2_BITS, last_binary_initval
 from tests.broker.kernel_oracle import Oracle, Rows, Terms
 from tests.proof import LONG, Check, dice, record_result
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800 if LONG else 600)]
 
 # The package's name phash2 is the function.
-SCALAR = sys.modules["rabbit_chx.kernel.phash2"]
+SCALAR = sys.modules["rabbit_chx.mirror.kernel.phash2"]
 MASK27 = (1 << PHASH2_BITS) - 1
 MOST_BUCKETS = 300
 

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import pytest
 
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.streams import StreamGroup, StreamPublisher, StreamReader, connect
-from rabbit_chx.urls import BrokerUrl
 from spark_connector import RabbitMQDataSource
 from tests.broker.privileges import (
     OF_STREAMS,

@@ -14,7 +14,7 @@ import pytest
 
 from rabbit_chx import BrokerWouldFail
 from rabbit_chx.errors import AmbiguousHeader
-from rabbit_chx.fields import CLIENTS, Field, encode
+from rabbit_chx.mirror.fields import CLIENTS, Field, encode
 from tests.broker.parity import QUEUES, assert_bulk
 from tests.broker.parity_clients import FAST, PUBLISHERS, Message
 from tests.broker.parity_values import VALUES, random_value, sendable

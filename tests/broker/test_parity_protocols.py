@@ -12,7 +12,7 @@ pytest.importorskip("proton", reason="the client for AMQP 1.0 was not built: the
 
 from rabbit_chx import InvalidValue, Unpredictable
 from rabbit_chx.errors import AmbiguousHeader
-from rabbit_chx.fields import PROTOCOLS, Field
+from rabbit_chx.mirror.fields import PROTOCOLS, Field
 from tests.broker.parity import QUEUES, assert_bulk, assert_same
 from tests.broker.parity_clients import Message
 from tests.broker.parity_protocols import TOPICS, Peers

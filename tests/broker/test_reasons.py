@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import Publisher, Timeouts
-from rabbit_chx.urls import BrokerUrl
 from tests.broker.privileges import release_of
 from tests.faults.load import wait_until
 from tests.users import a_user

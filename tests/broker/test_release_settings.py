@@ -6,7 +6,7 @@ import pytest
 
 from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.errors import RabbitChxError
-from rabbit_chx.releases import Release
+from rabbit_chx.mirror.releases import Release
 from rabbit_chx.topology.checks.release_settings import SETTINGS, release_refusals
 from rabbit_chx.topology.model import Policy, Queue, Topology
 from rabbit_chx.topology.planning.plan import plan

@@ -13,11 +13,11 @@ from functools import partial
 
 import pytest
 
-from rabbit_chx.broker.applying.pika_driver import PikaDriver
-from rabbit_chx.consuming.changes.records import declare_commands
-from rabbit_chx.consuming.markers import Hold
+from rabbit_chx.broker.driver import PikaDriver
+from rabbit_chx.changes.records import declare_commands
 from rabbit_chx.consuming.member.roll_call import ask
 from rabbit_chx.topology import apply
+from rabbit_chx.working.markers import Hold
 from tests.broker.scaling_scene import GROUP, RING, SLOTS, Scene, scale
 from tests.patience import PATIENCE
 from tests.proof import LONG, never, record_result

@@ -10,9 +10,9 @@ import uuid
 
 import pytest
 
+from rabbit_chx.base.text import counted
 from rabbit_chx.errors import InvalidMessage
 from rabbit_chx.streams import BatchFailed, Reject, RetryAfter, StreamGroup
-from rabbit_chx.text import counted
 from tests.broker.stream_scene import fill, settle
 from tests.broker.test_stream_groups import running, wait_for
 from tests.stream_chunks import sized

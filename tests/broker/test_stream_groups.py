@@ -12,6 +12,7 @@ from itertools import count
 import pytest
 
 from rabbit_chx import InvalidValue
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import (
     AsyncStreamGroup,
@@ -22,7 +23,6 @@ from rabbit_chx.streams import (
 )
 from rabbit_chx.streams.ends import bounds
 from rabbit_chx.streams.protocol.requests import OffsetSpec
-from rabbit_chx.urls import BrokerUrl
 from tests.broker.stream_scene import fill
 from tests.faults.load import wait_until
 from tests.faults.proxy import Proxy

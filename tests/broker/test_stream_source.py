@@ -14,7 +14,7 @@ import pika
 import pytest
 
 from rabbit_chx.cli import doctor
-from rabbit_chx.cli.options import Login
+from rabbit_chx.cli.ask.options import Login
 from rabbit_chx.cli.spark import broker_checks
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, RabbitChxError, StreamUnavailable
 from rabbit_chx.streams import StreamPublisher, connect, sub_batch

@@ -14,13 +14,13 @@ from itertools import islice
 import pytest
 
 from rabbit_chx import InvalidValue
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams import OffsetSpec, StreamGroup, StreamPublisher, StreamReader, connect
 from rabbit_chx.streams.protocol.answers import Command
 from rabbit_chx.streams.protocol.calls import Calls
 from rabbit_chx.streams.protocol.requests import max_message, string
 from rabbit_chx.streams.protocol.wire import open_wire
-from rabbit_chx.urls import BrokerUrl
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import a_stream, fill, message, refused, settle
 from tests.faults.load import wait_until

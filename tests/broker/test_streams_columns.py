@@ -11,8 +11,8 @@ import pika
 import pytest
 import rstream
 
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.streams import StreamReader, connect
-from rabbit_chx.urls import BrokerUrl
 from tests.broker.privileges import release_of
 from tests.stream_chunks import moment
 from tests.stream_messages import EXCHANGE, FROM_0_9_1, SECONDS, Properties, expected_of

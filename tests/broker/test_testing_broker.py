@@ -15,7 +15,7 @@ import pytest
 
 from rabbit_chx.broker.management import Management
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
-from rabbit_chx.ring import ToExchange
+from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.testing import Broker, available, local_node, sources
 from rabbit_chx.testing.node import READY, CannotSupply
 from tests.faults.load import wait_until

@@ -13,7 +13,7 @@ import threading
 import aio_pika
 import pytest
 
-from rabbit_chx.broker.applying.aio_driver import AioDriver
+from rabbit_chx.broker.aio_driver import AioDriver
 from rabbit_chx.broker.applying.apply import apply, apply_async
 from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable

@@ -18,7 +18,7 @@ from pika import BasicProperties
 
 from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.broker.applying.lock import LOCK
-from rabbit_chx.releases import Release
+from rabbit_chx.mirror.releases import Release
 from tests.broker.topology_site import Site
 from tests.faults.load import wait_until
 from tests.json_lines import documented, printed

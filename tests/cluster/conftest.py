@@ -14,8 +14,8 @@ import os
 
 import pytest
 
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.testing.node import CannotSupply
-from rabbit_chx.urls import BrokerUrl
 from tests.faults.conftest import judge, judge_table, record, spark  # noqa: F401 - the fixtures
 from tests.proof import LONG, Check, record_result
 

@@ -31,7 +31,7 @@ from tests.faults.ledger import body, drain
 from tests.patience import PATIENCE
 
 if TYPE_CHECKING:
-    from rabbit_chx.ring import Destination
+    from rabbit_chx.mirror.ring import Destination
 
 HASHED, SLOTTED = "hashed", "slots"
 WEIGHTS = {"hashed.0": 1, "hashed.1": 3, "hashed.2": 2}

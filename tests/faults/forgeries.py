@@ -19,8 +19,8 @@ from pika import BasicProperties
 
 from rabbit_chx.broker import connect
 from rabbit_chx.consuming import AsyncGroup, Group, Message
-from rabbit_chx.consuming.markers import HOLD
 from rabbit_chx.consuming.seats import SEATS
+from rabbit_chx.working.markers import HOLD
 from tests.broker.privileges import release_of
 from tests.broker.topology_site import Site
 from tests.faults.load import wait_until

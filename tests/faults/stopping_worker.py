@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rabbit_chx import consuming, streams
-from rabbit_chx.timeouts import Timeouts
+from rabbit_chx.base.timeouts import Timeouts
 
 
 def main(*, kind: str, file: str, url: str, close: float, **options: Any) -> None:

@@ -9,11 +9,11 @@ import pytest
 from pika import BasicProperties
 
 from rabbit_chx.broker import connect, drain
-from rabbit_chx.broker.applying.pika_driver import PikaDriver
+from rabbit_chx.broker.driver import PikaDriver
+from rabbit_chx.changes.records import declare_commands, hold_commands
 from rabbit_chx.consuming import Group, Message, QueueReader
-from rabbit_chx.consuming.changes.records import declare_commands, hold_commands
-from rabbit_chx.consuming.markers import HOLD, Hold
 from rabbit_chx.consuming.member.roll_call import members_over
+from rabbit_chx.working.markers import HOLD, Hold
 from tests.faults.forgeries import (  # noqa: F401 - the fixtures
     BROKEN,
     DIRECT,

@@ -10,9 +10,9 @@ from pika import BasicProperties
 from rabbit_chx.broker import connect
 from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.broker.properties import Properties
-from rabbit_chx.consuming.failures import OFFSET
 from rabbit_chx.consuming.replay import Choice, Outcome, replay
-from rabbit_chx.releases import Release
+from rabbit_chx.mirror.releases import Release
+from rabbit_chx.working.failures import OFFSET
 from tests.broker.topology_site import Site
 from tests.faults.load import wait_until
 from tests.users import a_user

@@ -15,7 +15,7 @@ import pika
 import pytest
 from pika import frame, spec
 
-from rabbit_chx.text import UNPRINTABLE
+from rabbit_chx.base.text import UNPRINTABLE
 from tests.amqp_server import AmqpServer
 from tests.patience import PATIENCE
 from tests.proof import LONG, dice

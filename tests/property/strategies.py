@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rabbit_chx import Release, Ring, RingBinding, ToExchange
 
 if TYPE_CHECKING:
-    from rabbit_chx.ring import Destination
+    from rabbit_chx.mirror.ring import Destination
 
 # ---- releases
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rabbit_chx.movement import ChangeMovement, TrackedMovement
-from rabbit_chx.ring import Ring, ToExchange
+from rabbit_chx.mirror.movement import ChangeMovement, TrackedMovement
+from rabbit_chx.mirror.ring import Ring, ToExchange
 from rabbit_chx.topology.checks.drift import drift
 from rabbit_chx.topology.model import (
     BIND_SEQUENCE,

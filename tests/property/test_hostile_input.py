@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 from pika import data as wire
 
 from rabbit_chx import ConsistentHashExchange
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import parameters_of
 from rabbit_chx.broker.credentials import login
-from rabbit_chx.cli.key_file import read_keys
+from rabbit_chx.cli.ask.key_file import read_keys
+from rabbit_chx.cli.ask.row_files import Picker, read_batches
 from rabbit_chx.cli.ring import read_pairs
-from rabbit_chx.cli.row_files import Picker, read_batches
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
-from rabbit_chx.fields import CLIENTS, encode
-from rabbit_chx.kernel import phash2
+from rabbit_chx.mirror.fields import CLIENTS, encode
+from rabbit_chx.mirror.kernel import phash2
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.topology import Management
 from rabbit_chx.topology.checks.drift import drift
@@ -33,7 +34,6 @@ from rabbit_chx.topology.file.load import load, loads
 from rabbit_chx.topology.model import Observed, Topology
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.what_if import assume_applied
-from rabbit_chx.urls import BrokerUrl
 from tests.proof import LONG
 from tests.property import hostile_commands as commands, hostile_input as hostile
 from tests.property.hostile import fuzz, judge

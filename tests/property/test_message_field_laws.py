@@ -13,7 +13,7 @@ from pyspark.sql import types as t
 
 from rabbit_chx.broker.properties import Properties
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.message_fields import PROPERTIES
+from rabbit_chx.messages.message_fields import PROPERTIES
 from rabbit_chx.publishing.batch_columns import property_column
 from rabbit_chx.publishing.properties import encode_properties
 from rabbit_chx.streams import encode_messages

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from rabbit_chx.ring import ToExchange
+from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
     MODULUS_HASH,

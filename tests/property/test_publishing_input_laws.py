@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import example, given, strategies as st
 
 from rabbit_chx.errors import RabbitChxError
-from rabbit_chx.message_fields import PROPERTIES
+from rabbit_chx.messages.message_fields import PROPERTIES
 from rabbit_chx.publishing import AsyncPublisher, Publisher
 from tests.property.test_message_field_laws import anything, headers
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings, strategies as st
 
 from rabbit_chx.topology.planning.drain_order import drain_stages
 from rabbit_chx.topology.planning.slot_changes import move_rounds
-from rabbit_chx.topology.rebalancing import rebalance
-from rabbit_chx.topology.slot_division import divide, quotas
+from rabbit_chx.topology.slots.rebalancing import rebalance
+from rabbit_chx.topology.slots.slot_division import divide, quotas
 
 TARGETS = (Fraction(21, 20), Fraction(6, 5), Fraction(3, 2), Fraction(2))
 

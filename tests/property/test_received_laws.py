@@ -11,16 +11,16 @@ from typing import Any
 from hypothesis import given, settings, strategies as st
 
 from rabbit_chx.broker.properties import Properties
-from rabbit_chx.consuming.changes.records import ChangeRecord
-from rabbit_chx.consuming.markers import CHANGES, HOLD, HOLDS, Hold, kind_of
+from rabbit_chx.changes.records import ChangeRecord
 from rabbit_chx.consuming.member.lanes import QueueLane
 from rabbit_chx.consuming.member.roll_call import _parsed
-from rabbit_chx.consuming.member.workers import Workers
-from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.consuming.replay import Choice, Outcome, _what_becomes_of, origin_of
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.releases import Release
-from rabbit_chx.traces import in_spans
+from rabbit_chx.messages.traces import in_spans
+from rabbit_chx.mirror.releases import Release
+from rabbit_chx.working.markers import CHANGES, HOLD, HOLDS, Hold, kind_of
+from rabbit_chx.working.messages import Delivery
+from rabbit_chx.working.workers import Workers
 from tests.proof import LONG
 from tests.property.strategies import HEADER_VALUES, TEXT
 from tests.traces import recorded

@@ -8,8 +8,8 @@ import pyarrow as pa
 from hypothesis import example, given, strategies as st
 
 from rabbit_chx import ConsistentHashExchange, ModulusHashExchange, RabbitChxError, SuperStream, ToExchange
-from rabbit_chx.fields import CLIENTS
-from rabbit_chx.kernel import jump_consistent_hash, phash2
+from rabbit_chx.mirror.fields import CLIENTS
+from rabbit_chx.mirror.kernel import jump_consistent_hash, phash2
 from tests.property.strategies import ANYTHING, HEADER_VALUES, KEYS, MOMENTS, RELEASES, TEXT, weighted
 
 RINGS = weighted(most=8, weights=20)

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from rabbit_chx.broker.applying.protocol import Refused
-from rabbit_chx.consuming.failures import LEFT_OUT, OFFSET
-from rabbit_chx.message import StreamMessage
+from rabbit_chx.broker.commands import Refused
+from rabbit_chx.messages.message import StreamMessage
 from rabbit_chx.streams import BatchFailed, Reject
 from rabbit_chx.streams.group import parking
 from rabbit_chx.streams.messages.chunks import parse_chunk
 from rabbit_chx.streams.messages.stored import stored_in
+from rabbit_chx.working.failures import LEFT_OUT, OFFSET
 from tests.proof import LONG
 from tests.stream_chunks import a_batch, a_chunk, sized
 from tests.stream_forgeries import BATCHES, MESSAGES

@@ -10,7 +10,7 @@ from operator import attrgetter
 from hypothesis import given, strategies as st
 
 from rabbit_chx import Ring, ToExchange
-from rabbit_chx.names import name_flaw
+from rabbit_chx.base.names import name_flaw
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.file.dump import dumps
 from rabbit_chx.topology.file.exportable import exportable

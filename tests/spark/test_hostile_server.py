@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from pyspark.errors import PySparkException
 
-from rabbit_chx.text import UNPRINTABLE
+from rabbit_chx.base.text import UNPRINTABLE
 from spark_connector import register
 from tests.amqp_server import AmqpServer
 from tests.faults.test_hostile_servers import AFTER_THE_HANDSHAKE, pieces

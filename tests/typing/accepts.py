@@ -28,7 +28,7 @@ from rabbit_chx import (
     shares,
     spread,
 )
-from rabbit_chx.kernel import jump_consistent_hash, phash2
+from rabbit_chx.mirror.kernel import jump_consistent_hash, phash2
 from rabbit_chx.publishing import Failure, Publisher, Totals
 from rabbit_chx.streams import (
     AsyncStreamGroup,

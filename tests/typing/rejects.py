@@ -39,7 +39,7 @@ spark_connector.foreach_batch(exchange)  # type: ignore[arg-type]
 def misspelled() -> None:
     """Imports of names that the packages lack: what is loaded lazily is no exception."""
     from rabbit_chx import RandomExchnage  # type: ignore[attr-defined]  # noqa: F401
-    from rabbit_chx.kernel import phash3  # type: ignore[attr-defined]  # noqa: F401
+    from rabbit_chx.mirror.kernel import phash3  # type: ignore[attr-defined]  # noqa: F401
     from rabbit_chx.testing import Brocker  # type: ignore[attr-defined]  # noqa: F401
     from rabbit_chx.topology import Topologie  # type: ignore[attr-defined]  # noqa: F401
     from spark_connector import sprad  # type: ignore[attr-defined]  # noqa: F401

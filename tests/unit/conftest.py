@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from rabbit_chx.cli import _exit_code
-from rabbit_chx.cli.broker_access import BrokerAccess
+from rabbit_chx.cli.ask.broker_access import BrokerAccess
 from rabbit_chx.topology.model import Observed, Topology
 from tests.verbs import Result
 

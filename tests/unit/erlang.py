@@ -11,7 +11,7 @@ import base64
 from datetime import UTC, datetime
 
 from rabbit_chx import ConsistentHashExchange, Field
-from rabbit_chx.kernel import Atom
+from rabbit_chx.mirror.kernel import Atom
 
 SEVEN = [f"q{i}" for i in range(7)]
 SIXTEEN = [f"q{i}" for i in range(16)]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rabbit_chx.advice import Advice
-from rabbit_chx.cli.advice import OPTIONS, in_options
+from rabbit_chx.base.advice import Advice
+from rabbit_chx.cli.show.advice import OPTIONS, in_options
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("rabbit_chx", "spark_connector", "pyspark_rabbitmq")
@@ -25,20 +25,25 @@ OF_WATCH_SERVE = {f"rabbit_chx/watch/{name}.py" for name in ("server", "metrics"
 """These serve `watch --serve` alone."""
 OF_PYTEST = {"rabbit_chx/testing/plugin.py"}
 NOT_FOR_THE_COMMAND_LINE = (
-    *("rabbit_chx/advice.py", "rabbit_chx/exchange.py", "rabbit_chx/hashing.py", "rabbit_chx/kernel/"),
+    *(
+        "rabbit_chx/base/advice.py",
+        "rabbit_chx/mirror/exchange.py",
+        "rabbit_chx/mirror/hashing.py",
+        "rabbit_chx/mirror/kernel/",
+    ),
     *("rabbit_chx/publishing/", "rabbit_chx/streams/", "rabbit_chx/testing/", "spark_connector/"),
     *(
-        "rabbit_chx/consuming/settings.py",
-        "rabbit_chx/consuming/member/runs.py",
+        "rabbit_chx/working/settings.py",
+        "rabbit_chx/working/runs.py",
         "rabbit_chx/broker/client.py",
         "rabbit_chx/broker/guards.py",
     ),
-    *("rabbit_chx/broker/applying/aio_driver.py", "rabbit_chx/broker/applying/pika_driver.py"),
+    *("rabbit_chx/broker/aio_driver.py", "rabbit_chx/broker/driver.py"),
     *(
         "rabbit_chx/broker/applying/handover.py",
-        "rabbit_chx/protocols.py",
-        "rabbit_chx/fields.py",
-        "rabbit_chx/ring.py",
+        "rabbit_chx/mirror/protocols.py",
+        "rabbit_chx/mirror/fields.py",
+        "rabbit_chx/mirror/ring.py",
     ),
 )
 """Their texts are about calls and arguments that the command line does not make, or makes right."""

@@ -41,11 +41,11 @@ LONG_FUNCTIONS = {
     "rabbit_chx.broker.amqp.parameters_of": "one argument for each setting of a connection",
     "rabbit_chx.broker.deliveries.read_deliveries": "a call for each part of a delivery would take as long as the part",
     "rabbit_chx.consuming.group.__init__": "one argument for each option of a group",
-    "rabbit_chx.consuming.changes.scaling.carry_out": DOCUMENTED,
+    "rabbit_chx.changes.scaling.carry_out": DOCUMENTED,
     "rabbit_chx.cli.rebalance.rebalance": MANY_OPTIONS,
     "rabbit_chx.cli.scale.scale": MANY_OPTIONS,
     "rabbit_chx.cli.report.report": MANY_OPTIONS,
-    "rabbit_chx.inference.infer": DOCUMENTED,
+    "rabbit_chx.mirror.inference.infer": DOCUMENTED,
     "rabbit_chx.report.contents.report": "one argument for each part of the page",
     "rabbit_chx.streams.protocol.opening.connect": "one argument for each setting of a connection",
     "rabbit_chx.streams.group.options.__init__": "one argument for each option of a group",
@@ -56,7 +56,7 @@ LONG_FUNCTIONS = {
 }
 """Longer functions, each with the reason."""
 
-MIRROR = "the mirror: rabbit_chx/*.py and rabbit_chx/kernel"
+MIRROR = "the mirror: rabbit_chx/*.py and rabbit_chx/mirror/kernel"
 MAY_IMPORT = {
     MIRROR: set(),
     "rabbit_chx.topology": {MIRROR},
@@ -91,11 +91,16 @@ PUBLIC = {
 WITH_ROOMS = {"rabbit_chx", "rabbit_chx.consuming", "rabbit_chx.streams", "spark_connector"}
 """Packages with rooms: beside these are the entrances, which import the rooms, and what the rooms share."""
 
-OPEN_TO_SPARK = {"rabbit_chx", "rabbit_chx.errors", "rabbit_chx.lazy_exports", "rabbit_chx.kernel"} | {
-    "rabbit_chx.message_fields",
-    "rabbit_chx.outages",
-    "rabbit_chx.text",
-    "rabbit_chx.timeouts",
+OPEN_TO_SPARK = {
+    "rabbit_chx",
+    "rabbit_chx.errors",
+    "rabbit_chx.base.lazy_exports",
+    "rabbit_chx.mirror.kernel",
+} | {
+    "rabbit_chx.messages.message_fields",
+    "rabbit_chx.base.outages",
+    "rabbit_chx.base.text",
+    "rabbit_chx.base.timeouts",
     *(f"rabbit_chx.{name}" for name in ("consuming", "publishing", "streams", "topology")),
 }
 ON_SPARK = {"pyspark", "pyspark_rabbitmq", "spark_connector"}
@@ -181,7 +186,7 @@ def layer(module: str) -> str:
     if parts[0] != "rabbit_chx":
         return parts[0]
     folder = ".".join(parts[:2])
-    is_mirror = not is_face(folder) or folder in {"rabbit_chx", "rabbit_chx.kernel"}
+    is_mirror = not is_face(folder) or folder in {"rabbit_chx", "rabbit_chx.mirror.kernel"}
     return MIRROR if is_mirror else folder
 
 
@@ -194,12 +199,12 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
 
 
 def test_this_file_sees_imports_wherever_they_are_written() -> None:
-    assert "rabbit_chx.kernel.table" in own_imports("rabbit_chx.exchange")  # in a function
-    assert "rabbit_chx.ring" in own_imports("rabbit_chx.movement")  # for type checkers
-    assert "rabbit_chx.ring" in own_imports("rabbit_chx.exchange")  # at the top
-    assert "numpy" in libraries("rabbit_chx.exchange")
-    assert "numpy" not in at_start("rabbit_chx.exchange")
-    assert "numpy" in at_start("rabbit_chx.movement")
+    assert "rabbit_chx.mirror.kernel.table" in own_imports("rabbit_chx.mirror.exchange")  # in a function
+    assert "rabbit_chx.mirror.ring" in own_imports("rabbit_chx.mirror.movement")  # for type checkers
+    assert "rabbit_chx.mirror.ring" in own_imports("rabbit_chx.mirror.exchange")  # at the top
+    assert "numpy" in libraries("rabbit_chx.mirror.exchange")
+    assert "numpy" not in at_start("rabbit_chx.mirror.exchange")
+    assert "numpy" in at_start("rabbit_chx.mirror.movement")
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}})
 
 
@@ -245,9 +250,9 @@ def test_connections_know_no_topologies() -> None:
 
 
 def test_public_packages_load_nothing_at_start() -> None:
-    assert modules_at_start("rabbit_chx") & set(FILES) == {"rabbit_chx.lazy_exports"}
+    assert modules_at_start("rabbit_chx") & set(FILES) == {"rabbit_chx.base.lazy_exports"}
     assert at_start("rabbit_chx") == {"__future__", "typing", "rabbit_chx"}
-    assert at_start("rabbit_chx.lazy_exports") <= {"__future__", "importlib", "sys", "typing"}
+    assert at_start("rabbit_chx.base.lazy_exports") <= {"__future__", "importlib", "sys", "typing"}
 
 
 def test_the_mirror_and_topologies_are_values() -> None:
@@ -266,7 +271,7 @@ def test_the_mirror_and_topologies_are_values() -> None:
 def test_the_spark_connector_imports_only_public_packages() -> None:
     for module in FILES:
         for node in ast.walk(tree(module)) if layer(module) in ON_SPARK else ():
-            # `from rabbit_chx.kernel import phash2` is the function, not the module of that name.
+            # `from rabbit_chx.mirror.kernel import phash2` is the function, not the module of that name.
             names = {str(node.module)} if isinstance(node, ast.ImportFrom) else imported_by(node)
             assert not {name for name in names if name.startswith("rabbit_chx")} - OPEN_TO_SPARK, module
 

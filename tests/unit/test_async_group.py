@@ -13,9 +13,9 @@ import pytest
 
 from rabbit_chx.consuming import AsyncGroup, Group, InvalidValue
 from rabbit_chx.consuming.member.lanes import QueueLane
-from rabbit_chx.consuming.member.loop_workers import LoopWorkers
-from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.errors import BrokerUnavailable, MissingDependency
+from rabbit_chx.working.loop_workers import LoopWorkers
+from rabbit_chx.working.messages import Delivery
 
 GIVEN = {"url": "amqp://127.0.0.1:1", "exchange": "orders", "name": "billing", "queues": ["a"]}
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from rabbit_chx.kernel import Atom, batch, jump_consistent_hash, phash2
-from rabbit_chx.kernel.batch import block_hash_column, phash2_column, phash2_lists_column
-from rabbit_chx.kernel.binaries import Binaries, binaries, is_text
-from rabbit_chx.kernel.phash2 import NIL_ALONE, last_binary_initval
-from rabbit_chx.kernel.table import SEEDS, BucketTable, _jump, bucket_table
+from rabbit_chx.mirror.kernel import Atom, batch, jump_consistent_hash, phash2
+from rabbit_chx.mirror.kernel.batch import block_hash_column, phash2_column, phash2_lists_column
+from rabbit_chx.mirror.kernel.binaries import Binaries, binaries, is_text
+from rabbit_chx.mirror.kernel.phash2 import NIL_ALONE, last_binary_initval
+from rabbit_chx.mirror.kernel.table import SEEDS, BucketTable, _jump, bucket_table
 from tests import vectors
 from tests.unit.complaints import complaint
 
@@ -337,7 +337,7 @@ def test_of_an_integer_of_any_type_21_bits_count(dtype: str) -> None:
 def test_asking_for_a_few_buckets_does_not_draw_them_all(buckets: int) -> None:
     table = BucketTable(buckets)
     keys = np.arange(10_000, dtype=np.uint32)
-    with mock.patch("rabbit_chx.kernel.table._jump", wraps=_jump) as drawn:
+    with mock.patch("rabbit_chx.mirror.kernel.table._jump", wraps=_jump) as drawn:
         first = table[keys]
         assert sum(len(call.args[0]) for call in drawn.call_args_list) == 10_000
         again = table[keys]

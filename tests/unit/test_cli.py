@@ -12,7 +12,7 @@ import pytest
 
 from rabbit_chx import Ring
 from rabbit_chx.cli import _without_secrets
-from rabbit_chx.cli.described import Located
+from rabbit_chx.cli.ask.described import Located
 from rabbit_chx.cli.file_routes import FileRoutes, is_alone
 from rabbit_chx.topology.model import Binding, Exchange, Queue, Topology
 from tests.programs import loaded_after
@@ -409,7 +409,7 @@ def test_routing_one_key_loads_only_what_it_needs() -> None:
 
 def test_a_change_goes_on_when_the_reader_of_its_output_has_left() -> None:
     program = (
-        "import os, sys; from rabbit_chx.cli.output import even_unheard, tell\n"
+        "import os, sys; from rabbit_chx.cli.show.output import even_unheard, tell\n"
         "for number in range(3):\n"
         "    with even_unheard(): tell('table', 'step', 'done')\n"
         "    print(number, file=sys.stderr)\n"

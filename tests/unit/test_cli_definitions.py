@@ -7,8 +7,8 @@ import json
 import pytest
 
 from rabbit_chx.broker.management import Management
-from rabbit_chx.cli.broker_access import BrokerAccess
-from rabbit_chx.ring import Ring
+from rabbit_chx.cli.ask.broker_access import BrokerAccess
+from rabbit_chx.mirror.ring import Ring
 from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.model import Observed, Topology
 from tests.unit.test_hostile_http import HEAD, answering

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from rabbit_chx import Ring
-from rabbit_chx.cli.broker_access import BrokerAccess
+from rabbit_chx.cli.ask.broker_access import BrokerAccess
 from rabbit_chx.cli.spark import executor_check
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Queue, Topology
 from tests.json_lines import PAGE, documented, printed

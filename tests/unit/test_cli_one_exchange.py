@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rabbit_chx.cli.broker_access import BrokerAccess
-from rabbit_chx.ring import Ring
+from rabbit_chx.cli.ask.broker_access import BrokerAccess
+from rabbit_chx.mirror.ring import Ring
 from rabbit_chx.topology.file.load import loads
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.what_if import assume_applied

@@ -9,12 +9,12 @@ from contextlib import nullcontext
 import click
 import pytest
 
-from rabbit_chx.cli import output
-from rabbit_chx.consuming.messages import Delivery
+from rabbit_chx.base.text import UNPRINTABLE, printable
+from rabbit_chx.cli.show import output
 from rabbit_chx.consuming.replay import Origin, Outcome, Replayed
 from rabbit_chx.errors import BrokerUnavailable
-from rabbit_chx.text import UNPRINTABLE, printable
 from rabbit_chx.topology.model import Observed, Queue, Topology
+from rabbit_chx.working.messages import Delivery
 
 ESCAPES = "\x1b]0;PWNED\x07\x1b[2J\x9b31m\u202eabc\u2066\x7f"
 """A window title, a cleared screen, a C1 escape, and text from right to left."""
@@ -65,7 +65,7 @@ def test_names_and_keys_do_not_control_the_terminal(run, line, output, hostile_f
 
 
 def test_names_on_a_live_broker_do_not_control_the_terminal(run, hostile_file, monkeypatch) -> None:
-    from rabbit_chx.cli.broker_access import BrokerAccess
+    from rabbit_chx.cli.ask.broker_access import BrokerAccess
 
     live = Observed(Topology(queues=(Queue("planted\x1b[2J\u202e"), Queue("\x9b"))))
     monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: live)

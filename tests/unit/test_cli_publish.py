@@ -21,8 +21,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from rabbit_chx.cli.ask.row_files import Picker, RowBatch, format_of, read_batches
 from rabbit_chx.cli.publish_resume import MAX_SENT_AGAIN, ResumeFile, open_resume_file
-from rabbit_chx.cli.row_files import Picker, RowBatch, format_of, read_batches
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.publishing import Failure, Outcome, Totals
 from tests.amqp_server import AmqpServer

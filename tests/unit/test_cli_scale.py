@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from rabbit_chx.cli.broker_access import BrokerAccess
+from rabbit_chx.cli.ask.broker_access import BrokerAccess
 from rabbit_chx.cli.verb import Exit
-from rabbit_chx.consuming.markers import CHANGES, HOLDS
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.topology.file.definitions import to_definitions
 from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.model import NodeState, Queue, Topology
 from rabbit_chx.topology.planning.scaled import scaled
 from rabbit_chx.topology.planning.what_if import assume_applied
+from rabbit_chx.working.markers import CHANGES, HOLDS
 from tests.verbs import ORDERS, SCALED
 
 STREAMS = """
@@ -344,7 +344,7 @@ def test_what_to_write_is_printed_if_the_file_cannot_be_written(file, run, monke
         raise InvalidValue(option, path, "a file that can be written")
 
     monkeypatch.setattr("rabbit_chx.cli.scale.carry_out_plans", lambda *_, **__: Exit.FINE)
-    monkeypatch.setattr("rabbit_chx.cli.file_writer.replace_file", refuses)
+    monkeypatch.setattr("rabbit_chx.cli.show.file_writer.replace_file", refuses)
     found = run("scale", file, "-x", "slots", "--to", "6", "--write", "--yes")
     assert found.code == Exit.PARTLY
     assert "expected a file that can be written" in found.err

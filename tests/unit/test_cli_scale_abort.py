@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from rabbit_chx.cli.broker_access import BrokerAccess
+from rabbit_chx.changes.records import ChangeRecord
+from rabbit_chx.cli.ask.broker_access import BrokerAccess
 from rabbit_chx.cli.group import _print_problems
 from rabbit_chx.cli.verb import Exit
-from rabbit_chx.consuming.changes.records import ChangeRecord
-from rabbit_chx.consuming.markers import CHANGES, RECORD
 from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.model import NodeState, Queue
 from rabbit_chx.topology.planning.what_if import assume_applied
+from rabbit_chx.working.markers import CHANGES, RECORD
 
 FILE = """
 schema: 1

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 from rabbit_chx.broker.applying.lock import HOLDER, LOCK
-from rabbit_chx.cli.broker_access import BrokerAccess
-from rabbit_chx.consuming.changes.records import ChangeRecord
-from rabbit_chx.consuming.markers import CHANGES
+from rabbit_chx.changes.records import ChangeRecord
+from rabbit_chx.cli.ask.broker_access import BrokerAccess
 from rabbit_chx.errors import BrokerUnavailable
-from rabbit_chx.ring import Ring
+from rabbit_chx.mirror.ring import Ring
 from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.model import Binding, Queue
 from rabbit_chx.topology.planning.scaled import scaled
 from rabbit_chx.topology.planning.what_if import assume_applied
+from rabbit_chx.working.markers import CHANGES
 from tests.unit.test_cli_scale import UNFINISHED, NoQueues
 
 OTHERS = """

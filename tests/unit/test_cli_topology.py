@@ -13,10 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 from rabbit_chx.broker.applying.plan_commands import Applied
-from rabbit_chx.cli.broker_access import BrokerAccess
-from rabbit_chx.cli.plan_rows import condense, rows_of
+from rabbit_chx.cli.ask.broker_access import BrokerAccess
+from rabbit_chx.cli.show.plan_rows import condense, rows_of
 from rabbit_chx.errors import ApplyStopped
-from rabbit_chx.ring import Ring
+from rabbit_chx.mirror.ring import Ring
 from rabbit_chx.topology.file.load import loads
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Queue, Topology
 from rabbit_chx.topology.planning.steps import Bind, DeclareQueue, Plan, Unbind
@@ -373,7 +373,7 @@ def test_pairs_teach_a_ring_or_leave_what_is_possible(run, write, monkeypatch) -
         "management",
         lambda _self: SimpleNamespace(tracing=lambda _: False, queues=lambda _: []),
     )
-    monkeypatch.setattr("rabbit_chx.cli.broker_access.read", lambda *_, **__: unknown)
+    monkeypatch.setattr("rabbit_chx.cli.ask.broker_access.read", lambda *_, **__: unknown)
     classic = "queues: {a: {type: classic}, b: {type: classic}, c: {type: classic}}\n"
     file = write("schema: 1\nexchanges: {orders: {type: x-consistent-hash, queues: [c, a, b]}}\n" + classic)
     keys = [f"k{number}" for number in range(60)]

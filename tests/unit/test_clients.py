@@ -21,14 +21,14 @@ import pyarrow as pa
 import pytest
 
 from rabbit_chx import consuming, publishing, streams
+from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, HEARTBEAT_OF_CALLER, Timeouts
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.consuming import AsyncGroup, Batch, Group, Message, QueueReader
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.message_fields import Headers
+from rabbit_chx.messages.message_fields import Headers
 from rabbit_chx.publishing import AsyncPublisher, Bulk, Publisher
 from rabbit_chx.streams import AsyncStreamGroup, StreamGroup, StreamPublisher, StreamReader
-from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, HEARTBEAT_OF_CALLER, Timeouts
-from rabbit_chx.urls import BrokerUrl
 
 CLIENTS = {
     Publisher: publishing,

@@ -11,17 +11,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from rabbit_chx.broker.applying.protocol import Lost, OnChannel
+from rabbit_chx.broker.commands import Lost, OnChannel
 from rabbit_chx.consuming import Reject, RetryAfter
-from rabbit_chx.consuming.failures import OFFSET, origin_of
 from rabbit_chx.consuming.member.interruptions import Interruptions
 from rabbit_chx.consuming.member.lanes import QueueLane
-from rabbit_chx.consuming.member.trials import is_suspect, notes_of
-from rabbit_chx.consuming.member.workers import Progress, Workers
-from rabbit_chx.consuming.messages import Delivery
-from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.message import Message
+from rabbit_chx.messages.message import Message
+from rabbit_chx.working.failures import OFFSET, origin_of
+from rabbit_chx.working.messages import Delivery
+from rabbit_chx.working.settings import Settings
+from rabbit_chx.working.trials import is_suspect, notes_of
+from rabbit_chx.working.workers import Progress, Workers
 from tests.unit.test_consuming_lanes import SETTINGS
 from tests.wire import encoded_properties
 

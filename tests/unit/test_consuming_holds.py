@@ -8,24 +8,24 @@ from types import SimpleNamespace
 import pytest
 
 from rabbit_chx import InvalidValue, Ring
-from rabbit_chx.broker.applying.pika_driver import at_once
-from rabbit_chx.broker.applying.protocol import OnChannel, Pause, Refused, Surprise, carry_out as do_each
+from rabbit_chx.broker.commands import OnChannel, Pause, Refused, Surprise, carry_out as do_each
+from rabbit_chx.broker.driver import at_once
 from rabbit_chx.broker.permissions import NOTHING
-from rabbit_chx.consuming.changes.records import declare_commands, hold_commands
-from rabbit_chx.consuming.changes.scaling import Done, _Change, delete_when_empty
-from rabbit_chx.consuming.markers import HOLD, HOLDS, Hold, Kind, hold_of, kind_of
+from rabbit_chx.changes.records import declare_commands, hold_commands
+from rabbit_chx.changes.scaling import Done, _Change, delete_when_empty
 from rabbit_chx.consuming.member.interruptions import Interruptions
 from rabbit_chx.consuming.member.lanes import QueueLane
-from rabbit_chx.consuming.member.workers import Workers
-from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.consuming.queues.queues import fit_queues
-from rabbit_chx.consuming.settings import Settings
-from rabbit_chx.releases import Release
-from rabbit_chx.ring import ToExchange
+from rabbit_chx.mirror.releases import Release
+from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.topology.model import Binding, Queue
 from rabbit_chx.topology.planning.drain_order import check_current, held_queues
 from rabbit_chx.topology.planning.plan import plan as planned
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
+from rabbit_chx.working.markers import HOLD, HOLDS, Hold, Kind, hold_of, kind_of
+from rabbit_chx.working.messages import Delivery
+from rabbit_chx.working.settings import Settings
+from rabbit_chx.working.workers import Workers
 from tests.unit.test_consuming_lanes import SETTINGS
 from tests.unit.topology.broker_model import hashed, made, slotted
 from tests.wire import encoded_properties

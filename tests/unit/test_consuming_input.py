@@ -10,16 +10,16 @@ from unittest.mock import MagicMock, Mock
 
 import pytest
 
+from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.broker.management import Management
 from rabbit_chx.consuming import AsyncGroup, Group, InvalidValue
 from rabbit_chx.consuming.member.lanes import QueueLane
-from rabbit_chx.consuming.member.workers import Workers
-from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.consuming.queues.sources import queue_source
-from rabbit_chx.consuming.retries import check_handler
 from rabbit_chx.consuming.seats import priority, seat_queue
 from rabbit_chx.errors import BrokerUnavailable
-from rabbit_chx.timeouts import Timeouts
+from rabbit_chx.working.messages import Delivery
+from rabbit_chx.working.retries import check_handler
+from rabbit_chx.working.workers import Workers
 
 URL = "amqp://user:secret@127.0.0.1:1"
 GIVEN = {"exchange": "orders", "name": "billing", "queues": ["a"]}

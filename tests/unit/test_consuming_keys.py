@@ -14,11 +14,11 @@ from hypothesis import given, strategies as st
 from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.consuming import AsyncGroup, Group, Message
 from rabbit_chx.consuming.member.key_lanes import KeyLane
-from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.consuming.queues.sources import key_of
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.ring import ToExchange
+from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Topology
+from rabbit_chx.working.messages import Delivery
 from tests.wire import encoded_properties
 
 DRAIN = {

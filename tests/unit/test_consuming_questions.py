@@ -10,17 +10,17 @@ from hashlib import blake2b
 import pytest
 from pika import BasicProperties
 
-from rabbit_chx.broker.applying.protocol import Refused
+from rabbit_chx.base.replies import REPLY_TO
+from rabbit_chx.broker.commands import Refused
 from rabbit_chx.broker.deliveries import RawDelivery
-from rabbit_chx.consuming.changes.records import ChangeRecord
-from rabbit_chx.consuming.markers import CHANGES, HOLD, HOLDS, LONGEST_RECORD, RECORD, Hold, Kind, kind_of
+from rabbit_chx.changes.records import ChangeRecord
 from rabbit_chx.consuming.member.membership import Membership
 from rabbit_chx.consuming.member.roll_call import holds_in, question, questions
-from rabbit_chx.consuming.member.workers import Workers
-from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.replies import REPLY_TO
 from rabbit_chx.topology.model import Queue
+from rabbit_chx.working.markers import CHANGES, HOLD, HOLDS, LONGEST_RECORD, RECORD, Hold, Kind, kind_of
+from rabbit_chx.working.messages import Delivery
+from rabbit_chx.working.workers import Workers
 from tests.unit.test_consuming_members import QUEUES, Broker, seated
 from tests.wire import encoded_properties
 
@@ -192,7 +192,7 @@ def test_a_question_that_cannot_be_read_is_left_out_and_logged(monkeypatch, capl
 
 
 def test_a_message_that_cannot_be_read_goes_to_the_handler(monkeypatch, caplog) -> None:
-    monkeypatch.setattr("rabbit_chx.consuming.markers.is_marker", fail)
+    monkeypatch.setattr("rabbit_chx.working.markers.is_marker", fail)
     monkeypatch.setattr("rabbit_chx.consuming.member.membership.is_suspect", fail)
     handled: list[Delivery] = []
     member = seated(Broker(*QUEUES), 0)

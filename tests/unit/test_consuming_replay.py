@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from pika.exceptions import StreamLostError
 
-from rabbit_chx.broker.applying.pika_driver import at_once
-from rabbit_chx.broker.applying.protocol import Lost, Refused, carry_out
-from rabbit_chx.consuming.failures import OFFSET, origin_of as parked_headers
-from rabbit_chx.consuming.messages import Delivery
+from rabbit_chx.broker.commands import Lost, Refused, carry_out
+from rabbit_chx.broker.driver import at_once
 from rabbit_chx.consuming.replay import Choice, Origin, Outcome, Replayed, _what_becomes_of, origin_of
-from rabbit_chx.message import Message, StreamMessage
-from rabbit_chx.releases import Release
+from rabbit_chx.messages.message import Message, StreamMessage
+from rabbit_chx.mirror.releases import Release
+from rabbit_chx.working.failures import OFFSET, origin_of as parked_headers
+from rabbit_chx.working.messages import Delivery
 from tests.wire import encoded_properties
 
 NEW, OLD = Release.of_broker("4.3.6"), Release.of_broker("3.10.8")

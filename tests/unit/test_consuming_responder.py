@@ -12,7 +12,7 @@ from typing import Any, Self
 import pytest
 from pika.exceptions import ConnectionWrongStateError, StreamLostError
 
-from rabbit_chx.broker.applying.protocol import Refused
+from rabbit_chx.broker.commands import Refused
 from rabbit_chx.consuming.member import responder as module
 from rabbit_chx.consuming.member.responder import Responder, reply
 from rabbit_chx.errors import BrokerUnavailable

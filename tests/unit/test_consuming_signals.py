@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from rabbit_chx.base.interruption import stopped_by_signals
 from rabbit_chx.consuming import AsyncGroup
-from rabbit_chx.interruption import stopped_by_signals
 
 USUAL = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
 FIRST = pytest.mark.parametrize("first", USUAL)

@@ -12,22 +12,22 @@ from typing import Any
 
 import pytest
 
+from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.consuming.member.interruptions import Interruptions
 from rabbit_chx.consuming.member.key_lanes import KeyLane
 from rabbit_chx.consuming.member.lanes import Lane, QueueLane
-from rabbit_chx.consuming.member.loop_workers import LoopWorkers
 from rabbit_chx.consuming.member.member import Member
-from rabbit_chx.consuming.member.runs import Running, _settle
-from rabbit_chx.consuming.member.workers import Progress, Workers
-from rabbit_chx.consuming.messages import Delivery
-from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
-from rabbit_chx.message import Message
+from rabbit_chx.messages.message import Message
 from rabbit_chx.streams import StreamGroup
 from rabbit_chx.streams.group.lanes import Attention, StreamLane
 from rabbit_chx.streams.group.member import StreamMember
 from rabbit_chx.streams.group.workers import StreamWorkers
-from rabbit_chx.timeouts import Timeouts
+from rabbit_chx.working.loop_workers import LoopWorkers
+from rabbit_chx.working.messages import Delivery
+from rabbit_chx.working.runs import Running, _settle
+from rabbit_chx.working.settings import Settings
+from rabbit_chx.working.workers import Progress, Workers
 from tests.faults.load import wait_until
 from tests.patience import PATIENCE
 from tests.unit.test_consuming_lanes import SETTINGS

@@ -24,7 +24,7 @@ from rabbit_chx import (
     Unroutable,
 )
 from rabbit_chx.errors import AmbiguousHeader
-from rabbit_chx.kernel import Atom
+from rabbit_chx.mirror.kernel import Atom
 from tests.unit.erlang import BARE, HEADER, ROUTING_KEYS, SEVEN, SIXTEEN, TYPED, exchange
 
 

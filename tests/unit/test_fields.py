@@ -16,9 +16,9 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from rabbit_chx import BrokerWouldFail, InvalidValue
-from rabbit_chx.fields import CLIENTS, Field, encode, seconds
-from rabbit_chx.kernel import Atom
-from rabbit_chx.kernel.terms import FALSE, TRUE, UNDEFINED
+from rabbit_chx.mirror.fields import CLIENTS, Field, encode, seconds
+from rabbit_chx.mirror.kernel import Atom
+from rabbit_chx.mirror.kernel.terms import FALSE, TRUE, UNDEFINED
 from tests import vectors
 
 

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.broker.guards import Guard
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.timeouts import Timeouts
 
 
 def outcome(call) -> str:

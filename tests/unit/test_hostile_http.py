@@ -156,7 +156,7 @@ def test_a_server_that_accepts_no_connection_is_not_waited_for_as_long_as_for_an
 
 @pytest.mark.parametrize("verb", ["check", "plan", "apply", "scale", "export", "route", "doctor"])
 def test_a_verb_says_that_a_broker_is_silent_and_gives_up_at_its_limit(run, write, monkeypatch, verb):
-    monkeypatch.setattr("rabbit_chx.cli.broker_access._SILENT_AFTER", 0.1)
+    monkeypatch.setattr("rabbit_chx.cli.ask.broker_access._SILENT_AFTER", 0.1)
     file = write(ORDERS)
     about = {
         "apply": [file, "--yes"],
@@ -176,7 +176,7 @@ def test_a_verb_says_that_a_broker_is_silent_and_gives_up_at_its_limit(run, writ
 
 
 def test_a_verb_says_that_a_broker_is_silent_on_the_amqp_port_too(run, write, monkeypatch):
-    monkeypatch.setattr("rabbit_chx.cli.broker_access._SILENT_AFTER", 0.1)
+    monkeypatch.setattr("rabbit_chx.cli.ask.broker_access._SILENT_AFTER", 0.1)
     with answering(lambda: always(b""), pause=0.05) as (url, _):
         address = url.replace("http://", "amqp://u:p@")
         found = run("check", write(ORDERS), "-U", address, "--amqp-only", "--connect-timeout", "0.5")

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from rabbit_chx.interruption import Terminated, terminated_as_interrupted, uninterrupted
+from rabbit_chx.base.interruption import Terminated, terminated_as_interrupted, uninterrupted
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,9 @@ from itertools import islice
 
 import pytest
 
-from rabbit_chx.kernel import Atom, jump_consistent_hash, phash2
-from rabbit_chx.kernel.jump import uniforms
-from rabbit_chx.kernel.terms import format_term
+from rabbit_chx.mirror.kernel import Atom, jump_consistent_hash, phash2
+from rabbit_chx.mirror.kernel.jump import uniforms
+from rabbit_chx.mirror.kernel.terms import format_term
 from tests import vectors
 
 

@@ -13,8 +13,8 @@ import pytest
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.management_rows import Overview, QueueState, User
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.releases import Store
-from rabbit_chx.ring import ToExchange
+from rabbit_chx.mirror.releases import Store
+from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.topology.model import Binding, Exchange, NodeState, Policy, Queue
 
 NODES = "name%2Crunning%2Cuptime%2Cpartitions%2Cmem_alarm%2Cdisk_free_alarm"

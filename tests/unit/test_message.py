@@ -10,11 +10,11 @@ import pytest
 from pika import BasicProperties
 
 from rabbit_chx.broker.deliveries import RawDelivery
-from rabbit_chx.consuming.messages import from_raw
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.fields import Field
-from rabbit_chx.message import Message, StreamMessage
-from rabbit_chx.message_fields import FIELDS, PROPERTIES, Properties, PropertyColumns, checked
+from rabbit_chx.messages.message import Message, StreamMessage
+from rabbit_chx.messages.message_fields import FIELDS, PROPERTIES, Properties, PropertyColumns, checked
+from rabbit_chx.mirror.fields import Field
+from rabbit_chx.working.messages import from_raw
 from tests.unit.complaints import complaint
 
 MOMENT = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.names import check_name
+from rabbit_chx.base.names import check_name
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.file.definitions import from_definitions
 from rabbit_chx.topology.model import Observed, Queue, Topology

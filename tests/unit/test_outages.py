@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from pika.exceptions import StreamLostError
 
+from rabbit_chx.base.outages import Backoff
+from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.consuming import QueueReader
 from rabbit_chx.consuming.member import member as module
 from rabbit_chx.consuming.member.member import Member
-from rabbit_chx.consuming.member.workers import Workers
-from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
-from rabbit_chx.outages import Backoff
 from rabbit_chx.streams import StreamGroup
 from rabbit_chx.streams.group.member import StreamMember
 from rabbit_chx.streams.group.workers import StreamWorkers
-from rabbit_chx.timeouts import Timeouts
+from rabbit_chx.working.settings import Settings
+from rabbit_chx.working.workers import Workers
 from tests.unit.test_consuming_lanes import SETTINGS
 from tests.unit.test_stream_groups import GIVEN
 

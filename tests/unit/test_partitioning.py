@@ -21,7 +21,7 @@ from rabbit_chx import (
     Unroutable,
 )
 from rabbit_chx.errors import MissingDependency
-from rabbit_chx.partitioning import HASHES, modulus_shares
+from rabbit_chx.mirror.partitioning import HASHES, modulus_shares
 from tests.unit.complaints import complaint
 from tests.unit.erlang import KEY_LISTS, SORTED_BINDINGS
 

@@ -9,12 +9,12 @@ import pytest
 
 from rabbit_chx.broker.applying.broker_errors import needs_of
 from rabbit_chx.broker.permissions import BeforeNumber, Beginning, Needs, lacking, why_denied
-from rabbit_chx.consuming.member.trials import notes_of
 from rabbit_chx.consuming.queues.permissions import needs_of as members_needs
 from rabbit_chx.consuming.seats import seat_queue
-from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.steps import Bind, Unbind
+from rabbit_chx.working.settings import Settings
+from rabbit_chx.working.trials import notes_of
 from tests.unit.test_consuming_lanes import SETTINGS
 
 Q, X, Y = ("queue", "q"), ("exchange", "x"), ("exchange", "y")

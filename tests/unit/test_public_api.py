@@ -22,7 +22,12 @@ from tests.unit.test_architecture import PUBLIC
 ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(PUBLIC)
 LAZY_PACKAGES = sorted(PUBLIC - {"rabbit_chx.publishing", "rabbit_chx.report"} | {"spark_connector"})
-LOWER_PACKAGES = ("rabbit_chx", "rabbit_chx.kernel", "rabbit_chx.hashing", "rabbit_chx.topology")
+LOWER_PACKAGES = (
+    "rabbit_chx",
+    "rabbit_chx.mirror.kernel",
+    "rabbit_chx.mirror.hashing",
+    "rabbit_chx.topology",
+)
 """What users of any public package have at hand as well."""
 WITH_EXAMPLES = [
     *("errors", "exchange", "fields", "hashing", "inference", "kernel", "markup", "monitor", "movement"),
@@ -80,7 +85,7 @@ def test_lazy_exports_are_found_as_in_any_other_module(package: str) -> None:
 
 @pytest.mark.parametrize("first", ["moved", "Movement", "shares"])
 def test_shares_is_a_function_whichever_name_of_its_module_is_imported_first(first: str) -> None:
-    # Importing the module rabbit_chx.movement sets the attribute rabbit_chx.movement, to the module.
+    # Importing the module rabbit_chx.mirror.movement sets the attribute rabbit_chx.mirror.movement, to the module.
     check = f"from rabbit_chx import {first}, shares; assert callable(shares), shares"
     loaded_after(check, "import rabbit_chx; assert callable(rabbit_chx.shares)")
 
@@ -184,7 +189,7 @@ def test_a_public_package_exports_what_its_functions_take_and_return(package: st
 def test_importing_the_package_loads_nothing_but_itself() -> None:
     loaded = loaded_after("import rabbit_chx, rabbit_chx.topology")
     assert {name for name in loaded if name.startswith("rabbit_chx.")} == {
-        "rabbit_chx.lazy_exports",
+        "rabbit_chx.base.lazy_exports",
         "rabbit_chx.topology",
     }
     assert not loaded & FOREIGN
@@ -199,7 +204,7 @@ def test_routing_one_message_loads_neither_numpy_nor_any_other_library() -> None
         "Ring.of(['q0', 'q1']).bind('q2').unbind('q0').after_restart().bucket_map",
         "ModulusHashExchange(['q0', 'q1']).route('a'); str(RandomExchange(['q0']).route('a'))",
         "DeliveryMonitor(x, name='x')",
-        "from rabbit_chx.kernel import phash2, jump_consistent_hash; jump_consistent_hash(phash2(b'a'), 9)",
+        "from rabbit_chx.mirror.kernel import phash2, jump_consistent_hash; jump_consistent_hash(phash2(b'a'), 9)",
     )
     assert not loaded & FOREIGN
 
@@ -218,7 +223,7 @@ def test_the_mirror_loads_no_client_no_broker_and_no_command_line() -> None:
 def test_the_examples_in_docstrings_are_true(name: str) -> None:
     module = importlib.import_module(name)
     public = {each: getattr(rabbit_chx, each) for each in rabbit_chx.__all__}
-    known = {**public, **vars(importlib.import_module("rabbit_chx.kernel")), **vars(module)}
+    known = {**public, **vars(importlib.import_module("rabbit_chx.mirror.kernel")), **vars(module)}
     tests = [
         test for test in doctest.DocTestFinder(exclude_empty=True).find(module, globs=known) if test.examples
     ]

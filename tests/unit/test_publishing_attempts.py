@@ -12,6 +12,7 @@ import pytest
 from pika import exceptions, frame, spec
 from pika.adapters.utils import io_services_utils
 
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect, parameters_of
 from rabbit_chx.broker.reasons import NotAmqp, why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
@@ -21,7 +22,6 @@ from rabbit_chx.publishing.encoder import Encoder
 from rabbit_chx.publishing.messages import OutgoingMessage, Owner
 from rabbit_chx.publishing.outbox import Outbox
 from rabbit_chx.publishing.properties import encode_properties
-from rabbit_chx.urls import BrokerUrl
 from tests.amqp_server import AmqpServer
 from tests.faults.load import wait_until
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.message_fields import ROUTING_HEADERS
+from rabbit_chx.messages.message_fields import ROUTING_HEADERS
 from rabbit_chx.publishing import batch_columns as columns
 from rabbit_chx.publishing.batch_columns import body_column, key_column, property_column
 from rabbit_chx.publishing.properties import encode_properties

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from rabbit_chx import Release, Store
-from rabbit_chx.releases import MAX_WEIGHT
+from rabbit_chx.mirror.releases import MAX_WEIGHT
 from tests.unit.complaints import complaint
 
 

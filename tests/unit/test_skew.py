@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rabbit_chx import ConsistentHashExchange, shares, spread
-from rabbit_chx.skew import HotKey, QueueShare, Spread, Tally, chi_squared_tail, whole
+from rabbit_chx.mirror.skew import HotKey, QueueShare, Spread, Tally, chi_squared_tail, whole
 
 QUEUES = {"q0": 1, "q1": 1, "q2": 2}
 SIMULATE = ["simulate", "-q", "q0", "-q", "q1", "-q", "q2=2"]

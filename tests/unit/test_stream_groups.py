@@ -17,9 +17,11 @@ from types import SimpleNamespace
 import click
 import pytest
 
-from rabbit_chx import InvalidValue, urls
+from rabbit_chx import InvalidValue
+from rabbit_chx.base import urls
+from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.cli import _exit_code
-from rabbit_chx.cli.broker_access import BrokerAccess
+from rabbit_chx.cli.ask.broker_access import BrokerAccess
 from rabbit_chx.cli.stream_group import GroupOfStreams
 from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.streams import AsyncStreamGroup, BatchFailed, StreamBatch, StreamGroup
@@ -33,7 +35,6 @@ from rabbit_chx.streams.group.workers import StreamWorkers
 from rabbit_chx.streams.messages.chunks import HEADER, Chunk, parse_chunk
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate, StreamStats
 from rabbit_chx.streams.protocol.requests import OffsetSpec
-from rabbit_chx.timeouts import Timeouts
 from rabbit_chx.topology import Management
 from tests.faults.stream_group_member import of_guide
 from tests.unit.test_docs import marked

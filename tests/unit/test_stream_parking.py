@@ -13,12 +13,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from rabbit_chx.broker.applying.pika_driver import PikaDriver
-from rabbit_chx.broker.applying.protocol import Driver, Lost, Refused
+from rabbit_chx.broker.commands import Driver, Lost, Refused
+from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.broker.properties import Properties
 from rabbit_chx.consuming.queues.queues import park
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.message import Message
+from rabbit_chx.messages.message import Message
 from rabbit_chx.streams import BatchFailed, Reject, StreamGroup
 from rabbit_chx.streams.group import parking
 from rabbit_chx.streams.group.lanes import Attention, StreamLane

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from rabbit_chx import InvalidValue
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams import connect
 from rabbit_chx.streams.protocol.answers import (
@@ -61,7 +62,6 @@ from rabbit_chx.streams.protocol.requests import (
     sub_batch,
 )
 from rabbit_chx.streams.protocol.wire import RECEIVE, Wire
-from rabbit_chx.urls import BrokerUrl
 from tests.patience import PATIENCE
 from tests.stream_chunks import sized
 

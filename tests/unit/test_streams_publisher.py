@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rabbit_chx import outages
+from rabbit_chx.base import outages
 from rabbit_chx.errors import InvalidValue, PublishFailed, StreamUnavailable
 from rabbit_chx.publishing import Outcome
 from rabbit_chx.streams import (
@@ -33,7 +33,7 @@ from tests.patience import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from rabbit_chx.urls import BrokerUrl
+    from rabbit_chx.base.urls import BrokerUrl
 
 FIRST, SECOND = "rabbitmq-stream://first", "rabbitmq-stream://second"
 

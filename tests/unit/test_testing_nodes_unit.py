@@ -12,7 +12,7 @@ from pika.adapters.utils.connection_workflow import AMQPConnectorStackTimeout
 
 from rabbit_chx.broker.reading.erlang_rings import parse_rings, rings_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError, RingUnknown
-from rabbit_chx.ring import ToExchange
+from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.testing import Broker, available, local_node, node
 from rabbit_chx.testing.node import READY, CannotSupply, NodeSettings
 from tests.unit.erlang import ring_text

@@ -15,6 +15,7 @@ import pika
 import pytest
 
 from rabbit_chx import InvalidValue
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect, parameters_of
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.tls import context, default_context, warn_if_unchecked
@@ -22,7 +23,6 @@ from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import connect as connect_to_streams
 from rabbit_chx.streams.protocol.wire import Wire
-from rabbit_chx.urls import BrokerUrl
 
 EXTERNAL = "amqps://host/v?auth_mechanism=external"
 OPTIONS = {"options": ("--ca", "--cert"), "hint": "mend it"}

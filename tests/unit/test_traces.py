@@ -13,9 +13,9 @@ from opentelemetry.semconv._incubating.attributes import messaging_attributes as
 from opentelemetry.semconv.attributes import error_attributes
 
 from rabbit_chx.broker.properties import Properties
-from rabbit_chx.consuming.messages import Delivery
+from rabbit_chx.messages.traces import in_async_spans, in_spans
 from rabbit_chx.publishing.encoder import Encoder
-from rabbit_chx.traces import in_async_spans, in_spans
+from rabbit_chx.working.messages import Delivery
 from tests.programs import loaded_after
 from tests.traces import recorded
 from tests.wire import encoded_properties
@@ -153,7 +153,9 @@ def test_a_key_that_is_not_utf_8_keeps_no_message_from_its_handler(asynchronous:
     assert span.attributes[conventions.MESSAGING_MESSAGE_CONVERSATION_ID] == r"\xfd"
 
 
-@pytest.mark.parametrize("failing", ["rabbit_chx.traces._attributes", "opentelemetry.propagate.extract"])
+@pytest.mark.parametrize(
+    "failing", ["rabbit_chx.messages.traces._attributes", "opentelemetry.propagate.extract"]
+)
 def test_a_message_without_a_span_or_a_context_is_handled(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing: str
 ) -> None:
@@ -168,7 +170,9 @@ def test_a_message_without_a_span_or_a_context_is_handled(
     message = Delivery(b"", "k", queue="q", encoded=encoded_properties(headers={"baggage": "a=b"}))
     in_spans(given.append, "billing")(message)
     assert given == [message]
-    assert ("is handled without a span" in caplog.text) == (failing == "rabbit_chx.traces._attributes")
+    assert ("is handled without a span" in caplog.text) == (
+        failing == "rabbit_chx.messages.traces._attributes"
+    )
 
 
 def test_opentelemetry_reads_and_logs_at_most_8_kb_of_headers(caplog: pytest.LogCaptureFixture) -> None:
@@ -197,11 +201,11 @@ def test_without_the_extra_handlers_stay_what_they_are(monkeypatch: pytest.Monke
 WITHOUT_PROVIDER = """
 import asyncio
 from opentelemetry.trace import get_current_span
-from rabbit_chx.consuming.messages import Delivery
+from rabbit_chx.working.messages import Delivery
 from rabbit_chx.publishing.encoder import Encoder
 from rabbit_chx.streams import encode_messages
 from rabbit_chx.streams.messages.stored import StoredMessage
-from rabbit_chx.traces import in_async_spans, in_spans
+from rabbit_chx.messages.traces import in_async_spans, in_spans
 
 def current(_):
     print(f"{get_current_span().get_span_context().span_id:016x}", end=" ")

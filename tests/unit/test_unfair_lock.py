@@ -13,10 +13,10 @@ import pytest
 
 from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.consuming.member.key_lanes import KeyLane
-from rabbit_chx.consuming.member.workers import Workers
-from rabbit_chx.consuming.messages import from_raw
-from rabbit_chx.message import Message
-from rabbit_chx.unfair_lock import UnfairLock
+from rabbit_chx.messages.message import Message
+from rabbit_chx.working.messages import from_raw
+from rabbit_chx.working.unfair_lock import UnfairLock
+from rabbit_chx.working.workers import Workers
 
 THREADS = 4
 MESSAGES = 40_000

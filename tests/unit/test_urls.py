@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rabbit_chx import InvalidValue
+from rabbit_chx.base.urls import BrokerUrl, ManagementUrl
 from rabbit_chx.broker.amqp import parameters_of
-from rabbit_chx.urls import BrokerUrl, ManagementUrl
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hashlib import sha256
 
 import pytest
 
-from rabbit_chx.ring import Ring
+from rabbit_chx.mirror.ring import Ring
 from rabbit_chx.watch import Problem
 from rabbit_chx.watch.page import page, pictures
 from rabbit_chx.watch.server import Server

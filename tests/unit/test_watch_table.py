@@ -9,8 +9,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from rabbit_chx.cli.watch_table import Changes, Screen
-from rabbit_chx.text import UNPRINTABLE
+from rabbit_chx.base.text import UNPRINTABLE
+from rabbit_chx.cli.show.watch_table import Changes, Screen
 from rabbit_chx.watch import Interval, Problem, RingState, Row, Totals
 
 HOSTILE = (

@@ -6,7 +6,7 @@ import json
 import struct
 from pathlib import Path
 
-from rabbit_chx.kernel.terms import Atom, Term
+from rabbit_chx.mirror.kernel.terms import Atom, Term
 
 HERE = Path(__file__).parent
 

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from rabbit_chx.broker.applying.plan_commands import Applied, check_plan, plan_commands
-from rabbit_chx.broker.applying.protocol import TIMEOUT, Command, Driver
+from rabbit_chx.broker.commands import TIMEOUT, Command, Driver
 from rabbit_chx.topology.planning.steps import Plan, Step
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def apply(
         ApplyStopped: the plan was not applied completely; the message lists the steps that are done and gives the reason.
         BrokerUnavailable: no broker answers at the URL.
     """
-    from rabbit_chx.broker.applying.pika_driver import PikaDriver, opened
+    from rabbit_chx.broker.driver import PikaDriver, opened
 
     with opened(connection_or_channel, tls) as connection:
         driver = PikaDriver(connection, management, timeout=timeout)
@@ -101,7 +101,7 @@ async def apply_async(
     An apply stops when its connection is lost, even if a robust connection reconnects. A cancellation takes effect when the broker has
     answered the current command, a second one at once.
     """
-    from rabbit_chx.broker.applying.aio_driver import AioDriver, opened
+    from rabbit_chx.broker.aio_driver import AioDriver, opened
 
     async with opened(connection_or_channel, tls) as connection:
         driver = AioDriver(connection, management, timeout=timeout)

@@ -10,12 +10,12 @@ import shlex
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
+from rabbit_chx.base.plugins import why_refused_type
 from rabbit_chx.broker.applying.lock import LOCK
-from rabbit_chx.broker.applying.protocol import INTERNAL_ERROR
+from rabbit_chx.broker.commands import INTERNAL_ERROR
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, NOTHING, Needs, why_denied
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE
-from rabbit_chx.plugins import why_refused_type
-from rabbit_chx.ring import ToExchange
+from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.topology.planning.steps import (
     Bind,
     ClearPolicy,

@@ -32,13 +32,13 @@ from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx.advice import Advice
-from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, Pause, Refused, routed
+from rabbit_chx.base.advice import Advice
+from rabbit_chx.base.replies import is_made_by_broker
+from rabbit_chx.base.text import seconds
+from rabbit_chx.broker.commands import Command, Lost, OnChannel, Pause, Refused, routed
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Beginning, Needs, Resources, why_denied
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
-from rabbit_chx.replies import is_made_by_broker
-from rabbit_chx.ring import Destination
-from rabbit_chx.text import seconds
+from rabbit_chx.mirror.ring import Destination
 from rabbit_chx.topology.planning.drain_order import drain_stages
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def drain(
         NotDrained: a consumer did not reach its marker in time.
         InvalidValue: a queue does not exist.
     """
-    from rabbit_chx.broker.applying.pika_driver import PikaDriver, opened
+    from rabbit_chx.broker.driver import PikaDriver, opened
 
     with opened(connection_or_channel) as connection:
         PikaDriver(connection).run(drain_commands(queues, timeout, settle))
@@ -272,7 +272,7 @@ async def drain_async(
     settle: float = 1.0,
 ) -> None:
     """As `drain`, with a connection or a channel of aio-pika."""
-    from rabbit_chx.broker.applying.aio_driver import AioDriver, opened
+    from rabbit_chx.broker.aio_driver import AioDriver, opened
 
     async with opened(connection_or_channel) as connection:
         await AioDriver(connection).carry_out(drain_commands(queues, timeout, settle))

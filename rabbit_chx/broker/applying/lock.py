@@ -12,15 +12,7 @@ from collections.abc import Generator
 from contextlib import suppress
 from typing import Any, Final
 
-from rabbit_chx.broker.applying.protocol import (
-    Command,
-    Lost,
-    OnChannel,
-    OverHttp,
-    Pipelined,
-    Refused,
-    Surprise,
-)
+from rabbit_chx.broker.commands import Command, Lost, OnChannel, OverHttp, Pipelined, Refused, Surprise
 from rabbit_chx.errors import BrokerUnavailable
 
 LOCK: Final = "rabbit-chx.lock"

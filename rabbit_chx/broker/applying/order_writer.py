@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from rabbit_chx.broker.applying.protocol import OnChannel
+from rabbit_chx.broker.commands import OnChannel
 from rabbit_chx.broker.reading.order_record import (
     ORDER_EXCHANGE,
     PLAIN,
@@ -22,7 +22,7 @@ from rabbit_chx.broker.reading.order_record import (
 )
 from rabbit_chx.broker.reading.ring_order import OrderEvidence, ring_of
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.ring import Destination, Ring, ToExchange
+from rabbit_chx.mirror.ring import Destination, Ring, ToExchange
 from rabbit_chx.topology.model import Binding, Exchange
 
 

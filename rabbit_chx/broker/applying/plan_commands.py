@@ -15,11 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rabbit_chx.advice import Advice
+from rabbit_chx.base.advice import Advice
 from rabbit_chx.broker.applying.broker_errors import why_refused
 from rabbit_chx.broker.applying.lock import release_lock, take_lock
 from rabbit_chx.broker.applying.order_writer import OrderWriter
-from rabbit_chx.broker.applying.protocol import (
+from rabbit_chx.broker.applying.step_commands import StepCommands, batches
+from rabbit_chx.broker.commands import (
     INTERNAL_ERROR,
     Command,
     Lost,
@@ -29,13 +30,12 @@ from rabbit_chx.broker.applying.protocol import (
     Refused,
     Surprise,
 )
-from rabbit_chx.broker.applying.step_commands import StepCommands, batches
 from rabbit_chx.broker.permissions import NOTHING, Needs
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, OrderRecord
 from rabbit_chx.broker.reading.ring_order import OrderEvidence
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
-from rabbit_chx.releases import Release, with_flags
-from rabbit_chx.ring import Destination
+from rabbit_chx.mirror.releases import Release, with_flags
+from rabbit_chx.mirror.ring import Destination
 from rabbit_chx.topology.checks.cluster import why_unchangeable
 from rabbit_chx.topology.model import CONSISTENT_HASH, Exchange, Observed
 from rabbit_chx.topology.planning.steps import (

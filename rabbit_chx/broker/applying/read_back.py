@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rabbit_chx.broker.applying.protocol import Surprise
+from rabbit_chx.broker.commands import Surprise
 from rabbit_chx.topology.model import Binding, Exchange, Queue
 
 Listed = dict[object, Binding]

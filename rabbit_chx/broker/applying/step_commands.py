@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from itertools import chain, groupby
 from typing import Any, Final, TypeAlias
 
+from rabbit_chx.base.text import counted
 from rabbit_chx.broker.applying.order_writer import OrderWriter, bind_command, declare_exchange
-from rabbit_chx.broker.applying.protocol import (
+from rabbit_chx.broker.applying.read_back import Listed, check_bindings, check_declared
+from rabbit_chx.broker.commands import (
     Command,
     OnChannel,
     OverHttp,
@@ -24,10 +26,8 @@ from rabbit_chx.broker.applying.protocol import (
     Surprise,
     without_repeats,
 )
-from rabbit_chx.broker.applying.read_back import Listed, check_bindings, check_declared
-from rabbit_chx.releases import Release
-from rabbit_chx.ring import Destination
-from rabbit_chx.text import counted
+from rabbit_chx.mirror.releases import Release
+from rabbit_chx.mirror.ring import Destination
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Policy, Queue
 from rabbit_chx.topology.planning.steps import (
     Bind,

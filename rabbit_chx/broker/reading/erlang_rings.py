@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import Final
 
 from rabbit_chx.errors import InvalidValue, RingUnknown
-from rabbit_chx.ring import Destination, ToExchange
+from rabbit_chx.mirror.ring import Destination, ToExchange
 
 _EXPRESSION: Final = """
 VHost = {vhost},

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Final, Protocol
 
+from rabbit_chx.base.text import sentences
 from rabbit_chx.broker.reading.erlang_rings import parse_rings, rings_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
-from rabbit_chx.ring import Destination
-from rabbit_chx.text import sentences
+from rabbit_chx.mirror.ring import Destination
 
 _EXAMPLE: Final = "docker exec NAME rabbitmqctl eval, or ssh HOST sudo rabbitmqctl eval"
 _SHOWN: Final = 500

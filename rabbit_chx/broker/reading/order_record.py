@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from rabbit_chx.ring import Destination, ToExchange
+from rabbit_chx.mirror.ring import Destination, ToExchange
 from rabbit_chx.topology.model import Binding, Exchange, wire_text
 
 ORDER_EXCHANGE: Final = "rabbit-chx.order"

@@ -20,13 +20,13 @@ from pika import BasicProperties, BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, UnroutableError
 
-from rabbit_chx.advice import Advice
+from rabbit_chx.base.advice import Advice
+from rabbit_chx.base.text import counted
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import why_refused
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, Unroutable
-from rabbit_chx.hashing import hash_on
-from rabbit_chx.ring import Destination, ToExchange
-from rabbit_chx.text import counted
+from rabbit_chx.mirror.hashing import hash_on
+from rabbit_chx.mirror.ring import Destination, ToExchange
 from rabbit_chx.topology.graph import alternates_of, reachable
 from rabbit_chx.topology.model import Observed, Topology
 

@@ -24,8 +24,8 @@ from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, OrderRecord
 from rabbit_chx.broker.reading.ring_order import CHANGED, OrderEvidence, in_ring_order, learn, ring_of
 from rabbit_chx.broker.reasons import why_refused
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
-from rabbit_chx.releases import Release, with_flags
-from rabbit_chx.ring import Destination, Ring, ToExchange
+from rabbit_chx.mirror.releases import Release, with_flags
+from rabbit_chx.mirror.ring import Destination, Ring, ToExchange
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
     OWN,

@@ -25,9 +25,9 @@ from typing import Any, Final
 
 from rabbit_chx.broker.reading.order_record import CLUSTER, ORDER_EXCHANGE, OrderRecord, as_recorded
 from rabbit_chx.errors import Contradiction, InvalidValue, RingUnknown, Unpredictable
-from rabbit_chx.inference import infer
-from rabbit_chx.releases import Release, Store
-from rabbit_chx.ring import Destination, Ring, RingBinding, ToExchange, named
+from rabbit_chx.mirror.inference import infer
+from rabbit_chx.mirror.releases import Release, Store
+from rabbit_chx.mirror.ring import Destination, Ring, RingBinding, ToExchange, named
 from rabbit_chx.topology.model import BIND_SEQUENCE, Binding, Exchange, Observed, RingSource, Topology
 
 _FEW: Final = 3

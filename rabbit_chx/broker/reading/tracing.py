@@ -22,12 +22,12 @@ from typing import Any, Final
 from pika import BasicProperties, BlockingConnection
 from pika.exceptions import AMQPError
 
+from rabbit_chx.base.interruption import uninterrupted
 from rabbit_chx.broker.permissions import Beginning, Needs, Resources
 from rabbit_chx.broker.reading.erlang_rings import erlang_binary
 from rabbit_chx.broker.reading.node import NodeAccess
 from rabbit_chx.broker.reasons import why_refused
 from rabbit_chx.errors import BrokerUnavailable
-from rabbit_chx.interruption import uninterrupted
 
 _TRACE: Final = "amq.rabbitmq.trace"
 _QUEUE: Final = {"x-queue-type": "classic", "x-max-length": 10_000, "x-max-length-bytes": 64 << 20}

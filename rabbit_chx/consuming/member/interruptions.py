@@ -12,20 +12,20 @@ from typing import Any, Final, TypeVar
 from pika import spec
 from pika.exceptions import AMQPError
 
+from rabbit_chx.base.text import described
 from rabbit_chx.broker.applying.handover import pass_marker
-from rabbit_chx.broker.applying.protocol import Command, Lost, Refused
-from rabbit_chx.consuming.failures import origin_of
-from rabbit_chx.consuming.logs import log
-from rabbit_chx.consuming.markers import Kind, hold_of, kind_of
-from rabbit_chx.consuming.member import trials
-from rabbit_chx.consuming.member.attempts import Attempts
+from rabbit_chx.broker.commands import Command, Lost, Refused
 from rabbit_chx.consuming.member.lanes import Lane
-from rabbit_chx.consuming.member.workers import Progress
-from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.consuming.queues.queues import exists, park
-from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.errors import RabbitChxError
-from rabbit_chx.text import described
+from rabbit_chx.working import trials
+from rabbit_chx.working.attempts import Attempts
+from rabbit_chx.working.failures import origin_of
+from rabbit_chx.working.logs import log
+from rabbit_chx.working.markers import Kind, hold_of, kind_of
+from rabbit_chx.working.messages import Delivery
+from rabbit_chx.working.settings import Settings
+from rabbit_chx.working.workers import Progress
 
 _EXPECTED: Final = (AMQPError, OSError, Lost, Refused, RabbitChxError)
 """Errors of the connection, and those that the operator has to deal with. The message is to blame for any other."""

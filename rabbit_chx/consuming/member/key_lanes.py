@@ -13,11 +13,11 @@ from copy import copy
 from functools import cache
 from typing import Any, Final
 
-from rabbit_chx.consuming.markers import Kind, kind_of
 from rabbit_chx.consuming.member.lanes import Lane, QueueLane
-from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.consuming.queues.sources import KeyFunction, KeySource
-from rabbit_chx.consuming.settings import Settings
+from rabbit_chx.working.markers import Kind, kind_of
+from rabbit_chx.working.messages import Delivery
+from rabbit_chx.working.settings import Settings
 
 _ALONE: Final = object()
 _LONG: Final = 4_096

@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
 
-from rabbit_chx.consuming.member.workers import OneByOne, Work
-from rabbit_chx.consuming.messages import Delivery
 from rabbit_chx.consuming.seats import priority
+from rabbit_chx.working.messages import Delivery
+from rabbit_chx.working.workers import OneByOne, Work
 
 _WINDOW = 10.0
 """Seconds over which a rate is measured."""

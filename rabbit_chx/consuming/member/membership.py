@@ -15,25 +15,20 @@ from pika import BasicProperties, BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
-from rabbit_chx.broker.applying.pika_driver import PikaDriver
-from rabbit_chx.broker.applying.protocol import Command, Refused, routed
+from rabbit_chx.base.outages import Backoff
+from rabbit_chx.base.replies import is_direct
+from rabbit_chx.broker.commands import Command, Refused, routed
 from rabbit_chx.broker.deliveries import RawDelivery
+from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.broker.receiving import consume
-from rabbit_chx.consuming.logs import log
-from rabbit_chx.consuming.markers import Hold
 from rabbit_chx.consuming.member.channels import acknowledge, close_in_one_step
 from rabbit_chx.consuming.member.interruptions import Interruptions
 from rabbit_chx.consuming.member.lanes import Lane, QueueLane, assign
 from rabbit_chx.consuming.member.responder import Responder, reply
 from rabbit_chx.consuming.member.roll_call import holds_in, status
-from rabbit_chx.consuming.member.runs import Running
-from rabbit_chx.consuming.member.trials import is_suspect
 from rabbit_chx.consuming.member.undeliverable import Undeliverable
-from rabbit_chx.consuming.member.workers import Progress
-from rabbit_chx.consuming.messages import Delivery, from_raw
 from rabbit_chx.consuming.queues.queues import check_access, exists, fit_queues, is_missing
 from rabbit_chx.consuming.queues.sources import QueueSource
-from rabbit_chx.consuming.received import contained
 from rabbit_chx.consuming.seats import (
     consumer_tag,
     find_free,
@@ -41,11 +36,16 @@ from rabbit_chx.consuming.seats import (
     seat_queue,
     take_seat,
 )
-from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.errors import RabbitChxError
-from rabbit_chx.outages import Backoff
-from rabbit_chx.releases import Release
-from rabbit_chx.replies import is_direct
+from rabbit_chx.mirror.releases import Release
+from rabbit_chx.working.logs import log
+from rabbit_chx.working.markers import Hold
+from rabbit_chx.working.messages import Delivery, from_raw
+from rabbit_chx.working.received import contained
+from rabbit_chx.working.runs import Running
+from rabbit_chx.working.settings import Settings
+from rabbit_chx.working.trials import is_suspect
+from rabbit_chx.working.workers import Progress
 
 TICK: Final = 0.5
 """The longest wait for events, in seconds."""

@@ -12,11 +12,11 @@ from typing import Any, Final, TypeAlias
 from pika import BlockingConnection
 from pika.exceptions import AMQPError
 
-from rabbit_chx.broker.applying.pika_driver import PikaDriver
-from rabbit_chx.broker.applying.protocol import Command, Lost, OnChannel, Refused
+from rabbit_chx.base.outages import Backoff
+from rabbit_chx.broker.commands import Command, Lost, OnChannel, Refused
+from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.consuming.queues.permissions import why_ended
 from rabbit_chx.errors import BrokerUnavailable
-from rabbit_chx.outages import Backoff
 
 Publishing: TypeAlias = "Generator[Command, Any, object]"
 """Commands that publish."""

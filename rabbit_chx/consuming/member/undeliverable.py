@@ -9,7 +9,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from rabbit_chx.broker.applying.protocol import INTERNAL_ERROR
+from rabbit_chx.broker.commands import INTERNAL_ERROR
 
 _SECONDS: Final = 1.0
 """How long the member waits after each queue, for the broker to close the connection."""

@@ -12,10 +12,10 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pika.spec import PRECONDITION_FAILED
 
+from rabbit_chx.base.text import listed
 from rabbit_chx.broker.applying.broker_errors import INEQUIVALENT
-from rabbit_chx.broker.applying.protocol import Command, OnChannel, Refused
-from rabbit_chx.releases import Release
-from rabbit_chx.text import listed
+from rabbit_chx.broker.commands import Command, OnChannel, Refused
+from rabbit_chx.mirror.releases import Release
 from rabbit_chx.topology.delivery_limit import limit_applies, limit_warning
 from rabbit_chx.topology.model import DELIVERY_LIMIT, SINGLE_ACTIVE_CONSUMER
 

@@ -10,15 +10,15 @@ from pika.spec import ACCESS_REFUSED
 
 from rabbit_chx.broker.applying.broker_errors import needs_of as needs_of_steps
 from rabbit_chx.broker.applying.lock import LOCK
-from rabbit_chx.broker.applying.protocol import Lost, Refused
+from rabbit_chx.broker.commands import Lost, Refused
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, BeforeNumber, Beginning, Needs, why_denied
 from rabbit_chx.broker.reasons import why_down
-from rabbit_chx.consuming.markers import HOLDS
 from rabbit_chx.consuming.seats import SEATS
-from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.topology.model import CONSISTENT_HASH, Exchange
 from rabbit_chx.topology.planning.steps import DeclareExchange, Plan
+from rabbit_chx.working.markers import HOLDS
+from rabbit_chx.working.settings import Settings
 
 _ANSWERS: Final = ("queue", Beginning("amq.gen-"))
 _HOLDING: Final = Needs(

@@ -8,21 +8,21 @@ from typing import Any, Final
 
 from pika.spec import ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED
 
-from rabbit_chx.broker.applying.protocol import Command, OnChannel, Pause, Refused, routed, unless_missing
+from rabbit_chx.base.text import listed
+from rabbit_chx.broker.commands import Command, OnChannel, Pause, Refused, routed, unless_missing
 from rabbit_chx.broker.permissions import why_denied
-from rabbit_chx.consuming.failures import ADDED, LEFT_OUT, shortened
-from rabbit_chx.consuming.logs import log, warn
-from rabbit_chx.consuming.markers import HOLDS
-from rabbit_chx.consuming.messages import copied_properties
 from rabbit_chx.consuming.queues.arguments import delivery_limit_warning, learn
 from rabbit_chx.consuming.queues.permissions import needs_of
 from rabbit_chx.consuming.seats import is_taken
-from rabbit_chx.consuming.settings import Settings
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, Unquoted
-from rabbit_chx.message import Message
-from rabbit_chx.releases import Release
-from rabbit_chx.text import listed
+from rabbit_chx.messages.message import Message
+from rabbit_chx.mirror.releases import Release
 from rabbit_chx.topology.model import SINGLE_ACTIVE_CONSUMER
+from rabbit_chx.working.failures import ADDED, LEFT_OUT, shortened
+from rabbit_chx.working.logs import log, warn
+from rabbit_chx.working.markers import HOLDS
+from rabbit_chx.working.messages import copied_properties
+from rabbit_chx.working.settings import Settings
 
 _DEAD_LETTER: Final = "x-dead-letter-exchange"
 _CHECK_AGAIN_AFTER: Final = 1.0

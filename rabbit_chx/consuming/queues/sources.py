@@ -9,17 +9,17 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
+from rabbit_chx.base.names import check_name
+from rabbit_chx.base.text import sentences
 from rabbit_chx.broker.management import Management
-from rabbit_chx.consuming.logs import log
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
-from rabbit_chx.hashing import HashHeader, HashOn, hash_on
-from rabbit_chx.message import Message
-from rabbit_chx.names import check_name
-from rabbit_chx.ring import ToExchange
-from rabbit_chx.text import sentences
+from rabbit_chx.messages.message import Message
+from rabbit_chx.mirror.hashing import HashHeader, HashOn, hash_on
+from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.model import CONSISTENT_HASH, Topology
+from rabbit_chx.working.logs import log
 
 _T = TypeVar("_T")
 QueueSource: TypeAlias = "Callable[[], tuple[str, ...]]"

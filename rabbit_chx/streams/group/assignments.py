@@ -6,8 +6,6 @@ from datetime import datetime
 from time import monotonic
 from typing import Final, cast
 
-from rabbit_chx.consuming.logs import log
-from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams.ends import first_chunk
 from rabbit_chx.streams.group.lanes import Change, StreamLane
@@ -17,6 +15,8 @@ from rabbit_chx.streams.group.settings import Position, StreamSettings, check_po
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate, StreamStats
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.requests import MAX_IDS, OffsetSpec
+from rabbit_chx.working.logs import log
+from rabbit_chx.working.workers import Progress
 
 _MOST_SECONDS: Final = 45.0
 """The broker closes the connection after a minute without an answer (``request_timeout`` of rabbitmq_stream)."""

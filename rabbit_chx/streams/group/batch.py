@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rabbit_chx.errors import CorruptStream, InvalidValue, MissingDependency
-from rabbit_chx.message import StreamMessage
+from rabbit_chx.messages.message import StreamMessage
 from rabbit_chx.streams.messages.chunks import Chunk
 from rabbit_chx.streams.messages.stored import Undecodable, stored_in
 

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rabbit_chx.consuming.member.attempts import Attempts
-from rabbit_chx.consuming.member.workers import Progress
 from rabbit_chx.errors import CorruptStream, MissingDependency
 from rabbit_chx.streams.group.batch import (
     BatchFailed,
@@ -19,6 +17,8 @@ from rabbit_chx.streams.group.batch import (
 from rabbit_chx.streams.group.lanes import Change, StreamLane
 from rabbit_chx.streams.group.parking import Parking
 from rabbit_chx.streams.group.settings import StreamSettings
+from rabbit_chx.working.attempts import Attempts
+from rabbit_chx.working.workers import Progress
 
 
 class Failures(Attempts):

@@ -14,13 +14,13 @@ from itertools import islice
 from time import monotonic
 from typing import Any, Final
 
-from rabbit_chx.consuming.member.workers import OneByOne
 from rabbit_chx.errors import CorruptChunk
-from rabbit_chx.message import StreamMessage
+from rabbit_chx.messages.message import StreamMessage
 from rabbit_chx.streams.group.batch import StreamBatch, undecodable_to, why_undecodable
 from rabbit_chx.streams.messages.chunks import Chunk, may_have_batches, pieces_of, size_of
 from rabbit_chx.streams.messages.stored import Undecodable, stored_in
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate
+from rabbit_chx.working.workers import OneByOne
 
 _MOST_ROWS: Final = 16_384
 _MOST_MESSAGES: Final = 2_048

@@ -15,11 +15,9 @@ from multiprocessing.connection import wait
 from time import monotonic
 from typing import Any, Final
 
-from rabbit_chx.consuming.logs import log, warn
-from rabbit_chx.consuming.member.runs import Running
-from rabbit_chx.consuming.member.workers import Progress
+from rabbit_chx.base.text import counted
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError, StreamUnavailable
-from rabbit_chx.releases import Release
+from rabbit_chx.mirror.releases import Release
 from rabbit_chx.streams.group.assignments import Assignments
 from rabbit_chx.streams.group.failures import Failures
 from rabbit_chx.streams.group.lanes import Attention, StreamGroupStatus, StreamLane, status_of
@@ -32,7 +30,9 @@ from rabbit_chx.streams.protocol.answers import Delivery
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.opening import no_such_stream
 from rabbit_chx.streams.protocol.requests import MAX_IDS
-from rabbit_chx.text import counted
+from rabbit_chx.working.logs import log, warn
+from rabbit_chx.working.runs import Running
+from rabbit_chx.working.workers import Progress
 
 _TICK: Final = 0.5
 """The longest wait for events, in seconds."""

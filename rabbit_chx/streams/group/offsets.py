@@ -9,13 +9,13 @@ from datetime import datetime
 from time import monotonic, sleep
 from typing import Final, Self
 
+from rabbit_chx.base.text import listed
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.streams.ends import bounds, first_chunk, offset_at
 from rabbit_chx.streams.group.places import in_order
 from rabbit_chx.streams.group.settings import Position, name_beside
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.requests import OffsetSpec
-from rabbit_chx.text import listed
 
 _MARK: Final = "known"
 _READ_BACK: Final = 5.0

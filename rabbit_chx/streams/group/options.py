@@ -10,12 +10,12 @@ from typing import Any
 
 from pika import BlockingConnection
 
+from rabbit_chx.base.text import sentences
+from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, Timeouts
+from rabbit_chx.base.urls import BrokerUrl, host_and_port
 from rabbit_chx.broker import amqp
 from rabbit_chx.broker.client import checked_urls
 from rabbit_chx.broker.credentials import Credentials
-from rabbit_chx.consuming.member.runs import AsyncRuns, Runs
-from rabbit_chx.consuming.member.workers import Progress
-from rabbit_chx.consuming.retries import COROUTINE_FUNCTION, FUNCTION, check_function
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.streams.group.lanes import StreamGroupStatus, status_of
 from rabbit_chx.streams.group.member import StreamMember
@@ -23,9 +23,9 @@ from rabbit_chx.streams.group.parking import Parking
 from rabbit_chx.streams.group.settings import OnStreamFailure, Start, StreamCallback, StreamSettings
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.opening import connect
-from rabbit_chx.text import sentences
-from rabbit_chx.timeouts import DEFAULTS, HEARTBEAT, Timeouts
-from rabbit_chx.urls import BrokerUrl, host_and_port
+from rabbit_chx.working.retries import COROUTINE_FUNCTION, FUNCTION, check_function
+from rabbit_chx.working.runs import AsyncRuns, Runs
+from rabbit_chx.working.workers import Progress
 
 
 class StreamOptions(Runs[StreamMember]):

@@ -16,22 +16,22 @@ from uuid import UUID
 from pika import BlockingConnection
 from pika.exceptions import AMQPError
 
-from rabbit_chx.broker.applying.pika_driver import PikaDriver
-from rabbit_chx.broker.applying.protocol import Command, Lost, Refused
-from rabbit_chx.consuming.failures import EXCHANGE, OFFSET, ROUTING_KEY, origin_of
-from rabbit_chx.consuming.logs import warn
+from rabbit_chx.base.outages import Backoff
+from rabbit_chx.base.text import described
+from rabbit_chx.broker.commands import Command, Lost, Refused
+from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.consuming.queues.permissions import why_ended
 from rabbit_chx.consuming.queues.queues import check_parking_queue, park
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
-from rabbit_chx.fields import EPOCH, milliseconds
-from rabbit_chx.hashing import MAX_SHORTSTR
-from rabbit_chx.message import StreamMessage
-from rabbit_chx.message_fields import checked
-from rabbit_chx.outages import Backoff
+from rabbit_chx.messages.message import StreamMessage
+from rabbit_chx.messages.message_fields import checked
+from rabbit_chx.mirror.fields import EPOCH, milliseconds
+from rabbit_chx.mirror.hashing import MAX_SHORTSTR
 from rabbit_chx.streams.group.batch import BatchFailed, without_hint
 from rabbit_chx.streams.messages.amqp10 import Milliseconds, as_text
 from rabbit_chx.streams.messages.stored import Undecodable
-from rabbit_chx.text import described
+from rabbit_chx.working.failures import EXCHANGE, OFFSET, ROUTING_KEY, origin_of
+from rabbit_chx.working.logs import warn
 
 _KEPT: Final = 5.0
 """Seconds without work after which the connection is closed."""

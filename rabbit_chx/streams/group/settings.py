@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
-from rabbit_chx.consuming.retries import Retries
+from rabbit_chx.base.limits import check_integer, check_seconds
+from rabbit_chx.base.names import check_name
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.limits import check_integer, check_seconds
-from rabbit_chx.names import check_name
-from rabbit_chx.releases import Release
+from rabbit_chx.mirror.releases import Release
 from rabbit_chx.streams.protocol.requests import MAX_CREDIT, MAX_NAME
+from rabbit_chx.working.retries import Retries
 
 Position: TypeAlias = Literal["first", "last", "next"] | datetime | int
 """Where a group starts: at the first or the last chunk, after the last one, at a time, or at an offset."""

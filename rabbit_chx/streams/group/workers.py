@@ -7,12 +7,12 @@ from inspect import isawaitable
 from time import monotonic
 from typing import Any
 
-from rabbit_chx.consuming.member.loop_workers import LoopWorkers
-from rabbit_chx.consuming.member.workers import Progress, Taken, Workers
-from rabbit_chx.consuming.retries import check_returned
 from rabbit_chx.streams.group.batch import StreamBatch
 from rabbit_chx.streams.group.lanes import Change, StreamLane
 from rabbit_chx.streams.group.settings import StreamSettings
+from rabbit_chx.working.loop_workers import LoopWorkers
+from rabbit_chx.working.retries import check_returned
+from rabbit_chx.working.workers import Progress, Taken, Workers
 
 
 class _OfStreams(Progress):

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from rabbit_chx.fields import MILLISECOND
-from rabbit_chx.message_fields import moment
+from rabbit_chx.messages.message_fields import moment
+from rabbit_chx.mirror.fields import MILLISECOND
 
 MAX_ITEMS: Final = 150_000
 """In lists, maps and arrays of a message, together: a publisher can compress millions of items to a few kilobytes.

@@ -30,6 +30,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from rabbit_chx.base.text import counted
 from rabbit_chx.errors import CorruptChunk
 from rabbit_chx.streams.messages.sub_entries import (
     SIZE,
@@ -39,7 +40,6 @@ from rabbit_chx.streams.messages.sub_entries import (
     entry_at,
     sized_records,
 )
-from rabbit_chx.text import counted
 
 Whole: TypeAlias = npt.NDArray[np.int64]
 

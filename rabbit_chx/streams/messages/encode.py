@@ -15,9 +15,7 @@ from itertools import repeat
 from typing import Any, Final, Unpack
 
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.fields import Field, milliseconds
-from rabbit_chx.hashing import shortstr
-from rabbit_chx.message_fields import (
+from rabbit_chx.messages.message_fields import (
     FIELDS,
     PROPERTIES,
     ROUTING_HEADERS,
@@ -27,6 +25,8 @@ from rabbit_chx.message_fields import (
     check_name,
     checked,
 )
+from rabbit_chx.mirror.fields import Field, milliseconds
+from rabbit_chx.mirror.hashing import shortstr
 from rabbit_chx.publishing.batch_columns import body_column, by_row, column, short_strings
 from rabbit_chx.streams.messages.message import PROPERTY_NAMES
 

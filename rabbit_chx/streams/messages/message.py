@@ -39,9 +39,9 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from rabbit_chx.errors import InvalidMessage
-from rabbit_chx.fields import MILLISECOND
-from rabbit_chx.message import StreamMessage
-from rabbit_chx.message_fields import FIELDS, moment
+from rabbit_chx.messages.message import StreamMessage
+from rabbit_chx.messages.message_fields import FIELDS, moment
+from rabbit_chx.mirror.fields import MILLISECOND
 from rabbit_chx.streams.messages.amqp10 import (
     MAX_ITEMS,
     Budget,

@@ -10,9 +10,9 @@ from itertools import islice, repeat
 from typing import Any, Final
 
 from rabbit_chx.errors import CorruptChunk, CorruptStream, InvalidMessage, MissingDependency
-from rabbit_chx.fields import MILLISECOND
-from rabbit_chx.message import DecodedLater, StreamMessage
-from rabbit_chx.message_fields import moment
+from rabbit_chx.messages.message import DecodedLater, StreamMessage
+from rabbit_chx.messages.message_fields import moment
+from rabbit_chx.mirror.fields import MILLISECOND
 from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
 from rabbit_chx.streams.messages.chunks import (
     Chunk,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from rabbit_chx.base.text import seconds
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams.protocol.answers import (
     OK,
@@ -29,7 +30,6 @@ from rabbit_chx.streams.protocol.answers import (
 from rabbit_chx.streams.protocol.permissions import Access
 from rabbit_chx.streams.protocol.requests import close_answer, request
 from rabbit_chx.streams.protocol.wire import Wire
-from rabbit_chx.text import seconds
 
 _T = TypeVar("_T")
 

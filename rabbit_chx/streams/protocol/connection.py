@@ -16,9 +16,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final, Self, TypeVar
 
+from rabbit_chx.base.timeouts import HEARTBEAT_OF_CALLER
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
-from rabbit_chx.releases import Release
+from rabbit_chx.mirror.releases import Release
 from rabbit_chx.streams.protocol import answers, permissions, requests
 from rabbit_chx.streams.protocol.answers import (
     NO_OFFSET,
@@ -39,8 +41,6 @@ from rabbit_chx.streams.protocol.calls import Calls
 from rabbit_chx.streams.protocol.handshake import shake_hands
 from rabbit_chx.streams.protocol.requests import MAX_IDS, Batch, OffsetSpec, name
 from rabbit_chx.streams.protocol.wire import open_wire
-from rabbit_chx.timeouts import HEARTBEAT_OF_CALLER
-from rabbit_chx.urls import BrokerUrl
 
 _T = TypeVar("_T")
 

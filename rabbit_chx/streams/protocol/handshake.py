@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from rabbit_chx.base.urls import MAX_PORT, BrokerUrl
 from rabbit_chx.broker.amqp import version_in
 from rabbit_chx.broker.credentials import Credentials, check_credentials, login
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.reasons import why_external_refused, why_rejected
 from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
-from rabbit_chx.releases import Release
+from rabbit_chx.mirror.releases import Release
 from rabbit_chx.streams.protocol.answers import OK, U32, Command, Node, Tune
 from rabbit_chx.streams.protocol.calls import Calls
 from rabbit_chx.streams.protocol.requests import binary, one_way, string, string_map
-from rabbit_chx.urls import MAX_PORT, BrokerUrl
 
 _AUTHENTICATION: Final = 8
 _VIRTUAL_HOST: Final = 12

@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from rabbit_chx.base.timeouts import HEARTBEAT_OF_CALLER
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.guards import Guard
 from rabbit_chx.errors import StreamUnavailable
@@ -17,8 +19,6 @@ from rabbit_chx.streams.protocol.answers import Node, reason
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.handshake import WRONG_PORT
 from rabbit_chx.streams.protocol.permissions import publishing, reading
-from rabbit_chx.timeouts import HEARTBEAT_OF_CALLER
-from rabbit_chx.urls import BrokerUrl
 
 _TRIES: Final = 20
 """The maximum number of connections through a load balancer to find a node with the stream."""

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from rabbit_chx.base.limits import as_integer
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
-from rabbit_chx.limits import as_integer
 from rabbit_chx.streams.protocol.answers import (
     ANSWER,
     I16,

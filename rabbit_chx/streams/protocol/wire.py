@@ -16,14 +16,14 @@ from typing import Final
 
 import numpy as np
 
+from rabbit_chx.base.text import seconds
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.guards import Guard
 from rabbit_chx.broker.reasons import why_tls_failed, why_unreachable
 from rabbit_chx.broker.tls import default_context, warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.streams.protocol.answers import SIZE, Command
 from rabbit_chx.streams.protocol.requests import one_way
-from rabbit_chx.text import seconds
-from rabbit_chx.urls import BrokerUrl
 
 RECEIVE: Final = 1 << 18
 """The size of a buffer in bytes; larger frames get a larger one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rabbit_chx.releases import Store
+from rabbit_chx.mirror.releases import Store
 from rabbit_chx.topology.model import Observed
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from rabbit_chx.advice import Advice
-from rabbit_chx.ring import Ring, named
-from rabbit_chx.text import counted
+from rabbit_chx.base.advice import Advice
+from rabbit_chx.base.text import counted
+from rabbit_chx.mirror.ring import Ring, named
 from rabbit_chx.topology.checks.stranded import stranded
 from rabbit_chx.topology.diff import (
     BindingDifference,
@@ -203,7 +203,7 @@ def ring_drift(exchange: str, expected: Ring, found: Ring) -> Iterator[Drift]:
     """The difference between two rings of known order, if any."""
     if expected.runs == found.runs:
         return
-    from rabbit_chx.movement import moved
+    from rabbit_chx.mirror.movement import moved
 
     share = moved(expected, found).share
     kind, what = "ring", "its ring is not that of the file"

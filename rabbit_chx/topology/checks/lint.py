@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from rabbit_chx.base.text import listed
 from rabbit_chx.errors import RabbitChxError, Unpredictable
-from rabbit_chx.releases import Release, Store
-from rabbit_chx.ring import Destination, Ring
-from rabbit_chx.text import listed
+from rabbit_chx.mirror.releases import Release, Store
+from rabbit_chx.mirror.ring import Destination, Ring
 from rabbit_chx.topology.checks.lint_rules import RULES, Finding
 from rabbit_chx.topology.checks.ordered_queues import ordered_findings
 from rabbit_chx.topology.checks.release_settings import release_findings
@@ -113,7 +113,7 @@ def _ring(topology: Topology, observed: Observed, exchange: str) -> Ring | None:
 
 
 def _share(before: Ring, after: Ring) -> float:
-    from rabbit_chx.movement import moved
+    from rabbit_chx.mirror.movement import moved
 
     return 0.0 if before.runs == after.runs else moved(before, after).share
 

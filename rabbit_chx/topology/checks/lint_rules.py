@@ -15,12 +15,12 @@ from functools import partial
 from math import gcd
 from typing import Any, Final, Literal
 
+from rabbit_chx.base.names import VALID_NAME, name_flaw
+from rabbit_chx.base.text import listed
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.hashing import hash_on
-from rabbit_chx.names import VALID_NAME, name_flaw
-from rabbit_chx.releases import MAX_WEIGHT
-from rabbit_chx.ring import ToExchange, named
-from rabbit_chx.text import listed
+from rabbit_chx.mirror.hashing import hash_on
+from rabbit_chx.mirror.releases import MAX_WEIGHT
+from rabbit_chx.mirror.ring import ToExchange, named
 from rabbit_chx.topology.diff import weight_of
 from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.model import (
@@ -34,7 +34,7 @@ from rabbit_chx.topology.model import (
     hashing_exchanges,
     order_matters,
 )
-from rabbit_chx.topology.slot_division import MOST_SLOTS, SLOTS_PER_QUEUE, recommended_count
+from rabbit_chx.topology.slots.slot_division import MOST_SLOTS, SLOTS_PER_QUEUE, recommended_count
 
 _MANY_BUCKETS: Final = 500
 _COSTS: Final = ((8, 6.0), (800, 31.0), (8_000, 291.0))

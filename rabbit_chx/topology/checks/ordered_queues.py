@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from rabbit_chx.releases import Release
-from rabbit_chx.ring import ToExchange
-from rabbit_chx.text import listed
+from rabbit_chx.base.text import listed
+from rabbit_chx.mirror.releases import Release
+from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.topology.checks.lint_rules import Finding
 from rabbit_chx.topology.delivery_limit import limit_applies, limit_warning
 from rabbit_chx.topology.graph import reachable

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from rabbit_chx.releases import Release
+from rabbit_chx.mirror.releases import Release
 from rabbit_chx.topology.checks.lint_rules import Finding
 from rabbit_chx.topology.model import Policy, Queue, Topology
 

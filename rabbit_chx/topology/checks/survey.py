@@ -6,8 +6,8 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from rabbit_chx.hashing import hash_on
-from rabbit_chx.ring import ToExchange, named
+from rabbit_chx.mirror.hashing import hash_on
+from rabbit_chx.mirror.ring import ToExchange, named
 from rabbit_chx.topology.checks.drift import SECOND_BINDING, Drift, drift
 from rabbit_chx.topology.file.exportable import exportable
 from rabbit_chx.topology.graph import reachable

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from rabbit_chx.errors import InvalidValue, Unquoted
-from rabbit_chx.ring import Destination, ToExchange, parse_weight
+from rabbit_chx.mirror.ring import Destination, ToExchange, parse_weight
 from rabbit_chx.topology.file.lookup import Lookup
 from rabbit_chx.topology.file.problems import Path
 from rabbit_chx.topology.file.schema import File, FileBinding, FileDestination, FileExchange
 from rabbit_chx.topology.model import BIND_SEQUENCE, CONSISTENT_HASH, HASHING, MODULUS_HASH, Binding, Slots
-from rabbit_chx.topology.slot_division import too_few
+from rabbit_chx.topology.slots.slot_division import too_few
 
 
 class Bindings:

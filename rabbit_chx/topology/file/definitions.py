@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, get_args
 
+from rabbit_chx.base.names import VALID_NAME, name_flaw
 from rabbit_chx.errors import InvalidValue, Unquoted
-from rabbit_chx.names import VALID_NAME, name_flaw
-from rabbit_chx.ring import ToExchange, name_of
+from rabbit_chx.mirror.ring import ToExchange, name_of
 from rabbit_chx.topology.file.exportable import by_name
 from rabbit_chx.topology.file.problems import Document, check_values
 from rabbit_chx.topology.model import (
@@ -29,7 +29,7 @@ from rabbit_chx.topology.model import (
     Topology,
     order_matters,
 )
-from rabbit_chx.topology.slot_division import divide
+from rabbit_chx.topology.slots.slot_division import divide
 
 if TYPE_CHECKING:
     from rabbit_chx.topology.file.schema import DefinedBinding, DefinedQueue, Definitions

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from rabbit_chx.names import name_flaw
-from rabbit_chx.releases import MAX_WEIGHT
-from rabbit_chx.ring import Destination, Ring, ToExchange, parse_weight
+from rabbit_chx.base.names import name_flaw
+from rabbit_chx.mirror.releases import MAX_WEIGHT
+from rabbit_chx.mirror.ring import Destination, Ring, ToExchange, parse_weight
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
     OWN,

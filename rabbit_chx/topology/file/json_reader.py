@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Container
 from typing import Any, Final
 
+from rabbit_chx.base.text import syntax_error
 from rabbit_chx.errors import Unquoted
-from rabbit_chx.text import syntax_error
 from rabbit_chx.topology.file.problems import MAX_DEPTH, Document, Path, Positions
 
 # In valid JSON commas and colons can be skipped: the order of the other tokens is enough.

@@ -14,7 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-from rabbit_chx.advice import Advice
+from rabbit_chx.base.advice import Advice
 from rabbit_chx.errors import InvalidValue, MissingDependency, Unquoted
 from rabbit_chx.topology.file.definitions import looks_like_definitions, only, read_definitions
 from rabbit_chx.topology.file.json_reader import read_json

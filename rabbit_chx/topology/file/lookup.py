@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final, Literal
 
+from rabbit_chx.base.names import VALID_NAME, name_flaw
 from rabbit_chx.errors import InvalidValue, Unquoted
-from rabbit_chx.names import VALID_NAME, name_flaw
 from rabbit_chx.topology.file.problems import Document, Path, did_you_mean
 from rabbit_chx.topology.file.ranges import expand
 from rabbit_chx.topology.model import RESERVED

@@ -12,8 +12,8 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Final, NoReturn, TypeAlias
 
+from rabbit_chx.base.text import is_utf8
 from rabbit_chx.errors import InvalidValue, Unquoted
-from rabbit_chx.text import is_utf8
 
 Path: TypeAlias = tuple[str | int, ...]
 """The path from the top of a file to a value: keys of mappings and indices of lists."""

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeVar
 
+from rabbit_chx.base.text import too_long
 from rabbit_chx.errors import InvalidValue, Unquoted
-from rabbit_chx.hashing import MAX_SHORTSTR
-from rabbit_chx.text import too_long
+from rabbit_chx.mirror.hashing import MAX_SHORTSTR
 
 _Value = TypeVar("_Value")
 

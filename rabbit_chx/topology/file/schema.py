@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
-from rabbit_chx.releases import MAX_WEIGHT
-from rabbit_chx.topology.slot_division import MOST_SLOTS
+from rabbit_chx.mirror.releases import MAX_WEIGHT
+from rabbit_chx.topology.slots.slot_division import MOST_SLOTS
 
 SCHEMA_FILE: Final = Path(__file__).with_name("topology.schema.json")
 _PLUGGED: Final = ["x-random", "x-local-random", "x-recent-history"]

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rabbit_chx.errors import InvalidValue, Unquoted
-from rabbit_chx.releases import MAX_WEIGHT
+from rabbit_chx.mirror.releases import MAX_WEIGHT
 from rabbit_chx.topology.file.problems import Document, Path, did_you_mean, dotted
 from rabbit_chx.topology.file.schema import (
     Entry,
@@ -19,7 +19,7 @@ from rabbit_chx.topology.file.schema import (
     FilePolicy,
     FileQueue,
 )
-from rabbit_chx.topology.slot_division import MOST_SLOTS
+from rabbit_chx.topology.slots.slot_division import MOST_SLOTS
 
 _Model = TypeVar("_Model", bound=BaseModel)
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from rabbit_chx.movement import MovementTracker, keys_of, moved_among, shares
-from rabbit_chx.ring import Ring, ToExchange
+from rabbit_chx.mirror.movement import MovementTracker, keys_of, moved_among, shares
+from rabbit_chx.mirror.ring import Ring, ToExchange
 from rabbit_chx.topology.model import HASHING, MODULUS_HASH, Binding, Exchange, Topology
 from rabbit_chx.topology.planning.ring_paths import Case
 from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, Step, Strategy, Unbind

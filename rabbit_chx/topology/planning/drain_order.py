@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Final
 
-from rabbit_chx.advice import Advice
+from rabbit_chx.base.advice import Advice
+from rabbit_chx.base.text import listed
 from rabbit_chx.errors import InvalidValue, Unquoted
-from rabbit_chx.movement import moved
-from rabbit_chx.ring import Destination, Ring
-from rabbit_chx.text import listed
+from rabbit_chx.mirror.movement import moved
+from rabbit_chx.mirror.ring import Destination, Ring
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind, ring_after
 

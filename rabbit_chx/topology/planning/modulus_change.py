@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from rabbit_chx.advice import Advice
+from rabbit_chx.base.advice import Advice
 from rabbit_chx.errors import Unpredictable
-from rabbit_chx.partitioning import HASHES, modulus_destinations
-from rabbit_chx.releases import Release
+from rabbit_chx.mirror.partitioning import HASHES, modulus_destinations
+from rabbit_chx.mirror.releases import Release
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.ring_change import Part, Request
 from rabbit_chx.topology.planning.steps import Bind, Step, Unbind

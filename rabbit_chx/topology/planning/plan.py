@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from rabbit_chx.advice import Advice
-from rabbit_chx.movement import moved
-from rabbit_chx.releases import Release, Store
-from rabbit_chx.ring import Ring, ToExchange
-from rabbit_chx.text import counted, listed
+from rabbit_chx.base.advice import Advice
+from rabbit_chx.base.text import counted, listed
+from rabbit_chx.mirror.movement import moved
+from rabbit_chx.mirror.releases import Release, Store
+from rabbit_chx.mirror.ring import Ring, ToExchange
 from rabbit_chx.topology.checks.cluster import why_unchangeable
 from rabbit_chx.topology.checks.lint_rules import invalid_names
 from rabbit_chx.topology.checks.ordered_queues import as_declared

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import Final, Self
 
-from rabbit_chx.advice import Advice
+from rabbit_chx.base.advice import Advice
 from rabbit_chx.errors import InvalidValue, Unpredictable
-from rabbit_chx.movement import moved
-from rabbit_chx.ring import Destination, Ring, ToExchange, named
+from rabbit_chx.mirror.movement import moved
+from rabbit_chx.mirror.ring import Destination, Ring, ToExchange, named
 from rabbit_chx.topology.diff import DestinationDifference, RingDifference
 from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.model import Exchange, Observed, Topology
@@ -27,7 +27,7 @@ from rabbit_chx.topology.planning.steps import (
     Unbind,
     ring_after,
 )
-from rabbit_chx.topology.slot_division import recommended_count
+from rabbit_chx.topology.slots.slot_division import recommended_count
 
 STRATEGIES: Final = ("append", "in place", "remove-last", "swap", "blue/green", "slots")
 """The names of all strategies."""

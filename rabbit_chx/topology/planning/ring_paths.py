@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final, TypeAlias
 
-from rabbit_chx.movement import MovementTracker, TrackedMovement
-from rabbit_chx.ring import Destination, Ring
+from rabbit_chx.mirror.movement import MovementTracker, TrackedMovement
+from rabbit_chx.mirror.ring import Destination, Ring
 from rabbit_chx.topology.diff import weight_of
 from rabbit_chx.topology.model import Binding, as_ring_bindings
 from rabbit_chx.topology.planning.steps import Bind, Step, Strategy, Unbind

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from rabbit_chx.ring import Destination
+from rabbit_chx.mirror.ring import Destination
 from rabbit_chx.topology.graph import sources_of
 from rabbit_chx.topology.model import (
     DELIVERY_LIMIT,

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from rabbit_chx.errors import InvalidValue, Unquoted
-from rabbit_chx.ring import Destination
+from rabbit_chx.mirror.ring import Destination
 from rabbit_chx.topology.diff import Difference, SlotsDifference, slot_holders, slots_difference
 from rabbit_chx.topology.model import MODULUS_HASH, Exchange, Observed, Slots, Topology
 from rabbit_chx.topology.planning.drain_order import drain_stages
 from rabbit_chx.topology.planning.ring_change import Part, Request, case_of, repairs
 from rabbit_chx.topology.planning.slots import SlotScale, slot_notes, slot_objections, slot_steps
 from rabbit_chx.topology.planning.steps import Plan
-from rabbit_chx.topology.rebalancing import Move
+from rabbit_chx.topology.slots.rebalancing import Move
 
 
 def plan_slots(part: Part, differences: Iterable[Difference], request: Request) -> set[str]:

@@ -14,16 +14,16 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from rabbit_chx.kernel.table import SEEDS
-from rabbit_chx.movement import MovementTracker, keys_of, moved, moved_among, shares
-from rabbit_chx.partitioning import modulus_shares
-from rabbit_chx.ring import Destination, Ring, ToExchange
-from rabbit_chx.text import counted
+from rabbit_chx.base.text import counted
+from rabbit_chx.mirror.kernel.table import SEEDS
+from rabbit_chx.mirror.movement import MovementTracker, keys_of, moved, moved_among, shares
+from rabbit_chx.mirror.partitioning import modulus_shares
+from rabbit_chx.mirror.ring import Destination, Ring, ToExchange
 from rabbit_chx.topology.diff import SlotsDifference, is_shard
 from rabbit_chx.topology.model import CONSISTENT_HASH, HASHING, MODULUS_HASH, Exchange, Observed, Slots
 from rabbit_chx.topology.planning.ring_paths import Case, Path, Runs, path_to
 from rabbit_chx.topology.planning.steps import Bind, Step, Strategy, Unbind, ring_after
-from rabbit_chx.topology.slot_division import divide, recommended_count
+from rabbit_chx.topology.slots.slot_division import divide, recommended_count
 
 
 def slot_steps(

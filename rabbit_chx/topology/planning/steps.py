@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
-from rabbit_chx.ring import Destination, Ring, named
+from rabbit_chx.mirror.ring import Destination, Ring, named
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, wire_text
 
 

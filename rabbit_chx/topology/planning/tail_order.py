@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rabbit_chx.movement import MovementTracker, first_buckets
-from rabbit_chx.ring import Destination
+from rabbit_chx.mirror.movement import MovementTracker, first_buckets
+from rabbit_chx.mirror.ring import Destination
 
 _TRY_ALL: Final = 7
 _IMPROVE: Final = 50

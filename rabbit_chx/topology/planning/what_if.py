@@ -12,10 +12,10 @@ from dataclasses import replace
 from itertools import count, islice
 from typing import Final
 
+from rabbit_chx.base.names import name_flaw
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.names import name_flaw
-from rabbit_chx.releases import NEWEST, Release
-from rabbit_chx.ring import Destination, check_destination, each, name_of, parse_weight
+from rabbit_chx.mirror.releases import NEWEST, Release
+from rabbit_chx.mirror.ring import Destination, check_destination, each, name_of, parse_weight
 from rabbit_chx.topology.model import (
     MODULUS_HASH,
     Binding,
@@ -32,7 +32,7 @@ from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.ring_change import strategies
 from rabbit_chx.topology.planning.ring_paths import Case
 from rabbit_chx.topology.planning.steps import Bind, Strategy, Unbind
-from rabbit_chx.topology.slot_division import divide, too_few
+from rabbit_chx.topology.slots.slot_division import divide, too_few
 
 MOST_NEW: Final = 1000
 

@@ -9,9 +9,10 @@ import pytest
 from rich.console import Console
 
 from rabbit_chx import InvalidValue, __version__
-from rabbit_chx.cli import doctor, tables
-from rabbit_chx.cli.options import pairs
-from rabbit_chx.cli.output import Check
+from rabbit_chx.cli import doctor
+from rabbit_chx.cli.ask.options import pairs
+from rabbit_chx.cli.show import tables
+from rabbit_chx.cli.show.output import Check
 from rabbit_chx.cli.spark import (
     connector_options,
     executor_check,

@@ -9,7 +9,7 @@ import pytest
 
 import spark_connector
 from rabbit_chx import InvalidValue
-from rabbit_chx.urls import BrokerUrl
+from rabbit_chx.base.urls import BrokerUrl
 from spark_connector.columns import COLUMNS
 from spark_connector.connections import credentials_of
 from spark_connector.option_table import nearest

@@ -12,10 +12,10 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
-from rabbit_chx import outages, urls
+from rabbit_chx.base import outages, urls
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
 from rabbit_chx.streams import Bounds
-from rabbit_chx.urls import BrokerUrl
 from spark_connector import RabbitMQDataSource
 from spark_connector.connections import connected
 from spark_connector.reading import rows, stream_access

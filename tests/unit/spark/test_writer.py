@@ -24,9 +24,9 @@ from pyspark.sql.datasource import (
 
 import pyspark_rabbitmq
 from rabbit_chx import InvalidValue, RabbitChxError
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import Timeouts
-from rabbit_chx.urls import BrokerUrl
 from spark_connector import RabbitMQDataSource, WriteFailed, foreach_batch
 from spark_connector.worker import Task, Written, freeze_worker
 from spark_connector.writing import publishers

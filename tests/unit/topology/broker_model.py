@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rabbit_chx import Release, Ring
-from rabbit_chx.ring import ToExchange
+from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
     MODULUS_HASH,

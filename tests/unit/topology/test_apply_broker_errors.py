@@ -13,11 +13,11 @@ import pika.data
 import pytest
 
 from rabbit_chx import InvalidValue, Ring, ToExchange
-from rabbit_chx.broker.applying import aio_driver
-from rabbit_chx.broker.applying.aio_driver import AioDriver, as_pika_writes, opened
+from rabbit_chx.broker import aio_driver
+from rabbit_chx.broker.aio_driver import AioDriver, as_pika_writes, opened
 from rabbit_chx.broker.applying.broker_errors import needs_of, why_refused
 from rabbit_chx.broker.applying.handover import marker_commands
-from rabbit_chx.broker.applying.protocol import OnChannel, Pause
+from rabbit_chx.broker.commands import OnChannel, Pause
 from rabbit_chx.topology import drain_first, drain_first_in, drain_stages
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Slots, Topology
 from rabbit_chx.topology.planning.plan import plan

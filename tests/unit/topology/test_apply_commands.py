@@ -11,18 +11,10 @@ import pytest
 
 from rabbit_chx import Ring, ToExchange
 from rabbit_chx.broker.applying.lock import LOCK, take_lock
-from rabbit_chx.broker.applying.pika_driver import at_once
 from rabbit_chx.broker.applying.plan_commands import check_plan, plan_commands
-from rabbit_chx.broker.applying.protocol import (
-    Lost,
-    OnChannel,
-    OverHttp,
-    Pipelined,
-    Refused,
-    Surprise,
-    carry_out,
-)
 from rabbit_chx.broker.applying.step_commands import StepCommands, delete_if_empty
+from rabbit_chx.broker.commands import Lost, OnChannel, OverHttp, Pipelined, Refused, Surprise, carry_out
+from rabbit_chx.broker.driver import at_once
 from rabbit_chx.broker.reading.order_record import (
     ORDER_EXCHANGE,
     anchor,
@@ -31,7 +23,7 @@ from rabbit_chx.broker.reading.order_record import (
     order_exchange,
 )
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
-from rabbit_chx.releases import Release, Store
+from rabbit_chx.mirror.releases import Release, Store
 from rabbit_chx.topology.checks.cluster import why_unchangeable
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, NodeState, Observed, Policy, Queue
 from rabbit_chx.topology.planning.steps import (

@@ -9,12 +9,12 @@ from functools import partial
 import pytest
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.consuming.changes.records import ChangeRecord
-from rabbit_chx.consuming.markers import CHANGES, LONGEST_RECORD, RECORD
+from rabbit_chx.changes.records import ChangeRecord
 from rabbit_chx.topology.model import Queue
 from rabbit_chx.topology.planning.drain_order import held_queues
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.plan_back import plan_back
+from rabbit_chx.working.markers import CHANGES, LONGEST_RECORD, RECORD
 from tests.unit.topology.broker_model import Broker, hashed, made, slotted
 
 RING, SLOTS = partial(hashed, "orders"), partial(slotted, "orders", count=8)

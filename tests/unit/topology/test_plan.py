@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rabbit_chx import ConsistentHashExchange, InvalidValue, Ring, ToExchange, moved, shares
-from rabbit_chx.releases import Release
+from rabbit_chx.mirror.releases import Release
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.model import (
     BIND_SEQUENCE,

@@ -11,7 +11,7 @@ from rabbit_chx import ConsistentHashExchange
 from rabbit_chx.broker.management_rows import Overview
 from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.errors import BrokerUnavailable
-from rabbit_chx.releases import Store
+from rabbit_chx.mirror.releases import Store
 from rabbit_chx.topology.model import Binding, Exchange, Queue
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.steps import Bind, Unbind

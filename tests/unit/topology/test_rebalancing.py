@@ -14,8 +14,8 @@ from rabbit_chx.topology import Bind, Unbind, plan_moves, queue_of_slots, rebala
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Slots, Topology
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.slot_changes import move_rounds, slots_behind, unfinished_moves
-from rabbit_chx.topology.rebalancing import Move
-from rabbit_chx.topology.slot_counts import SlotCounts
+from rabbit_chx.topology.slots.rebalancing import Move
+from rabbit_chx.topology.slots.slot_counts import SlotCounts
 from tests.unit.complaints import complaint
 from tests.unit.topology.broker_model import made as applied, slotted
 

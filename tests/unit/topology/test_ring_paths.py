@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rabbit_chx import Release, Ring, ToExchange, moved, shares
-from rabbit_chx.kernel.table import SEEDS, Visits, all_buckets, bucket_table
-from rabbit_chx.movement import MovementTracker, keys_of, moved_among
+from rabbit_chx.mirror.kernel.table import SEEDS, Visits, all_buckets, bucket_table
+from rabbit_chx.mirror.movement import MovementTracker, keys_of, moved_among
 from rabbit_chx.topology.diff import RingDifference, destination_differences
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.ring_change import case_of

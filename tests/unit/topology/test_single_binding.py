@@ -9,7 +9,7 @@ import pytest
 from rabbit_chx.broker.management_rows import Overview
 from rabbit_chx.broker.reading.order_record import anchor, as_recorded, entry, order_exchange
 from rabbit_chx.broker.reading.reader import read
-from rabbit_chx.cli.broker_access import BrokerAccess
+from rabbit_chx.cli.ask.broker_access import BrokerAccess
 from rabbit_chx.topology.checks.drift import drift
 from rabbit_chx.topology.model import Binding, Exchange
 from rabbit_chx.topology.planning.plan import plan

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from rabbit_chx import InvalidValue, ModulusHashExchange, Release, Ring, ToExchange, shares
-from rabbit_chx.kernel import phash2
-from rabbit_chx.kernel.table import SEEDS, bucket_table
-from rabbit_chx.partitioning import modulus_shares
+from rabbit_chx.mirror.kernel import phash2
+from rabbit_chx.mirror.kernel.table import SEEDS, bucket_table
+from rabbit_chx.mirror.partitioning import modulus_shares
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
     MODULUS_HASH,
@@ -24,7 +24,7 @@ from rabbit_chx.topology.model import (
 )
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.steps import Bind, Unbind
-from rabbit_chx.topology.slot_division import divide, quotas, recommended_count
+from rabbit_chx.topology.slots.slot_division import divide, quotas, recommended_count
 from tests.unit.topology.broker_model import Broker, made, slotted
 
 HASHES = 1 << 27

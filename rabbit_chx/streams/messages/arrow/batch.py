@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.message_fields import FIELDS
+from rabbit_chx.messages.message_fields import FIELDS
 from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS, as_bytes, as_text
 from rabbit_chx.streams.messages.arrow.fields import Found, find
 from rabbit_chx.streams.messages.arrow.rows import Rows, rows_of

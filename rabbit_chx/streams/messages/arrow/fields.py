@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from rabbit_chx.message_fields import FIELDS
+from rabbit_chx.messages.message_fields import FIELDS
 from rabbit_chx.streams.messages import message
 from rabbit_chx.streams.messages.amqp10 import INTEGERS
 from rabbit_chx.streams.messages.chunks import Whole

@@ -1,0 +1,1 @@
+"""Change queues while a group consumes them: hold, drain, switch, release."""

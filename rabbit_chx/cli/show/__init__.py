@@ -1,0 +1,1 @@
+"""What the command line shows: tables, JSON, progress."""

@@ -1,0 +1,114 @@
+"""What verbs print, made safe for a terminal: sentences and labelled notices for people, one JSON object a line for programs.
+
+docs/output.md lists every JSON line of every verb; a test compares both. Removing a key or changing its meaning raises
+SCHEMA; adding one does not.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+import click
+
+from rabbit_chx.base.text import UNPRINTABLE, printable
+from rabbit_chx.cli.show.advice import in_options
+
+SCHEMA: Final = 1
+NOTHING_CHANGED: Final = "Nothing was changed."
+
+_COLOURS: Final = {
+    "Error": "red",
+    "Refused": "red",
+    "Drift": "red",
+    "Warning": "yellow",
+    "Not seen": "yellow",
+    "Not verified": "yellow",
+    "Note": "cyan",
+}
+
+
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text, with escapes in place of characters that would control the terminal."""
+    click.echo(printable(in_options(text), keep="\n\t"), err=err, nl=nl)
+
+
+def notice(label: str, text: str, *, err: bool = True) -> None:
+    """Print a line that begins with a coloured label, on standard error by default."""
+    colour = True if os.environ.get("FORCE_COLOR") else None  # as rich does
+    shown = printable(in_options(text), keep="\n\t")
+    click.echo(f"{coloured(label + ':', _COLOURS[label])} {shown}", err=err, color=colour)
+
+
+def coloured(text: str, colour: str) -> str:
+    """The text in a colour, which click removes in a pipe; click alone would ignore NO_COLOR."""
+    return text if os.environ.get("NO_COLOR") else click.style(text, fg=colour)
+
+
+def json_line(what: str, /, **fields: Any) -> str:
+    """A JSON object on one line, without the newline."""
+    line = json.dumps({"schema": SCHEMA, "type": what} | fields, ensure_ascii=False)
+    return UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+
+
+def print_json(what: str, /, **fields: Any) -> None:
+    """Print one JSON object on a line of standard output."""
+    click.echo(in_options(json_line(what, **fields)))
+
+
+def tell(output: str, text: str, what: str, /, **fields: Any) -> None:
+    """Print a result: a JSON object with these fields, or the text."""
+    if output == "json":
+        print_json(what, **fields)
+    else:
+        echo(text)
+
+
+@contextmanager
+def even_unheard() -> Iterator[None]:
+    """Report progress, and carry on if the output is closed (``| head``): a change must not stop halfway."""
+    try:
+        yield
+    except BrokenPipeError:
+        discard_output()
+
+
+def discard_output() -> None:
+    """Discard all further output, so that Python does not report a failed flush at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class Check(NamedTuple):
+    """A row of ``doctor``: what was checked, the result, and how to fix it."""
+
+    name: str
+    state: str
+    """``ok``, ``missing`` (needed only for some features) or ``failed``."""
+    found: str
+    hint: str = ""
+    details: Mapping[str, object] = {}
+    """More fields of the JSON object."""
+
+
+def log_to_stderr() -> None:
+    """Show the package's warnings on standard error until the command ends: lost connections, memory and disk alarms.
+
+    A handler that stayed would write each line twice in a program that runs a second command, and fail once the
+    standard error of the first is closed.
+    """
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(_PrintableFormatter())
+    log = logging.getLogger("rabbit_chx")
+    log.addHandler(handler)
+    click.get_current_context().call_on_close(lambda: log.removeHandler(handler))
+
+
+class _PrintableFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(in_options(super().format(record)), keep="\n\t")

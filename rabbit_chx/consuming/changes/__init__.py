@@ -1,1 +1,0 @@
-"""Changing the queues of an exchange under load."""

@@ -1,0 +1,1 @@
+"""One message: its fields, its value, its trace."""

@@ -1,0 +1,91 @@
+"""Compare the deliveries of a consumer with the mirror, in three lines.
+
+    monitor = DeliveryMonitor(exchange, name="orders")     # once
+    ...
+    monitor.observe(method, "q1", properties)              # pika, in the callback
+    monitor.observe(message, "q1")                         # aio-pika
+
+It counts the messages that landed on another queue than the mirror predicts, and collects the pairs from which
+:func:`rabbit_chx.infer` works out a ring. It keeps no message bodies.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from rabbit_chx.errors import RabbitChxError, RingUnknown
+from rabbit_chx.mirror.exchange import ConsistentHashExchange
+from rabbit_chx.mirror.hashing import HashHeader
+from rabbit_chx.mirror.ring import Destination
+
+
+class DeliveryMonitor:
+    """Compares deliveries with the routes that an exchange predicts.
+
+    ``name`` is the exchange that publishers publish to. Messages of other exchanges and dead-lettered messages are
+    skipped, because their queue does not depend on the ring. The newest ``keep`` pairs are kept.
+    """
+
+    def __init__(self, exchange: ConsistentHashExchange, *, name: str, keep: int = 10_000) -> None:
+        self.exchange = exchange
+        self.name = name
+        self.pairs: deque[tuple[Any, Destination]] = deque(maxlen=keep)
+        """Hashed values with the queues where they were seen: the input of ``infer``."""
+        self.expected: int = 0
+        """Messages that landed on the predicted queue."""
+        self.drifted: int = 0
+        """Messages that landed on another queue: the broker's ring differs from the mirror's."""
+        self.unpredicted: int = 0
+        """Messages that the mirror cannot predict: the ring is unknown, or the header ambiguous."""
+        self.skipped: int = 0
+        """Messages that did not come directly from this exchange."""
+
+    def observe(self, delivery: Any, queue: Destination, properties: Any = None) -> bool | None:
+        """Record one delivery; True if it was predicted, False if it was not, None if there is no prediction.
+
+        ``delivery`` is pika's method (pass its properties too) or aio-pika's message. For a queue behind an
+        exchange in the ring, ``queue`` is that exchange: ``ToExchange(name)``.
+        """
+        from_aio_pika = properties is None
+        properties = delivery if from_aio_pika else properties
+        headers = properties.headers or {}
+        if delivery.exchange != self.name or "x-death" in headers:
+            self.skipped += 1
+            return None
+        on = self.exchange.hash_on
+        if isinstance(on, HashHeader):
+            value, key = headers, headers.get(on.header)
+        else:
+            value = key = delivery.routing_key if on.part == "routing_key" else getattr(properties, on.part)
+        if not _is_as_sent(key, of_header=value is headers, from_aio_pika=from_aio_pika):
+            self.unpredicted += 1
+            return None
+        try:
+            on.term(value, self.exchange.release, None)  # an ambiguous value is not collected
+            expected = self.exchange.explain(value).destination
+        except RabbitChxError as error:
+            if isinstance(error, RingUnknown) and key is not None:  # the pairs will reveal the ring
+                self.pairs.append((key, queue))
+            self.unpredicted += 1
+            return None
+        if key is not None:
+            self.pairs.append((key, queue))
+        if expected == queue:
+            self.expected += 1
+        else:
+            self.drifted += 1
+        return expected == queue
+
+
+def _is_as_sent(value: object, *, of_header: bool, from_aio_pika: bool) -> bool:
+    """Whether the consumer's library decoded the value without loss.
+
+    pika truncates floats to integers of its own class. aio-pika reads timestamps after 2106 as milliseconds and
+    an empty property as a missing one. Neither decodes every decimal correctly.
+    """
+    if of_header:
+        return value is None or isinstance(value, (str, bytes, bytearray, bool)) or type(value) is int
+    if not from_aio_pika:
+        return True
+    return value is not None and not getattr(value, "microsecond", 0)

@@ -1,0 +1,1 @@
+"""Slots: how many there are, which queue has each, and which to move."""

@@ -1,0 +1,1 @@
+"""What groups on queues and on streams share: workers, attempts, retries, markers."""
