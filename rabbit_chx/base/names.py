@@ -41,3 +41,33 @@ def check_name(what: str, name: str) -> str:
     if not isinstance(name, str) or name_flaw(name):
         raise InvalidValue(what, name, f"text of {VALID_NAME}")
     return name
+
+
+SEATS: Final = "rabbit-chx.seat."
+"""The prefix of the queues of all seats."""
+
+
+_MOST_SEATS: Final = 100_000
+
+
+def seat_queue(group: str, seat: int) -> str:
+    """The name of a seat's queue.
+
+    >>> seat_queue("billing", 3)
+    'rabbit-chx.seat.billing.3'
+    """
+    return f"{SEATS}{group}.{seat}"
+
+
+def check_group_name(name: str) -> str:
+    """Return the name of a group whose seats have valid names."""
+    check_name("group name", name)
+    size = len(seat_queue(name, _MOST_SEATS).encode())
+    if size > 255:
+        raise InvalidValue(
+            "group name",
+            name,
+            f"at most {255 - len(seat_queue('', _MOST_SEATS))} bytes of UTF-8",
+            "The names of the seats' queues contain it",
+        )
+    return name

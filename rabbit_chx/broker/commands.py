@@ -13,7 +13,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
+from pika.exceptions import ChannelClosedByBroker
+from pika.spec import ACCESS_REFUSED
+
 from rabbit_chx.broker.management import Management
+from rabbit_chx.broker.permissions import Needs, why_denied
+from rabbit_chx.broker.reasons import why_down
+from rabbit_chx.errors import BrokerUnavailable
 
 _T = TypeVar("_T")
 
@@ -216,3 +222,39 @@ class Driver(ABC):
 
     @abstractmethod
     async def _close_channel(self) -> None: ...
+
+
+def exists(queue: str) -> Generator[Command, Any, bool]:
+    """Whether a queue exists."""
+    try:
+        yield OnChannel("queue_declare", {"queue": queue, "passive": True})
+    except Refused as refused:
+        if refused.code != NOT_FOUND:
+            raise
+        return not is_missing(refused.text)
+    return True
+
+
+def is_missing(text: str) -> bool:
+    """Whether the text of a refusal says that a queue does not exist.
+
+    The code does not tell: the broker answers 404 for a classic queue on a stopped node, too.
+    """
+    return text.startswith("NOT_FOUND - no queue ")
+
+
+def why_ended(
+    error: Exception, needs: Needs | None = None, what: str = "this", where: str = "the broker"
+) -> BrokerUnavailable:
+    """Explain why a connection ended; the error is permanent if another connection would end the same way.
+
+    ``needs`` are all permissions of the user; without them, the text names no command, which would take the others away.
+    """
+    if isinstance(error, BrokerUnavailable):
+        return error
+    if isinstance(error, (Refused, ChannelClosedByBroker)):
+        code, words = error.args[:2]
+        denied = needs and why_denied(words, needs, what=what)
+        text = denied or f"the broker refused it: {code} {words}"
+        return BrokerUnavailable(text, permanent=code == ACCESS_REFUSED)
+    return BrokerUnavailable(str(error) if isinstance(error, Lost) else str(why_down(error, where)))

@@ -12,11 +12,11 @@ from pika import BlockingConnection
 
 from rabbit_chx.base.advice import Advice
 from rabbit_chx.base.interruption import uninterrupted
+from rabbit_chx.base.names import SEATS
 from rabbit_chx.base.text import listed
 from rabbit_chx.broker.applying.handover import stages
 from rabbit_chx.broker.management import Management
 from rabbit_chx.consuming.member.roll_call import MemberStatus, ask
-from rabbit_chx.consuming.seats import SEATS
 from rabbit_chx.errors import RabbitChxError
 from rabbit_chx.working.markers import Hold
 

@@ -31,7 +31,7 @@ from rabbit_chx.broker.applying.handover import NotDrained, check_replies, marke
 from rabbit_chx.broker.applying.lock import release_lock, take_lock
 from rabbit_chx.broker.applying.plan_commands import check_cluster, check_plan, commands_under_lock
 from rabbit_chx.broker.applying.step_commands import delete_if_empty
-from rabbit_chx.broker.commands import Command, Lost, Pause, Refused, Surprise
+from rabbit_chx.broker.commands import Command, Lost, Pause, Refused, Surprise, why_ended
 from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.permissions import Needs
@@ -44,7 +44,7 @@ from rabbit_chx.changes.records import (
     hold_commands,
     unfinished_on,
 )
-from rabbit_chx.consuming.queues.permissions import needs_of_change, why_ended
+from rabbit_chx.consuming.queues.permissions import needs_of_change
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable, InvalidValue, RabbitChxError, Unquoted
 from rabbit_chx.mirror.ring import Destination
 from rabbit_chx.topology.planning.drain_order import check_current, held_queues

@@ -34,10 +34,9 @@ def completion(*, shell: str) -> None:
     """Print the script that completes verbs, options, files, releases and names of a topology file in SHELL."""
     from click.shell_completion import get_completion_class
 
-    from rabbit_chx.cli import cli
-
     found = get_completion_class(shell)
     assert found is not None
+    cli = click.get_current_context().find_root().command
     echo(found(cli, {}, "rabbit-chx", _VARIABLE).source())
 
 

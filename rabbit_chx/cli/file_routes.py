@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rabbit_chx.cli.ask.described import Located
-from rabbit_chx.cli.show.answers import PredictedRoute, value_of
+from rabbit_chx.cli.ask.inputs import value_of
+from rabbit_chx.cli.show.answers import PredictedRoute
 from rabbit_chx.mirror.exchange import ConsistentHashExchange
 from rabbit_chx.mirror.hashing import hash_on
 from rabbit_chx.mirror.partitioning import AnyOf, ModulusHashExchange

@@ -11,9 +11,9 @@ import click
 
 from rabbit_chx.base.text import UNPRINTABLE, printable
 from rabbit_chx.cli.ask.described import Described, Located, exchange_options
-from rabbit_chx.cli.ask.inputs import header_of
+from rabbit_chx.cli.ask.inputs import header_of, value_of
 from rabbit_chx.cli.ask.options import keys_option, output_option, pairs, raw_option
-from rabbit_chx.cli.show.answers import PredictedRoute, key_field, print_counts, print_routes, value_of
+from rabbit_chx.cli.show.answers import PredictedRoute, key_field, print_counts, print_routes
 from rabbit_chx.cli.show.output import json_line, notice
 from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.errors import InvalidValue

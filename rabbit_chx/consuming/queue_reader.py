@@ -23,7 +23,7 @@ from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, Timeouts
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect, expecting_refusals, server_version
 from rabbit_chx.broker.client import checked_urls
-from rabbit_chx.broker.commands import Lost, Refused
+from rabbit_chx.broker.commands import Lost, Refused, is_missing, why_ended
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.broker.driver import PikaDriver
@@ -31,8 +31,7 @@ from rabbit_chx.broker.guards import Guard
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.receiving import consume
 from rabbit_chx.consuming.member.channels import close_in_one_step, is_stream
-from rabbit_chx.consuming.queues.permissions import why_ended
-from rabbit_chx.consuming.queues.queues import check_readable, is_a_stream, is_missing, no_such_queue
+from rabbit_chx.consuming.queues.queues import check_readable, is_a_stream, no_such_queue
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.messages.message import Message
 from rabbit_chx.mirror.releases import Release

@@ -28,42 +28,13 @@ from typing import Any, Final
 
 from pika.spec import RESOURCE_LOCKED
 
-from rabbit_chx.base.names import check_name
+from rabbit_chx.base.names import seat_queue
 from rabbit_chx.broker.commands import Command, OnChannel, Refused, routed, unless_missing
-from rabbit_chx.errors import InvalidValue
-
-SEATS: Final = "rabbit-chx.seat."
-"""The prefix of the queues of all seats."""
-
-_MOST_SEATS: Final = 100_000
 
 DISPLACING: Final = (1 << 31) - 1
 """A priority above every member's."""
 
 _HIGHEST: Final = 1 << 30
-
-
-def seat_queue(group: str, seat: int) -> str:
-    """The name of a seat's queue.
-
-    >>> seat_queue("billing", 3)
-    'rabbit-chx.seat.billing.3'
-    """
-    return f"{SEATS}{group}.{seat}"
-
-
-def check_group_name(name: str) -> str:
-    """Return the name of a group whose seats have valid names."""
-    check_name("group name", name)
-    size = len(seat_queue(name, _MOST_SEATS).encode())
-    if size > 255:
-        raise InvalidValue(
-            "group name",
-            name,
-            f"at most {255 - len(seat_queue('', _MOST_SEATS))} bytes of UTF-8",
-            "The names of the seats' queues contain it",
-        )
-    return name
 
 
 def consumer_tag(group: str, seat: int) -> str:

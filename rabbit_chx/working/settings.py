@@ -7,8 +7,7 @@ from itertools import accumulate
 from typing import Any, ClassVar, Final, Literal, TypeAlias, get_args
 
 from rabbit_chx.base.limits import check_integer, check_seconds
-from rabbit_chx.base.names import check_name
-from rabbit_chx.consuming.seats import check_group_name
+from rabbit_chx.base.names import check_group_name, check_name
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.mirror.releases import Release
 from rabbit_chx.working.retries import Retries

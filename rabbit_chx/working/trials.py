@@ -13,8 +13,8 @@ from copy import copy
 from hashlib import blake2b
 from typing import Any, Final
 
+from rabbit_chx.base.names import SEATS
 from rabbit_chx.broker.commands import Command, OnChannel, routed, unless_missing
-from rabbit_chx.consuming.seats import SEATS
 from rabbit_chx.working.messages import Delivery
 from rabbit_chx.working.settings import Settings
 

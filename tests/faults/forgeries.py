@@ -17,9 +17,9 @@ from typing import NamedTuple
 import pytest
 from pika import BasicProperties
 
+from rabbit_chx.base.names import SEATS
 from rabbit_chx.broker import connect
 from rabbit_chx.consuming import AsyncGroup, Group, Message
-from rabbit_chx.consuming.seats import SEATS
 from rabbit_chx.working.markers import HOLD
 from tests.broker.privileges import release_of
 from tests.broker.topology_site import Site

@@ -19,7 +19,7 @@ import pytest
 from pika.exceptions import ChannelClosedByBroker
 
 from rabbit_chx import ConsistentHashExchange
-from rabbit_chx.consuming.seats import seat_queue
+from rabbit_chx.base.names import seat_queue
 from rabbit_chx.testing import Broker
 from tests.faults.group_history import Diary, Verdict, judge
 from tests.faults.load import Load

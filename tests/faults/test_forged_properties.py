@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from pika import BasicProperties
 
+from rabbit_chx.base.names import seat_queue
 from rabbit_chx.base.replies import REPLY_TO
 from rabbit_chx.broker import connect
 from rabbit_chx.consuming.member.roll_call import question
-from rabbit_chx.consuming.seats import seat_queue
 from rabbit_chx.working.markers import HOLD
 from tests import traces
 from tests.faults.forgeries import (  # noqa: F401 - the fixtures

@@ -10,11 +10,11 @@ from functools import partial
 import pytest
 from pika import BasicProperties
 
+from rabbit_chx.base.names import seat_queue
 from rabbit_chx.base.text import UNPRINTABLE
 from rabbit_chx.cli import group as group_command
 from rabbit_chx.cli.verb import Exit
 from rabbit_chx.consuming.member.roll_call import members_over
-from rabbit_chx.consuming.seats import seat_queue
 from tests.broker.privileges import run_cli
 from tests.broker.topology_site import Site
 from tests.patience import PATIENCE

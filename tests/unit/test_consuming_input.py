@@ -10,12 +10,13 @@ from unittest.mock import MagicMock, Mock
 
 import pytest
 
+from rabbit_chx.base.names import seat_queue
 from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.broker.management import Management
 from rabbit_chx.consuming import AsyncGroup, Group, InvalidValue
 from rabbit_chx.consuming.member.lanes import QueueLane
 from rabbit_chx.consuming.queues.sources import queue_source
-from rabbit_chx.consuming.seats import priority, seat_queue
+from rabbit_chx.consuming.seats import priority
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.working.messages import Delivery
 from rabbit_chx.working.retries import check_handler

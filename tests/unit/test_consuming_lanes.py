@@ -13,10 +13,10 @@ from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.consuming.member.interruptions import Interruptions
 from rabbit_chx.consuming.member.lanes import Lane, QueueLane, status_of
 from rabbit_chx.consuming.member.roll_call import holds_in, question
-from rabbit_chx.consuming.queues.queues import park
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.working.markers import HOLD, Hold, Kind, kind_of
 from rabbit_chx.working.messages import Delivery
+from rabbit_chx.working.parking import park
 from rabbit_chx.working.settings import Settings
 from rabbit_chx.working.workers import Workers
 from tests.faults.load import wait_until

@@ -16,20 +16,20 @@ import pytest
 from pika import BasicProperties
 from pika.exceptions import AMQPError, ConnectionClosedByBroker, StreamLostError
 
+from rabbit_chx.base.names import seat_queue
 from rabbit_chx.base.replies import REPLY_TO
 from rabbit_chx.broker.amqp import connect
-from rabbit_chx.broker.commands import Command, Lost, OnChannel, Refused, carry_out
+from rabbit_chx.broker.commands import Command, Lost, OnChannel, Refused, carry_out, exists
 from rabbit_chx.broker.driver import PikaDriver, at_once
 from rabbit_chx.consuming.member.interruptions import Interruptions
 from rabbit_chx.consuming.member.key_lanes import KeyLane
 from rabbit_chx.consuming.member.lanes import QueueLane
 from rabbit_chx.consuming.member.member import Member
 from rabbit_chx.consuming.member.roll_call import question
-from rabbit_chx.consuming.queues.queues import exists, park
-from rabbit_chx.consuming.seats import seat_queue
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.mirror.releases import Release
 from rabbit_chx.working.messages import Delivery
+from rabbit_chx.working.parking import park
 from rabbit_chx.working.settings import Settings
 from rabbit_chx.working.workers import Progress, Workers
 from tests.amqp_server import AmqpServer

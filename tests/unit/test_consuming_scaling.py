@@ -11,6 +11,7 @@ import pytest
 from pika.exceptions import ConnectionClosedByBroker
 
 from rabbit_chx import InvalidValue, Ring
+from rabbit_chx.base.names import seat_queue
 from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.broker.commands import NO_ROUTE, OnChannel, OverHttp, Refused, carry_out as do_each
 from rabbit_chx.broker.driver import at_once
@@ -20,7 +21,6 @@ from rabbit_chx.changes.records import ChangeRecord
 from rabbit_chx.cli.carry_out import carry_out_plans
 from rabbit_chx.cli.verb import Exit
 from rabbit_chx.consuming.member.roll_call import MemberStatus, QueueStatus
-from rabbit_chx.consuming.seats import seat_queue
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.topology.model import Binding, NodeState, Queue
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange

@@ -7,10 +7,10 @@ import shlex
 
 import pytest
 
+from rabbit_chx.base.names import seat_queue
 from rabbit_chx.broker.applying.broker_errors import needs_of
 from rabbit_chx.broker.permissions import BeforeNumber, Beginning, Needs, lacking, why_denied
 from rabbit_chx.consuming.queues.permissions import needs_of as members_needs
-from rabbit_chx.consuming.seats import seat_queue
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.steps import Bind, Unbind
 from rabbit_chx.working.settings import Settings

@@ -16,7 +16,6 @@ import pytest
 from rabbit_chx.broker.commands import Driver, Lost, Refused
 from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.broker.properties import Properties
-from rabbit_chx.consuming.queues.queues import park
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.messages.message import Message
 from rabbit_chx.streams import BatchFailed, Reject, StreamGroup
@@ -26,6 +25,7 @@ from rabbit_chx.streams.group.member import StreamMember
 from rabbit_chx.streams.group.workers import StreamWorkers
 from rabbit_chx.streams.messages.chunks import Chunk
 from rabbit_chx.streams.messages.message import decode
+from rabbit_chx.working.parking import park
 from tests.faults.load import wait_until
 from tests.stream_forgeries import BODY, a_map, compound, text
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import sys
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from rabbit_chx.base.text import is_utf8
 from rabbit_chx.errors import InvalidValue, Unquoted
+from rabbit_chx.mirror.exchange import ConsistentHashExchange
 from rabbit_chx.mirror.fields import Field
 from rabbit_chx.mirror.hashing import MAX_SHORTSTR
 
@@ -59,3 +60,13 @@ def read_pairs(path: str, hash_property: str | None, *, option: str) -> list[tup
         if len(row) != 2:
             raise InvalidValue(f"pair {number} of {path}", ",".join(row), "two columns: key,queue")
     return [(seconds_of(key) if hash_property == "timestamp" else key, queue) for key, queue in rows]
+
+
+def value_of(exchange: ConsistentHashExchange, key: str) -> Any:
+    """What the exchange hashes of a key from the command line; bytes that are not UTF-8 keep their value."""
+    part = exchange.hash_on.part
+    if part == "headers":
+        return {exchange.hash_header: header_of(key)}
+    if part == "timestamp":
+        return seconds_of(key)
+    return key.encode("utf-8", "surrogateescape")

@@ -7,21 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rabbit_chx.base.text import counted
-from rabbit_chx.cli.ask.inputs import header_of, seconds_of
 from rabbit_chx.cli.show.output import echo, print_json
 from rabbit_chx.cli.show.tables import print_shares
-from rabbit_chx.mirror.exchange import ConsistentHashExchange, Explanation
+from rabbit_chx.mirror.exchange import Explanation
 from rabbit_chx.mirror.kernel.terms import format_term
-
-
-def value_of(exchange: ConsistentHashExchange, key: str) -> Any:
-    """What the exchange hashes of a key from the command line; bytes that are not UTF-8 keep their value."""
-    part = exchange.hash_on.part
-    if part == "headers":
-        return {exchange.hash_header: header_of(key)}
-    if part == "timestamp":
-        return seconds_of(key)
-    return key.encode("utf-8", "surrogateescape")
 
 
 def key_field(key: str | bytes) -> dict[str, str]:

@@ -14,9 +14,8 @@ from pika.exceptions import AMQPError
 
 from rabbit_chx.base.text import described
 from rabbit_chx.broker.applying.handover import pass_marker
-from rabbit_chx.broker.commands import Command, Lost, Refused
+from rabbit_chx.broker.commands import Command, Lost, Refused, exists
 from rabbit_chx.consuming.member.lanes import Lane
-from rabbit_chx.consuming.queues.queues import exists, park
 from rabbit_chx.errors import RabbitChxError
 from rabbit_chx.working import trials
 from rabbit_chx.working.attempts import Attempts
@@ -24,6 +23,7 @@ from rabbit_chx.working.failures import origin_of
 from rabbit_chx.working.logs import log
 from rabbit_chx.working.markers import Kind, hold_of, kind_of
 from rabbit_chx.working.messages import Delivery
+from rabbit_chx.working.parking import park
 from rabbit_chx.working.settings import Settings
 from rabbit_chx.working.workers import Progress
 

@@ -15,12 +15,12 @@ from pika import BlockingConnection
 from pika.exceptions import AMQPError
 
 from rabbit_chx.broker.amqp import server_version
-from rabbit_chx.broker.commands import Lost, Refused
+from rabbit_chx.broker.commands import Lost, Refused, why_ended
 from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.consuming.member.channels import close_in_one_step
 from rabbit_chx.consuming.member.lanes import GroupStatus, status_of
 from rabbit_chx.consuming.member.membership import TICK, Membership
-from rabbit_chx.consuming.queues.permissions import needs_of, why_ended
+from rabbit_chx.consuming.queues.permissions import needs_of
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.working.logs import warn
 

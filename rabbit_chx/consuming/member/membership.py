@@ -15,9 +15,10 @@ from pika import BasicProperties, BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
+from rabbit_chx.base.names import seat_queue
 from rabbit_chx.base.outages import Backoff
 from rabbit_chx.base.replies import is_direct
-from rabbit_chx.broker.commands import Command, Refused, routed
+from rabbit_chx.broker.commands import Command, Refused, exists, is_missing, routed
 from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.broker.receiving import consume
@@ -27,15 +28,9 @@ from rabbit_chx.consuming.member.lanes import Lane, QueueLane, assign
 from rabbit_chx.consuming.member.responder import Responder, reply
 from rabbit_chx.consuming.member.roll_call import holds_in, status
 from rabbit_chx.consuming.member.undeliverable import Undeliverable
-from rabbit_chx.consuming.queues.queues import check_access, exists, fit_queues, is_missing
+from rabbit_chx.consuming.queues.queues import check_access, fit_queues
 from rabbit_chx.consuming.queues.sources import QueueSource
-from rabbit_chx.consuming.seats import (
-    consumer_tag,
-    find_free,
-    looks_lower,
-    seat_queue,
-    take_seat,
-)
+from rabbit_chx.consuming.seats import consumer_tag, find_free, looks_lower, take_seat
 from rabbit_chx.errors import RabbitChxError
 from rabbit_chx.mirror.releases import Release
 from rabbit_chx.working.logs import log

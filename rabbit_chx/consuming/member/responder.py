@@ -13,9 +13,8 @@ from pika import BlockingConnection
 from pika.exceptions import AMQPError
 
 from rabbit_chx.base.outages import Backoff
-from rabbit_chx.broker.commands import Command, Lost, OnChannel, Refused
+from rabbit_chx.broker.commands import Command, Lost, OnChannel, Refused, why_ended
 from rabbit_chx.broker.driver import PikaDriver
-from rabbit_chx.consuming.queues.permissions import why_ended
 from rabbit_chx.errors import BrokerUnavailable
 
 Publishing: TypeAlias = "Generator[Command, Any, object]"

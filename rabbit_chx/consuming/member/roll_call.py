@@ -26,15 +26,14 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
 from rabbit_chx.base.limits import check_seconds
+from rabbit_chx.base.names import check_group_name, seat_queue
 from rabbit_chx.base.replies import REPLY_TO
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect
-from rabbit_chx.broker.commands import Refused
+from rabbit_chx.broker.commands import Refused, why_ended
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs
 from rabbit_chx.consuming.member.lanes import Lane
-from rabbit_chx.consuming.queues.permissions import why_ended
-from rabbit_chx.consuming.seats import check_group_name, seat_queue
 from rabbit_chx.working.markers import Hold
 from rabbit_chx.working.received import as_amount, as_name, as_object, as_text, as_whole, object_in
 

@@ -18,10 +18,8 @@ from pika.exceptions import AMQPError
 
 from rabbit_chx.base.outages import Backoff
 from rabbit_chx.base.text import described
-from rabbit_chx.broker.commands import Command, Lost, Refused
+from rabbit_chx.broker.commands import Command, Lost, Refused, why_ended
 from rabbit_chx.broker.driver import PikaDriver
-from rabbit_chx.consuming.queues.permissions import why_ended
-from rabbit_chx.consuming.queues.queues import check_parking_queue, park
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
 from rabbit_chx.messages.message import StreamMessage
 from rabbit_chx.messages.message_fields import checked
@@ -32,6 +30,7 @@ from rabbit_chx.streams.messages.amqp10 import Milliseconds, as_text
 from rabbit_chx.streams.messages.stored import Undecodable
 from rabbit_chx.working.failures import EXCHANGE, OFFSET, ROUTING_KEY, origin_of
 from rabbit_chx.working.logs import warn
+from rabbit_chx.working.parking import check_parking_queue, park
 
 _KEPT: Final = 5.0
 """Seconds without work after which the connection is closed."""
