@@ -29,10 +29,12 @@ LOWER_PACKAGES = (
     "rabbit_chx.topology",
 )
 """What users of any public package have at hand as well."""
+MIRROR = ("exchange", "fields", "hashing", "inference", "kernel", "kernel.jump", "kernel.phash2", "kernel.terms")
+MIRROR += ("monitor", "movement", "partitioning", "protocols", "releases", "ring", "skew")
 WITH_EXAMPLES = [
-    *("errors", "exchange", "fields", "hashing", "inference", "kernel", "markup", "monitor", "movement"),
-    *("names", "partitioning", "protocols", "releases", "ring", "skew", "text"),
-    *("kernel.jump", "kernel.phash2", "kernel.terms"),
+    "errors",
+    *(f"base.{name}" for name in ("markup", "names", "text")),
+    *(f"mirror.{name}" for name in MIRROR),
 ]
 FOREIGN = {
     *("numpy", "pika", "aio_pika", "amqp", "click", "rich", "pyarrow", "mmh3", "pytest"),
@@ -189,6 +191,7 @@ def test_a_public_package_exports_what_its_functions_take_and_return(package: st
 def test_importing_the_package_loads_nothing_but_itself() -> None:
     loaded = loaded_after("import rabbit_chx, rabbit_chx.topology")
     assert {name for name in loaded if name.startswith("rabbit_chx.")} == {
+        "rabbit_chx.base",
         "rabbit_chx.base.lazy_exports",
         "rabbit_chx.topology",
     }
