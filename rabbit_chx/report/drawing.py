@@ -51,7 +51,7 @@ class Picture(Element):
     def _repr_html_(self) -> str:
         """Show it as an image, whose style sheet does not reach the notebook."""
         whole = element("svg", element("style", style_sheet()), *self, **self.attrib)
-        whole.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "style": "background: var(--paper)"}
+        whole.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "style": "background: Canvas"}
         text = b64encode(tostring(whole)).decode()
         return written(element("img", src=f"data:image/svg+xml;base64,{text}", alt=self[0].text))
 
