@@ -115,7 +115,10 @@ ON_SPARK = {"pyspark", "pyspark_rabbitmq", "spark_connector"}
 
 SCALAR_PATH = {
     "rabbit_chx.errors",
-    *(f"rabbit_chx.mirror.{name}" for name in ("releases", "fields", "protocols", "ring", "hashing", "exchange")),
+    *(
+        f"rabbit_chx.mirror.{name}"
+        for name in ("releases", "fields", "protocols", "ring", "hashing", "exchange")
+    ),
     *(f"rabbit_chx.mirror.kernel{name}" for name in ("", ".terms", ".phash2", ".jump")),
 }
 """What routes one message: it must not wait for NumPy."""

@@ -29,7 +29,16 @@ LOWER_PACKAGES = (
     "rabbit_chx.topology",
 )
 """What users of any public package have at hand as well."""
-MIRROR = ("exchange", "fields", "hashing", "inference", "kernel", "kernel.jump", "kernel.phash2", "kernel.terms")
+MIRROR = (
+    "exchange",
+    "fields",
+    "hashing",
+    "inference",
+    "kernel",
+    "kernel.jump",
+    "kernel.phash2",
+    "kernel.terms",
+)
 MIRROR += ("monitor", "movement", "partitioning", "protocols", "releases", "ring", "skew")
 WITH_EXAMPLES = [
     "errors",
