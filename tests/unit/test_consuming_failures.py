@@ -342,7 +342,7 @@ def test_a_message_that_makes_the_package_fail_has_failed_and_ends_no_member(mon
     def broken(*_: object, **__: object) -> None:
         raise RecursionError("deep")
 
-    monkeypatch.setattr("rabbit_chx.consuming.queues.queues.copied_properties", broken)
+    monkeypatch.setattr("rabbit_chx.working.parking.copied_properties", broken)
     scene = Scene()
     (parked,) = scene.fail(Reject("no such customer"))
     assert parked.arguments["routing_key"] == "parked"
