@@ -19,7 +19,7 @@ from tests.broker.topology_site import Site
 from tests.faults.load import wait_until
 from tests.patience import PATIENCE
 
-pytestmark = [pytest.mark.one_release, pytest.mark.broker, pytest.mark.since_4_0]
+pytestmark = [pytest.mark.long, pytest.mark.one_release, pytest.mark.broker, pytest.mark.since_4_0]
 
 
 def poison(site: Site, queue: str, value: object) -> None:
@@ -40,7 +40,9 @@ def poison(site: Site, queue: str, value: object) -> None:
         connection.conn.close()
 
 
-@pytest.mark.parametrize("value", [uuid.UUID(int=1), char("x")], ids=["uuid", "char"])
+@pytest.mark.parametrize(
+    "value", [uuid.UUID(int=1), pytest.param(char("x"), marks=pytest.mark.proof)], ids=["uuid", "char"]
+)
 def test_a_member_names_the_queue_of_a_message_that_the_broker_cannot_deliver(orders, value, caplog) -> None:  # noqa: F811
     caplog.set_level(logging.WARNING)
     poison(orders.site, "o3", value)

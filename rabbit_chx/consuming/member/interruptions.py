@@ -127,7 +127,7 @@ class Interruptions(Attempts):
             raise
 
     def _pause_unless_own(self, lane: Lane, channel: Any, message: Delivery, error: BaseException) -> None:
-        """The broker redelivers the message, unless the error is one of this package, of which the message is the cause."""
+        """The broker redelivers the message, unless the error is one of this package, which the message caused."""
         if isinstance(error, _EXPECTED) or not isinstance(error, Exception):
             self.pause(lane, channel, message)
 
