@@ -119,11 +119,12 @@ RABBIT_CHX_TEST_RELEASES=$(2) .venv/pyspark-$(1)/bin/python -m pytest $(GATE) --
   $(if $(filter 4.0% 4.1,$(1)),-W ignore::ResourceWarning)
 endef
 
-# The tests of make test, without Connect, which needs pandas.
+# The tests of make test, without those that need pandas or real executors, or that write many rows.
 oldest-spark: .venv/pyspark-4.0/.ready ## the Spark connector on PySpark 4.0, the oldest pyarrow and RabbitMQ 3.10
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
-	@$(call on_pyspark,4.0,3.10) -m "not long" $(filter-out %/test_connect.py %/test_secrets.py,$(SPARK_TESTS))
+	@$(call on_pyspark,4.0,3.10) -m "not long" $(filter-out %/test_connect.py %/test_secrets.py,$(SPARK_TESTS)) \
+	  -k 'not (many_rows or executors)'
 
 matrix: $(patsubst %,.venv/pyspark-%/.ready,4.0-pandas 4.1 4.2) ## the Spark connector on PySpark 4.0, 4.1 and 4.2
 	$(call bootstrap,broker)
