@@ -43,7 +43,7 @@ class Backoff:
         self._share = share
         self._failures = 0
         self._works_since: float | None = None
-        self.failing_since = math.inf
+        self.failing_since: float = math.inf
         """When it first failed after it had worked for a while."""
 
     def works(self) -> None:

@@ -174,7 +174,12 @@ for _name in (
 
 def server_version(connection: pika.BlockingConnection) -> str:
     """Return the release that the server reports, after checking that it is RabbitMQ."""
-    return version_in(connection._impl.server_properties)  # noqa: SLF001 - pika has no public name for it
+    from pika.exceptions import ConnectionWrongStateError
+
+    properties = connection._impl.server_properties  # noqa: SLF001 - pika has no public name for it
+    if properties is None:  # pika forgets them when the connection is lost
+        raise ConnectionWrongStateError("the connection was lost as soon as it was open")
+    return version_in(properties)
 
 
 def version_in(properties: Mapping[str, Any]) -> str:

@@ -79,7 +79,7 @@ class Server:
         except OSError as error:
             hint = f"The system says: {os.strerror(error.errno or 0)}"
             raise InvalidValue("--serve", str(address), "an address to listen on", hint) from None
-        self.url = f"http://{host_and_port(address.host, listener.getsockname()[1])}/"
+        self.url: str = f"http://{host_and_port(address.host, listener.getsockname()[1])}/"
         """The URL of the page."""
         self._metrics = Metrics()
         self._events = _Events()

@@ -142,7 +142,7 @@ def test_every_verb_that_asks_the_management_api_reports_a_tracer_that_is_on(sit
         *([verb, shop.file, "--yes"] for verb in ("apply", "scale")),
         ["scale", shop.file, "--status"],
         ["rebalance", shop.file, "--dry-run", "--keys", tmp_path / "keys.txt"],
-        ["export"],
+        *(["list"], ["export"]),
         ["export", tmp_path / "definitions.json", "--url", site.url()],
         ["route", "k", *on_broker],
         *([verb, *on_broker] for verb in ("ring", "simulate")),

@@ -18,7 +18,7 @@ from pika.exceptions import AMQPError, ConnectionClosedByBroker, StreamLostError
 
 from rabbit_chx.base.names import seat_queue
 from rabbit_chx.base.replies import REPLY_TO
-from rabbit_chx.broker.amqp import connect
+from rabbit_chx.broker.amqp import connect, server_version
 from rabbit_chx.broker.commands import Command, Lost, OnChannel, Refused, carry_out, exists
 from rabbit_chx.broker.driver import PikaDriver, at_once
 from rabbit_chx.consuming.member.interruptions import Interruptions
@@ -343,3 +343,10 @@ def test_a_command_on_a_connection_that_has_ended_is_lost_and_not_refused() -> N
             connection.process_data_events(0)
         with pytest.raises(Lost, match="has ended"):
             driver.run(exists("a"))
+
+
+def test_a_connection_that_is_lost_as_soon_as_it_is_open_ends_no_member() -> None:
+    """pika then has no properties of the server: an error of the connection, after which the member tries again."""
+    lost = SimpleNamespace(_impl=SimpleNamespace(server_properties=None))
+    with pytest.raises(AMQPError):
+        server_version(lost)
