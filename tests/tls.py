@@ -21,13 +21,14 @@ class Authority:
         self.folder = folder
         self._hosts = hosts
         for ca in ("ca", "other-ca"):
-            self._openssl(
-                "req", "-x509", "-days", "2", "-subj", f"/CN={ca}", *self._new_key(ca), "-out", f"{ca}.pem"
-            )
+            signs = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")  # which Python 3.13 requires
+            made = ("-subj", f"/CN={ca}", *self._new_key(ca), "-out", f"{ca}.pem")
+            self._openssl("req", "-x509", "-days", "2", *signs, *made)
 
     def issue(self, name, *, names=None, dates=("-days", "2"), ca="ca"):
         self._openssl("req", "-subj", f"/CN={name}", *self._new_key(name), "-out", f"{name}.csr")
-        (self.folder / "ext").write_text(f"subjectAltName={names or self._hosts}\n")
+        extensions = (f"subjectAltName={names or self._hosts}", "authorityKeyIdentifier=keyid")
+        (self.folder / "ext").write_text("\n".join(extensions))
         signed = ("-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial", "-extfile", "ext")
         self._openssl("x509", "-req", "-in", f"{name}.csr", *signed, *dates, "-out", f"{name}.pem")
 
