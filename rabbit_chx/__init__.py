@@ -4,9 +4,9 @@
     >>> ConsistentHashExchange({"q0": 1, "q1": 1, "q2": 2}, release="4.3.6").route("customer-42")
     'q0'
 
-This package exports the mirror and the errors that it raises. `rabbit_chx.topology`, `rabbit_chx.broker`,
-`rabbit_chx.publishing`, `rabbit_chx.report`, `rabbit_chx.watch`, `rabbit_chx.testing` and `rabbit_chx.errors` export the rest. A name is
-loaded when it is first used, so that ``import rabbit_chx`` takes no time and routing one key never imports NumPy.
+This package exports the mirror and the errors that it raises. `rabbit_chx.topology`, `rabbit_chx.broker`, `rabbit_chx.publishing`,
+`rabbit_chx.consuming`, `rabbit_chx.streams`, `rabbit_chx.report`, `rabbit_chx.watch`, `rabbit_chx.testing` and `rabbit_chx.errors`
+export the rest. A name is loaded when it is first used, so that ``import rabbit_chx`` takes no time and routing one key never imports NumPy.
 """
 
 from __future__ import annotations

@@ -103,8 +103,8 @@ def test_a_member_waits_longer_each_time_a_connection_opens_and_is_lost(monkeypa
     monkeypatch.setattr(Member, "_consume", lost)
     workers: Any = Workers(print, 1, 10)
     workers.stopping = ended = Pausing()
-    reporter: Any = SimpleNamespace(close=lambda: None)
-    member = Member(Settings(**SETTINGS), connect, tuple, workers, reporter)  # type: ignore[arg-type]
+    responder: Any = SimpleNamespace(close=lambda: None)
+    member = Member(Settings(**SETTINGS), connect, tuple, workers, responder)  # type: ignore[arg-type]
     member._backoff, _ = made()
     member.run()
     assert ended.pauses == GROWING

@@ -1,41 +1,33 @@
-"""Groups on streams without a broker: their parameters, batches, and the lanes of streams."""
+"""Groups on streams without a broker: their parameters, batches and lanes."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-import socket
 import sqlite3
 import struct
 import zlib
-from contextlib import closing, nullcontext
+from contextlib import closing
 from datetime import datetime
-from functools import partial
-from time import monotonic, sleep
+from time import sleep
 from types import SimpleNamespace
 
-import click
 import pytest
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.base import urls
 from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.cli import _exit_code
-from rabbit_chx.cli.ask.broker_access import BrokerAccess
-from rabbit_chx.cli.stream_group import GroupOfStreams
-from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
+from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams import AsyncStreamGroup, BatchFailed, StreamBatch, StreamGroup
-from rabbit_chx.streams.group import offsets
 from rabbit_chx.streams.group.assignments import Assignments
-from rabbit_chx.streams.group.lanes import Attention, Change, StreamLane, status_of
+from rabbit_chx.streams.group.lanes import Attention, Change, StreamLane
 from rabbit_chx.streams.group.member import StreamMember
-from rabbit_chx.streams.group.places import Place, in_order
+from rabbit_chx.streams.group.places import in_order
 from rabbit_chx.streams.group.settings import check_release
 from rabbit_chx.streams.group.workers import StreamWorkers
 from rabbit_chx.streams.messages.chunks import HEADER, Chunk, parse_chunk
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate, StreamStats
 from rabbit_chx.streams.protocol.requests import OffsetSpec
-from rabbit_chx.topology import Management
 from tests.faults.stream_group_member import of_guide
 from tests.unit.test_docs import marked
 
@@ -57,6 +49,26 @@ def lane(*, batches: bool = False, store_every: int = 100) -> StreamLane:
     made = StreamLane("events", batches=batches, store_every=store_every, attention=Attention())
     made.assign(0, None)
     return made
+
+
+class Asked:
+    """A connection that keeps the answers to the broker's questions."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, bool]] = []
+        self.stored = 0
+
+    def query_offset(self, _group: str, _stream: str) -> int:
+        return self.stored
+
+    def store_offset(self, _group: str, _stream: str, offset: int) -> None:
+        self.stored = offset
+
+    def stats(self, _stream: str) -> StreamStats:
+        return StreamStats(0, 0, 0)
+
+    def answer_update(self, update: ConsumerUpdate, start: OffsetSpec | None) -> None:
+        self.answers.append((update.correlation, start is not None))
 
 
 # ---- parameters
@@ -316,307 +328,3 @@ def test_what_is_handled_after_an_assignment_has_ended_does_not_count():
     assert it.done is None
     assert it.handled == 1
     assert not it.put_back(message, channel)
-
-
-class Asked:
-    """A connection that keeps the answers to the broker's questions."""
-
-    def __init__(self) -> None:
-        self.answers: list[tuple[int, bool]] = []
-        self.stored = 0
-
-    def query_offset(self, _group: str, _stream: str) -> int:
-        return self.stored
-
-    def store_offset(self, _group: str, _stream: str, offset: int) -> None:
-        self.stored = offset
-
-    def stats(self, _stream: str) -> StreamStats:
-        return StreamStats(0, 0, 0)
-
-    def answer_update(self, update: ConsumerUpdate, start: OffsetSpec | None) -> None:
-        self.answers.append((update.correlation, start is not None))
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_each_question_of_the_broker_is_answered_in_turn(first):
-    settings = StreamGroup(**GIVEN)._settings
-    workers = StreamWorkers(print, settings)
-    assignments, it, asked = Assignments(settings, workers), lane(), Asked()
-    place = SimpleNamespace(connection=asked, top_up=lambda _: None)
-    if first:
-        it.end_assignment()
-    for correlation, active in enumerate((first, not first, first)):
-        assignments.on_update(it, ConsumerUpdate(correlation, 0, active))
-    for _ in range(3):
-        assignments.do_due(place, it)
-    assert asked.answers == [(0, first), (1, not first), (2, first)]
-    assert (it.channel is not None) == first
-
-
-def test_the_end_of_a_stream_that_was_created_again_is_that_of_the_new_one():
-    settings = StreamGroup(**GIVEN)._settings
-    assignments, it, asked = Assignments(settings, StreamWorkers(print, settings)), lane(), Asked()
-    it.end = 300
-    it.end_assignment()
-    assignments.on_update(it, ConsumerUpdate(1, 0, active=True))
-    assignments.do_due(SimpleNamespace(connection=asked, top_up=lambda _: None), it)
-    assert it.end == 1
-
-
-def test_a_stored_offset_beyond_the_end_is_warned_of_and_the_lag_is_unknown(caplog):
-    """Security review 3, L3: any reader can store one, and the group then handled nothing with a lag of 0."""
-    settings = StreamGroup(**GIVEN)._settings
-    assignments, it, asked = Assignments(settings, StreamWorkers(print, settings)), lane(), Asked()
-    asked.stored, asked.has_stats, asked.timeout, asked.node = 10**9, True, 1.0, "n"
-    asked.stats = lambda _: StreamStats(0, 4, 4)
-    asked.metadata = lambda _: {"events": SimpleNamespace(leader="n")}
-    it.end_assignment()
-    assignments.on_update(it, ConsumerUpdate(1, 0, active=True))
-    assignments.do_due(SimpleNamespace(connection=asked, top_up=lambda _: None), it)
-    status = status_of([it], "")
-    assert (status.partitions[0].stored, status.partitions[0].end) == (10**9, 5)
-    assert status.partitions[0].lag is status.lag is None
-    assert "the stored offset 1000000000 of stream 'events' is beyond its end, 5" in caplog.text
-    it.add(chunk(10**9 + 1, 1))
-    it.finish(it.take(), it.channel)
-    assert status_of([it], "").lag == 0
-
-
-def test_a_gap_behind_the_last_message_is_no_lag(monkeypatch):
-    """Each stored offset is an entry of the stream that the broker does not deliver."""
-    settings = StreamGroup(**GIVEN)._settings
-    assignments, it, asked = Assignments(settings, StreamWorkers(print, settings)), lane(), Asked()
-    place = SimpleNamespace(connection=asked, lanes={0: it})
-    end, there, looked = 3, None, []
-    monkeypatch.setattr(asked, "stats", lambda _: StreamStats(0, 0, end - 1))
-    monkeypatch.setattr(
-        "rabbit_chx.streams.group.assignments.first_chunk", lambda *given: looked.append(given[2]) or there
-    )
-
-    def lag() -> int:
-        assignments.listen(place)
-        return status_of([it], "").lag
-
-    it.add(chunk(0, 3))
-    while (message := it.take()) is not None:
-        assert lag() == 3 - message.offset
-        it.finish(message, it.channel)
-    assert (lag(), looked) == (0, [])
-    end = 5
-    assert [lag() for _ in range(2)] == [0, 0]
-    assert looked == [OffsetSpec.offset(3)]
-    end, there = 7, chunk(6, 1)
-    assert lag() == 4
-    it.add(there)
-    it.finish(it.take(), it.channel)
-    assert lag() == 0
-
-
-def test_a_member_that_is_stopping_tells_the_program_of_no_new_stream():
-    told = []
-    settings = StreamGroup(**GIVEN, on_assigned=told.append)._settings
-    workers, it = StreamWorkers(print, settings), lane()
-    it.end_assignment()
-    workers.stopping.set()
-    Assignments(settings, workers).on_update(it, ConsumerUpdate(1, 0, True))
-    assert it.change is None
-    assert not it.told
-
-
-def test_a_revoked_lane_starts_nothing_and_tells_the_program_last():
-    it = lane()
-    it.add(chunk(0, 3))
-    message = it.take()
-    it.revoke()
-    it.tell(Change("events", assigned=False))
-    assert not it.is_idle
-    it.finish(message, it.channel)
-    assert it.take().assigned is False
-    assert it.take() is None
-    assert it.is_idle
-    assert it.done == 0
-
-
-def test_a_paused_lane_waits_for_the_next_attempt_unless_it_is_revoked():
-    it = lane()
-    it.add(chunk(0, 2))
-    channel, message = it.channel, it.take()
-    assert it.pause(message, channel) == (True, False)
-    assert it.is_idle
-    assert it.resume(message, channel)
-    assert it.take() is message
-    it.pause(message, channel)
-    it.revoke()
-    assert not it.resume(message, channel)
-
-
-def test_batches_contain_what_has_arrived():
-    it = lane(batches=True)
-    for first in (0, 10, 20):
-        it.add(chunk(first, 10))
-    batch = it.take()
-    assert (batch.first, batch.last, len(batch)) == (0, 29, 30)
-    it.finish_before(batch, 5, it.channel)
-    assert (it.done, it.handled) == (4, 5)
-
-
-@pytest.mark.parametrize(
-    ("given", "hint"),
-    [({}, r"\. amqp_url= names another address$"), ({"amqp_url": "amqp://127.0.0.1:1"}, "")],
-)
-def test_the_error_of_parking_at_the_default_port_names_the_parameter_for_another(monkeypatch, given, hint):
-    monkeypatch.setitem(urls._PORTS, (False, False), 1)
-    group = StreamGroup(**GIVEN, on_failure="park", parking_queue="failed", **given)
-    with pytest.raises(BrokerUnavailable, match=f"no broker answers at .*refused{hint}$"):
-        group._connect_for_parking()
-
-
-def test_members_that_are_not_seen_are_noted_without_a_full_stop_after_a_question(capsys):
-    live = BrokerAccess("amqp://127.0.0.1", partial(Management.of, url="http://127.0.0.1:1"), {})
-    group = GroupOfStreams(
-        name="g",
-        live=live,
-        super_stream=None,
-        exchange=None,
-        stream="s",
-        stream_port=None,
-        reset=None,
-        yes=False,
-    )
-    with click.Context(click.Command("group")):
-        assert group.consumers(["s"]) is None
-    assert "with the plugin rabbitmq_management? --node asks a node instead" in capsys.readouterr().err
-
-
-def compressed(first: int, batches: int, size: int) -> Chunk:
-    """A chunk of sub-entry batches with one message each, which has this size when it is decompressed."""
-    plain = struct.pack(">I", size) + bytes(size)
-    data = zlib.compress(plain, wbits=31)
-    entry = struct.pack(">BHII", 0x90, 1, len(plain), len(data)) + data
-    return Chunk("events", 0, batches, batches, 0, 1, first, memoryview(entry * batches))
-
-
-def test_a_batch_is_limited_by_its_decompressed_bytes():
-    it = lane(batches=True)
-    it.assign(5, None)
-    for first in range(8):
-        it.add(compressed(first, 1, 3 << 20))
-    it.add(compressed(8, 20, 3 << 20))
-    it.add(chunk(28, 10))
-    it.add(Chunk("events", 0, 2, 9, 0, 1, 38, compressed(0, 2, 9 << 20).data))  # not as many as it says
-    it.add(chunk(47, 1))
-    taken = iter(it.take, None)
-    ranges = [(5, 7), (8, 12), (13, 17), (18, 22), (23, 27), (28, 46), (47, 47)]
-    assert [(batch.first, batch.last) for batch in taken] == ranges
-
-
-@pytest.mark.parametrize("parking", [{}, {"on_failure": "park", "parking_queue": "failed"}])
-def test_a_broker_that_cannot_be_reached_is_tried_until_the_group_is_stopped(caplog, parking):
-    group = StreamGroup(**GIVEN, **parking, amqp_url="amqp://127.0.0.1:1" if parking else None)
-
-    def stop(record):
-        group.stop()
-        return True
-
-    caplog.handler.addFilter(stop)
-    try:
-        group.run(print)
-    finally:
-        caplog.handler.removeFilter(stop)
-    assert "trying again" in caplog.text
-    assert StreamUnavailable.__name__ not in caplog.text
-    assert "secret" not in caplog.text
-
-
-@pytest.mark.parametrize("stopped", [True, False], ids=["at a stop", "while it runs"])
-def test_streams_whose_offsets_are_not_stored_leave_no_other_unstored(monkeypatch, stopped):
-    monkeypatch.setattr(offsets, "_READ_BACK", 0.05)
-    stored = {}
-
-    class Dropping(Asked):
-        is_open, has_unread, node = True, False, None
-
-        def query_offset(self, _group: str, stream: str) -> int | None:
-            return stored.get(stream)
-
-        def store_offset(self, group: str, stream: str, offset: int) -> None:
-            if stream in {"s1", "s3"} and group == "g":
-                stored[stream] = offset
-
-        def events(self, _seconds: float) -> list[object]:
-            return []
-
-        def fileno(self) -> int:
-            return quiet.fileno()
-
-        def close(self) -> None:
-            """Do nothing."""
-
-    group = StreamGroup(**GIVEN)
-    member = group._new_member(StreamWorkers, print, batches=False)
-    names = ["s0", "s1", "s2", "s3"]
-    lanes = {name: StreamLane(name, batches=False, store_every=1, attention=Attention()) for name in names}
-    for number, each in enumerate(lanes.values()):
-        each.subscription = number
-        each.assign(0, None)
-        each.heard = monotonic()
-        each.add(chunk(0, 1))
-        each.finish(each.take(), each.channel)
-        each.take()
-    member._lanes = lanes
-    place = Place(SimpleNamespace(release="4.3.6"), group._settings)
-    place.connection = Dropping()
-    place.lanes.update(enumerate(lanes.values()))
-    place.top_up = lambda _: None
-    member._places.append(place)
-    if stopped:
-        member.stop()
-    quiet, other = socket.socketpair()
-    told = "of group 'g' in streams 's0', 's2'; its log says why"
-    with quiet, other, pytest.raises(StreamUnavailable, match=told):
-        member.run()
-    assert stored == {"s1": 0, "s3": 0}
-
-
-def test_an_offset_that_the_broker_dropped_while_the_leader_moved_is_stored_again(monkeypatch):
-    monkeypatch.setattr(offsets, "_STORE_AGAIN", 0.01)
-    asked = Asked()
-    assert offsets.wait_until_stored(asked, "g", "events", 7, before=None) is None
-    assert asked.stored == 7
-
-
-class Contested(Asked):
-    """Another client stores an offset whenever this one has done so."""
-
-    def store_offset(self, _group: str, _stream: str, offset: int) -> None:
-        self.stored = 3
-
-
-def test_a_member_goes_on_and_says_so_when_another_client_stores_its_offset(monkeypatch, caplog):
-    """It ended for good, with "permission" (review 3, bug 12)."""
-    monkeypatch.setattr(offsets, "_READ_BACK", 0.05)
-    settings = StreamGroup(**GIVEN)._settings
-    assignments, it = Assignments(settings, StreamWorkers(print, settings)), lane()
-    place = SimpleNamespace(connection=Contested(), top_up=lambda _: None)
-    it.add(chunk(0, 10))
-    for _ in range(10):
-        it.finish(it.take(), it.channel)
-    assignments.settle(place, it)
-    assert (
-        "another client stores the group's offset in stream 'events', at last 3 instead of 9" in caplog.text
-    )
-    assert (it.stored, it.is_refused) == (3, False)
-    it.store_again = 0.0
-    assert it.store_is_due  # so that its own offset replaces the other one, as documented
-
-
-def test_a_reset_that_another_client_undoes_fails(monkeypatch):
-    monkeypatch.setattr(offsets, "_READ_BACK", 0.05)
-    contested = Contested()
-    contested.node = None
-    group = offsets.GroupOffsets("g", lambda _: nullcontext(contested))
-    told = "another client, such as a member that runs"
-    with group, pytest.raises(StreamUnavailable, match=told) as raised:
-        group.store("events", 7)
-    assert raised.value.problem == "refused"

@@ -1,6 +1,6 @@
-"""Every client and every verb refuses a server whose certificate is wrong, says why, and sends it no password.
+"""Clients and verbs refuse a server whose certificate is wrong, say why, and send it no password.
 
-The handshake is all that they need, so there is no broker behind the listener.
+The handshake is all that they need, so there is no broker behind the listener. tests/faults/test_tls_matrix.py has other clients.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import pytest
 
 from rabbit_chx import RabbitChxError
 from rabbit_chx.consuming import AsyncGroup, Group, QueueReader
-from rabbit_chx.publishing import AsyncPublisher, Publisher
+from rabbit_chx.publishing import AsyncPublisher
 from rabbit_chx.streams import StreamGroup, StreamPublisher, StreamReader
-from rabbit_chx.topology import Management
 from tests.tls import UNKNOWN_AUTHORITY, Authority, Listener
 from tests.verbs import ORDERS, SLOTS, in_a_process
 
@@ -46,11 +45,6 @@ def bad(request, authority: Authority) -> Iterator[tuple[Listener, str, tuple[st
     with Listener(authority.server(shown), "amqp://127.0.0.1:1") as listener:
         yield listener, known, words
         assert listener.clients == []  # no client came as far as to send a password
-
-
-def publish(url: str, tls: ssl.SSLContext) -> None:
-    with Publisher(url, "orders", tls=tls):
-        pass
 
 
 def publish_in_loop(url: str, tls: ssl.SSLContext) -> None:
@@ -93,13 +87,8 @@ def read_a_stream(url: str, tls: ssl.SSLContext) -> None:
         next(iter(reader.messages()))
 
 
-def manage(url: str, tls: ssl.SSLContext) -> None:
-    Management(url, tls=tls).overview()
-
-
-AMQP, STREAMS, HTTPS = "amqps", "rabbitmq-stream+tls", "https"
+AMQP, STREAMS = "amqps", "rabbitmq-stream+tls"
 CLIENTS = {
-    "Publisher": (AMQP, publish),
     "AsyncPublisher": (AMQP, publish_in_loop),
     "StreamPublisher": (STREAMS, publish_to_a_stream),
     "Group": (AMQP, consume),
@@ -107,7 +96,6 @@ CLIENTS = {
     "StreamGroup": (STREAMS, consume_streams),
     "QueueReader": (AMQP, read_a_queue),
     "StreamReader": (STREAMS, read_a_stream),
-    "Management": (HTTPS, manage),
 }
 
 
@@ -127,8 +115,7 @@ def test_a_client_refuses_a_wrong_certificate_and_says_what_is_wrong(client, bad
 
 
 BOTH = {
-    "check": ["check", "orders.yaml"],
-    "plan": ["plan", "orders.yaml"],
+    "list": ["list"],
     "apply": ["apply", "orders.yaml", "-y"],
     "export": ["export"],
     "route": ["route", "k", "-x", "orders"],
@@ -138,13 +125,12 @@ BOTH = {
 }
 """Verbs that also ask the management API."""
 VERBS = BOTH | {
-    "publish": ["publish", "rows.csv", "-x", "orders"],
     "check --amqp-only": ["check", "orders.yaml", "--amqp-only"],
     "group": ["group", "billing"],
     "replay": ["replay", "parked", "-y"],
     "parity": ["parity"],
 }
-FILES = {"orders.yaml": ORDERS, "slots.yaml": SLOTS % 5, "rows.csv": "k\nx\n"}
+FILES = {"orders.yaml": ORDERS, "slots.yaml": SLOTS % 5}
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -1,0 +1,124 @@
+"""Servers that share one stream, in place of brokers, and a clock, for the tests of `StreamPublisher`."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.streams import (
+    Confirms,
+    Node,
+    StreamConnection,
+    StreamMetadata,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from rabbit_chx.base.urls import BrokerUrl
+
+FIRST, SECOND = "rabbitmq-stream://first", "rabbitmq-stream://second"
+
+
+class Servers:
+    """Servers that share one stream; those that are down accept no connection."""
+
+    def __init__(self) -> None:
+        self.down: set[str] = set()
+        self.refusing: set[str] = set()
+        self.opened: list[tuple[str, float]] = []
+        """The host and the timeout of each connection."""
+        self.stored: dict[int, bytes] = {}
+        self.silent = False
+        """Whether messages are never confirmed."""
+        self.closed = 0
+        """How many of the connections the servers have closed."""
+        self.waits: set[float] = set()
+        """How long clients waited for confirms, and until the server took their frames."""
+        self.moved = ""
+        """Where a server that does not answer takes the new connections."""
+
+    def close_connections(self) -> None:
+        """Close all connections that are open."""
+        self.closed = len(self.opened)
+
+
+class Connection:
+    """A connection to these servers, with the methods of `StreamConnection` that a publisher calls."""
+
+    servers: Servers
+    node = None
+    frame_max = 1 << 20
+
+    def __init__(self, url: BrokerUrl, *, timeout: float, give_up_at: float, **_: object) -> None:
+        if self.servers.moved:
+            StreamConnection(self.servers.moved, timeout=timeout, give_up_at=give_up_at)
+        self._host, self._arrived = url.host, []
+        if url.host in self.servers.refusing:
+            raise StreamUnavailable(f"{url.host} refuses", "login")
+        if url.host in self.servers.down:
+            raise StreamUnavailable(f"{url.host} is down", "unreachable")
+        self.servers.opened.append((url.host, timeout))
+        self._number = len(self.servers.opened)
+        self.is_open = True
+        self.until = give_up_at
+
+    def close(self) -> None:
+        self.is_open = False
+
+    def give_up_at(self, when: float) -> None:
+        self.until = when
+
+    def metadata(self, streams: list[str]) -> dict[str, StreamMetadata]:
+        return {name: StreamMetadata(name, Node("first", 5552), ()) for name in streams}
+
+    def partitions(self, name: str) -> list[str]:
+        return [f"{name}-{number}" for number in range(2)]
+
+    def declare_publisher(self, _stream: str, _name: str | None) -> int:
+        return 0
+
+    def query_publisher_sequence(self, _name: str, _stream: str) -> int:
+        self._check_open()
+        return max(self.servers.stored, default=0)
+
+    def publish(self, _: int, messages: Iterable[tuple[int, bytes]], *, timeout: float) -> None:
+        self._check_open()
+        self.servers.waits.add(timeout)
+        self._arrived += [number for number, _ in messages]
+        self.servers.stored |= dict(messages)
+
+    def confirms(self, timeout: float) -> Iterator[Confirms]:
+        self._check_open()
+        self.servers.waits.add(timeout)
+        if not self.servers.silent:
+            yield Confirms(0, tuple(self._arrived))
+
+    def _check_open(self) -> None:
+        if not self.is_open or self._host in self.servers.down or self._number <= self.servers.closed:
+            raise StreamUnavailable("the connection was lost", "lost")
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
+    found = Servers()
+    monkeypatch.setattr(Connection, "servers", found, raising=False)
+    monkeypatch.setattr("rabbit_chx.streams.protocol.opening.StreamConnection", Connection)
+    return found
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
+    """Time that passes only between two attempts to connect, so that there is another one before it is over."""
+    now = [time.monotonic()]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr("rabbit_chx.streams.outlet.time", clock)
+    return clock.monotonic

@@ -1,0 +1,339 @@
+"""`StreamPublisher` while connections are lost, servers hang and confirms are missing: where it goes on, and for how long."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rabbit_chx.base import outages
+from rabbit_chx.errors import InvalidValue, PublishFailed, StreamUnavailable
+from rabbit_chx.publishing import Outcome
+from rabbit_chx.streams import (
+    StreamPublisher,
+    Timeouts,
+    connect,
+    outlet,
+)
+from rabbit_chx.streams.protocol.opening import connect_until
+from tests.patience import PATIENCE
+from tests.unit import stream_servers
+from tests.unit.stream_servers import FIRST, SECOND, Connection, Servers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rabbit_chx.base.urls import BrokerUrl
+
+
+clock, servers = stream_servers.clock, stream_servers.servers
+
+
+def test_the_last_id_is_known_after_the_broker_closed_an_idle_connection(servers: Servers) -> None:
+    with StreamPublisher(FIRST, "events", name="job") as publisher:
+        publisher.publish_many([b"a", b"b"])
+        assert max(servers.stored) == 2
+        servers.close_connections()
+        assert publisher.sequence() == 2
+        publisher.publish_many([b"c"])
+        assert max(servers.stored) == 3
+        totals = publisher.totals
+    assert list(servers.stored) == [1, 2, 3]
+    assert (totals.published, totals.confirmed, totals.resent, totals.connections) == (3, 3, 0, 2)
+
+
+@pytest.mark.usefixtures("clock")
+def test_the_last_id_is_unknown_while_no_server_accepts_connections(servers: Servers) -> None:
+    with StreamPublisher(FIRST, "events", name="job", timeouts=Timeouts(reconnect=0.05)) as publisher:
+        servers.down = {"first"}
+        with pytest.raises(StreamUnavailable, match="first is down"):
+            publisher.sequence()
+
+
+def test_a_publisher_goes_on_at_another_server(servers: Servers) -> None:
+    with StreamPublisher([FIRST, SECOND], "events") as publisher:
+        publisher.publish_many([b"a"])
+        servers.down = {"first"}
+        publisher.publish_many([b"b"])
+        servers.down = {"second"}
+        publisher.publish_many([b"c"])
+    assert [host for host, _ in servers.opened] == ["first", "second", "first"]
+    assert len(servers.stored) == 3
+
+
+@pytest.mark.parametrize(("minute", "still"), [(60.0, 1), (1e9, 0)])
+def test_an_outage_is_logged_when_it_begins_while_it_lasts_and_when_it_ends(
+    servers: Servers,
+    clock: Callable[[], float],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    minute: float,
+    still: int,
+) -> None:
+    began = clock()
+    monkeypatch.setattr(outages, "_EVERY_SECONDS", minute)
+    monkeypatch.setattr(outages, "time", SimpleNamespace(monotonic=clock))
+    reopened = Connection.__init__
+
+    def after_90_seconds(connection: Connection, url: BrokerUrl, **given: Any) -> None:
+        servers.down = {"first"} if clock() < began + 90 else set()
+        reopened(connection, url, **given)
+
+    with StreamPublisher(FIRST, "events") as publisher:
+        monkeypatch.setattr(Connection, "__init__", after_90_seconds)
+        servers.close_connections()
+        publisher.publish_many([b"a", b"b"])
+        publisher.publish(b"c")
+    first, *others, last = [record.getMessage() for record in caplog.records]
+    assert first == "publisher of stream 'events': the connection was lost; trying again"
+    assert others == ["publisher of stream 'events': no connection for 60 s: first is down"] * still
+    assert last == "publisher of stream 'events': connected again after 90 s"
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_publisher_that_gave_up_does_not_log_that_it_is_connected_again(
+    servers: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
+    with StreamPublisher(FIRST, "events", timeouts=Timeouts(reconnect=5)) as publisher:
+        servers.down = {"first"}
+        with pytest.raises(PublishFailed, match="first is down"):
+            publisher.publish(b"a")
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == "publisher of stream 'events': the connection was lost; trying again"
+
+
+def test_each_timeout_limits_its_own_part(servers: Servers, clock: Callable[[], float]) -> None:
+    publisher = StreamPublisher(FIRST, "events", timeouts=Timeouts(connect=7, reconnect=0.05, confirm=300))
+    assert not servers.opened
+    publisher.open()
+    publisher.publish_many([b"a"])
+    assert servers.opened == [("first", 7)]
+    assert servers.waits == {300}
+    servers.down = {"first"}
+    began = clock()
+    with pytest.raises(PublishFailed, match="first is down"):
+        publisher.publish_many([b"b"])
+    assert clock() - began < 7
+
+
+def test_a_missing_confirm_is_an_error_that_says_how_long_it_took(servers: Servers) -> None:
+    servers.silent = True
+    with (
+        StreamPublisher(FIRST, "events", timeouts=Timeouts(confirm=0.5)) as publisher,
+        pytest.raises(
+            PublishFailed, match=r"no confirm of 1 message for stream 'events' within 0\.5 seconds"
+        ),
+    ):
+        publisher.publish_many([b"a"])
+
+
+def test_servers_are_tried_in_turn_even_after_one_that_refuses_for_good(servers: Servers) -> None:
+    servers.refusing = {"first"}
+    connect([FIRST, SECOND])
+    assert [host for host, _ in servers.opened] == ["second"]
+    servers.down = {"second"}
+    with pytest.raises(StreamUnavailable, match="first refuses; second is down") as found:
+        connect([FIRST, SECOND])
+    assert not found.value.permanent
+    servers.refusing = {"first", "second"}
+    with pytest.raises(StreamUnavailable, match="first refuses; second refuses") as found:
+        connect([FIRST, SECOND])
+    assert found.value.permanent
+
+
+def test_servers_that_do_not_answer_share_the_time_to_connect(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, waited = [100.0], []
+
+    def hang(_: object, *, give_up_at: float, **__: object) -> None:
+        waited.append(round(give_up_at - now[0], 6))
+        now[0] = give_up_at
+        raise StreamUnavailable("no answer", "unreachable")
+
+    monkeypatch.setattr("rabbit_chx.streams.protocol.opening.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("rabbit_chx.streams.protocol.opening.StreamConnection", hang)
+    with pytest.raises(StreamUnavailable):
+        connect([FIRST, SECOND, FIRST, SECOND], timeout=10)
+    assert waited == [2.5, 2.5, 2.5, 2.5]
+    with pytest.raises(StreamUnavailable):
+        connect([FIRST] * 12, timeout=10)
+    assert waited[-1] == 1.0  # each is tried
+    with pytest.raises(StreamUnavailable):
+        connect([FIRST, SECOND], timeout=0.5)
+    assert waited[-2:] == [0.5, 0.5]
+
+
+def test_closing_waits_for_missing_confirms_but_not_longer_than_its_timeout(servers: Servers) -> None:
+    with StreamPublisher(FIRST, "events") as publisher:
+        publisher.add_encoded([(1, b"a")])
+    assert publisher.totals.confirmed == 1
+    servers.silent = True
+    with (
+        pytest.raises(StreamUnavailable, match=r"no confirm of 1 message for .* within [34]\d"),
+        StreamPublisher(FIRST, "events", timeouts=Timeouts(close=49)) as publisher,
+    ):
+        publisher.add_encoded([(1, b"a")])
+    assert (publisher.totals.unknown, publisher.totals.pending) == (1, 0)
+
+
+def test_a_call_gives_up_after_its_timeout_and_the_next_one_connects_again(servers: Servers) -> None:
+    with StreamPublisher(FIRST, "events") as publisher:
+        publisher.publish("a", timeout=60)
+        servers.silent = True
+        for number, call in enumerate(
+            (publisher.publish, lambda body, **more: publisher.publish_many([body], **more)), 1
+        ):
+            with pytest.raises(
+                PublishFailed, match=r"no confirm of 1 message for stream 'events' within [34]\d"
+            ):
+                call(b"b", timeout=49)
+            assert (publisher.totals.confirmed, publisher.totals.unknown) == (1, number)
+        publisher.add_encoded([(10, b"c")])
+        with pytest.raises(StreamUnavailable, match="no confirm of 1 message"):
+            publisher.flush(timeout=49)
+        with pytest.raises(StreamUnavailable, match="no confirm of"):  # while it waits for room
+            publisher.add_encoded(((number, b"c") for number in range(11, 50_000)), timeout=49)
+        assert publisher.totals.pending == 0
+        servers.silent = False
+        publisher.publish(b"d")
+        assert max(servers.stored) < 50_000
+        with pytest.raises(InvalidValue, match="invalid timeout: got -1, expected seconds, at least 0"):
+            publisher.flush(timeout=-1)
+    assert publisher.totals.confirmed == 2
+
+
+def test_a_timeout_also_holds_for_streams_that_are_added_during_the_call(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with StreamPublisher(FIRST, super_stream="events", timeouts=Timeouts(confirm=60)) as publisher:
+        monkeypatch.setattr(Connection, "partitions", lambda _, name: [f"{name}-{n}" for n in range(2, 9)])
+        publisher._look_at = 0
+        publisher.publish_many([b"a"] * 50, map(str, range(50)), timeout=5)
+        assert max(servers.waits) <= 5
+        publisher.publish(b"a", "1")
+        assert max(servers.waits) == 60
+
+
+@pytest.mark.usefixtures("clock")
+def test_messages_that_wait_for_a_new_connection_count_as_unsent_or_as_sent_once(servers: Servers) -> None:
+    with StreamPublisher(FIRST, "events", timeouts=Timeouts(reconnect=0.05)) as publisher:
+        publisher.publish(b"a")
+        servers.down = {"first"}
+        with pytest.raises(PublishFailed, match="first is down") as lost:
+            publisher.publish(b"b")
+        assert lost.value.may_have_arrived
+        assert lost.value.failure.outcome is Outcome.UNKNOWN
+        with pytest.raises(PublishFailed, match=r"2 of 2 messages.*first is down") as unsent:
+            publisher.publish_many([b"c", b"d"], ["k", "l"])
+        assert not unsent.value.may_have_arrived
+        assert [(each.row, each.routing_key) for each in unsent.value.failures] == [(0, "k"), (1, "l")]
+        assert (unsent.value.totals.published, unsent.value.totals.unsent) == (2, 2)
+        totals = publisher.totals
+        assert (totals.published, totals.unknown, totals.unsent, totals.resent) == (4, 1, 2, 0)
+        servers.down = set()
+        publisher.publish(b"e")
+        assert max(servers.stored) == 3
+        totals = publisher.totals
+    assert (totals.published, totals.confirmed, totals.resent, totals.connections) == (5, 2, 0, 2)
+
+
+@pytest.mark.usefixtures("clock")
+def test_messages_for_a_stream_that_was_created_again_are_no_duplicates(servers: Servers) -> None:
+    servers.stored = {100: b"old"}
+    with StreamPublisher(FIRST, "events", name="n") as publisher:
+        servers.stored.clear()
+        servers.close_connections()
+        publisher.publish_many([b"a"] * 3, first_id=1)
+        totals = publisher.totals
+        assert (totals.confirmed, totals.duplicates, len(servers.stored)) == (3, 0, 3)
+
+
+@pytest.mark.usefixtures("clock")
+def test_connections_that_open_and_confirm_nothing_are_given_up_like_none(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> None:
+        raise StreamUnavailable("the connection was lost", "lost")
+
+    with StreamPublisher(FIRST, "events", timeouts=Timeouts(reconnect=5)) as publisher:
+        publisher.publish(b"a")
+        with monkeypatch.context() as patched:
+            patched.setattr(Connection, "confirms", lost)
+            with pytest.raises(PublishFailed, match="the connection was lost") as caught:
+                publisher.publish(b"b")
+        assert caught.value.may_have_arrived
+        assert len(servers.opened) > 10
+        publisher.publish(b"c")  # tries again
+
+
+@pytest.mark.usefixtures("clock")
+def test_losses_long_after_each_other_do_not_add_up(servers: Servers) -> None:
+    with StreamPublisher(FIRST, "events", timeouts=Timeouts(reconnect=5)) as publisher:
+        for number in range(1, 4):
+            publisher.add_encoded([(number, b"a")])
+            servers.close_connections()
+            outlet.time.sleep(60)  # of the fixture
+        publisher.flush()
+        assert publisher.totals.confirmed == 3
+
+
+def test_a_new_stream_that_does_not_answer_takes_no_time_from_the_others(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = Connection.declare_publisher
+
+    def hang(connection: Connection, stream: str, name: str | None) -> int:
+        if stream != "events-2":
+            return declared(connection, stream, name)
+        time.sleep(max(connection.until - time.monotonic(), 0))
+        raise StreamUnavailable("no answer to DeclarePublisher", "lost")
+
+    monkeypatch.setattr(Connection, "declare_publisher", hang)
+    keys = [str(number) for number in range(300)]
+    with StreamPublisher(FIRST, super_stream="events") as publisher:
+        assert publisher.publish_many([], []).published == 0
+        monkeypatch.setattr(Connection, "partitions", lambda _, name: [f"{name}-{n}" for n in range(3)])
+        publisher._look_at = 0
+        for _ in range(2):
+            with pytest.raises(PublishFailed, match="no answer to DeclarePublisher") as caught:
+                publisher.publish_many(map(str.encode, keys), keys, timeout=1)
+            assert not caught.value.may_have_arrived
+            failed = caught.value.failures
+            assert {each.stream for each in failed} == {"events-2"}
+            assert [keys[each.row] for each in failed] == [each.routing_key for each in failed]
+            assert caught.value.totals.confirmed == 300 - len(failed)
+            assert str(failed[0]).startswith(f"row {failed[0].row} unsent (stream 'events-2' with key '")
+        monkeypatch.setattr(Connection, "declare_publisher", declared)
+        assert publisher.publish_many(map(str.encode, keys), keys).confirmed == 300
+        assert publisher.totals.published == 900
+
+
+def test_a_client_that_was_connected_does_not_ask_whether_it_is_the_right_port(servers: Servers) -> None:
+    question = "is this the port of the stream protocol, and without TLS?"
+    with (
+        StreamPublisher(FIRST, "events", timeouts=Timeouts(connect=0.2, reconnect=0.2)) as publisher,
+        socket.create_server(("127.0.0.1", 0)) as silent,
+    ):
+        servers.moved = f"rabbitmq-stream://127.0.0.1:{silent.getsockname()[1]}"
+        servers.close_connections()
+        with pytest.raises(PublishFailed, match="did not answer PeerProperties") as caught:
+            publisher.publish(b"a")
+        assert question not in str(caught.value)
+        with pytest.raises(StreamUnavailable, match=re.escape(question)):
+            connect(FIRST, timeout=0.2)
+
+
+def test_each_wait_of_a_connection_ends_at_one_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and does not answer
+        url = f"rabbitmq-stream://127.0.0.1:{silent.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(
+            StreamUnavailable, match=r"did not answer PeerProperties within 0\.[012]\d* seconds"
+        ):
+            connect_until(began + 0.2, [url] * 3, timeout=PATIENCE)
+        assert time.monotonic() - began < PATIENCE
