@@ -125,6 +125,18 @@ class Runs(Generic[_M]):
         self._guard = Guard(type(self).__name__, again="run()")
         self._member: _M | None = None
         self._stopped = False
+        self._error: BaseException | None = None
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error that ended the last run; None while a run goes on, and after one that was stopped."""
+        return self._error
+
+    def _why_not(self) -> str:
+        """Why no member runs."""
+        if self._error is None:
+            return "it is not running"
+        return f"it ended with {type(self._error).__name__}: {self._error}"
 
     def stop(self) -> None:
         """End the run after the current messages; every later run returns at once. Can be called from any thread."""
@@ -141,6 +153,7 @@ class Runs(Generic[_M]):
             )
         self._guard.opened()
         self._member = member = new()
+        self._error = None
         if self._stopped:
             member.stop()
         outcome: Future[None] = Future()
@@ -152,6 +165,9 @@ class Runs(Generic[_M]):
     def _run_member(self, member: _M) -> None:
         try:
             member.run()
+        except BaseException as error:
+            self._error = error
+            raise
         finally:
             # The block of the run may go on, and a run never ends if its loop is closed before.
             if self._member is member:

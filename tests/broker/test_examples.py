@@ -20,9 +20,13 @@ from tests.broker.worker_programs import ordered_exchange, started
 from tests.faults.load import wait_until
 from tests.patience import PATIENCE
 from tests.programs import ran
-from tests.unit.test_examples import DECLARING, EXAMPLES, ONLINE, SHARDING, WEB, WORKERS
+from tests.unit.test_examples import DECLARING, EXAMPLES, ONLINE, SERVICE, SHARDING, WEB, WORKERS
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
+
+
+ENDS = (0, -signal.SIGTERM)
+"""How a server ends on SIGTERM: uvicorn shuts down first, and then ends by the signal."""
 
 
 def run(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -52,16 +56,22 @@ def served(name: str, port: int) -> list[str]:
     module = name.removesuffix(".py")
     server = {
         "publish_from_starlette": ["uvicorn", "--app-dir", EXAMPLES, "--port", port],
+        "consume_in_starlette": ["uvicorn", "--app-dir", EXAMPLES, "--port", port],
         "publish_from_gunicorn": ["gunicorn", "--config", f"python:{module}", "--bind", f"127.0.0.1:{port}"],
     }
     return [sys.executable, "-m", *map(str, server[module]), f"{module}:app"]
 
 
-def answer(port: int, number: int) -> int | None:
+def order(port: int, number: int) -> int | None:
     """The status with which the service answers an order, or None if it does not."""
+    return answer(port, "POST", f"/orders/customer-{number}", b"order %d" % number)
+
+
+def answer(port: int, method: str, path: str, body: bytes = b"") -> int | None:
+    """The status of an answer, or None without one."""
     connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
-        connection.request("POST", f"/orders/customer-{number}", b"order %d" % number)
+        connection.request(method, path, body)
         return connection.getresponse().status
     except OSError:
         return None
@@ -84,10 +94,10 @@ def test_what_a_web_service_accepts_arrives(broker, name, tmp_path) -> None:
         ) as service:
             try:
                 wait_until(
-                    lambda: answer(port, 0) or service.poll() is not None, "the service answers", pause=0.1
+                    lambda: order(port, 0) or service.poll() is not None, "the service answers", pause=0.1
                 )
                 with ThreadPoolExecutor(8) as threads:
-                    told = list(threads.map(partial(answer, port), range(1, 200)))
+                    told = list(threads.map(partial(order, port), range(1, 200)))
             finally:
                 service.terminate()
                 service.wait(PATIENCE)
@@ -96,7 +106,7 @@ def test_what_a_web_service_accepts_arrives(broker, name, tmp_path) -> None:
         arrived = channel.queue_delete(queue).method.message_count
         channel.exchange_delete(exchange)
     assert arrived == 200
-    assert service.returncode in {0, -signal.SIGTERM}  # uvicorn shuts down first, and then ends by the signal
+    assert service.returncode in ENDS
 
 
 @pytest.mark.parametrize("name", DECLARING)
@@ -135,6 +145,28 @@ def test_workers_share_the_queues_and_end_on_sigterm(broker, name) -> None:
     assert queues[0].isdisjoint(queues[1])
     handled = sorted(first.found(message) + second.found(message))
     assert handled == [f"key-{number}: body {number}" for number in range(10)]
+
+
+@pytest.mark.parametrize("name", SERVICE)
+def test_a_service_whose_worker_has_ended_is_not_healthy(broker, name) -> None:
+    exchange, (port,) = f"example.{uuid.uuid4().hex[:8]}", free_ports(1)
+    variables = {
+        "AMQP_URL": broker.url,
+        "EXCHANGE": exchange,
+        "RABBITMQ_MANAGEMENT_URL": broker.management_url,
+    }
+
+    def answers(ready: int, healthy: int) -> bool:
+        return [answer(port, "GET", path) for path in ("/readyz", "/healthz")] == [ready, healthy]
+
+    program = served(name, port)[1:]
+    with ordered_exchange(broker, exchange) as publish, started(program, variables, ENDS) as service:
+        wait_until(lambda: answers(200, 200), "the service consumes", pause=0.1)
+        publish()
+        wait_until(lambda: len(service.found(r"key-\d: body \d")) == 10, "all are handled")
+        with broker.connection() as connection:
+            connection.channel().basic_publish(exchange, "key-0", b"\xff")  # no text
+        wait_until(lambda: answers(503, 503), "the worker has ended, and the service has not", pause=0.1)
 
 
 @pytest.mark.parametrize("name", SHARDING)

@@ -39,8 +39,8 @@ class Program:
 
 
 @contextmanager
-def started(arguments, variables=()):
-    """Run a Python program, which must exit with 0 after SIGTERM."""
+def started(arguments, variables=(), codes=(0,)):
+    """Run a Python program, which must exit with one of these codes after SIGTERM."""
     with subprocess.Popen(
         [sys.executable, "-W", "error", *map(str, arguments)],
         env={**os.environ, **dict(variables), "PYTHONUNBUFFERED": "1"},
@@ -52,7 +52,7 @@ def started(arguments, variables=()):
         try:
             yield program
             process.send_signal(signal.SIGTERM)
-            assert process.wait(2 * PATIENCE) == 0
+            assert process.wait(2 * PATIENCE) in codes
         finally:
             process.kill()
             program.finish()

@@ -179,6 +179,7 @@ def test_a_group_whose_member_has_ended_does_not_run_even_if_its_block_goes_on()
             assert group.status.reason != "it is not running"
             group.stop()
             await until(lambda: group.status.reason == "it is not running")
+            assert group.error is None
 
     asyncio.run(main())
 

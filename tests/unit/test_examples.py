@@ -26,12 +26,14 @@ TOPOLOGY = needing("a broker and its HTTP API")
 HANDOVER = needing("a broker with permission to declare and bind")
 WEB = needing("a broker and uvicorn") + needing("a broker and gunicorn")
 WORKERS = needing("a broker and ordered queues")
+SERVICE = needing("a broker, ordered queues and uvicorn")
 SPARK = needing("a broker and Spark")
 NOTEBOOKS = needing("Spark")
 
 
 def test_the_table_names_every_example() -> None:
-    named = OFFLINE + ONLINE + DECLARING + SHARDING + TOPOLOGY + HANDOVER + WEB + WORKERS + SPARK + NOTEBOOKS
+    named = OFFLINE + ONLINE + DECLARING + SHARDING + TOPOLOGY + HANDOVER + WEB + WORKERS
+    named += SERVICE + SPARK + NOTEBOOKS
     assert sorted(named) == sorted(
         path.name for path in EXAMPLES.iterdir() if path.suffix in {".py", ".ipynb"}
     )

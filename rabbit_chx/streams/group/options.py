@@ -117,7 +117,7 @@ class StreamOptions(Runs[StreamMember]):
         """How the member is now, for health checks and metrics. Can be read from any thread."""
         self._guard.check()
         member = self._member
-        return status_of((), "it is not running") if member is None else member.status
+        return status_of((), self._why_not()) if member is None else member.status
 
     def _new_member(
         self, workers: Callable[..., Progress], handler: object, *, batches: bool
