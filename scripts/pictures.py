@@ -1,30 +1,27 @@
-"""Draw the pictures in docs/pictures: commands in a terminal as SVG, and the report as screenshots.
+"""Draw the pictures in docs/pictures as SVG: commands in a terminal, and what a change moves.
 
-    .venv/bin/python scripts/pictures.py              all pictures; the screenshots need Chromium
-    .venv/bin/python scripts/pictures.py terminal     only the SVGs
+    .venv/bin/python scripts/pictures.py
 
-Each picture shows the real output of a command; nothing is drawn by hand.
+Nothing is drawn by hand.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import re
 import shlex
-import shutil
-import struct
 import subprocess
 import sys
 import tempfile
-import zlib
 from pathlib import Path
 from typing import Final
 
-from bootstrap import BROWSERS
 from rich.console import Console
 from rich.text import Text
+
+from rabbit_chx import Ring, moved
+from rabbit_chx.report import flow_picture
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PICTURES: Final = ROOT / "docs" / "pictures"
@@ -37,16 +34,7 @@ TERMINAL: Final = {
     "plan": "rabbit-chx plan examples/topology.yaml --exchange orders --remove orders.1",
     "lint": "rabbit-chx lint topology-with-mistakes.yaml",
 }
-SCREENS: Final = {
-    "report-light": ("--blink-settings=preferredColorScheme=1", 1000, 1180),
-    "report-dark": ("--blink-settings=preferredColorScheme=0", 1000, 1180),
-    "report-narrow": ("--blink-settings=preferredColorScheme=1", 500, 1500),
-}
-CHROMIUM: Final = next(filter(None, map(shutil.which, BROWSERS)), None)
-QUIET: Final = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
-    *("--disable-background-networking", "--disable-sync", "--disable-component-update"),
-)
+NAMES: Final = [*TERMINAL, "movement"]
 KEYS: Final = "\n".join(["customer-big"] * 4_000 + [f"customer-{number}" for number in range(36_000)])
 MISTAKES: Final = """\
 schema: 1
@@ -82,13 +70,15 @@ _FORMAT: Final = """\
 """Rich's SVG template, without the font that it would fetch from the network."""
 
 
-def main(what: str = "") -> None:
+def main() -> None:
     """Draw them."""
-    PICTURES.mkdir(exist_ok=True)
-    for name, command in TERMINAL.items():
-        (PICTURES / f"{name}.svg").write_text(terminal(name, command), encoding="utf-8")
-    if what != "terminal":
-        screens()
+    for name in NAMES:
+        (PICTURES / f"{name}.svg").write_text(drawn(name), encoding="utf-8")
+
+
+def drawn(name: str) -> str:
+    """Return a picture as SVG."""
+    return terminal(name, TERMINAL[name]) if name in TERMINAL else movement()
 
 
 def terminal(name: str, command: str) -> str:
@@ -113,70 +103,23 @@ def terminal(name: str, command: str) -> str:
             cwd=place,
             env={**clean, "FORCE_COLOR": "1", "COLUMNS": str(WIDTH), "TERM": "xterm-256color"},
         )
-    drawn = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
-    drawn.print(Text.assemble(("$ ", "bold green"), (command, "bold")))
-    drawn.print(Text.from_ansi(done.stdout.rstrip("\n") + "\n"))  # a last line, which the frame would cut
+    screen = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
+    screen.print(Text.assemble(("$ ", "bold green"), (command, "bold")))
+    screen.print(Text.from_ansi(done.stdout.rstrip("\n") + "\n"))  # a last line, which the frame would cut
     return re.sub(
         r"[ \t]+$",
         "",
-        drawn.export_svg(title=f"rabbit-chx {name}", code_format=_FORMAT, unique_id=name),
+        screen.export_svg(title=f"rabbit-chx {name}", code_format=_FORMAT, unique_id=name),
         flags=re.MULTILINE,
     )
 
 
-def screens() -> None:
-    """Take screenshots of the report: light, dark, and as narrow as a phone, each marked with the hash of the page."""
-    if CHROMIUM is None:
-        sys.exit("The screenshots need Chromium (Debian: apt install chromium); the SVGs are drawn.")
-    with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder, "page.html")
-        page.write_text(report(), encoding="utf-8")
-        for name, (scheme, width, height) in SCREENS.items():
-            picture = PICTURES / f"{name}.png"
-            own = [
-                f"--user-data-dir={folder}/{name}",
-                f"--screenshot={picture}",
-                f"--window-size={width},{height}",
-            ]
-            subprocess.run(
-                [CHROMIUM, *QUIET, *own, scheme, page.as_uri()], check=True, capture_output=True, timeout=120
-            )
-            picture.write_bytes(marked(picture.read_bytes(), digest(page.read_bytes())))
-
-
-def report() -> str:
-    """Return the page that the screenshots show."""
-    with tempfile.TemporaryDirectory() as folder:
-        keys, page = Path(folder, "keys.txt"), Path(folder, "page.html")
-        keys.write_text(KEYS)
-        given = ["--file", str(ROOT / "examples/topology.yaml"), "--exchange", "orders", "--keys", str(keys)]
-        command = [sys.executable, "-m", "rabbit_chx", "report", *given, "--out", str(page)]
-        subprocess.run(command, check=True, capture_output=True)
-        return page.read_text(encoding="utf-8")
-
-
-def digest(page: bytes) -> str:
-    """Return the hash that identifies a page."""
-    return hashlib.sha256(page).hexdigest()
-
-
-_FIRST_CHUNK_ENDS: Final = 33  # a PNG starts with a signature of 8 bytes and a header chunk of 25
-_MARK: Final = b"tEXtSource\0"
-
-
-def marked(png: bytes, text: str) -> bytes:
-    """Return the picture with a text chunk that identifies its source."""
-    chunk = _MARK + text.encode()
-    framed = struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
-    return png[:_FIRST_CHUNK_ENDS] + framed + png[_FIRST_CHUNK_ENDS:]
-
-
-def mark_of(png: bytes) -> str:
-    """Return the text that `marked` stored."""
-    start = png.index(_MARK, _FIRST_CHUNK_ENDS)
-    (size,) = struct.unpack_from(">I", png, start - 4)
-    return png[start + len(_MARK) : start + 4 + size].decode()
+def movement() -> str:
+    """Return the SVG of the change that README begins with."""
+    ring = Ring.of({f"orders.{number}": 1 for number in range(10)})
+    after = ring.unbind("orders.0")
+    return flow_picture(moved(ring, after), ring, after, title="Removing the first of ten queues").svg()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

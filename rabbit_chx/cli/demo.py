@@ -54,7 +54,7 @@ _LOOPBACK: Final = "127.0.0.1"
     ],
     exit_codes={
         Exit.FINE: "every message reached the predicted queue",
-        Exit.FAILED: "a message reached another queue",
+        Exit.FAILED: "a message reached another queue, or no broker could be started",
     },
 )
 @other_release_option(help="The release of the throw-away broker; default: the newest available.")
@@ -75,20 +75,20 @@ def demo(*, release: str | None, part: str | None) -> int:
         _offline_part(keys)
     if part in {None, "broker"}:
         rule("with a real broker")
-        code |= _unless_missing(lambda: _broker_part(keys, release))
+        code |= _unless_missing(lambda: _broker_part(keys, release), Exit.FAILED)
     if part in {None, "spark"}:
         rule("from Spark")
-        code |= _unless_missing(lambda: _spark_part(release))
+        code |= _unless_missing(lambda: _spark_part(release), Exit.FINE)
     return code
 
 
-def _unless_missing(part: Callable[[], int]) -> int:
-    """The exit code of a part of the demo; 0 if something that it needs is missing."""
+def _unless_missing(part: Callable[[], int], otherwise: int) -> int:
+    """The exit code of a part of the demo, or another one if something that it needs is missing."""
     try:
         return part()
     except (CannotSupply, MissingDependency) as error:
         show(f"Skipped: {error}")
-        return 0
+        return otherwise
 
 
 def _offline_part(keys: list[str]) -> None:

@@ -48,11 +48,15 @@ _LEGIBLE: Final = 9.0
 class Picture(Element):
     """An SVG element, which a notebook shows."""
 
-    def _repr_html_(self) -> str:
-        """Show it as an image, whose style sheet does not reach the notebook."""
+    def svg(self) -> str:
+        """Return it as the text of an SVG file, with its style sheet."""
         whole = element("svg", element("style", style_sheet()), *self, **self.attrib)
         whole.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "style": "background: Canvas"}
-        text = b64encode(tostring(whole)).decode()
+        return tostring(whole, encoding="unicode")
+
+    def _repr_html_(self) -> str:
+        """Show it as an image, whose style sheet does not reach the notebook."""
+        text = b64encode(self.svg().encode()).decode()
         return written(element("img", src=f"data:image/svg+xml;base64,{text}", alt=self[0].text))
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from rabbit_chx.testing import available
 from rabbit_chx.testing.node import CannotSupply
+from tests.broker.erlang import node_command
 from tests.broker.worker_programs import ordered_exchange, started
 from tests.faults.load import wait_until
 from tests.programs import ran
@@ -135,9 +136,30 @@ asyncio.run(serve())
 
 def test_the_readmes_publisher_publishes_what_it_is_given(broker, orders, capsys) -> None:
     (block,) = [block for _, block in fenced(README, "python") if "with Publisher(" in block]
-    exec(at(broker, block), {"bodies": [b"one", b"two"], "keys": ["a", "b"]})
+    exec(at(broker, block), {})
     assert "confirmed=2" in capsys.readouterr().out.replace(" ", "")
     assert orders() == 2
+
+
+def test_the_readmes_worker_handles_messages(broker) -> None:
+    (block,) = [block for _, block in fenced(README, "python") if "import Group" in block]
+    assert handled_by(broker, block) == HANDLED
+
+
+def test_the_readmes_route_reads_the_exchange_and_the_node(broker, orders) -> None:
+    (block,) = [block for _, block in fenced(README, "sh") if "--node" in block]
+    (docker, kubectl) = commands(block)
+    assert kubectl.replace("kubectl exec POD --", "docker exec NAME") == docker
+    done = answered([docker.replace("docker exec NAME rabbitmqctl eval", node_command(broker))], broker)
+    assert done.returncode == 0, done.stderr
+    with broker.connection() as connection:
+        channel = connection.channel()
+        channel.basic_publish("orders", "customer-42", b"")
+        key, queue = done.stdout.split()
+        wait_until(
+            lambda: channel.queue_declare(queue, passive=True).method.message_count == 1, "it is there"
+        )
+    assert key == "customer-42"
 
 
 def test_the_python_of_the_topology_guide_applies_a_file(broker, here, capsys) -> None:

@@ -38,10 +38,12 @@ def test_without_a_java_a_line_says_what_is_missing(run, monkeypatch):
     assert done.out.splitlines()[1:] == ["Skipped: there is no Java"]
 
 
-def test_without_a_broker_the_prediction_is_still_shown(run, monkeypatch):
+def test_without_a_broker_the_prediction_is_shown_and_the_exit_code_says_that_nothing_was_compared(
+    run, monkeypatch
+):
     monkeypatch.setattr(demo, "checked_java", lambda: None)
     done = run("demo")
-    assert done.code == 0
+    assert done.code == 1
     assert "Predicted: 10,000 keys over 4 weighted queues" in done.out
     assert done.out.count("Skipped: no broker can be had") == 2
 
@@ -49,6 +51,7 @@ def test_without_a_broker_the_prediction_is_still_shown(run, monkeypatch):
 def test_a_part_that_fails_makes_the_exit_code(run, monkeypatch):
     monkeypatch.setattr(demo, "_spark_part", lambda release: 1)
     assert run("demo", "--part", "spark").code == 1
+    monkeypatch.setattr(demo, "_broker_part", lambda keys, release: 0)
     assert run("demo").code == 1
     assert run("demo", "--part", "broker").code == 0
 

@@ -50,7 +50,7 @@ GUIDES = [
     "output.md",
 ]
 _FENCED = re.compile(r"(?:<!-- run by (\S+) -->\n)?^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-_SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def dedent(indent: str, block: str) -> str:
@@ -71,7 +71,7 @@ def marked(page: str, test: str) -> str:
 # --- the README ---------------------------------------------------------------------------------------------
 
 NEEDS_MORE = re.compile(
-    r"\bwith |\.write\b"
+    r"\bwith |\.write\b|\.run\("
 ).search  # run by tests/broker/test_guides.py, tests/spark/test_readme.py
 
 
@@ -111,7 +111,7 @@ def test_python_of_a_guide_answers_what_it_says(name: str, monkeypatch: pytest.M
     assert all(block.startswith(">>> ") for block in blocks)
     session = doctest.DocTestParser().get_doctest("".join(blocks), {}, name, name, 0)
     complaints: list[str] = []
-    result = doctest.DocTestRunner(optionflags=_SAME).run(session, out=complaints.append)
+    result = doctest.DocTestRunner(optionflags=SAME).run(session, out=complaints.append)
     assert result.failed == 0, "".join(complaints)
 
 
@@ -139,12 +139,12 @@ def test_commands_of_a_guide_print_what_it_shows(name: str, block: str, run, tmp
             done = ran(command, shell=True, timeout=120)
             out, err = done.stdout, done.stderr
         assert err == ""
-        assert doctest.OutputChecker().check_output(shown, out, _SAME), f"{command}\n{out}"
+        assert doctest.OutputChecker().check_output(shown, out, SAME), f"{command}\n{out}"
 
 
 def test_the_guides_hold_sessions_and_a_wrong_output_would_be_seen() -> None:
     assert len(_sessions()) >= 8
-    assert not doctest.OutputChecker().check_output("...\nq0  25.1%  ...\n", "q0  25.0%  ###\n", _SAME)
+    assert not doctest.OutputChecker().check_output("...\nq0  25.1%  ...\n", "q0  25.0%  ###\n", SAME)
 
 
 def test_every_marked_block_is_read_by_the_test_that_it_names() -> None:

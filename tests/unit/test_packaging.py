@@ -15,6 +15,9 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from doctest import OutputChecker
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,7 @@ from packaging.version import Version
 from pins import read_constraints
 
 from tests.programs import ran
+from tests.unit.test_docs import README, SAME, fenced
 from tests.wheels import installed, write_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -282,24 +286,37 @@ print(*sorted(one.name for one in importlib.metadata.distributions()))
 """
 
 
-@pytest.fixture(scope="module")
-def bare(built, tmp_path_factory):
-    """The folder of programs of an environment that has the wheel and what it depends on."""
-    folder = tmp_path_factory.mktemp("bare")
-    wheels = folder / "wheels"
+@contextmanager
+def environment(built: Path, folder: Path, requirement: str) -> Iterator[Path]:
+    """The folder of programs of an environment that has the wheel and what a requirement of it needs."""
+    wheels, programs = folder / "wheels", folder / "venv" / "bin"
     wheels.mkdir()
-    for one in installed("rabbit-chx"):
+    for one in installed(requirement):
         if one.name != "rabbit-chx":
             write_wheel(one, wheels)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
-    programs = folder / "venv" / "bin"
-    (wheel,) = built.glob("*.whl")
-    command = [sys.executable, "-m", "pip", "--python", programs / "python", "install", "--no-compile", wheel]
+    shutil.copy(next(built.glob("*.whl")), wheels)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        programs / "python",
+        "install",
+        "--no-compile",
+        requirement,
+    ]
     found_here = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
     subprocess.run(command, env=os.environ | found_here, check=True, capture_output=True)
     shutil.rmtree(wheels)
     yield programs
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def bare(built, tmp_path_factory):
+    with environment(built, tmp_path_factory.mktemp("bare"), "rabbit-chx") as programs:
+        yield programs
 
 
 def in_the_bare(programs: Path, *command: str) -> subprocess.CompletedProcess[str]:
@@ -333,3 +350,16 @@ def test_its_command_line_works_there(bare, line, said):
     done = in_the_bare(bare, *line.split())
     assert done.returncode == 0, done.stderr
     assert said in done.stdout
+
+
+def test_the_commands_of_the_readme_work_after_its_install(built, tmp_path_factory):
+    """Outside the checkout, as a newcomer runs them; tests/broker/test_guides.py has those that need a broker."""
+    (line,) = re.findall(r"^pip install '(.*?)'", README, re.MULTILINE)
+    with environment(built, tmp_path_factory.mktemp("readme"), line) as programs:
+        for _, block in fenced(README, "yaml"):
+            (programs.parent / "topology.yaml").write_text(block)
+        for _, block in fenced(README, "console"):
+            command, _, shown = block.removeprefix("$ ").partition("\n")
+            done = in_the_bare(programs, *command.split())
+            assert done.returncode == 0, done.stderr
+            assert OutputChecker().check_output(shown, done.stdout, SAME)
