@@ -1,6 +1,6 @@
 """Work through docs/tutorial.md: each file is written, each command is run in one shell, and each output is compared.
 
-The page's broker in Docker is replaced by one that the test starts, on ports of its own; another test starts it as the page does.
+The page's broker gets a name and ports that are free.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ import secrets
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
-import pika
 import pytest
 
 from rabbit_chx.broker import drain
-from rabbit_chx.testing import Broker
 from rabbit_chx.testing.node import free_ports
-from tests.broker.erlang import node_command
 from tests.faults.load import wait_until
 from tests.patience import PATIENCE
 from tests.programs import ran
@@ -65,25 +63,47 @@ class Shell:
 
 
 @pytest.fixture
-def broker():
-    with Broker(release="4.3") as started:
-        yield started
-
-
-@pytest.fixture
-def shell(broker, tmp_path):
+def shell(tmp_path):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    urls = {"AMQP_URL": broker.url, "RABBITMQ_MANAGEMENT_URL": broker.management_url}
-    found = Shell(tmp_path, os.environ | urls | {"PATH": path, "COLUMNS": "160"})
+    found = Shell(tmp_path, os.environ | {"PATH": path, "COLUMNS": "160"})
     yield found
     found.stop()
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where the page's broker is in the test: under a name and on ports that are free."""
+
+    name: str
+    amqp: int
+    http: int
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@localhost:{self.amqp}"
+
+    def there(self, text: str) -> str:
+        """Commands or a file of the page, for this place."""
+        text = re.sub(r"\btutorial\b", self.name, text)
+        text = text.replace("1:5672:", f"1:{self.amqp}:").replace("1:15672:", f"1:{self.http}:")
+        text = text.replace("@localhost\n", f"@localhost:{self.amqp}\n")
+        return text.replace(
+            'exchange="orders",', f'exchange="orders", management="http://localhost:{self.http}",'
+        )
+
+
+@pytest.fixture
+def place():
+    if ran("docker version", shell=True).returncode:
+        pytest.skip("Docker is not available")
+    found = Place(f"rabbit-chx-tutorial-{secrets.token_hex(3)}", *free_ports(2))
+    yield found
+    ran(f"docker rm -f -v {found.name}", shell=True, timeout=PATIENCE)
+
+
 def files() -> dict[str, str]:
-    """The files of the page, by the names before them; workers are told where the management API is."""
-    named = dict(re.findall(r"Save this as `([\w.]+)`:\n\n```\w+\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
-    other = 'exchange="orders", management=os.environ["RABBITMQ_MANAGEMENT_URL"],'
-    return named | {"worker.py": named["worker.py"].replace('exchange="orders",', other)}
+    """The files of the page, by the names before them."""
+    return dict(re.findall(r"Save this as `([\w.]+)`:\n\n```\w+\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
 
 
 def same(shown: str, printed: str) -> bool:
@@ -102,37 +122,22 @@ def printed_by(shell: Shell, command: str, shown: str) -> str:
     return printed[-1]
 
 
-def test_the_tutorial_does_what_it_shows(broker, shell, tmp_path) -> None:
+def test_the_tutorial_does_what_it_shows(place, shell, tmp_path) -> None:
     for name, text in files().items():
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(place.there(text))
+    begin, *_, end = (place.there(block) for _, block in fenced(PAGE, "sh"))
+    shell.run(re.sub("^pip .*\n", "", begin))
+    shell.run(f"export RABBITMQ_MANAGEMENT_URL=http://localhost:{place.http}")
     sessions = "".join(block for _, block in fenced(PAGE, "console"))
     commands = re.split(r"^\$ ", sessions, flags=re.MULTILINE)[1:]
     assert len(commands) >= 20
     for each in commands:
         command, _, shown = each.partition("\n")
-        command = command.replace("docker exec tutorial rabbitmqctl eval", node_command(broker))
         if command.startswith("kill "):
             # Otherwise, a message that is not acknowledged yet may be in both logs.
-            drain(broker.url, [f"orders.{number}" for number in range(4)], settle=0.0)
-        printed = printed_by(shell, command, shown)
+            drain(place.url, [f"orders.{number}" for number in range(4)], settle=0.0)
+        printed = printed_by(shell, place.there(command), shown)
         if not (command.endswith("&") or command.startswith("kill ")):  # of jobs, bash prints what it likes
             assert same(shown, printed), f"{command}\n{printed}"
-
-
-def test_the_commands_of_the_page_start_a_broker_that_has_the_plugin() -> None:
-    if ran("docker version", shell=True).returncode:
-        pytest.skip("Docker is not available")
-    first, *_, last = (block for _, block in fenced(PAGE, "sh"))
-    name, ports = f"rabbit-chx-tutorial-{secrets.token_hex(3)}", free_ports(2)
-    lines = f"{first}{last}".replace("tutorial", name).splitlines()
-    (clean_up,) = [line for line in lines if line.startswith("docker rm ")]
-    start = [line for line in lines if not line.startswith(("pip ", "kill ", "export ", "docker rm "))]
-    script = "\n".join(start).replace("1:5672:", f"1:{ports[0]}:").replace("1:15672:", f"1:{ports[1]}:")
-    try:
-        done = ran(["bash", "-e", "-c", script], timeout=PATIENCE)
-        assert done.returncode == 0, done.stderr
-        url = pika.URLParameters(f"amqp://guest:guest@localhost:{ports[0]}")
-        with pika.BlockingConnection(url) as connection:
-            connection.channel().exchange_declare("legacy", "x-consistent-hash")
-    finally:
-        ran(["bash", "-c", clean_up], timeout=PATIENCE)
+    shell.run(end)
+    assert place.name not in ran("docker ps -a", shell=True).stdout
