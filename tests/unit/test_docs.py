@@ -160,13 +160,12 @@ def test_every_marked_block_is_read_by_the_test_that_it_names() -> None:
 
 
 def test_every_block_of_code_is_run() -> None:
-    """The guides' as sessions, above; the tutorial's by its own test; any other by the test that its mark names."""
+    """The guides' as sessions, above; others by tests/broker/test_tutorial.py, or by the test that their mark names."""
     blocks = [(name, *found) for name, page in PAGES.items() for found in _FENCED.findall(page)]
     code = [found for found in blocks if found[2] in {"python", "sql"}]
     assert len(code) > 20
-    assert not [
-        (name, block) for name, mark, _, block in code if name not in {*GUIDES, "tutorial.md"} and not mark
-    ]
+    run = {*GUIDES, "tutorial.md", "from-kafka.md"}
+    assert not [(name, block) for name, mark, _, block in code if name not in run and not mark]
 
 
 def test_the_guide_skips_where_there_is_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:

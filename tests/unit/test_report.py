@@ -13,15 +13,15 @@ from math import sqrt
 from operator import ne
 from xml.etree import ElementTree as ET
 
-import pictures
 import pytest
+from bootstrap import BROWSERS
 
 from rabbit_chx import ConsistentHashExchange, Ring, ToExchange, moved
 from rabbit_chx.errors import RingUnknown
 from rabbit_chx.report import Parity, Picture, flow_picture, report, ring_picture
 from rabbit_chx.topology.file.load import loads
 from tests.browser import browser
-from tests.programs import ran
+from tests.programs import needed, ran
 from tests.unit.complaints import complaint
 from tests.watching import SCRIPTS
 
@@ -289,10 +289,15 @@ document.body.dataset.measured = JSON.stringify({
 </script>"""
 
 
+QUIET = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
+    *("--disable-background-networking", "--disable-sync", "--disable-component-update"),
+)
+
+
+@pytest.mark.long  # the unit tests install no browser
 @pytest.mark.parametrize("width", [500, 1100])
 def test_a_browser_lays_it_out_within_its_window(tmp_path, width) -> None:
-    if pictures.CHROMIUM is None:
-        pytest.skip("no Chromium on this machine: the page is not measured")
     wide = Ring.of({"payments.summary.0": 1, "q.1": 1, "payments.summary.2": 2, "GROSS.3": 2, "q.4": 2})
     text = made(keys=KEYS, sample_name="a sample", live=wide).to_html()
     measured = text.replace("default-src 'none'", "default-src 'unsafe-inline'").replace(
@@ -300,9 +305,8 @@ def test_a_browser_lays_it_out_within_its_window(tmp_path, width) -> None:
     )
     (tmp_path / "page.html").write_text(measured)
     own = [f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900", "--dump-dom"]
-    done = ran(
-        [pictures.CHROMIUM, *pictures.QUIET, *own, (tmp_path / "page.html").as_uri()], timeout=120, check=True
-    )
+    page = (tmp_path / "page.html").as_uri()
+    done = ran([needed(*BROWSERS), *QUIET, *own, page], timeout=120, check=True)
     found = json.loads(re.search(r'data-measured="([^"]*)"', done.stdout)[1].replace("&quot;", '"'))
     assert found["page"] <= found["window"], found
     assert found["wide"] == []
