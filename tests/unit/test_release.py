@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -141,11 +140,3 @@ def test_a_tag_without_its_version_or_section_is_refused(tag: str, of: str, reas
 
 def test_the_version_of_the_package_has_notes() -> None:
     assert notes(f"v{version()}", (ROOT / "CHANGELOG.md").read_text(), version())
-
-
-def test_names_that_moved_are_where_the_migration_notes_say() -> None:
-    text = (ROOT / "CHANGELOG.md").read_text()
-    rows = re.findall(r"^\| (.+) \| in `(rabbit_chx\.\w+)` \|$", text, re.MULTILINE)
-    moved = [(module, name) for names, module in rows for name in re.findall(r"(\w+)`", names)]
-    assert len(moved) == 25
-    assert [each for each in moved if not hasattr(import_module(each[0]), each[1])] == []
