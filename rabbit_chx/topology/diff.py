@@ -99,9 +99,7 @@ class BindingDifference:
         return binding
 
 
-DestinationKind: TypeAlias = Literal[
-    "missing", "extra", "weight", "arguments", "numbered", "duplicate", "dead"
-]
+DestinationKind: TypeAlias = Literal["missing", "extra", "weight", "arguments", "duplicate", "dead"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +251,8 @@ def _bindings(source: str, whole: Topology, observed: Observed) -> Iterator[Diff
         yield from _ring(source, whole, observed)
         return
     hashes = exchange is not None and exchange.type == MODULUS_HASH
-    wanted = {each.unnumbered.identity: each for each in whole.bindings_from(source)}
-    found = {each.unnumbered.identity: each for each in observed.topology.bindings_from(source)}
+    wanted = {each.identity: each for each in whole.bindings_from(source)}
+    found = {each.identity: each for each in observed.topology.bindings_from(source)}
     for identity, binding in wanted.items():
         if identity not in found:
             yield BindingDifference(binding, None)
@@ -329,14 +327,12 @@ def _kind(wanted: Binding, found: Sequence[Binding], release: Release) -> Destin
         return "missing"
     if any(weight_of(each) != weight_of(wanted) for each in found):
         return "duplicate" if len(found) > 1 else "weight"
-    same = {wire_text(dict(each.unnumbered.arguments)) for each in found}
+    same = {wire_text(dict(each.arguments)) for each in found}
     if same != {wire_text(dict(wanted.arguments))}:
         return "duplicate" if len(found) > 1 else "arguments"
     if not release.unbind_spares_duplicates:  # unbinding either would silence the queue
         return None if len({each.key for each in found}) == 1 else "duplicate"
-    if len(found) > 1:
-        return "duplicate"
-    return None if found[0].sequence is None else "numbered"
+    return "duplicate" if len(found) > 1 else None
 
 
 # rabbit_db_binding:delete_v2/2, as in Ring.unbind: from 4.3 on, duplicates keep the buckets until the last one is gone.
@@ -349,10 +345,9 @@ def _kept(wanted: Binding, found: Sequence[Binding], release: Release) -> Bindin
 
 
 def _is_listed(wanted: Binding, found: Sequence[Binding]) -> bool:
-    """Whether a binding is among those of its destination, none of which an earlier version has numbered."""
+    """Whether a binding is among those of its destination."""
     weight, arguments = weight_of(wanted), wire_text(dict(wanted.arguments))
-    same = [weight_of(each) == weight and wire_text(dict(each.arguments)) == arguments for each in found]
-    return any(same) and all(each.sequence is None for each in found)
+    return any(weight_of(each) == weight and wire_text(dict(each.arguments)) == arguments for each in found)
 
 
 def weight_of(binding: Binding) -> int | str:

@@ -32,8 +32,6 @@ OWN: Final = "rabbit-chx."
 _MOST_LISTED: Final = 10
 _POLICIES_OF: Final = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
 
-BIND_SEQUENCE: Final = "x-bind-seq"
-"""The argument in which earlier versions numbered their binds to a consistent-hash exchange."""
 
 SINGLE_ACTIVE_CONSUMER: Final = "x-single-active-consumer"
 DELIVERY_LIMIT: Final = "x-delivery-limit"
@@ -112,18 +110,6 @@ class Binding:
     def identity(self) -> tuple[str, Destination, str, str]:
         """The parts that distinguish bindings on a broker."""
         return (self.source, self.destination, self.key, wire_text(dict(self.arguments)))
-
-    @property
-    def sequence(self) -> int | None:
-        """The number that an earlier version of this package gave to the bind command, if any."""
-        found = self.arguments.get(BIND_SEQUENCE)
-        return found if isinstance(found, int) and not isinstance(found, bool) else None
-
-    @property
-    def unnumbered(self) -> Binding:
-        """The same binding without its number, as in a file."""
-        arguments = {name: value for name, value in self.arguments.items() if name != BIND_SEQUENCE}
-        return Binding(self.source, self.destination, self.key, arguments)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ WEIGHTS = ["1", "1", "2", "3", "5", "10", "+2", "007", "04"]
 """Weights as text, because their order as text differs from that of the numbers."""
 QUEUES = [f"fire.q{i}" for i in range(12)]
 BEHIND = [ToExchange(f"fire.x{i}") for i in range(4)]
-ARGUMENTS = [{}, {}, {"x-bind-seq": 1}, {"x-bind-seq": 2}, {"why": "a reason"}]
+ARGUMENTS = [{}, {}, {"note": 1}, {"note": 2}, {"why": "a reason"}]
 REFUSED = ["0", "-1", "", "x", "1.5", " 1", "1_0"]
 """No weights: the broker closes the channel, and the ring stays as it is."""
 

@@ -79,7 +79,7 @@ def test_an_export_with_twins_and_a_cycle_has_the_same_ring_and_no_lint_error(
     channel.exchange_bind("orders", "amq.topic", "#")
     channel.exchange_bind("amq.topic", "orders", "3")
     for number, name in enumerate(ORDER):
-        channel.queue_bind(name, "orders", "1", {"x-bind-seq": number + 1})
+        channel.queue_bind(name, "orders", "1", {"note": number + 1})
     file = tmp_path / "topology.yaml"
     found = run("export", "--url", site.url(), *node, "-o", file)
     assert found.code == 0, found.err

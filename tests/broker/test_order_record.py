@@ -185,37 +185,3 @@ def test_nothing_is_written_where_the_record_is_turned_off(site, applied) -> Non
     assert all(set(arguments) == {"x-max-length"} for arguments in seen)
     assert ORDER_EXCHANGE not in {each.name for each in site.management.exchanges(site.vhost)}
     assert order(site) == ([], "unknown")
-
-
-# ---- bindings that earlier versions numbered
-
-
-def numbered(site) -> list[Binding]:
-    """A ring whose bindings carry their numbers, and the exchange that vouches for them."""
-    bindings = [
-        Binding("orders", queue, weight, {"x-bind-seq": n})
-        for n, (queue, weight) in enumerate(WEIGHTS.items(), 1)
-    ]
-    cluster = site.management.overview().cluster
-    with site.connection() as connection:
-        channel = connection.channel()
-        arguments = {"x-bind-seq": 1, "x-cluster": cluster}
-        channel.exchange_declare(ORDER_EXCHANGE, "fanout", durable=False, internal=True, arguments=arguments)
-        channel.exchange_declare("orders", CONSISTENT_HASH, durable=True)
-        for binding in bindings:
-            channel.queue_declare(binding.destination, durable=True)
-            channel.queue_bind(binding.destination, "orders", binding.key, dict(binding.arguments))
-    return bindings
-
-
-@pytest.mark.parametrize("unbound", ["plain", "numbered"])
-def test_before_4_3_unbinding_either_of_two_bindings_silences_the_queue(site, unbound) -> None:
-    before = numbered(site)
-    bind_with_pika(site)
-    assert order(site)[0] == RING
-    gone = BINDINGS[1] if unbound == "plain" else before[1]
-    with site.connection() as connection:
-        connection.channel().queue_unbind("a", "orders", "1", dict(gone.arguments))
-    silenced = not site.broker.version.startswith("4.3")
-    assert ("a" in site.broker.ring("orders", site.vhost)) is not silenced
-    assert any(each.destination == "a" for each in site.management.bindings_from(site.vhost, "orders"))

@@ -87,7 +87,7 @@ def twins(lab):
     with lab.exchange({"b": 1}) as x:
         x._queue("a", "a")
         for number in (1, 2):
-            x._channel.queue_bind("a", x.name, "2", {"x-bind-seq": number})
+            x._channel.queue_bind("a", x.name, "2", {"note": number})
         assert lab.rings([x.name])[x.name] == ("b", "a", "a")
         yield x
 
@@ -97,8 +97,8 @@ def test_one_of_two_bindings_that_differ_in_their_arguments_alone_goes_with_the_
     lab, twins, gone
 ):
     x = twins
-    x._channel.queue_unbind("a", x.name, "2", {"x-bind-seq": gone})
+    x._channel.queue_unbind("a", x.name, "2", {"note": gone})
     left = ("b", "a", "a") if lab.release.unbind_spares_duplicates else ("b",)
     assert lab.rings([x.name])[x.name] == left
-    x._channel.queue_unbind("a", x.name, "2", {"x-bind-seq": 3 - gone})
+    x._channel.queue_unbind("a", x.name, "2", {"note": 3 - gone})
     assert lab.rings([x.name])[x.name] == ("b",)

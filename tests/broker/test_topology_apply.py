@@ -60,10 +60,10 @@ def test_every_kind_of_step_is_applied_and_can_be_read_back(site, applied) -> No
     assert again.skipped == tuple(step for step in plan.steps if isinstance(step, (Bind, SetPolicy)))
 
     away = site.plan(
-        Unbind(Binding("orders", "plain", "2", {"x-bind-seq": 1})),
-        Bind(Binding("orders", "plain", "1", {"x-bind-seq": 301})),
-        Unbind(Binding("orders", "replicated", "3", {"x-bind-seq": 300})),
-        Unbind(Binding("orders", ToExchange("behind"), "1", {"x-bind-seq": 2})),
+        Unbind(Binding("orders", "plain", "2", {"note": 1})),
+        Bind(Binding("orders", "plain", "1", {"note": 301})),
+        Unbind(Binding("orders", "replicated", "3", {"note": 300})),
+        Unbind(Binding("orders", ToExchange("behind"), "1", {"note": 2})),
         ClearPolicy("limits"),
         DeleteQueue("replicated"),
         DeleteQueue("limited"),
@@ -106,11 +106,11 @@ def test_an_unbind_that_the_broker_ignores_is_noticed(site) -> None:
             channel = await connection.channel()
             exchange = await channel.declare_exchange("orders", CONSISTENT_HASH, durable=True)
             await (await channel.declare_queue("plain", durable=True)).bind(
-                exchange, "1", arguments={"x-bind-seq": 1}
+                exchange, "1", arguments={"note": 1}
             )
 
     asyncio.run(bind_with_a_byte())
-    plan = site.plan(Unbind(Binding("orders", "plain", "1", {"x-bind-seq": 1})), DeleteExchange("orders"))
+    plan = site.plan(Unbind(Binding("orders", "plain", "1", {"note": 1})), DeleteExchange("orders"))
     with pytest.raises(ApplyStopped, match="another AMQP type") as stopped:
         apply(site.url(), plan, management=site.management)
     assert stopped.value.failed == plan.steps[0]

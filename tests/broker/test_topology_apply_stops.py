@@ -50,7 +50,7 @@ def test_other_hash_arguments_are_noticed_that_the_broker_ignores(site, applied)
     assert any("hash-header" in text for text in blind.unverified)
 
 
-BIND_ONCE = Bind(Binding("orders", "plain", "1", {"x-bind-seq": 1}))
+BIND_ONCE = Bind(Binding("orders", "plain", "1", {"note": 1}))
 REFUSED = [
     (DeclareExchange(Exchange("orders", "fanout")), "'type' x-consistent-hash instead of fanout.*blue/green"),
     (DeclareQueue(Queue("plain", "quorum")), "queue 'plain' exists with.*another queue"),

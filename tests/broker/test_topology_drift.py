@@ -138,24 +138,6 @@ def test_an_import_of_definitions_binds_in_an_order_of_its_own(look, management,
     assert found[0].misrouted == moved(wanted.ring(exchange.name), observed.rings[exchange.name]).share
 
 
-def test_numbered_bindings_of_an_earlier_version_are_replaced_without_moving_a_key(
-    broker, look, management, channel
-):
-    for number, bound in enumerate(WANTED.bindings):
-        channel.queue_unbind(bound.destination, "drift", bound.key)
-        channel.queue_bind(bound.destination, "drift", bound.key, {"x-bind-seq": number})
-    channel.queue_bind("drift.a", "drift", "1")  # as the application does when it starts
-    before, found = look()
-    spares = before.release.unbind_spares_duplicates
-    assert sorted(kinds(found)) == (["arguments", "arguments", "extra-binding"] if spares else [])
-    apply(broker.url, plan(WANTED, before), management=management)
-    after, found = look()
-    assert found == ()
-    assert not plan(WANTED, after)
-    assert after.rings["drift"].runs == before.rings["drift"].runs
-    assert len(after.topology.bindings_from("drift")) == (len(QUEUES) if spares else len(QUEUES) + 1)
-
-
 def test_after_an_apply_there_is_no_drift_next_to_shards_and_what_clients_declare(
     broker, management, channel
 ):

@@ -111,7 +111,7 @@ def test_a_topology_is_read_back_as_it_was_made(broker, management, vhost, chann
     )
     bindings = (
         Binding(ODD, "kept", "2"),
-        Binding(ODD, ODD, "1", {"x-bind-seq": 7}),
+        Binding(ODD, ODD, "1", {"note": 7}),
         Binding("amq.topic", ToExchange("feed/1"), "a.*"),
         Binding("feed/1", "log", "#", {"x": "y"}),
         Binding("feed/1", ToExchange(ODD), "k/%"),

@@ -13,7 +13,6 @@ from rabbit_chx.mirror.movement import ChangeMovement, TrackedMovement
 from rabbit_chx.mirror.ring import Ring, ToExchange
 from rabbit_chx.topology.checks.drift import drift
 from rabbit_chx.topology.model import (
-    BIND_SEQUENCE,
     CONSISTENT_HASH,
     MODULUS_HASH,
     Binding,
@@ -102,12 +101,12 @@ def disturb(broker: Broker, dice: random.Random) -> None:
     numbers = iter(range(1, 1000))
     for binding in [each for each in broker.bindings if each.source in broker.rings]:
         fate = dice.random()
-        numbered = replace(binding, arguments={**binding.arguments, BIND_SEQUENCE: next(numbers)})
-        if fate < 0.15:  # by an earlier version
-            broker.bind(numbered)
+        other = replace(binding, arguments={**binding.arguments, "note": next(numbers)})
+        if fate < 0.15:  # replaced by an application
+            broker.bind(other)
             broker.unbind(binding)
-        elif fate < 0.3:  # and the application's own
-            broker.bind(numbered)
+        elif fate < 0.3:
+            broker.bind(other)
         elif fate < 0.4:  # silenced
             broker.bind(replace(binding, key="7"))
             broker.unbind(binding)

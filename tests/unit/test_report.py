@@ -75,11 +75,11 @@ def test_the_costliest_queue_to_unbind_comes_first_and_the_last_one_costs_its_sh
 
 
 def test_what_it_costs_to_unbind_does_not_depend_on_the_arguments_of_bindings() -> None:
-    """Those that `apply` makes are numbered, and an unbind that does not say so changes nothing."""
-    numbered, plain = Ring(), Ring()
+    """An unbind that does not repeat them changes nothing."""
+    noted, plain = Ring(), Ring()
     for number, queue in enumerate(("q.0", "q.1", "q.2", "q.3")):
-        numbered, plain = numbered.bind(queue, 1, {"x-bind-seq": number}), plain.bind(queue, 1)
-    found, expected = made(live=numbered), made(live=plain)
+        noted, plain = noted.bind(queue, 1, {"note": number}), plain.bind(queue, 1)
+    found, expected = made(live=noted), made(live=plain)
     assert found.removals == expected.removals
     assert found.removed.movement.share == expected.removed.movement.share > 0.5
 

@@ -53,7 +53,7 @@ def anchor(exchange: str) -> Binding:
 
 def as_recorded(bound: Binding) -> Recorded:
     """What an entry says of a binding."""
-    _, destination, weight, arguments = bound.unnumbered.identity
+    _, destination, weight, arguments = bound.identity
     return destination, weight, arguments
 
 

@@ -1,9 +1,8 @@
 """The order of the buckets of each ring, and how it is known. Values only; this file opens no connection.
 
-The node itself knows best. Next comes the record that `apply` keeps (:mod:`rabbit_chx.broker.reading.order_record`),
-or the numbers that earlier versions wrote into the bindings themselves (``x-bind-seq``). Both are believed only while
-the exchange ``rabbit-chx.order`` shows that the broker has kept its rings. Pairs of keys and queues that consumers saw
-correct them.
+The node itself knows best. Next comes the record that `apply` keeps (:mod:`rabbit_chx.broker.reading.order_record`). It is
+believed only while the exchange ``rabbit-chx.order`` shows that the broker has kept its rings. Pairs of keys and queues
+that consumers saw correct it.
 
 These events leave record and ring different, and only the node shows them: another program unbinds a destination and
 binds it again with the same weight and arguments, or binds it a second time and unbinds that, which takes all its buckets; definitions that
@@ -28,7 +27,7 @@ from rabbit_chx.errors import Contradiction, InvalidValue, RingUnknown, Unpredic
 from rabbit_chx.mirror.inference import infer
 from rabbit_chx.mirror.releases import Release, Store
 from rabbit_chx.mirror.ring import Destination, Ring, RingBinding, ToExchange, named
-from rabbit_chx.topology.model import BIND_SEQUENCE, Binding, Exchange, Observed, RingSource, Topology
+from rabbit_chx.topology.model import Binding, Exchange, Observed, RingSource, Topology
 
 _FEW: Final = 3
 """The most bindings that a message names."""
@@ -51,7 +50,7 @@ class OrderEvidence:
 
     @property
     def why_void(self) -> str:
-        """Why neither record nor numbers count in this virtual host; nothing if they do."""
+        """Why the record does not count in this virtual host; nothing if it does."""
         if self.exchange is None or self.exchange.durable:  # a durable one outlives the rings of Mnesia
             return f"the record is gone: the broker was restarted, or {ORDER_EXCHANGE!r} deleted"
         if self.exchange.arguments.get(CLUSTER) != self.cluster:
@@ -100,22 +99,9 @@ class OrderEvidence:
         each = [(bound.destination, bound.key) for bound in bindings]
         recorded = self._recorded(bindings)
         missing = set(each) - set(recorded)
-        carried = {(one.destination, one.key): one.sequence for one in bindings if one.sequence is not None}
-        if missing and set(each) <= set(carried):
-            return self.why_void or self._why_renumbered(carried.values()) or [carried[one] for one in each]
         if missing:
             return _why_unrecorded(bindings[0].source, missing, self.record.numbers(bindings[0].source))
         return self.why_void or [recorded[one] for one in each]
-
-    def _why_renumbered(self, carried: Collection[int]) -> str:
-        """Why the numbers in bindings do not give their order; empty if they do."""
-        first = self.exchange.arguments.get(BIND_SEQUENCE) if self.exchange else None
-        if len(set(carried)) < len(carried):
-            return f"two of its bindings carry the same {BIND_SEQUENCE}"
-        # A single binding that is older than the rest is first, with any number.
-        if not isinstance(first, int) or sum(number < first for number in carried) > 1:
-            return f"the broker was restarted after some of its bindings got their {BIND_SEQUENCE}"
-        return ""
 
 
 def _why_unrecorded(

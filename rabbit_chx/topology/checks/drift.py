@@ -105,7 +105,7 @@ def _drifts(
             seen = observed.bindings_seen and difference.binding.source not in missing
             if seen and (strict or not difference.optional):
                 kind, where = "extra" if difference.wanted is None else "missing", _where(difference.binding)
-                arguments = dict(difference.binding.unnumbered.arguments)
+                arguments = dict(difference.binding.arguments)
                 key = f"key {difference.binding.key!r}" + (
                     f", arguments {wire_text(arguments)}" if arguments else ""
                 )
@@ -167,11 +167,8 @@ def _destination(difference: DestinationDifference) -> Drift:
                 f"dead: it is listed (weight {found[0].key}) but has no bucket, so it gets no message; unbind it and "
                 "bind it again"
             )
-        case "numbered":
-            kind = "arguments"
-            message = "carries x-bind-seq, from an earlier version; replacing it moves no key"
         case "arguments":
-            theirs, ours = (wire_text(dict(each.arguments)) for each in (found[0].unnumbered, binding))
+            theirs, ours = (wire_text(dict(each.arguments)) for each in (found[0], binding))
             kind, message = "arguments", f"arguments are {theirs}, expected {ours}"
     return Drift(kind, _where(binding), message, queue=_queue(binding))
 

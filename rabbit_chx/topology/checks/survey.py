@@ -98,7 +98,7 @@ def _of_ring(exchange: Exchange, observed: Observed, in_effect: Topology) -> Ite
     bound = observed.topology.bindings_from(exchange.name)
     one_each: dict[object, Binding] = {}
     for each in (*in_effect.bindings_from(exchange.name), *bound):
-        one_each.setdefault(each.destination, each.unnumbered)
+        one_each.setdefault(each.destination, each)
     alone = Topology(exchanges=(exchange,))
     found = replace(observed, topology=replace(alone, bindings=bound))
     if _order(exchange.name, observed) is not None:

@@ -11,7 +11,7 @@ from rabbit_chx.mirror.ring import Destination, ToExchange, parse_weight
 from rabbit_chx.topology.file.lookup import Lookup
 from rabbit_chx.topology.file.problems import Path
 from rabbit_chx.topology.file.schema import File, FileBinding, FileDestination, FileExchange
-from rabbit_chx.topology.model import BIND_SEQUENCE, CONSISTENT_HASH, HASHING, MODULUS_HASH, Binding, Slots
+from rabbit_chx.topology.model import CONSISTENT_HASH, HASHING, MODULUS_HASH, Binding, Slots
 from rabbit_chx.topology.slots.slot_division import too_few
 
 
@@ -107,10 +107,6 @@ class Bindings:
         known: Counter[str] = Counter()
         for index, item in enumerate(entry.bindings or ()):
             at = (*path, "bindings", index)
-            if BIND_SEQUENCE in item.arguments:
-                got = Unquoted(f"the argument {BIND_SEQUENCE}")
-                hint = "The order of the file is the bind order"
-                self._report((*at, "arguments", BIND_SEQUENCE), got, "no such argument", hint)
             if len(item.key.encode(errors="replace")) > 255:
                 self._report((*at, "key"), item.key, "at most 255 bytes of UTF-8")
             for destination in self._either(at, item):

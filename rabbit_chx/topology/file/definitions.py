@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from rabbit_chx.base.names import VALID_NAME, name_flaw
@@ -46,9 +47,8 @@ def looks_like_definitions(value: Any) -> bool:
 def from_definitions(value: Any, vhost: str | None = None) -> Topology:
     """The topology of one virtual host in parsed definitions; ``vhost`` selects it if there are several.
 
-    The bindings of an exchange keep their order in the file, or have that of ``x-bind-seq`` where each has this
-    argument. Neither is evidence of the order of a ring, so ``unordered`` of the topology names the exchanges with
-    several destinations.
+    The bindings of an exchange keep their order in the file. That is no evidence of the order of a ring, so ``unordered``
+    of the topology names the exchanges with several destinations.
     """
     document = Document("definitions", value=value)
     check_values(document)
@@ -149,7 +149,7 @@ def _topology(found: Definitions, document: Document, vhost: str) -> Topology:
         vhost,
         exchanges=by_name(exchanges),
         queues=by_name(queues),
-        bindings=tuple(_in_order(_bindings(own("bindings"), *names, document))),
+        bindings=tuple(sorted(_bindings(own("bindings"), *names, document), key=attrgetter("source"))),
         policies=by_name(policies),
     )
     return replace(topology, unordered=frozenset(unordered_rings(topology)))
@@ -186,15 +186,6 @@ def _bindings(
         document.add(("bindings", index), error)
 
 
-def _in_order(bindings: Iterable[Binding]) -> list[Binding]:
-    """By source; those of one source by their numbers if each has one, else in the given order."""
-    listed = list(bindings)
-    unnumbered = {each.source for each in listed if each.sequence is None}
-    return sorted(
-        listed, key=lambda each: (each.source, 0 if each.source in unnumbered else each.sequence or 0)
-    )
-
-
 def to_definitions(topology: Topology) -> dict[str, Any]:
     """The topology as RabbitMQ's definitions, with slots written out.
 
@@ -226,7 +217,7 @@ def to_definitions(topology: Topology) -> dict[str, Any]:
                 "destination_type": "exchange" if isinstance(each.destination, ToExchange) else "queue",
                 "routing_key": each.key,
             }
-            for each in _in_order(whole.bindings)
+            for each in sorted(whole.bindings, key=attrgetter("source"))
         ],
     }
     owned = {name: [{"vhost": topology.vhost, **row} for row in found] for name, found in rows.items()}

@@ -1,7 +1,6 @@
 """Write a topology as YAML or JSON; equal topologies give equal text.
 
-The text loads as the topology that was written. Successive numbered queues become ranges, and the numbers of bind
-commands (``x-bind-seq``) are left out, because the order of the file is the bind order. Needs no library.
+The text loads as the topology that was written. Successive numbered queues become ranges. Needs no library.
 """
 
 from __future__ import annotations
@@ -131,7 +130,7 @@ def _bindings(exchange: Exchange, bindings: tuple[Binding, ...]) -> dict[str, An
     if not bindings:
         return {}
     is_plain = len({bound.destination for bound in bindings}) == len(bindings)
-    is_plain &= not any(bound.unnumbered.arguments for bound in bindings)
+    is_plain &= not any(bound.arguments for bound in bindings)
     if exchange.type == CONSISTENT_HASH:
         is_plain &= all(re.fullmatch("[1-9][0-9]*", bound.key, re.ASCII) for bound in bindings)
     elif exchange.type == MODULUS_HASH:
@@ -152,7 +151,7 @@ def _either(bound: Binding) -> dict[str, Any]:
 
 
 def _keyed(bound: Binding) -> dict[str, Any]:
-    return {**_either(bound), **_given({"key": bound.key, "arguments": dict(bound.unnumbered.arguments)})}
+    return {**_either(bound), **_given({"key": bound.key, "arguments": dict(bound.arguments)})}
 
 
 def _queue(queue: Queue) -> dict[str, Any]:

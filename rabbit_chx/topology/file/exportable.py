@@ -62,8 +62,8 @@ def exportable(
             found = [bound for bound in topology.bindings_from(source) if _is_known(bound.destination, known)]
             if source in hashing:
                 bindings += _ring_bindings(source, found, (rings or {}).get(source), notes)
-            else:  # without those that differ only in the number of the bind command
-                bindings += {repr(each): each for each in (bound.unnumbered for bound in found)}.values()
+            else:
+                bindings += found
     slots = tuple(sorted(topology.slots, key=lambda each: _natural(each.exchange)))
     kept = replace(
         topology, exchanges=exchanges, queues=queues, bindings=tuple(bindings), policies=policies, slots=slots
@@ -109,14 +109,14 @@ def _ring_bindings(
         notes += [f"exchange {exchange!r}: a second binding of {str(destination)!r} is left out"] * (
             len(found) - 1
         )
-        plain_first = sorted(found, key=lambda each: bool(each.unnumbered.arguments))
+        plain_first = sorted(found, key=lambda each: bool(each.arguments))
         weight = _weight(plain_first[0]) if buckets is None else buckets[destination]
         bound = min(plain_first, key=lambda each: _weight(each) != weight)
         if weight > MAX_WEIGHT:
             notes.append(f"{where} weight of {str(destination)!r} is {weight}, written as {MAX_WEIGHT}")
         is_as_bound = _weight(bound) == weight <= MAX_WEIGHT
         key = bound.key if is_as_bound else str(min(weight, MAX_WEIGHT))
-        yield replace(bound.unnumbered, key=key)
+        yield replace(bound, key=key)
 
 
 def _weight(bound: Binding) -> int:

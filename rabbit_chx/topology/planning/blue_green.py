@@ -53,7 +53,7 @@ def blue_green(case: Case, exchange: Exchange, there: Topology, tracker: Movemen
     for bound in upstream:
         # Copies to another queue move no keys; the keys move when the old exchange is unbound.
         waiting = 0 if first == 0.0 else at_risk
-        binding = replace(bound.unnumbered, destination=ToExchange(name))
+        binding = replace(bound, destination=ToExchange(name))
         steps.append(Bind(binding, exchange_moved=case.exchange, moved=first, at_risk=waiting))
         steps.append(Unbind(bound, exchange_moved=case.exchange, moved=second, at_risk=at_risk))
     return Strategy(

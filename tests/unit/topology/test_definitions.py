@@ -35,9 +35,9 @@ def binding(source: str, kind: str, destination: str, key: str, **arguments: int
 
 
 BINDINGS = [
-    binding("orders", "queue", "q1", "3", x_bind_seq=2),
+    binding("orders", "queue", "q1", "3"),
     binding("hub", "exchange", "orders", "order.#"),
-    binding("orders", "queue", "q0", "1", x_bind_seq=1),
+    binding("orders", "queue", "q0", "1"),
 ]
 
 # As they leave the brokers; users and permissions, which hold nothing of a topology, are cut short.
@@ -90,8 +90,8 @@ SHOP = Topology(
     queues=(Queue("q0", "quorum"), Queue("q1", "classic", arguments={"x-max-length": 10})),
     bindings=(
         Binding("hub", ToExchange("orders"), "order.#"),
-        Binding("orders", "q0", "1", {"x-bind-seq": 1}),
-        Binding("orders", "q1", "3", {"x-bind-seq": 2}),
+        Binding("orders", "q1", "3"),
+        Binding("orders", "q0", "1"),
     ),
     policies=(Policy("shards", "^logs$", "exchanges", {"routing-key": "1234", "shards-per-node": 2}, 3),),
     unordered=frozenset({"orders"}),
@@ -111,7 +111,7 @@ def of_one_vhost(export: dict) -> dict:
 
 
 @pytest.mark.parametrize("export", [EXPORT_3_10, EXPORT_4_3])
-def test_an_export_of_a_broker_is_read_by_virtual_host_and_numbered_binds_are_put_in_order(export):
+def test_an_export_of_a_broker_is_read_by_virtual_host_and_binds_keep_their_order(export):
     assert from_definitions(export, "/") == SHOP
     assert from_definitions(export, vhost="other") == Topology("other", queues=(Queue("q9", "stream"),))
 
@@ -146,7 +146,7 @@ def test_a_file_of_rabbitmq_is_known_by_what_it_holds(tmp_path):
         ([binding("rabbit-chx.order", "queue", "q0", "orders")], []),
     ],
     ids=[
-        "unnumbered ones keep their order",
+        "they keep their order",
         "those of connections and the default exchange are passed over",
         "the record of a bind order is passed over",
     ],
@@ -205,7 +205,7 @@ def test_definitions_are_written_as_the_broker_writes_them():
     assert written["exchanges"][1] == EXPORT_3_10["exchanges"][0]
     assert written["queues"] == EXPORT_3_10["queues"][:0:-1]
     assert written["policies"] == [POLICY]
-    assert written["bindings"] == [BINDINGS[1], BINDINGS[2], BINDINGS[0]]
+    assert written["bindings"] == [BINDINGS[1], BINDINGS[0], BINDINGS[2]]
 
 
 def test_slots_are_written_out_each_with_one_queue():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rabbit_chx import Release, Ring, ToExchange, moved
+from rabbit_chx import Ring, ToExchange, moved
 from rabbit_chx.topology.checks.drift import KINDS, drift
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Slots, Topology
 from rabbit_chx.topology.planning.steps import Bind
@@ -50,21 +50,6 @@ def with_bindings(*bindings) -> Topology:
 
 def test_a_broker_as_its_file_has_not_drifted():
     assert drift(WANTED, live(), strict=True) == ()
-
-
-def test_numbered_bindings_of_earlier_versions_are_drift_only_where_replacing_them_moves_no_key():
-    numbered = [
-        replace(bound, arguments={"x-bind-seq": number}) for number, bound in enumerate(WANTED.bindings)
-    ]
-    assert drift(WANTED, live(with_bindings(*numbered), release=Release.parse("4.2"))) == ()
-    assert kinds(live(with_bindings(*numbered))) == ["arguments"] * 3
-
-
-@pytest.mark.parametrize("release", ["3.10", "4.3"])
-def test_the_plain_binding_of_an_application_next_to_a_numbered_one(release):
-    twins = with_bindings(*WANTED.bindings, Binding("orders", "a", "1", {"x-bind-seq": 7}))
-    expected = ["extra-binding"] if release == "4.3" else []
-    assert kinds(live(twins, release=Release.parse(release))) == expected
 
 
 def test_the_order_in_which_a_broker_lists_things_is_no_drift():

@@ -81,17 +81,6 @@ def test_a_hundred_queues_are_not_one_line(format_):
     assert loads(text, format=format_) == topology
 
 
-def test_the_number_of_a_bind_command_is_left_out():
-    numbered = Topology(
-        exchanges=(Exchange("x", "x-consistent-hash"),),
-        queues=(Queue("q", "quorum"),),
-        bindings=(Binding("x", "q", "2", {"x-bind-seq": 7}),),
-    )
-    text = dumps(numbered, "yaml")
-    assert "queues: {q: 2}" in text
-    assert loads(text, format="yaml").bindings == (Binding("x", "q", "2"),)
-
-
 def test_an_exclusive_queue_and_an_unknown_format_are_refused():
     complaint_of = complaint(lambda: dumps(Topology(queues=(Queue("q", exclusive=True),)), "yaml"))
     assert "Leave exclusive queues out" in complaint_of.hint

@@ -187,7 +187,6 @@ exchanges:
         ("x-consistent-hash, bindings: [{queue: q0, key: §'0'}]", "weight"),
         ("x-consistent-hash, bindings: [§{queue: q0}]", "weight"),
         ("topic, bindings: [{queue: q0}, §{queue: q0}]", "got a duplicate"),
-        ("topic, bindings: [{queue: q0, arguments: {x-bind-seq: §1}}]", "The order of the file"),
         (f"topic, bindings: [{{queue: q0, key: §{'ä' * 128}}}]", "at most 255 bytes"),
         ("topic, §hash-header: a", "expected x-consistent-hash"),
         ("x-consistent-hsh, §queues: [q0]", "Did you mean 'x-consistent-hash'?"),

@@ -10,7 +10,6 @@ from rabbit_chx import ConsistentHashExchange, InvalidValue, Ring, ToExchange, m
 from rabbit_chx.mirror.releases import Release
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.model import (
-    BIND_SEQUENCE,
     CONSISTENT_HASH,
     MODULUS_HASH,
     Binding,
@@ -219,22 +218,19 @@ def test_a_ring_of_unknown_order_is_not_guessed() -> None:
     assert plan(hashed("x", "abc"), unknown, strategy="in place").refusals
 
 
-@pytest.mark.parametrize("numbered", [True, False])
 @pytest.mark.parametrize("known", [True, False])
-def test_twins_cost_one_unbind_each_and_move_nothing_on_4_3(numbered: bool, known: bool) -> None:
-    """Both ways round: a numbered binding of an earlier version, and next to it the application's plain one."""
+def test_twins_cost_one_unbind_each_and_move_nothing_on_4_3(known: bool) -> None:
     wanted, broker = hashed("x", [f"q{number}" for number in range(16)]), Broker()
     broker.carry_out(plan(wanted, broker.seen()).steps)
     ring = broker.rings["x"]
-    for number, binding in enumerate(wanted.bindings):
-        broker.bind(replace(binding, arguments={BIND_SEQUENCE: number} if numbered else {"note": "x"}))
+    for binding in wanted.bindings:
+        broker.bind(replace(binding, arguments={"note": "x"}))
     observed = (
         broker.seen() if known else broker.seen(rings={"x": Ring((), None, broker.release, "not read")})
     )
-    if not numbered:
-        left = plan(wanted, observed)
-        assert (left.steps, left.refusals) == ((), ())
-        assert any("'q3' is bound 2 times" in note for note in left.notes)
+    left = plan(wanted, observed)
+    assert (left.steps, left.refusals) == ((), ())
+    assert any("'q3' is bound 2 times" in note for note in left.notes)
     found = plan(wanted, observed, prune=True)
     assert [type(step) for step in found.steps] == [Unbind] * 16
     assert all(step.moved == 0.0 for step in found.steps)
@@ -242,18 +238,6 @@ def test_twins_cost_one_unbind_each_and_move_nothing_on_4_3(numbered: bool, know
     assert not found.refusals
     assert broker.carry_out(found.steps).rings["x"].runs == ring.runs
     assert broker.bindings == list(wanted.bindings)
-
-
-def test_numbered_bindings_of_an_earlier_version_are_replaced_on_4_3_and_left_alone_before() -> None:
-    for release in ("4.3", "3.10"):
-        broker = Broker(release).carry_out(plan(replace(FOUR, bindings=()), Observed()).steps)
-        for number, binding in enumerate(FOUR.bindings):
-            broker.bind(replace(binding, arguments={BIND_SEQUENCE: number}))
-        runs = broker.rings["x"].runs
-        found = plan(FOUR, broker.seen())
-        assert [type(step) for step in found.steps] == ([Bind, Unbind] * 4 if release == "4.3" else [])
-        assert broker.carry_out(found.steps).rings["x"].runs == runs
-        assert not plan(FOUR, broker.seen())
 
 
 def test_a_release_that_tears_rings_with_double_bindings_is_not_planned_on() -> None:

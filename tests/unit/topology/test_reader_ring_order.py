@@ -258,32 +258,3 @@ def test_messages_that_no_ring_explains_leave_it_unknown() -> None:
 def test_messages_of_an_exchange_without_a_ring_are_refused() -> None:
     with pytest.raises(InvalidValue, match=r"got 'y', expected one of 'x'"):
         learn(observed(ABC, Ring.of(ABC, release=KHEPRI), "node"), {"y": pairs(ABC)})
-
-
-# ---- bindings that earlier versions numbered
-
-
-def numbered(first: int | None, *numbers: int) -> tuple[Ring, str]:
-    """The ring of a, b, c with these numbers, where the exchange has counted from the first on."""
-    exchange = replace(HERE, arguments=HERE.arguments | ({} if first is None else {"x-bind-seq": first}))
-    bindings = [Binding("x", name, "1", {"x-bind-seq": n}) for name, n in zip("abc", numbers, strict=True)]
-    return ring(*bindings, *map(bound, "abc"), evidence=evidence(exchange=exchange))
-
-
-@pytest.mark.parametrize("first", [1, 8])
-def test_numbers_in_bindings_give_the_order_even_with_plain_bindings_of_an_application(first) -> None:
-    found, source = numbered(first, 12, 7, 9)
-    assert (found.bucket_map, source) == (("b", "c", "a"), "record")
-
-
-@pytest.mark.parametrize(
-    ("found", "reason"),
-    [
-        (numbered(1, 1, 2, 2), "two of its bindings carry the same x-bind-seq"),
-        (numbered(3, 1, 2, 3), "restarted after some of its bindings"),
-        (numbered(None, 1, 2, 3), "restarted after some of its bindings"),
-    ],
-)
-def test_numbers_of_before_a_restart_or_of_two_writers_do_not_count(found, reason) -> None:
-    assert found[1] == "unknown"
-    assert reason in found[0].why_unknown

@@ -112,8 +112,7 @@ def test_definitions_never_tell_the_order_of_several_queues() -> None:
         "exchanges": [{"name": "x", "vhost": "/", "type": "x-consistent-hash", "arguments": {}}],
         "queues": [{"name": name, "vhost": "/"} for name in "ab"],
         "bindings": [
-            {**bound, "destination": name, "arguments": {"x-bind-seq": number}}
-            for number, name in enumerate("ab")
+            {**bound, "destination": name, "arguments": {"note": number}} for number, name in enumerate("ab")
         ],
     }
     assert from_definitions(definitions).unordered == {"x"}
