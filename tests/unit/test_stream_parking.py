@@ -23,10 +23,12 @@ from rabbit_chx.streams.group import parking
 from rabbit_chx.streams.group.lanes import Attention, StreamLane
 from rabbit_chx.streams.group.member import StreamMember
 from rabbit_chx.streams.group.workers import StreamWorkers
-from rabbit_chx.streams.messages.chunks import Chunk
+from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
 from rabbit_chx.streams.messages.message import decode
+from rabbit_chx.streams.messages.stored import stored_in
 from rabbit_chx.working.parking import park
 from tests.faults.load import wait_until
+from tests.stream_chunks import a_chunk, sized
 from tests.stream_forgeries import BODY, a_map, compound, text
 
 
@@ -329,3 +331,66 @@ def test_what_is_parked_of_a_batch_before_a_refusal_counts_as_handled(handled, m
     assert (one.lane.done, one.lane.handled) == (0, 1)
     assert one.member.workers.stopped
     assert [batch.first for batch in one.lane._again] == [1]
+
+
+# ---- errors of the package itself
+
+
+def broken(*_: object, **__: object) -> None:
+    raise RecursionError("deep")
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_a_message_that_makes_the_package_fail_has_failed_and_ends_no_member(
+    handled, monkeypatch, caplog, batches
+):
+    """Queue members have the same boundary."""
+    driver = Encoding()
+    monkeypatch.setattr(parking, "PikaDriver", lambda _: driver)
+    monkeypatch.setattr("rabbit_chx.streams.group.failures.Failures.planned", broken)
+    one = handled(lambda: nullcontext(SimpleNamespace()), batches=batches)
+    one.fail()
+    assert [body for body, _ in driver.sent] == ([b"a", b"b"] if batches else [b"a"])
+    headers = driver.sent[0][1].headers
+    assert headers["x-rabbit-chx-parked-error"] == "RecursionError: deep"
+    assert headers["x-rabbit-chx-parked-left-out"] == "its properties and headers"
+    assert not one.member.workers.stopped
+    assert (one.lane.done, one.lane.failed) == ((1, 1) if batches else (0, 1))
+    own = "group 'g': messages of stream 's' made rabbit-chx fail; on_failure='park'"
+    assert [record.message for record in caplog.records] == [own]
+
+
+def test_with_stop_an_error_of_the_package_is_what_ends_the_member(handled, monkeypatch):
+    monkeypatch.setattr("rabbit_chx.streams.group.failures.Failures.planned", broken)
+    one = handled(print)
+    one.member._failures._parking = None
+    one.member._failures.deal_with(one.lane, *one.taken, Reject("no"))
+    assert isinstance(one.member._error, RecursionError)
+    assert one.lane.done is None
+
+
+def test_a_parking_thread_that_cannot_start_ends_the_member(handled, monkeypatch):
+    """Without a thread, and without an error, the stream would wait for ever."""
+
+    def start(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    one = handled(print)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="new thread"):
+        one.member._failures.deal_with(one.lane, *one.taken, Reject("no"))
+
+
+def test_a_message_that_makes_the_decoding_fail_is_undecodable(monkeypatch):
+    monkeypatch.setattr("rabbit_chx.streams.messages.stored.decode", broken)
+    chunk = parse_chunk(a_chunk([sized(b"a"), sized(b"b")], offset=7), "s")
+    found = list(stored_in([chunk]))
+    assert [(each.offset, each.body, each.last) for each in found] == [(7, b"a", 7), (8, b"b", 8)]
+    assert "decoding failed: RecursionError: deep" in str(found[0].error)
+
+
+def test_messages_that_make_the_fast_decoding_fail_are_decoded_one_by_one(monkeypatch, caplog):
+    monkeypatch.setattr("rabbit_chx.streams.messages.stored.Quick", broken)
+    chunk = parse_chunk(a_chunk([sized(b"a")] * 20), "s")
+    assert [each.body for each in stored_in([chunk])] == [b"a"] * 20
+    assert "decoded one by one" in caplog.text

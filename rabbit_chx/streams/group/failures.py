@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from rabbit_chx.base.text import described
+from rabbit_chx.broker.commands import Refused
 from rabbit_chx.errors import CorruptStream, MissingDependency
 from rabbit_chx.streams.group.batch import (
     BatchFailed,
@@ -18,6 +20,7 @@ from rabbit_chx.streams.group.lanes import Change, StreamLane
 from rabbit_chx.streams.group.parking import Parking
 from rabbit_chx.streams.group.settings import StreamSettings
 from rabbit_chx.working.attempts import Attempts
+from rabbit_chx.working.logs import log
 from rabbit_chx.working.workers import Progress
 
 
@@ -48,12 +51,25 @@ class Failures(Attempts):
         self._ask, self._fail, self._settle = ask, fail, settle
 
     def deal_with(self, lane: StreamLane, channel: Any, item: Any, error: Exception) -> None:
-        """Retry later, or apply ``on_failure`` after the last attempt."""
+        """Decide what to do with what was not handled. If messages make that fail, they have failed themselves."""
         if isinstance(item, Change):
             item.done = True
             self._fail(error)
             self._workers.submit(lane)
             return
+        try:
+            self._deal_with(lane, channel, item, error)
+        except Exception as wrong:  # noqa: BLE001 - a stranger may have written the messages
+            lane.failed += 1
+            log.warning(
+                "group %r: messages of stream %r made rabbit-chx fail; on_failure=%r",
+                *(self._settings.name, lane.stream, self._settings.on_failure),
+                exc_info=True,
+            )
+            self._on_failed(lane, channel, item, wrong, Refused(0, described(wrong)))
+
+    def _deal_with(self, lane: StreamLane, channel: Any, item: Any, error: Exception) -> None:
+        """Retry later, or apply ``on_failure`` after the last attempt."""
         if isinstance(error, BatchFailed) and isinstance(item, StreamBatch):
             item = self._rest(lane, channel, item, error.offset)
         before = ""
@@ -66,15 +82,22 @@ class Failures(Attempts):
                 return
             if why := why_undecodable(item):
                 before, error = "the decoding", without_hint(why)
-        if self.planned(lane, channel, item, error, before=before, place="stream"):
-            return
+        if not self.planned(lane, channel, item, error, before=before, place="stream"):
+            self._on_failed(lane, channel, item, error)
+
+    def _on_failed(
+        self, lane: StreamLane, channel: Any, item: Any, error: Exception, refused: Refused | None = None
+    ) -> None:
+        """Apply ``on_failure``. The first of messages that were refused is not parked whole."""
         if self._parking is None:
             self._fail(error)
         elif lane.channel is channel:
             failed, rest = failed_part(item, error)
             done = partial(self._on_parked, lane, channel, failed, rest)
             messages = failed.stored() if isinstance(failed, StreamBatch) else [failed]
-            self._parking.begin(messages, error, item.attempt, lambda *told: self._ask(partial(done, *told)))
+            self._parking.begin(
+                messages, error, item.attempt, lambda *told: self._ask(partial(done, *told)), refused
+            )
             return
         self.put_back(lane, channel, item)
         self._workers.submit(lane)

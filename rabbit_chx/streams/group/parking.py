@@ -118,16 +118,19 @@ class Parking:
         error: BaseException,
         attempt: int,
         then: Callable[[int | None, BaseException | None], object],
+        refused: Refused | None = None,
     ) -> None:
         """Park messages, and call ``then`` in another thread, with the offset of the first one that is left, if any, and an error.
 
-        An error ends the member: the operator has to mend what it says. A member that ends may leave some without one.
+        An error ends the member: the operator has to mend what it says. A member that ends may leave some without one. With ``refused``,
+        the first message is parked without its properties and headers.
         """
+        work = _Work(deque(messages), error, attempt, then, refused)
         with self._lock:
-            self._waiting.put(_Work(deque(messages), error, attempt, then))
             if not self._runs:
-                self._runs = True
                 threading.Thread(target=self._run, name="rabbit-chx parking", daemon=True).start()
+                self._runs = True
+            self._waiting.put(work)
 
     def end(self) -> None:
         """End the thread after what it does, if it runs."""

@@ -9,6 +9,7 @@ from datetime import datetime
 from itertools import islice, repeat
 from typing import Any, Final
 
+from rabbit_chx.base.text import described
 from rabbit_chx.errors import CorruptChunk, CorruptStream, InvalidMessage, MissingDependency
 from rabbit_chx.messages.message import DecodedLater, StreamMessage
 from rabbit_chx.messages.message_fields import moment
@@ -24,6 +25,7 @@ from rabbit_chx.streams.messages.chunks import (
 )
 from rabbit_chx.streams.messages.message import decode
 from rabbit_chx.streams.messages.quick import Quick
+from rabbit_chx.working.logs import log
 
 _FEW: Final = 12
 """With fewer messages, decoding one by one is faster."""
@@ -194,12 +196,17 @@ def _found(
 
 def _spans(records: Records, max_items: int) -> Iterator[tuple[int, ...]]:
     """Where each message is, its body, routing key and exchange. The body ends at -1 if the message must be decoded."""
-    if len(records.starts) < _FEW:
-        nowhere = repeat(0), repeat(-1), *(repeat(0) for _ in range(4))
-        return zip(records.starts.tolist(), records.stops.tolist(), *nowhere, strict=False)
-    quick = Quick(records, min(max_items, MAX_ITEMS))
-    columns = (each for span in (quick.body, quick.key, quick.exchange) for each in (span.start, span.stop))
-    return zip(*(each.tolist() for each in (records.starts, records.stops, *columns)), strict=True)
+    if len(records.starts) >= _FEW:
+        try:
+            quick = Quick(records, min(max_items, MAX_ITEMS))
+        except Exception:  # noqa: BLE001 - the slower path decides what is valid
+            log.warning("the messages of a chunk are decoded one by one, because of a defect", exc_info=True)
+        else:
+            spans = quick.body, quick.key, quick.exchange
+            columns = (each for span in spans for each in (span.start, span.stop))
+            return zip(*(each.tolist() for each in (records.starts, records.stops, *columns)), strict=True)
+    nowhere = repeat(0), repeat(-1), *(repeat(0) for _ in range(4))
+    return zip(records.starts.tolist(), records.stops.tolist(), *nowhere, strict=False)
 
 
 def _decoded(stored: bytes, chunk: Chunk, offset: int, max_items: int) -> StreamMessage:
@@ -207,3 +214,6 @@ def _decoded(stored: bytes, chunk: Chunk, offset: int, max_items: int) -> Stream
         return decode(stored, chunk.stream, offset, chunk.timestamp_ms, max_items=max_items)
     except InvalidMessage as error:
         return Undecodable(stored, error, chunk.stream, offset, offset)
+    except Exception as error:  # noqa: BLE001 - no message that anybody can store ends its readers by a defect
+        why = InvalidMessage(f"decoding failed: {described(error)}", chunk.stream, offset)
+        return Undecodable(stored, why, chunk.stream, offset, offset)
