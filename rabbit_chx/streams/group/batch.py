@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rabbit_chx.errors import CorruptStream, InvalidValue, MissingDependency
 from rabbit_chx.messages.message import StreamMessage
 from rabbit_chx.streams.messages.chunks import Chunk
-from rabbit_chx.streams.messages.stored import Undecodable, stored_in
+from rabbit_chx.streams.messages.stored import Undecodable, stored_in, unpacked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
 class StreamBatch:
     """Messages of one stream that follow each other. It is decoded when `messages` or `arrow` is called."""
 
-    __slots__ = ("_chunks", "attempt", "first", "last", "stream")
+    __slots__ = ("_chunks", "_undecodable", "attempt", "first", "last", "stream")
 
     def __init__(self, chunks: Sequence[Chunk], first: int = 0, attempt: int = 1) -> None:
         """Combine chunks of one stream, in order, without the messages before ``first``."""
         self._chunks = tuple(chunks)
+        self._undecodable: Sequence[Undecodable] = ()
+        """All messages, if it is known that none can be decoded."""
         self.stream: str = chunks[0].stream
         self.first: int = max(first, chunks[0].first_offset)
         """The offset of the first message."""
@@ -50,18 +53,39 @@ class StreamBatch:
 
     def stored(self) -> Iterator[StreamMessage]:
         """Yield the messages, with `Undecodable` in place of an error."""
-        return stored_in(self._chunks, self.first, self.last + 1)
+        return iter(self._undecodable or stored_in(self._chunks, self.first, self.last + 1))
+
+    def unpacked(self) -> StreamBatch:
+        """The same messages, of which parts are decoded in proportion to their size."""
+        whole = StreamBatch(unpacked(self._chunks, self.first, self.last + 1), self.first, self.attempt)
+        whole.last, whole._undecodable = self.last, self._undecodable
+        return whole
 
     def around_undecodable(self) -> list[StreamBatch]:
-        """Divide the batch around its first undecodable messages: before them, these alone, and after them."""
-        stored = self.stored()
-        found = next((each for each in stored if isinstance(each, Undecodable)), None)
-        if found is None:
+        """Divide the batch between messages that can be decoded and those that cannot be."""
+        whole = self.unpacked()
+        runs: list[tuple[int, list[Undecodable]]] = []
+        for each in whole.stored():
+            undecodable = isinstance(each, Undecodable)
+            if not runs or undecodable != bool(runs[-1][1]):
+                runs.append((each.offset, []))
+            if isinstance(each, Undecodable):
+                runs[-1][1].append(each)
+        if not any(cannot for _, cannot in runs):
             return [self]
-        before, rest = self.divided(found.offset) if found.offset > self.first else (None, self)
-        assert rest is not None
-        alone, after = rest.divided(undecodable_to(found, stored)[0] + 1)
-        return [each for each in (before, alone, after) if each is not None]
+        lasts = [*(offset - 1 for offset, _ in runs[1:]), self.last]
+        return [
+            whole._part(first, last, cannot)  # noqa: SLF001 - its own class
+            for (first, cannot), last in zip(runs, lasts, strict=True)
+        ]
+
+    def _part(self, first: int, last: int, undecodable: Sequence[Undecodable] = ()) -> StreamBatch:
+        low = bisect_right(self._chunks, first, key=lambda chunk: chunk.end)
+        high = bisect_right(self._chunks, last, key=lambda chunk: chunk.first_offset)
+        part = StreamBatch(self._chunks[low:high], first)
+        part.last = last  # the last chunk may have more, in another part
+        part._undecodable = [each for each in undecodable if first <= each.last and each.offset <= last]
+        return part
 
     def arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Return the messages as an Arrow batch.
@@ -86,15 +110,12 @@ class StreamBatch:
         """Return the part before an offset, and the rest, if any."""
         if offset > self.last:
             return self, None
-        before = StreamBatch([chunk for chunk in self._chunks if chunk.first_offset < offset], self.first)
-        before.last = offset - 1
-        return before, self.since(offset, 1)
+        return self._part(self.first, offset - 1, self._undecodable), self.since(offset, 1)
 
     def since(self, offset: int, attempt: int) -> StreamBatch:
         """Return the part that begins at an offset."""
-        chunks = [chunk for chunk in self._chunks if chunk.end > offset]
-        rest = StreamBatch(chunks, max(offset, self.first), attempt)
-        rest.last = self.last  # the last chunk may have more, in another part
+        rest = self._part(max(offset, self.first), self.last, self._undecodable)
+        rest.attempt = attempt
         return rest
 
 
@@ -114,22 +135,17 @@ class BatchFailed(Exception):
         return f"the message at offset {self.offset} failed"
 
 
+def undecodable_part(chunks: Sequence[Chunk], found: Sequence[Undecodable]) -> StreamBatch:
+    """The batch of these messages, which follow each other in the chunks and cannot be decoded."""
+    part = StreamBatch(chunks, found[0].offset)
+    part.last, part._undecodable = found[-1].last, found  # noqa: SLF001
+    return part
+
+
 def why_undecodable(batch: StreamBatch) -> CorruptStream | MissingDependency | None:
-    """Why the first message of a batch cannot be decoded, if it cannot be."""
-    found = next(batch.stored(), None)
-    return found.error if isinstance(found, Undecodable) else None
-
-
-def undecodable_to(
-    first: Undecodable, following: Iterator[StreamMessage]
-) -> tuple[int, StreamMessage | None]:
-    """The last offset of the undecodable messages that follow each other, and the message behind them, if any."""
-    last = first.last
-    for message in following:
-        if not isinstance(message, Undecodable):
-            return last, message
-        last = message.last
-    return last, None
+    """Why the messages of a batch cannot be decoded, if that is known of all of them."""
+    found = batch._undecodable  # noqa: SLF001
+    return found[0].error if found else None
 
 
 def without_hint(error: CorruptStream | MissingDependency) -> CorruptStream | MissingDependency:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -50,11 +50,36 @@ class Failures(Attempts):
         self._parking = parking
         self._ask, self._fail, self._settle = ask, fail, settle
 
-    def deal_with(self, lane: StreamLane, channel: Any, item: Any, error: Exception) -> None:
+    def on_interruption(self, lane: StreamLane, channel: Any, item: Any, error: Exception) -> None:
+        """Have the member deal with what was not handled. What takes long is done here, in the thread of a worker."""
+        parts: list[StreamBatch] = []
+        try:
+            if isinstance(item, StreamBatch) and isinstance(error, (CorruptStream, MissingDependency)):
+                parts = item.around_undecodable()
+            elif isinstance(item, StreamBatch) and isinstance(error, BatchFailed):
+                parts = [item.unpacked()]
+        except Exception as wrong:  # noqa: BLE001 - a stranger may have written the messages
+            error = wrong
+        item, *more = parts or [item]
+        self._ask(partial(self.deal_with, lane, channel, item, error, more))
+
+    def deal_with(
+        self,
+        lane: StreamLane,
+        channel: Any,
+        item: Any,
+        error: Exception,
+        more: Sequence[StreamBatch] = (),
+    ) -> None:
         """Decide what to do with what was not handled. If messages make that fail, they have failed themselves."""
         if isinstance(item, Change):
             item.done = True
             self._fail(error)
+            self._workers.submit(lane)
+            return
+        if more:  # the handler has not seen them apart
+            for part in (*reversed(more), item):
+                self.put_back(lane, channel, part)
             self._workers.submit(lane)
             return
         try:
@@ -73,15 +98,8 @@ class Failures(Attempts):
         if isinstance(error, BatchFailed) and isinstance(item, StreamBatch):
             item = self._rest(lane, channel, item, error.offset)
         before = ""
-        if isinstance(error, (CorruptStream, MissingDependency)) and isinstance(item, StreamBatch):
-            parts = item.around_undecodable()
-            if len(parts) > 1:
-                for part in reversed(parts):
-                    self.put_back(lane, channel, part)
-                self._workers.submit(lane)
-                return
-            if why := why_undecodable(item):
-                before, error = "the decoding", without_hint(why)
+        if isinstance(item, StreamBatch) and (why := why_undecodable(item)):
+            before, error = "the decoding", without_hint(why)
         if not self.planned(lane, channel, item, error, before=before, place="stream"):
             self._on_failed(lane, channel, item, error)
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from rabbit_chx.errors import CorruptChunk
 from rabbit_chx.messages.message import StreamMessage
-from rabbit_chx.streams.group.batch import StreamBatch, undecodable_to, why_undecodable
+from rabbit_chx.streams.group.batch import StreamBatch, undecodable_part, why_undecodable
 from rabbit_chx.streams.messages.chunks import Chunk, may_have_batches, pieces_of, size_of
 from rabbit_chx.streams.messages.stored import Undecodable, stored_in
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate
@@ -26,6 +26,7 @@ _MOST_ROWS: Final = 16_384
 _MOST_MESSAGES: Final = 2_048
 _MOST_BYTES: Final = 8 << 20
 """A batch, and what is searched for messages at once, ends after the chunk that reaches one of these, decompressed."""
+_MOST_TOGETHER: Final = 1 << 20
 
 
 class Attention:
@@ -188,12 +189,16 @@ class StreamLane(OneByOne):
             self._messages = stored_in(self._current, self._start)
 
     def _together(self, first: Undecodable) -> StreamBatch:
-        """The undecodable messages from one on that follow each other, which no handler gets."""
-        batch = StreamBatch(self._current, first.offset)
-        batch.last, behind = undecodable_to(first, self._messages)
-        if behind is not None:
-            self._again.append(behind)
-        return batch
+        """The undecodable messages from one on that follow each other, which no handler gets; so many that others wait little."""
+        found, size = [first], len(first.body)
+        while len(found) < _MOST_MESSAGES and size < _MOST_TOGETHER:
+            message = next(self._messages, None)
+            if not isinstance(message, Undecodable):
+                self._again.extend([] if message is None else [message])
+                break
+            found.append(message)
+            size += len(message.body)
+        return undecodable_part(self._current, found)
 
     def _chunks(self, most_rows: int) -> list[Chunk]:
         chunks: list[Chunk] = []

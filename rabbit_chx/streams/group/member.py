@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import partial
 from itertools import islice
 from multiprocessing.connection import wait
 from time import monotonic
@@ -93,7 +92,7 @@ class StreamMember(Running):
     def on_interruption(self, lane: StreamLane, channel: Any, item: Any, error: Exception | None) -> None:
         """Decide later what to do with a message that was not handled."""
         assert error is not None
-        self._ask(partial(self._failures.deal_with, lane, channel, item, error))
+        self._failures.on_interruption(lane, channel, item, error)
 
     def _wake(self) -> None:
         if self._is_woken:

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from queue import Empty, SimpleQueue
 from typing import Any, Final
@@ -40,12 +40,15 @@ _KEPT: Final = 5.0
 class _Work:
     """Messages to park."""
 
-    messages: deque[StreamMessage]
+    stored: Iterable[StreamMessage]
+    """Decoded in the thread that parks them."""
     error: BaseException
     attempt: int
     then: Callable[[int | None, BaseException | None], object]
     refused: Refused | None = None
     """Why the first message was refused whole."""
+    messages: deque[StreamMessage] = field(default_factory=deque)
+    """Those that are left."""
 
 
 class _Link:
@@ -125,7 +128,7 @@ class Parking:
         An error ends the member: the operator has to mend what it says. A member that ends may leave some without one. With ``refused``,
         the first message is parked without its properties and headers.
         """
-        work = _Work(deque(messages), error, attempt, then, refused)
+        work = _Work(messages, error, attempt, then, refused)
         with self._lock:
             if not self._runs:
                 threading.Thread(target=self._run, name="rabbit-chx parking", daemon=True).start()
@@ -141,6 +144,7 @@ class Parking:
             while (work := self._next()) is not None:
                 failed: BaseException | None = None
                 try:
+                    work.messages.extend(work.stored)
                     self._park(work, link)
                 except BaseException as error:  # noqa: BLE001 - without an answer, the stream would wait for ever
                     failed = error

@@ -25,6 +25,7 @@ from rabbit_chx.streams.messages.chunks import (
 )
 from rabbit_chx.streams.messages.message import decode
 from rabbit_chx.streams.messages.quick import Quick
+from rabbit_chx.streams.messages.sub_entries import SIZE
 from rabbit_chx.working.logs import log
 
 _FEW: Final = 12
@@ -32,6 +33,7 @@ _FEW: Final = 12
 _MOST_ROWS: Final = 4_096
 _MOST_BYTES: Final = 4 << 20
 """Further chunks are searched together with the first one up to these."""
+_MOST_UNPACKED: Final = 32
 
 
 class StoredMessage(DecodedLater, StreamMessage):
@@ -125,6 +127,37 @@ def stored_in(
             group = group[: len(records.counts)]
             yield from _found(group, records, start, end, max_items)
         left = left[len(group) :]
+
+
+def unpacked(chunks: Sequence[Chunk], start: int, end: int) -> list[Chunk]:
+    """Chunks with the same messages, each with few of them and without compression, so that a part costs in proportion to its size.
+
+    Entries that cannot be decompressed remain as they are.
+    """
+    found: list[Chunk] = []
+    for chunk in chunks:
+        try:
+            found += [small for piece in pieces_of(chunk, None, start, end) for small in _unpacked(piece)]
+        except CorruptChunk:  # its header and its entries differ
+            found.append(chunk)
+    return found
+
+
+def _unpacked(piece: Chunk) -> Iterator[Chunk]:
+    try:
+        records = records_of(piece)
+    except (CorruptChunk, MissingDependency):
+        if piece.entries > 1:
+            for entry in entries_of(piece):
+                yield from _unpacked(entry)
+        else:
+            yield piece
+        return
+    messages = iter(records)
+    for first in range(piece.first_offset, piece.end, _MOST_UNPACKED):
+        few = [SIZE.pack(len(each)) + each for each in islice(messages, _MOST_UNPACKED)]
+        data = memoryview(b"".join(few))
+        yield piece._replace(entries=len(few), records=len(few), first_offset=first, data=data)
 
 
 def _beginning(chunks: Sequence[Chunk]) -> Sequence[Chunk]:
