@@ -232,7 +232,6 @@ BODY = b"\x00\x53\x75\xa0\x01x"
         pytest.param(
             b"\x00\x53\x74\xc1\x09\x02\xa1\x01a\x73\0\0\xd8\0" + BODY, id="a character that does not exist"
         ),
-        pytest.param(b"\x00\x53\x71\xc1\x04\x01\xa1\x01a" + BODY, id="damaged delivery annotations"),
         pytest.param(BODY + b"x", id="bytes after the body"),
         pytest.param(BODY[:-1], id="an incomplete body"),
     ],

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import gzip
+import struct
+import sys
+from typing import Any
 
 import pytest
 
 from rabbit_chx.streams import StreamBatch
 from rabbit_chx.streams.group.batch import why_undecodable
 from rabbit_chx.streams.group.lanes import Attention, StreamLane
-from rabbit_chx.streams.messages import stored
+from rabbit_chx.streams.messages import amqp10, stored
 from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
+from rabbit_chx.streams.messages.message import decode, row_of
 from tests.stream_chunks import a_batch, a_chunk, sized
+from tests.stream_forgeries import BODY, a_map, text
 
 CUT = b"\0\x53\x75"
 COUNT = 4_000
@@ -92,3 +97,97 @@ def test_a_batch_is_the_same_when_it_is_unpacked() -> None:
         assert [(each.offset, each.body) for each in found.stored()] == [
             (8, pieces[1]), (10, b"b"), (11, b"b"), (12, CUT), *((offset, b"c") for offset in range(13, 613))
         ]  # fmt: skip
+
+
+MANY = 10_000
+A_LIST = b"\xd0" + struct.pack(">II", MANY + 4, MANY) + b"\x42" * MANY
+IN_BODY, IN_SEQUENCE = b"\0\x53\x77" + A_LIST, b"\0\x53\x76" + A_LIST
+IN_DELIVERY, IN_FOOTER = a_map(0x71, {b"l": A_LIST}), a_map(0x78, {b"l": A_LIST})
+KEY = a_map(0x72, {b"l": A_LIST, b"x-routing-key": text(b"k")})
+IN_HEADER, IN_PROPERTIES = b"\0\x53\x70" + A_LIST, b"\0\x53\x73" + A_LIST
+
+
+@pytest.fixture
+def items(monkeypatch) -> list[int]:
+    """How many items of lists, maps and arrays were decoded."""
+    counts: list[int] = []
+    take = amqp10.Budget.take
+
+    def counting(budget: amqp10.Budget, count: int) -> None:
+        counts.append(count)
+        take(budget, count)
+
+    monkeypatch.setattr(amqp10.Budget, "take", counting)
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("message", "columns", "expected"),
+    [
+        pytest.param(KEY + IN_BODY, ["routing_key"], {"routing_key": "k"}, id="a list as a body"),
+        pytest.param(KEY + IN_SEQUENCE, ["message_id"], {"message_id": None}, id="a sequence as a body"),
+        pytest.param(KEY + BODY, ["body"], {"body": b"x"}, id="a list as a header"),
+        pytest.param(KEY + BODY, ["routing_key", "body"], {"routing_key": "k", "body": b"x"}, id="a list next to a key"),
+        pytest.param(IN_HEADER + IN_PROPERTIES + BODY, ["headers"], {"headers": {}}, id="lists of properties"),
+    ],
+)  # fmt: skip
+def test_what_no_column_needs_is_skipped(message, columns, expected, items) -> None:
+    found = row_of(message, "s", 0, columns=columns)
+    assert {name: found[name] for name in expected} == expected
+    assert sum(items) < 10
+    row_of(message, "s", 0)
+    assert sum(items) >= MANY
+
+
+@pytest.mark.parametrize(
+    "message", [IN_DELIVERY + BODY, BODY + IN_FOOTER, BODY + IN_BODY, BODY + IN_SEQUENCE]
+)
+def test_what_no_message_shows_is_skipped(message, items) -> None:
+    assert decode(message, "s", 0).body == b"x"
+    assert sum(items) == 0
+
+
+def test_delivery_annotations_which_nobody_reads_may_be_damaged() -> None:
+    assert decode(b"\0\x53\x71\xc1\x04\x01\xa1\x01a" + BODY, "s", 0).body == b"x"
+
+
+VALUES = {
+    "booleans": b"\x42",
+    "empty lists": b"\x45",
+    "empty lists with a size": b"\xc0\x01\0",
+    "lists of one": b"\xc0\x02\x01\x41",
+    "empty maps": b"\xc1\x01\0",
+    "arrays of one": b"\xe0\x03\x01\x50\x07",
+    "small integers": b"\x50\x07",
+    "empty texts": b"\xa1\0",
+    "texts": b"\xa1\x01x",
+    "bytes": b"\xa0\x01x",
+    "floats": b"\x72\x3f\x80\0\1",
+    "times": b"\x83\0\0\1\x7f\1\2\3\4",
+    "described": b"\0\x41\x41",
+}
+
+
+def calls(function: Any, *given: Any) -> int:
+    """How many functions a function calls, of Python and of C."""
+    count = 0
+
+    def profile(_: object, event: str, __: object) -> None:
+        nonlocal count
+        count += event in {"call", "c_call"}
+
+    sys.setprofile(profile)
+    try:
+        function(*given)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_work_for_a_list_is_in_proportion_to_its_bytes(name: str) -> None:
+    """Booleans took ten calls a byte, and empty lists eleven."""
+    items = VALUES[name] * MANY
+    message = b"\0\x53\x77\xd0" + struct.pack(">II", len(items) + 4, MANY) + items
+    per_byte = calls(decode, message, "s", 0) / len(message)
+    assert per_byte < (0.1 if name == "booleans" else 10)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import numpy as np
@@ -74,8 +75,10 @@ def read(data: bytes, at: int, budget: Budget) -> tuple[Any, int]:
     Integers become `int`, timestamps `Milliseconds`. Strings and symbols become `str`, or `bytes` if they are not UTF-8.
     The descriptor of a described value is dropped. A decimal becomes its bytes.
     """
-    budget.deeper()
     code = _byte_at(data, at)
+    if code in _FIXED:
+        return read_as(code, data, at + 1, budget)
+    budget.deeper()
     if code == 0:
         _, at = read(data, at + 1, budget)
         found = read(data, at, budget)
@@ -83,6 +86,46 @@ def read(data: bytes, at: int, budget: Budget) -> tuple[Any, int]:
         found = read_as(code, data, at + 1, budget)
     budget.depth -= 1
     return found
+
+
+def skip(data: bytes, at: int) -> int:
+    """Return the position of the value after the one at ``at``, without decoding this one."""
+    values = 1
+    while values:
+        code = _byte_at(data, at)
+        at += 1
+        if code == 0:  # a descriptor and a value follow
+            values += 1
+            continue
+        if code in _FIXED:
+            size = _FIXED[code][0]
+        elif code in _VARIABLE:
+            size, at = _number(data, at, _VARIABLE[code][0])
+        else:
+            raise Malformed(f"unknown constructor 0x{code:02x}")
+        _, at = _take(data, at, size)
+        values -= 1
+    return at
+
+
+def read_only(names: Collection[str], data: bytes, at: int, budget: Budget) -> tuple[Any, int]:
+    """Decode the value at ``at`` as `read` does; of a map only the values with these names."""
+    code = _byte_at(data, at)
+    if code not in _MAPS:
+        return read(data, at, budget)
+    width = _VARIABLE[code][0]
+    size, at = _number(data, at + 1, width)
+    raw, end = _take(data, at, size)
+    count, at = _number(raw, 0, width)
+    budget.take(count)
+    found = {}
+    for _ in range(count // 2):
+        name, at = read(raw, at, budget)
+        if isinstance(name, str) and name in names:
+            found[name], at = read(raw, at, budget)
+        else:
+            at = skip(raw, at)
+    return found, end
 
 
 def read_as(code: int, data: bytes, at: int, budget: Budget) -> tuple[Any, int]:
@@ -135,10 +178,23 @@ def _text(raw: bytes, width: int, budget: Budget) -> str | bytes:
 def _items(raw: bytes, width: int, budget: Budget) -> list[Any]:
     count, at = _number(raw, 0, width)
     budget.take(count)
-    items = []
-    for _ in range(count):
-        item, at = read(raw, at, budget)
-        items.append(item)
+    items: list[Any] = []
+    while (left := count - len(items)) > 0:
+        code = raw[at] if at < len(raw) else -1
+        if code in _CONSTANTS:
+            run = _RUN.match(raw, at, at + left)
+            assert run is not None
+            items += map(_CONSTANTS.__getitem__, run[0])
+            at = run.end()
+        elif code in _FIXED and (end := at + 1 + _FIXED[code][0]) <= len(raw):
+            items.append(_FIXED[code][1](raw[at + 1 : end]))
+            at = end
+        elif code in _SHORT and at + 1 < len(raw) and (end := at + 2 + raw[at + 1]) <= len(raw):
+            items.append(_SHORT[code](raw[at + 2 : end], 1, budget))
+            at = end
+        else:
+            item, at = read(raw, at, budget)
+            items.append(item)
     if at != len(raw):
         raise Malformed(f"{len(raw) - at} bytes follow the last item of a list or map")
     return items
@@ -249,6 +305,13 @@ _VARIABLE: Final[dict[int, tuple[int, Callable[[bytes, int, Budget], Any]]]] = {
 """Constructor -> width of the size and decoder."""
 
 
+_MAPS: Final = (0xC1, 0xD1)
+_SHORT: Final = {code: _VARIABLE[code][1] for code in (0xA0, 0xA1, 0xA3)}
+_CONSTANTS: Final[dict[int, Any]] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
+"""Values without bytes, of which a list may have so many that each of them must cost little."""
+_RUN: Final = re.compile(b"[\x40-\x44]+")
+
+
 def as_text(value: Any) -> str | None:
     """Convert a value to the text of a header or property.
 
@@ -279,11 +342,14 @@ def as_bytes(value: Any) -> bytes | None:
     return (as_text(value) or "").encode()
 
 
+_AS_IT_IS: Final = {str, bool, int, type(None)}
 _JSON: Final[dict[str, Any]] = {"ensure_ascii": False, "separators": (",", ":")}
 
 
 def _plain(value: Any) -> Any:
     """Convert a value to one that `json` can write."""
+    if type(value) in _AS_IT_IS:
+        return value
     match value:
         case bytes():
             return base64.b64encode(value).decode()
@@ -294,7 +360,7 @@ def _plain(value: Any) -> Any:
         case float() if value - value != 0:  # JSON has no infinity or NaN
             return str(value)
         case list():
-            return [_plain(item) for item in value]
+            return value if _AS_IT_IS.issuperset(map(type, value)) else [_plain(item) for item in value]
         case dict():
             return {as_text(key) or "": _plain(item) for key, item in value.items()}
     return value

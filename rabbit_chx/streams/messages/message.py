@@ -32,8 +32,9 @@ A message that does not begin like a section of AMQP 1.0, such as the bytes that
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import cache
 from itertools import chain
 from typing import Any, Final
 from urllib.parse import unquote
@@ -50,6 +51,8 @@ from rabbit_chx.streams.messages.amqp10 import (
     TooManyItems,
     as_text,
     read,
+    read_only,
+    skip,
 )
 
 HEADER, ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES = 0x70, 0x72, 0x73, 0x74
@@ -76,6 +79,15 @@ ANNOTATION_OF: Final = {
 }
 """Name that the broker adds to annotations or application properties -> column."""
 _TEXT_PROPERTIES: Final = ("message_id", "correlation_id", "content_type", "content_encoding")
+_ADDED: Final = {"headers", *ANNOTATION_OF.values()}
+_COLUMNS_IN: Final = {
+    HEADER: {"delivery_mode", "priority", "expiration"},
+    ANNOTATIONS: _ADDED,
+    PROPERTIES: {*_TEXT_PROPERTIES, "reply_to", "user_id", "type", "app_id", "timestamp"},
+    APPLICATION_PROPERTIES: _ADDED,
+    **{section: {"body"} for section in (DATA, SEQUENCE, VALUE)},
+}
+"""Section -> the columns that it may have values of."""
 
 
 def decode(
@@ -107,18 +119,25 @@ def row_of(
     offset: int,
     max_items: int = MAX_ITEMS,
     header: Callable[[Any], str | bytes | None] = as_text,
+    columns: Sequence[str] = COLUMNS_OF_MESSAGES,
 ) -> dict[str, Any]:
-    """Decode a stored message to the values of its columns. What it lacks is None; ``header`` converts a header's value."""
-    fields = _fields_of(data, stream, offset, max_items)
+    """Decode a stored message to the values of these columns. What it lacks is None; ``header`` converts a header's value."""
+    fields = _fields_of(data, stream, offset, max_items, columns)
     fields["headers"] = {as_text(name) or "": header(value) for name, value in fields["headers"].items()}
     return fields
 
 
-def _fields_of(data: bytes, stream: str, offset: int, max_items: int) -> dict[str, Any]:
+def _fields_of(
+    data: bytes,
+    stream: str,
+    offset: int,
+    max_items: int,
+    columns: Sequence[str] = COLUMNS_OF_MESSAGES,
+) -> dict[str, Any]:
     if not is_amqp10(data):
         return dict.fromkeys(COLUMNS_OF_MESSAGES) | {"body": data, "headers": {}}
     try:
-        return _fields(_sections(data, Budget(max_items)))
+        return _fields(_sections(data, columns, Budget(max_items)))
     except TooManyItems as error:
         raise InvalidMessage(str(error), stream, offset, error.hint) from None
     except Malformed as error:
@@ -141,8 +160,15 @@ _SECTION_BYTES: Final = {bytes([code]) for code in _SECTIONS}
 _KINDS: Final[dict[int, type]] = {0x70: list, 0x72: dict, 0x73: list, 0x74: dict, 0x75: bytes, 0x76: list}
 
 
-def _sections(data: bytes, budget: Budget) -> dict[int, list[Any]]:
-    """Return the values of each kind of section."""
+@cache
+def _needed(columns: Sequence[str]) -> set[int]:
+    """The sections that these columns need."""
+    return {section for section, there in _COLUMNS_IN.items() if not there.isdisjoint(columns)}
+
+
+def _sections(data: bytes, columns: Sequence[str], budget: Budget) -> dict[int, list[Any]]:
+    """Return the values of each kind of section that these columns need; the size of a value is enough to skip any other."""
+    needed = _needed(tuple(columns))
     found: dict[int, list[Any]] = {}
     at = 0
     while at < len(data):
@@ -152,7 +178,13 @@ def _sections(data: bytes, budget: Budget) -> dict[int, list[Any]]:
         code = _SYMBOLS.get(descriptor, -1) if isinstance(descriptor, str) else descriptor
         if not isinstance(code, int) or code not in _SECTIONS:  # 112.0 is in range(0x70, 0x79) too
             raise Malformed(f"a section has the unknown descriptor {descriptor!r}")
-        value, at = read(data, at, budget)
+        if code not in needed or (code in (SEQUENCE, VALUE) and DATA in found):
+            at = skip(data, at)
+            continue
+        if code in (ANNOTATIONS, APPLICATION_PROPERTIES) and "headers" not in columns:
+            value, at = read_only(ANNOTATION_OF, data, at, budget)
+        else:
+            value, at = read(data, at, budget)
         if code in _KINDS and not isinstance(value, _KINDS[code]):
             raise Malformed(f"section 0x{code:02x} has a value of the wrong type")
         found.setdefault(code, []).append(value)

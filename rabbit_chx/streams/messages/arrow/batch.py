@@ -191,7 +191,8 @@ class _Batch:
         start, stop = int(self.rows.starts[row]), int(self.rows.stops[row])
         offset = int(self.rows.offsets[row])
         convert = as_text if COLUMNS["headers"] in self.schema.types else as_bytes
-        return row_of(self.rows.data[start:stop], self.rows.stream, offset, self.max_items, convert)
+        data = self.rows.data[start:stop]
+        return row_of(data, self.rows.stream, offset, self.max_items, convert, self.wanted)
 
     def _column(self, name: str, found: Found, single: Whole, decoded: list[dict[str, Any]]) -> pa.Array:
         if not len(single):
