@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from pika.exceptions import ChannelClosedByBroker
 
+from rabbit_chx.base.outages import CALLER_WAITS, Backoff, Outage
 from rabbit_chx.base.plugins import why_refused_type
 from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.broker.amqp import without_pikas_log
@@ -67,6 +68,8 @@ class Sender:
         self._woken = False
         self._wanted = threading.Event()  # messages came after the sender gave up, or it stops
         self._window = Window()
+        self._backoff = Backoff(CALLER_WAITS)
+        self._outage = Outage(log.warning, "publisher")
         # After a refusal that could be about any of them: they are sent one by one, before all others.
         self._suspects: deque[OutgoingMessage] = deque()
         # Messages that were returned or rejected, and are sent again after a delay; a dict, for their order.
@@ -122,6 +125,7 @@ class Sender:
 
     def _keep_connected(self) -> None:
         attempts = Attempts(self._addresses, self._timeouts, time.monotonic())
+        self._backoff = Backoff(CALLER_WAITS)
         while not self._stopping.is_set():
             address, timeout = attempts.next(time.monotonic())
             down = self._one_connection(address, timeout)
@@ -138,8 +142,8 @@ class Sender:
                     log.warning("%s; the next call tries again", final_error)
                 self._outbox.give_up(BrokerUnavailable(final_error, permanent=attempts.refused))
                 return
-            log.warning("%s; trying again", reason)
-            self._stopping.wait(_delay(attempts.count))
+            self._outage.failed(reason)
+            self._stopping.wait(self._backoff.failed())
 
     def _one_connection(self, address: Address, timeout: float) -> Exception:
         """Open a connection, serve it until it ends, and return why it ended."""
@@ -171,8 +175,6 @@ class Sender:
             self._outbox.blocked(now=False)
         lost = [*self._window.abandon(), *self._suspects]
         self._suspects.clear()
-        if self._was_up and not lost and time.monotonic() - self._began > _STEADY:
-            self._works = True
         for message in lost:
             message.doubtful = True
             message.returned = False
@@ -184,6 +186,8 @@ class Sender:
         """End a connection that makes no progress although the broker is alive: heartbeats do not notice that."""
         now = time.monotonic()
         unsent, self._unsent = self._unsent, connection.unsent_bytes
+        if self._was_up and not self._window and not self._suspects and now - self._began > _STEADY:
+            self._note_that_it_works()
         if self._blocked or not self._window or self._unsent < unsent:
             self._moved = now
         if not connection.ready and now - self._began > timeout + _WATCH:
@@ -194,6 +198,11 @@ class Sender:
             self._fail(connection, BrokerUnavailable(text, permanent=True))
         if self._down is None:
             connection.ioloop.call_later(_WATCH, lambda: self._watch(connection, timeout))
+
+    def _note_that_it_works(self) -> None:
+        if not self._works:
+            self._works = True
+            self._outage.ended()
 
     def _fail(self, connection: PublisherConnection, reason: BrokerUnavailable) -> None:
         self.on_down(reason)
@@ -251,6 +260,7 @@ class Sender:
         self._moved = time.monotonic()
         if not self._was_up:
             self._was_up = True
+            self._backoff.works()
             version = str((self._connection.server_properties or {}).get("version", ""))
             self._on_limits(version, self._connection.frame_max)
             self._outbox.connected()
@@ -280,7 +290,7 @@ class Sender:
         else:
             self._suspects.extend(others)
         self._began = self._moved = time.monotonic()
-        self._works = True
+        self._note_that_it_works()
         self._outbox.settle([message for message in refused if message.refused], Outcome.REJECTED)
         self._outbox.settle([message for message in refused if not message.refused], Outcome.UNKNOWN)
         return True
@@ -292,7 +302,8 @@ class Sender:
         acked, rejected = self._window.settle(confirms)
         now = time.monotonic()
         if acked or rejected:
-            self._works, self._moved = True, now
+            self._note_that_it_works()
+            self._moved = now
         returned = [message for message in acked if message.returned]
         if returned:
             acked = [message for message in acked if not message.returned]
@@ -362,6 +373,6 @@ class Sender:
 
 
 def _delay(attempts: int) -> float:
-    """Return a doubling delay with jitter, so that many publishers do not reconnect at the same moment."""
+    """Return a doubling delay with jitter, so that many messages are not sent again at the same moment."""
     longest = min(_FIRST_DELAY * 2.0 ** min(attempts, 16), _LONGEST_DELAY)
     return longest * random.uniform(0.5, 1.0)  # noqa: S311 - it spreads load and guards nothing

@@ -25,7 +25,7 @@ def test_a_broker_that_is_down_at_the_start_and_comes_up_later(broker, scene, lo
         killed(broker),
     ):
         it.load.start(3_000)
-        wait_until(lambda: len(log("trying again")) >= 3, "three attempts have failed")
+        wait_until(lambda: log("trying again"), "an attempt has failed")
     assert it.totals.connections == 1
 
 

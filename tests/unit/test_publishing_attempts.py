@@ -162,6 +162,23 @@ def test_a_publisher_that_gives_up_while_nobody_publishes_says_so_in_the_log(cap
     assert caplog.messages[-1] == f"{publisher.error}; the next call tries again"
 
 
+def test_an_outage_is_logged_once_and_when_it_is_over_and_not_at_each_attempt(caplog):
+    """As in the reads of Spark, where a task can run for hours. Connections that open and are cut again are one outage."""
+    cuts = []
+
+    def cut(client):
+        cuts.append(client)
+        if len(cuts) == 4:
+            client.sendall(frame.Method(1, spec.Basic.Ack(1)).marshal())
+
+    with AmqpServer(cut) as server, Publisher(server.url, "x") as publisher:
+        publisher.publish(b"1", "k", timeout=60)
+    outage = [text for text in caplog.messages if text.startswith("publisher: ")]
+    assert len(cuts) >= 4
+    assert outage[0].endswith("; trying again")
+    assert outage[1].startswith("publisher: connected again after ")
+
+
 def test_connections_that_open_and_confirm_nothing_are_failures():
     tried = attempts(A)
     assert all(tried.failed(A, LOST, was_up=True, now=now) is None for now in range(0, 101, 10))

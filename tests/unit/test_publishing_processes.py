@@ -157,18 +157,18 @@ def test_a_program_that_ends_says_how_many_messages_have_no_outcome() -> None:
     assert "the program ends while 1000 messages of an open publisher have no outcome" in said
 
 
-def test_each_failed_attempt_to_connect_is_one_line_in_the_log() -> None:
+def test_the_attempts_to_connect_are_one_line_in_the_log() -> None:
     program = """
 import logging
 from rabbit_chx.publishing import BrokerUnavailable, Publisher, Timeouts
 logging.basicConfig(format="%(name)s: %(message)s")
 try:
-    Publisher("amqp://127.0.0.1:1", timeouts=Timeouts(connect=0.3)).open()
+    Publisher("amqp://127.0.0.1:1", timeouts=Timeouts(connect=1.0)).open()
 except BrokerUnavailable as error:
     print(error)
 """
     ended = run(program)
     attempts = int(ended.stdout.rpartition("(")[2].split()[0])
-    lines = ended.stderr.splitlines()
-    assert len(lines) == attempts - 1  # the last one is the error
-    assert all(line.startswith("rabbit_chx.publisher: no broker answers at 127.0.0.1:1") for line in lines)
+    (line,) = ended.stderr.splitlines()
+    assert attempts > 2
+    assert line.startswith("rabbit_chx.publisher: publisher: no broker answers at 127.0.0.1:1")
