@@ -182,7 +182,7 @@ def live_states(draw: st.DrawFn) -> tuple[Topology, Ring]:
         bindings=(
             *(Binding("x", each.destination, each.key, dict(each.arguments)) for each in ring.bindings),
             *topics,
-            *draw(st.lists(st.sampled_from(CYCLE), max_size=5)),
+            *draw(st.lists(st.sampled_from(CYCLE), max_size=5, unique_by=repr)),
         ),
         policies=tuple(
             Policy(name, "^a", definition={"max-length": 5}) for name in draw(st.sets(ANY_NAMES, max_size=2))
