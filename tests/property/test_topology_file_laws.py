@@ -169,7 +169,7 @@ def live_states(draw: st.DrawFn) -> tuple[Topology, Ring]:
     destinations = {each.destination for each in ring.bindings}
     exchanges = {each.name for each in destinations if isinstance(each, ToExchange)} - {"x", "t"}
     names = sorted({each for each in destinations if isinstance(each, str)} | set(draw(st.lists(ANY_NAMES))))
-    numbers = st.lists(st.integers(0, 1), max_size=2)
+    numbers = st.sets(st.integers(0, 1))
     topics = [Binding("t", name, "k", {"n": n}) for name in names for n in draw(numbers)]
     alternate = draw(st.sampled_from(["amq.fanout", "nowhere", "t"]))
     return Topology(
