@@ -28,7 +28,9 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         Path(__file__).parents[1] / ".pytest_cache/bytecode"
     )
 
-pytest_plugins = [f"tests.{each}" for each in ("proof_report", "parallel", "second_try", "skips", "leaks")]
+pytest_plugins = [
+    f"tests.{each}" for each in ("proof_report", "parallel", "patience", "second_try", "skips", "leaks")
+]
 
 REAL = ("broker", "spark")
 """Markers, and the folders of the same names."""
