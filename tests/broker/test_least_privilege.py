@@ -37,6 +37,7 @@ from tests.broker.spark_frames import rows
 from tests.faults.load import wait_until
 
 pytestmark = [
+    pytest.mark.newest_first,
     pytest.mark.long,
     pytest.mark.broker,
     pytest.mark.proves(

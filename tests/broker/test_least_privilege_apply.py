@@ -13,6 +13,7 @@ from rabbit_chx.topology import apply_async, load, plan, read
 from tests.broker.privileges import Grant, Shop, check_complaint, run_cli, sections
 
 pytestmark = [
+    pytest.mark.newest_first,
     pytest.mark.long,
     pytest.mark.broker,
     pytest.mark.proves(

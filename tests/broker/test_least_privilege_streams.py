@@ -24,6 +24,7 @@ from tests.broker.privileges import (
 )
 
 pytestmark = [
+    pytest.mark.newest_first,
     pytest.mark.long,
     pytest.mark.broker,
     pytest.mark.proves(

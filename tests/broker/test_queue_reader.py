@@ -21,7 +21,7 @@ from tests.patience import PATIENCE
 from tests.queues import close_connections, confirming_channel
 from tests.users import a_user
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 KINDS = {"classic": {}, "quorum": {"x-queue-type": "quorum"}}
 SLOW = 2 * PATIENCE

@@ -7,7 +7,7 @@ import pytest
 from rabbit_chx import Ring
 from tests.broker.erlang import node_command
 
-pytestmark = [pytest.mark.broker]
+pytestmark = [pytest.mark.newest_first, pytest.mark.broker]
 
 KEYS = [f"k{number}" for number in range(50)]
 FILE = """

@@ -22,7 +22,7 @@ from tests.patience import PATIENCE
 from tests.users import a_user
 from tests.verbs import Result, in_a_process
 
-pytestmark = [pytest.mark.broker, pytest.mark.since_4_0]
+pytestmark = [pytest.mark.newest_first, pytest.mark.broker, pytest.mark.since_4_0]
 
 STREAMS = 3
 MESSAGES = 300

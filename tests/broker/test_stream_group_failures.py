@@ -19,7 +19,7 @@ from tests.stream_chunks import sized
 from tests.unit.test_streams_hostile_entries import a_list
 from tests.users import a_user
 
-pytestmark = [pytest.mark.broker, pytest.mark.since_4_0]
+pytestmark = [pytest.mark.newest_first, pytest.mark.broker, pytest.mark.since_4_0]
 
 CUT = b"\0\x53\x75\xa0\x05ab"
 NULLS = sized(a_list(b"\x40" * 200_000, 200_000))

@@ -15,7 +15,7 @@ from tests.proof import LONG
 from tests.property.test_stream_parking_laws import stored
 from tests.stream_forgeries import BATCHES, BODY, MESSAGES, a_map, compound, text
 
-pytestmark = [pytest.mark.broker, pytest.mark.since_4_0]
+pytestmark = [pytest.mark.newest_first, pytest.mark.broker, pytest.mark.since_4_0]
 
 MEGABYTE = 1_000_000
 JUNK = (1, 1, 100, b"\xff" * MEGABYTE)

@@ -15,7 +15,7 @@ from tests.broker.stream_scene import a_stream, fill, refused
 from tests.tls import Authority
 from tests.users import a_user
 
-pytestmark = [pytest.mark.broker, pytest.mark.long]
+pytestmark = [pytest.mark.newest_first, pytest.mark.broker, pytest.mark.long]
 
 FOLDER = "/tmp/rabbit-chx-streams"
 OPTIONS = (

@@ -21,7 +21,7 @@ from rabbit_chx.testing.node import READY, CannotSupply
 from tests.faults.load import wait_until
 from tests.patience import PATIENCE
 
-pytestmark = [pytest.mark.broker, pytest.mark.long]
+pytestmark = [pytest.mark.newest_first, pytest.mark.broker, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 ODD_NAME = 'two words, \'quotes\' "double" \\ é 🐇 <<"}.'

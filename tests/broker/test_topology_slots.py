@@ -18,6 +18,7 @@ from tests.broker.topology_site import Site
 from tests.proof import LONG
 
 pytestmark = [
+    pytest.mark.newest_first,
     pytest.mark.broker,
     pytest.mark.proves(
         "Topology",
