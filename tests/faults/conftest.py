@@ -92,6 +92,16 @@ def living_broker(request):
         replace(broker, "a test failed amid its fault")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    """After a broker was replaced, what the fixtures of a module made on it is gone: the next test makes it again."""
+    try:
+        return (yield)
+    finally:
+        if "broker" in item.fixturenames and item.stash[FAILED]:
+            item.session._setupstate.teardown_exact(item.session)
+
+
 @pytest.fixture(scope="session")
 def authority(broker, tmp_path_factory):
     """Good and bad certificates of servers and clients."""
