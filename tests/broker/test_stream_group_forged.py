@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import uuid
 
 import pytest
@@ -13,7 +14,7 @@ from tests.broker.stream_scene import fill, settle
 from tests.broker.test_stream_groups import running, wait_for
 from tests.proof import LONG
 from tests.property.test_stream_parking_laws import stored
-from tests.stream_forgeries import BATCHES, BODY, MESSAGES, a_map, compound, text
+from tests.stream_forgeries import BATCHES, BODY, MESSAGES, a_map, a_sub_batch, compound, text
 
 pytestmark = [pytest.mark.newest_first, pytest.mark.broker, pytest.mark.since_4_0]
 
@@ -116,4 +117,43 @@ def test_no_stored_message_harms_a_group_that_parks(
     assert sorted(set(handled)) == list(range(60))
     if run == "run":
         assert handled == list(range(60))
+    assert "trying again" not in caplog.text
+
+
+EMPTY = a_sub_batch([b""] * 65_535)
+LISTS = a_sub_batch([b"\0\x53\x77\xd0" + struct.pack(">II", 98_004, 98_000) + b"\x42" * 98_000] * 40)
+ALTERNATING = a_sub_batch([b"x", b"\0\x53\x75"] * 1_000)
+
+
+@pytest.mark.long
+@pytest.mark.one_release
+def test_compressed_batches_neither_disconnect_a_member_nor_delay_its_stop(
+    broker, stream_url, stream_connection, stream, lot, caplog
+):
+    """Security review 3, L5: about 3 KB of a publisher. Nothing is measured in seconds: a stop takes effect before the next message."""
+    queue, count = lot
+    batches = [EMPTY, LISTS, ALTERNATING, EMPTY]
+    assert sum(len(data) for *_, data in batches) < 10_000
+    publisher = stream_connection.declare_publisher(stream, None)
+    for number, batch in enumerate(batches):
+        stream_connection.publish(publisher, [(number, batch)])
+    assert settle(stream_connection, len(batches)) == {}
+    handled = 0
+
+    def handle(_):
+        nonlocal handled
+        handled += 1
+
+    parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
+    options = {"stream": stream, "name": "g", "heartbeat": 5, **parking}
+    group = StreamGroup(stream_url, **options)
+    with running(group, handle):
+        wait_for(lambda: handled > 1_000)
+        group.stop()
+        before = handled
+    assert before <= handled <= before + 1
+    group = StreamGroup(stream_url, **options)
+    with running(group, handle):
+        wait_for(lambda: count() == 1_000 and group.status.lag == 0)
+    assert handled == 2 * 65_535 + 40 + 1_000
     assert "trying again" not in caplog.text
