@@ -220,24 +220,37 @@ def test_the_topology_has_quorum_queues_and_a_stream():
     assert {queue.type for queue in topology.queues} == {"quorum", "stream"}
 
 
-def test_the_created_super_stream_is_written_and_read(rabbitmq_broker, df, spark):
+@pytest.fixture
+def orders_stream(rabbitmq_broker):
+    """The super stream of the guide, and a function that puts the broker into a block."""
     url = rabbitmq_broker.stream_url
-    block = marked("spark.md", "test_the_created_super_stream_is_written_and_read")
-    exec(block.replace("rabbitmq-stream://user:password@host", url), {})
-    try:
-        options = {"url": url, "superStream": "orders"}
-        written = df.selectExpr("string(seq) AS value", "customer AS routing_key")
-        written.write.format("rabbitmq").options(**options).mode("append").save()
-        assert bodies(spark.read.format("rabbitmq").options(**options).load()) == [b"1", b"2", b"3"]
-        with connect(url) as connection:
-            assert connection.partitions("orders") == [f"orders-{number}" for number in range(6)]
-    finally:
-        with connect(url) as connection:
-            connection.delete_super_stream("orders")
+
+    def at(block: str) -> str:
+        return block.replace("rabbitmq-stream://user:password@host", url)
+
+    yield at
+    with connect(url) as connection:
+        connection.delete_super_stream("orders")
+
+
+def test_the_created_super_stream_is_there(rabbitmq_broker, orders_stream):
+    exec(orders_stream(marked("spark-bulk.md", "test_the_created_super_stream_is_there")), {})
+    with connect(rabbitmq_broker.stream_url) as connection:
+        assert connection.partitions("orders") == [f"orders-{number}" for number in range(6)]
+
+
+def test_rows_are_written_once_and_read_back(rabbitmq_broker, orders_stream, df, spark):
+    with connect(rabbitmq_broker.stream_url) as connection:
+        connection.create_super_stream("orders", {"orders-0": "0", "orders-1": "1"})
+    names = {"df": df, "spark": spark}
+    for _ in range(2):  # the second time as after an interruption
+        exec(orders_stream(marked("spark-bulk.md", "test_rows_are_written_once_and_read_back")), names)
 
 
 def test_the_topology_has_a_hash_exchange_over_streams():
-    topology = loads(marked("spark.md", "test_the_topology_has_a_hash_exchange_over_streams"), format="yaml")
+    topology = loads(
+        marked("spark-bulk.md", "test_the_topology_has_a_hash_exchange_over_streams"), format="yaml"
+    )
     assert [(queue.name, queue.type) for queue in topology.queues] == [
         (f"orders-{number}", "stream") for number in range(6)
     ]

@@ -494,7 +494,9 @@ def test_the_reason_of_a_broker_that_closes_the_connection_is_told_though_it_is_
 def test_a_server_that_does_not_answer_is_a_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"rabbitmq-stream://127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(StreamUnavailable, match=r"did not answer PeerProperties within 0\.[012]\d* seconds"):
+        with pytest.raises(
+            StreamUnavailable, match=r"did not answer PeerProperties within 0\.[012]\d* seconds"
+        ):
             connect(url, timeout=0.2)
 
 
