@@ -17,7 +17,7 @@ from rabbit_chx.cli.show.plan_rows import condense
 from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.verb import Exit, verb
 from rabbit_chx.topology.checks.drift import SECOND_BINDING, Drift
-from rabbit_chx.topology.checks.survey import NO_CONSUMER, NO_MAJORITY, Surveyed, survey
+from rabbit_chx.topology.checks.survey import NO_CONSUMER, NO_MAJORITY, Surveyed, kind_of, survey
 from rabbit_chx.topology.model import Observed, Topology
 
 _LEARN: Final = "rabbit-chx export -V {vhost} --node COMMAND -o FILE && rabbit-chx apply FILE -x {exchange} --node COMMAND"
@@ -74,8 +74,7 @@ def list_(*, live: BrokerAccess, output: str) -> int:
 
 def _read(live: BrokerAccess, vhost: str) -> tuple[Observed, tuple[Surveyed, ...]]:
     observed = live.read(Topology(vhost=vhost))
-    exchanges = survey(observed)
-    if not exchanges:
+    if not any(map(kind_of, observed.topology.exchanges)):
         return observed, ()
     states = live.management().queue_states(vhost, now=time.time())
     # Not every release counts the consumers of the stream protocol.

@@ -99,7 +99,9 @@ def test_changes_with_one_and_with_two_nodes_down(cluster, site, alone, run, fil
     wait_for_down(site, alone, 2)
     lost = list(cluster_problems(read(site.management(alone), site.vhost)))
     assert any("these quorum queues" in each and "'a', 'b'" in each for each in lost), lost
-    check_changes(cluster, site, run, file, 3, f"rabbit@{second.name} and rabbit@{third.name} are down")
+    down = f"rabbit@{second.name} and rabbit@{third.name} are down"
+    check_list(site, run, down)
+    check_changes(cluster, site, run, file, 3, down)
 
 
 def test_changes_in_a_cluster_of_two_with_one_node_down(cluster, site, alone, run, file) -> None:
@@ -118,6 +120,17 @@ def test_changes_in_a_cluster_of_two_with_one_node_down(cluster, site, alone, ru
         third.ctl("join_cluster", f"rabbit@{alone.name}")
         third.ctl("start_app")
         cluster.run()
+
+
+def check_list(site, run, name: str) -> None:
+    """`list` names the nodes that are down, and the queues without a majority with the next command."""
+    found = run("list", "--url", site.url(site.cluster.members[0]), "--output", "json")
+    assert found.code == 2
+    assert name in found.err
+    troubles = [each for row in found.rows for each in row["troubles"] if row["exchange"] == "orders"]
+    lost = [each for each in troubles if each["kind"] == "no-majority"]
+    assert [each["where"] for each in lost] == [f"queue {queue!r} behind exchange 'orders'" for queue in "ab"]
+    assert {(each["warning"], each["next"]) for each in lost} == {(False, "rabbit-chx doctor")}
 
 
 def check_changes(cluster, site, run, file, nodes: int, name: str) -> None:

@@ -49,12 +49,12 @@ def survey(observed: Observed, *, unconsumed: Container[str] = ()) -> tuple[Surv
     return tuple(
         _surveyed(each, kind, observed, in_effect, unconsumed)
         for each in observed.topology.exchanges
-        if (kind := _kind(each))
+        if (kind := kind_of(each))
     )
 
 
-def _kind(exchange: Exchange) -> str:
-    """The kind of a hash exchange; empty for other exchanges."""
+def kind_of(exchange: Exchange) -> str:
+    """The kind of a hash exchange or super stream; empty for other exchanges."""
     if exchange.type in HASHING:
         return exchange.type
     return SUPER_STREAM if exchange.arguments.get("x-super-stream") is True else ""
