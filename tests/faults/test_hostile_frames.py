@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pika import BasicProperties, frame, spec
 
+from rabbit_chx.base import outages
 from rabbit_chx.consuming import AsyncGroup, Group, QueueReader
 from tests.broker.topology_site import Site
 from tests.faults.load import wait_until
@@ -172,7 +173,9 @@ def attacked(site: Site, kind: type, names: list[str]) -> None:
     [QUICK, pytest.param(sorted(FRAMES.keys() - QUICK), marks=pytest.mark.long)],
     ids=["quick", "all"],
 )
-def test_consumers_outlive_hostile_frames(broker, names) -> None:
+def test_consumers_outlive_hostile_frames(broker, names, monkeypatch) -> None:
+    # Each frame ends a connection, and pauses grow to half a minute while none lasts (tests/unit/test_outages.py).
+    monkeypatch.setattr(outages, "_A_WHILE", 0.0)
     kinds = (Group, AsyncGroup, QueueReader)
     started, before = time.monotonic(), peak(reset=True)
     with Site(broker) as site, ThreadPoolExecutor(len(kinds)) as threads:
