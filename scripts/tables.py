@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pages import filled, table
 
 from rabbit_chx.topology.file.schema import SCHEMA_FILE
-from spark_connector import AMQP_TAGS, COLUMNS, OPTIONS, READ_COLUMNS, READ_OPTIONS
+from spark_connector import COLUMNS, OPTIONS, READ_COLUMNS, READ_OPTIONS
+from spark_connector.columns import AMQP_TAGS
 from spark_connector.queues.options import QUEUE_OPTIONS
 from spark_connector.reading.schema import spark_schema
 

@@ -40,7 +40,6 @@ from rabbit_chx.base.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from rabbit_chx import HotKey as HotKey, QueueShare as QueueShare, Spread as Spread
     from spark_connector.columns import (
-        AMQP_TAGS as AMQP_TAGS,
         COLUMNS as COLUMNS,
         READ_COLUMNS as READ_COLUMNS,
     )
@@ -68,7 +67,7 @@ if not TYPE_CHECKING:
         __name__,
         {
             "rabbit_chx": "HotKey QueueShare Spread",
-            "spark_connector.columns": "AMQP_TAGS COLUMNS READ_COLUMNS",
+            "spark_connector.columns": "COLUMNS READ_COLUMNS",
             "spark_connector.data_source": "RabbitMQDataSource foreach_batch register",
             "spark_connector.reading.lag": "LagListener",
             "spark_connector.reading.offsets": "DataLoss",

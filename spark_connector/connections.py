@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 from rabbit_chx import InvalidValue, topology
 from rabbit_chx.base.text import sentences
+from rabbit_chx.broker.tls import context as tls_context
 from rabbit_chx.errors import StreamUnavailable
-from rabbit_chx.publishing import BrokerUrl, Credentials, tls_context
+from rabbit_chx.publishing import BrokerUrl, Credentials
 from rabbit_chx.streams import StreamConnection, StreamReader, connect
 from spark_connector.connection_options import ConnectionOptions, StreamOptions, without_password
 

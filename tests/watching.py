@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from rabbit_chx.broker.management_rows import QueueState
 from rabbit_chx.topology import Binding, Exchange, Observed, Queue, Topology
 from rabbit_chx.topology.planning.what_if import assume_applied
-from rabbit_chx.watch import Interval, Problem, QueueState, Snapshot
+from rabbit_chx.watch import Interval
 from rabbit_chx.watch.interval import compare
+from rabbit_chx.watch.snapshot import Problem, Snapshot
 
 QUEUES = ("q0", "q1", "q2", "q3")
 HOSTILE = (

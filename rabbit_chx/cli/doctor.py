@@ -28,7 +28,8 @@ from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.mirror.releases import Release
-from rabbit_chx.streams import Node, connect as open_streams
+from rabbit_chx.streams import connect as open_streams
+from rabbit_chx.streams.protocol.answers import Node
 from rabbit_chx.testing import available
 from rabbit_chx.topology.checks.cluster import cluster_problems, why_unchangeable
 from rabbit_chx.topology.checks.ordered_queues import release_hazards

@@ -10,11 +10,8 @@ from __future__ import annotations
 from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials
-from rabbit_chx.broker.tls import context as tls_context
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed, RabbitChxError
 from rabbit_chx.messages.message_fields import (
-    ROUTING_HEADERS,
-    DefaultProperties,
     Headers,
     Properties,
     PropertyColumns,
@@ -22,21 +19,16 @@ from rabbit_chx.messages.message_fields import (
 from rabbit_chx.publishing.access import check_access
 from rabbit_chx.publishing.async_publisher import AsyncPublisher
 from rabbit_chx.publishing.bulk import Bulk
-from rabbit_chx.publishing.encoder import HeaderColumn
 from rabbit_chx.publishing.messages import Failure, Outcome, Totals
-from rabbit_chx.publishing.properties import max_property_bytes
 from rabbit_chx.publishing.publisher import Publisher
 
 __all__ = [
-    "ROUTING_HEADERS",
     "AsyncPublisher",
     "BrokerUnavailable",
     "BrokerUrl",
     "Bulk",
     "Credentials",
-    "DefaultProperties",
     "Failure",
-    "HeaderColumn",
     "Headers",
     "Outcome",
     "Properties",
@@ -47,6 +39,4 @@ __all__ = [
     "Timeouts",
     "Totals",
     "check_access",
-    "max_property_bytes",
-    "tls_context",
 ]

@@ -14,18 +14,15 @@
 from __future__ import annotations
 
 from rabbit_chx.report.contents import report
-from rabbit_chx.report.drawing import Picture, colours_of, flow_picture, ring_picture, style_sheet
-from rabbit_chx.report.page import Change, Parity, Report, Uniformity
+from rabbit_chx.report.drawing import Picture, flow_picture, ring_picture
+from rabbit_chx.report.page import Change, Parity, Report
 
 __all__ = [
     "Change",
     "Parity",
     "Picture",
     "Report",
-    "Uniformity",
-    "colours_of",
     "flow_picture",
     "report",
     "ring_picture",
-    "style_sheet",
 ]

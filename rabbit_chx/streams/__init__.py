@@ -32,31 +32,19 @@ if TYPE_CHECKING:
         PartitionStatus as PartitionStatus,
         StreamGroupStatus as StreamGroupStatus,
     )
-    from rabbit_chx.streams.group.settings import (
-        OnStreamFailure as OnStreamFailure,
-        Start as Start,
-        StreamCallback as StreamCallback,
-    )
-    from rabbit_chx.streams.messages.amqp10 import Milliseconds as Milliseconds, as_text as as_text
     from rabbit_chx.streams.messages.arrow.batch import (
         COLUMNS as COLUMNS,
-        HEADERS_AS_STRUCTS as HEADERS_AS_STRUCTS,
     )
-    from rabbit_chx.streams.messages.chunks import Chunk as Chunk
     from rabbit_chx.streams.messages.encode import encode_messages as encode_messages
     from rabbit_chx.streams.protocol.answers import (
         Confirms as Confirms,
         ConsumerUpdate as ConsumerUpdate,
         Delivery as Delivery,
-        Node as Node,
         Refusals as Refusals,
-        StreamMetadata as StreamMetadata,
-        StreamStats as StreamStats,
     )
     from rabbit_chx.streams.protocol.connection import StreamConnection as StreamConnection
     from rabbit_chx.streams.protocol.opening import connect as connect
     from rabbit_chx.streams.protocol.requests import (
-        Batch as Batch,
         OffsetSpec as OffsetSpec,
         sub_batch as sub_batch,
     )
@@ -76,21 +64,18 @@ if not TYPE_CHECKING:
             "rabbit_chx.working.failures": "Reject RetryAfter",
             "rabbit_chx.streams.group.batch": "BatchFailed StreamBatch",
             "rabbit_chx.streams.group.lanes": "PartitionStatus StreamGroupStatus",
-            "rabbit_chx.streams.group.settings": "OnStreamFailure Start StreamCallback",
             "rabbit_chx.streams.stream_group": "AsyncStreamGroup StreamGroup",
             "rabbit_chx.errors": "BrokerUnavailable CorruptChunk InvalidMessage InvalidValue PublishFailed StreamProblem StreamUnavailable",
             "rabbit_chx.messages.message_fields": "Headers Properties PropertyColumns",
             "rabbit_chx.publishing.messages": "Totals",
-            "rabbit_chx.streams.messages.amqp10": "Milliseconds as_text",
-            "rabbit_chx.streams.messages.chunks": "Chunk",
-            "rabbit_chx.streams.messages.arrow.batch": "COLUMNS HEADERS_AS_STRUCTS",
+            "rabbit_chx.streams.messages.arrow.batch": "COLUMNS",
             "rabbit_chx.streams.protocol.connection": "StreamConnection",
-            "rabbit_chx.streams.protocol.requests": "Batch OffsetSpec sub_batch",
+            "rabbit_chx.streams.protocol.requests": "OffsetSpec sub_batch",
             "rabbit_chx.streams.ends": "Bounds bounds stored_at",
             "rabbit_chx.streams.messages.encode": "encode_messages",
             "rabbit_chx.messages.message": "Message StreamMessage",
             "rabbit_chx.streams.protocol.opening": "connect",
-            "rabbit_chx.streams.protocol.answers": "Confirms ConsumerUpdate Delivery Node Refusals StreamMetadata StreamStats",
+            "rabbit_chx.streams.protocol.answers": "Confirms ConsumerUpdate Delivery Refusals",
             "rabbit_chx.streams.publisher": "StreamPublisher",
             "rabbit_chx.streams.reader": "StreamReader",
             "rabbit_chx.base.timeouts": "Timeouts",

@@ -20,7 +20,6 @@ from rabbit_chx.base.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from rabbit_chx.errors import BrokerUnavailable as BrokerUnavailable
     from rabbit_chx.testing.broker import Broker as Broker
-    from rabbit_chx.testing.node import Node as Node, Source as Source
     from rabbit_chx.testing.sources import available as available
 
 if not TYPE_CHECKING:
@@ -29,7 +28,6 @@ if not TYPE_CHECKING:
         {
             "rabbit_chx.errors": "BrokerUnavailable",
             "rabbit_chx.testing.broker": "Broker",
-            "rabbit_chx.testing.node": "Node Source",
             "rabbit_chx.testing.sources": "available",
         },
     )

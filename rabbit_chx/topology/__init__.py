@@ -6,8 +6,7 @@
     ...     print(step)
     declare exchange 'orders' of type fanout
 
-The names below are everything that a caller needs: all types that these functions take or return can be imported from
-here. A name is loaded when it is first used.
+All types that these functions take can be imported from here. A name is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -21,12 +20,6 @@ if TYPE_CHECKING:
     from rabbit_chx.broker.applying.apply import apply as apply, apply_async as apply_async
     from rabbit_chx.broker.applying.plan_commands import Applied as Applied
     from rabbit_chx.broker.management import Management as Management
-    from rabbit_chx.broker.management_rows import (
-        Overview as Overview,
-        QueueState as QueueState,
-        StreamConsumer as StreamConsumer,
-        User as User,
-    )
     from rabbit_chx.broker.reading.node import NodeAccess as NodeAccess, NodeCommand as NodeCommand
     from rabbit_chx.broker.reading.reader import read as read
     from rabbit_chx.errors import (
@@ -44,22 +37,15 @@ if TYPE_CHECKING:
     from rabbit_chx.topology.checks.drift import (
         Drift as Drift,
         drift as drift,
-        prometheus_metrics as prometheus_metrics,
     )
     from rabbit_chx.topology.checks.lint import lint as lint
     from rabbit_chx.topology.checks.lint_rules import Finding as Finding
-    from rabbit_chx.topology.file.definitions import (
-        from_definitions as from_definitions,
-        to_definitions as to_definitions,
-    )
     from rabbit_chx.topology.file.dump import dumps as dumps
     from rabbit_chx.topology.file.load import load as load, loads as loads
-    from rabbit_chx.topology.file.problems import InvalidTopology as InvalidTopology, Problem as Problem
-    from rabbit_chx.topology.graph import reachable as reachable
+    from rabbit_chx.topology.file.problems import InvalidTopology as InvalidTopology
     from rabbit_chx.topology.model import (
         Binding as Binding,
         Exchange as Exchange,
-        NodeState as NodeState,
         Observed as Observed,
         Policy as Policy,
         Queue as Queue,
@@ -69,13 +55,10 @@ if TYPE_CHECKING:
     from rabbit_chx.topology.planning.drain_order import (
         drain_first as drain_first,
         drain_first_in as drain_first_in,
-        drain_stages as drain_stages,
     )
     from rabbit_chx.topology.planning.plan import plan as plan
     from rabbit_chx.topology.planning.slot_changes import (
-        move_rounds as move_rounds,
         plan_moves as plan_moves,
-        queue_of_slots as queue_of_slots,
     )
     from rabbit_chx.topology.planning.steps import (
         Bind as Bind,
@@ -91,7 +74,7 @@ if TYPE_CHECKING:
         Strategy as Strategy,
         Unbind as Unbind,
     )
-    from rabbit_chx.topology.planning.what_if import assume_applied as assume_applied, what_if as what_if
+    from rabbit_chx.topology.planning.what_if import what_if as what_if
     from rabbit_chx.topology.routes import Router as Router, route as route
     from rabbit_chx.topology.slots.rebalancing import (
         Move as Move,
@@ -107,26 +90,23 @@ if not TYPE_CHECKING:
             "rabbit_chx.broker.applying.apply": "apply apply_async",
             "rabbit_chx.broker.applying.plan_commands": "Applied",
             "rabbit_chx.broker.management": "Management",
-            "rabbit_chx.broker.management_rows": "Overview QueueState StreamConsumer User",
             "rabbit_chx.broker.reading.node": "NodeAccess NodeCommand",
             "rabbit_chx.broker.reading.reader": "read",
             "rabbit_chx.errors": "ApplyStopped BrokerUnavailable InvalidValue",
             "rabbit_chx.mirror.releases": "Release Store",
             "rabbit_chx.mirror.ring": "Destination Ring RingBinding ToExchange",
-            "rabbit_chx.topology.checks.drift": "Drift drift prometheus_metrics",
+            "rabbit_chx.topology.checks.drift": "Drift drift",
             "rabbit_chx.topology.checks.lint": "lint",
             "rabbit_chx.topology.checks.lint_rules": "Finding",
-            "rabbit_chx.topology.file.definitions": "from_definitions to_definitions",
             "rabbit_chx.topology.file.dump": "dumps",
             "rabbit_chx.topology.file.load": "load loads",
-            "rabbit_chx.topology.file.problems": "InvalidTopology Problem",
-            "rabbit_chx.topology.graph": "reachable",
-            "rabbit_chx.topology.model": "Binding Exchange NodeState Observed Policy Queue Slots Topology",
-            "rabbit_chx.topology.planning.drain_order": "drain_first drain_first_in drain_stages",
+            "rabbit_chx.topology.file.problems": "InvalidTopology",
+            "rabbit_chx.topology.model": "Binding Exchange Observed Policy Queue Slots Topology",
+            "rabbit_chx.topology.planning.drain_order": "drain_first drain_first_in",
             "rabbit_chx.topology.planning.plan": "plan",
-            "rabbit_chx.topology.planning.slot_changes": "move_rounds plan_moves queue_of_slots",
+            "rabbit_chx.topology.planning.slot_changes": "plan_moves",
             "rabbit_chx.topology.planning.steps": "Bind ClearPolicy DeclareExchange DeclareQueue DeleteExchange DeleteQueue Plan RingChange SetPolicy Step Strategy Unbind",
-            "rabbit_chx.topology.planning.what_if": "assume_applied what_if",
+            "rabbit_chx.topology.planning.what_if": "what_if",
             "rabbit_chx.topology.slots.rebalancing": "Move QueueLoad Rebalancing rebalance",
             "rabbit_chx.topology.routes": "Router route",
             "rabbit_chx.base.urls": "BrokerUrl",

@@ -19,20 +19,16 @@ if TYPE_CHECKING:
     from rabbit_chx.base.urls import BrokerUrl as BrokerUrl
     from rabbit_chx.broker.credentials import Credentials as Credentials
     from rabbit_chx.errors import InvalidValue as InvalidValue
-    from rabbit_chx.mirror.ring import Ring as Ring, ToExchange as ToExchange
     from rabbit_chx.topology import (
         BrokerUnavailable as BrokerUnavailable,
         Management as Management,
         NodeAccess as NodeAccess,
         Observed as Observed,
-        QueueState as QueueState,
         Topology as Topology,
     )
-    from rabbit_chx.watch.interval import Interval as Interval, Row as Row, Totals as Totals
+    from rabbit_chx.watch.interval import Interval as Interval
     from rabbit_chx.watch.loop import watch as watch
     from rabbit_chx.watch.observer import Observer as Observer
-    from rabbit_chx.watch.ring_check import RingCheck as RingCheck, RingState as RingState
-    from rabbit_chx.watch.snapshot import Problem as Problem, Snapshot as Snapshot
 
 if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = lazy_exports(
@@ -40,13 +36,10 @@ if not TYPE_CHECKING:
         {
             "rabbit_chx.broker.credentials": "Credentials",
             "rabbit_chx.errors": "InvalidValue",
-            "rabbit_chx.mirror.ring": "Ring ToExchange",
-            "rabbit_chx.topology": "BrokerUnavailable Management NodeAccess Observed QueueState Topology",
+            "rabbit_chx.topology": "BrokerUnavailable Management NodeAccess Observed Topology",
             "rabbit_chx.base.urls": "BrokerUrl",
-            "rabbit_chx.watch.interval": "Interval Row Totals",
+            "rabbit_chx.watch.interval": "Interval",
             "rabbit_chx.watch.loop": "watch",
             "rabbit_chx.watch.observer": "Observer",
-            "rabbit_chx.watch.snapshot": "Problem Snapshot",
-            "rabbit_chx.watch.ring_check": "RingState RingCheck",
         },
     )

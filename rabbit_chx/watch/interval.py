@@ -8,7 +8,8 @@ from math import sqrt
 from typing import Final
 
 from rabbit_chx.base.text import counted
-from rabbit_chx.topology import QueueState, Topology
+from rabbit_chx.broker.management_rows import QueueState
+from rabbit_chx.topology import Topology
 from rabbit_chx.topology.checks.stranded import stranded
 from rabbit_chx.topology.graph import part_behind
 from rabbit_chx.watch.ring_check import RingCheck, RingState, check_ring

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Final
 
+from rabbit_chx.broker.management_rows import QueueState
 from rabbit_chx.broker.reading.reader import visible_nodes
 from rabbit_chx.topology import (
     Binding,
@@ -19,13 +20,12 @@ from rabbit_chx.topology import (
     Management,
     NodeAccess,
     Observed,
-    QueueState,
     Release,
     ToExchange,
     Topology,
-    reachable,
     read,
 )
+from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.model import OWN
 from rabbit_chx.watch.snapshot import Problem, Snapshot
 

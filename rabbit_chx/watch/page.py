@@ -16,7 +16,8 @@ from xml.etree.ElementTree import Element
 from rabbit_chx import __version__
 from rabbit_chx.mirror.movement import moved
 from rabbit_chx.mirror.ring import Destination, Ring
-from rabbit_chx.report import colours_of, flow_picture, ring_picture, style_sheet
+from rabbit_chx.report import flow_picture, ring_picture
+from rabbit_chx.report.drawing import colours_of, style_sheet
 
 _FLOW: Final = "Left: where keys should go. Right: where they go. Pale: keys that go where they should."
 

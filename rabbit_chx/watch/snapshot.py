@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from rabbit_chx.topology import Observed, QueueState
+from rabbit_chx.broker.management_rows import QueueState
+from rabbit_chx.topology import Observed
 
 PROBLEMS: Final = (
     "broker-unreachable",

@@ -18,7 +18,8 @@ from pyspark.sql.datasource import InputPartition
 from rabbit_chx import Field
 from rabbit_chx.consuming import Message
 from rabbit_chx.messages.message_fields import BODY, HEADERS, MILLISECONDS, PROPERTIES, TEXT, MessageField
-from rabbit_chx.streams import HEADERS_AS_STRUCTS, Milliseconds, as_text
+from rabbit_chx.streams.messages.amqp10 import Milliseconds, as_text
+from rabbit_chx.streams.messages.arrow.batch import HEADERS_AS_STRUCTS
 from spark_connector.columns import FIELD_OF
 from spark_connector.reading.schema import batch_of
 from spark_connector.worker import freeze_worker

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from rabbit_chx.base.outages import CALLER_WAITS, Backoff
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, StreamUnavailable
-from rabbit_chx.streams import HEADERS_AS_STRUCTS
+from rabbit_chx.streams.messages.arrow.batch import HEADERS_AS_STRUCTS
 from spark_connector.connections import stream_reader
 from spark_connector.logs import log_line, outage_of
 from spark_connector.reading.offsets import OffsetRange, check_not_truncated

@@ -13,7 +13,8 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.streams import COLUMNS, HEADERS_AS_STRUCTS
+from rabbit_chx.streams import COLUMNS
+from rabbit_chx.streams.messages.arrow.batch import HEADERS_AS_STRUCTS
 from spark_connector.columns import FIELD_OF, READ_COLUMNS
 from spark_connector.option_table import nearest, unknown_name
 

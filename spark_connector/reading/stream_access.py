@@ -17,7 +17,8 @@ from rabbit_chx.base.outages import CALLER_WAITS, Backoff
 from rabbit_chx.base.text import sentences
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
 from rabbit_chx.streams import Bounds, StreamConnection, bounds, stored_at
-from rabbit_chx.topology import Management, Observed, Router, ToExchange, Topology, reachable, read
+from rabbit_chx.topology import Management, Observed, Router, ToExchange, Topology, read
+from rabbit_chx.topology.graph import reachable
 from spark_connector.connections import connected, management_of, stream_reader
 from spark_connector.logs import outage_of
 from spark_connector.reading.options import ReadOptions, no_keys

@@ -15,7 +15,7 @@ from pyspark.sql import (
 )
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.publishing import ROUTING_HEADERS
+from rabbit_chx.messages.message_fields import ROUTING_HEADERS
 from spark_connector.option_table import MAX_SHORT_TEXT, as_text
 from spark_connector.writing.options import WriteOptions
 from spark_connector.writing.rules import SIZES, Headers, Limits, Rule, row_rules

@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rabbit_chx.messages.message_fields import TEXT, TIME
-from rabbit_chx.publishing import ROUTING_HEADERS
+from rabbit_chx.messages.message_fields import ROUTING_HEADERS, TEXT, TIME
 from spark_connector.columns import FIELD_OF
 from spark_connector.option_table import MAX_SHORT_TEXT
 from spark_connector.writing.rules import SIZES, Headers, InvalidRow, Layout, Rule

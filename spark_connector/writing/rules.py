@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.messages.message_fields import BODY, MILLISECONDS, TEXT, TIME
-from rabbit_chx.publishing import ROUTING_HEADERS, max_property_bytes
+from rabbit_chx.messages.message_fields import BODY, MILLISECONDS, ROUTING_HEADERS, TEXT, TIME
+from rabbit_chx.publishing.properties import max_property_bytes
 from spark_connector.columns import COLUMNS, FIELD_OF, Column, amqp_tag, sql_type
 from spark_connector.option_table import MAX_SHORT_TEXT, check_short_text, nearest
 

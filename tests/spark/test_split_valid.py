@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.publishing import max_property_bytes
+from rabbit_chx.publishing.properties import max_property_bytes
 from spark_connector.routing.split_valid import split_valid
 from spark_connector.writing.prepare import invalid_rows
 from spark_connector.writing.rules import Limits, layout_of, row_rules

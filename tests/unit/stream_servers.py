@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rabbit_chx.errors import StreamUnavailable
-from rabbit_chx.streams import (
-    Confirms,
-    Node,
-    StreamConnection,
-    StreamMetadata,
-)
+from rabbit_chx.streams import Confirms, StreamConnection
+from rabbit_chx.streams.protocol.answers import Node, StreamMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -107,10 +107,16 @@ OPEN_TO_SPARK = {
 } | {
     "rabbit_chx.messages.message_fields",
     "rabbit_chx.base.outages",
+    "rabbit_chx.broker.tls",
+    "rabbit_chx.publishing.properties",
+    "rabbit_chx.streams.messages.amqp10",
+    "rabbit_chx.streams.messages.arrow.batch",
+    "rabbit_chx.topology.graph",
     "rabbit_chx.base.text",
     "rabbit_chx.base.timeouts",
     *(f"rabbit_chx.{name}" for name in ("consuming", "publishing", "streams", "topology")),
 }
+"""The public packages that the Spark connector uses, and the files that are open to it."""
 ON_SPARK = {"pyspark", "pyspark_rabbitmq", "spark_connector"}
 
 SCALAR_PATH = {
@@ -282,7 +288,7 @@ def test_the_mirror_and_topologies_are_values() -> None:
     assert libraries("rabbit_chx.errors") <= {"__future__", "collections", "typing", "rabbit_chx"}
 
 
-def test_the_spark_connector_imports_only_public_packages() -> None:
+def test_the_spark_connector_imports_only_public_packages_and_files_that_are_open_to_it() -> None:
     for module in FILES:
         for node in ast.walk(tree(module)) if layer(module) in ON_SPARK else ():
             # `from rabbit_chx.mirror.kernel import phash2` is the function, not the module of that name.

@@ -25,6 +25,7 @@ from rabbit_chx.consuming import (
     Timeouts,
     members,
 )
+from rabbit_chx.working.settings import OnFailure
 from tests.faults.load import wait_until
 from tests.unit.test_docs import marked
 
@@ -73,7 +74,7 @@ def test_every_type_of_a_signature_is_known_and_can_be_imported(call) -> None:
             assert found is not typing.Any
             if isinstance(found, type) and found.__module__.startswith("rabbit_chx"):
                 assert getattr(consuming, found.__name__) is found
-    assert typing.get_args(consuming.OnFailure) == ("stop", "dead-letter", "park")
+    assert typing.get_args(OnFailure) == ("stop", "dead-letter", "park")
 
 
 # ---- addresses

@@ -29,6 +29,13 @@ LOWER_PACKAGES = (
     "rabbit_chx.topology",
 )
 """What users of any public package have at hand as well."""
+ONLY_READ = {
+    *("Overview", "QueueState", "StreamConsumer", "User", "NodeState"),  # of Management
+    *("Row", "Totals", "Problem", "Snapshot", "RingState", "RingCheck"),  # of an Interval
+    *("StreamMetadata", "StreamStats", "Chunk"),  # of a StreamConnection or a StreamReader
+    *("Uniformity", "Source"),  # of a Report, and of `available`
+}
+"""Types of values that callers receive and never make, whose names no guide uses."""
 MIRROR = (
     "exchange",
     "fields",
@@ -171,7 +178,9 @@ def public_names(module: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_public_package_exports_what_its_functions_take_and_return(package: str) -> None:
+def test_a_public_package_exports_what_its_functions_take_and_return_unless_it_is_only_read(
+    package: str,
+) -> None:
     module, exported, missing = (
         importlib.import_module(package),
         exported_by((package, *LOWER_PACKAGES)),
@@ -190,6 +199,7 @@ def test_a_public_package_exports_what_its_functions_take_and_return(package: st
                 if one.__module__.startswith("rabbit_chx")
                 and id(one) not in exported
                 and one.__name__[0] != "_"
+                and one.__name__ not in ONLY_READ
             }
     assert not missing
 

@@ -12,8 +12,8 @@ import pytest
 
 from rabbit_chx.broker.reading.erlang_rings import rings_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
-from rabbit_chx.testing import Broker, Source, available, cleanup, local_node, sources
-from rabbit_chx.testing.node import CannotSupply
+from rabbit_chx.testing import Broker, available, cleanup, local_node, sources
+from rabbit_chx.testing.node import CannotSupply, Source
 from tests.programs import loaded_after
 
 pytest_plugins = "pytester"

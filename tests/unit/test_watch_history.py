@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rabbit_chx.watch import Interval, RingState, Row
+from rabbit_chx.watch import Interval
 from rabbit_chx.watch.history import History
+from rabbit_chx.watch.interval import Row
+from rabbit_chx.watch.ring_check import RingState
 
 
 def interval(at: float, **received: int) -> Interval:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from rabbit_chx.broker.management_rows import QueueState
 from rabbit_chx.topology import (
     Binding,
     Exchange,
@@ -20,10 +21,9 @@ from rabbit_chx.topology import (
     loads,
 )
 from rabbit_chx.topology.planning.what_if import assume_applied
-from rabbit_chx.watch import Problem, QueueState, Snapshot
 from rabbit_chx.watch.interval import compare
 from rabbit_chx.watch.ring_check import _NAMES, check_ring
-from rabbit_chx.watch.snapshot import PROBLEMS
+from rabbit_chx.watch.snapshot import PROBLEMS, Problem, Snapshot
 
 QUEUES = ("q0", "q1", "q2", "q3")
 X = Exchange("orders", "x-consistent-hash")

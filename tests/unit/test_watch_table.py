@@ -11,7 +11,10 @@ from rich.console import Console
 
 from rabbit_chx.base.text import UNPRINTABLE
 from rabbit_chx.cli.show.watch_table import Changes, Screen
-from rabbit_chx.watch import Interval, Problem, RingState, Row, Totals
+from rabbit_chx.watch import Interval
+from rabbit_chx.watch.interval import Row, Totals
+from rabbit_chx.watch.ring_check import RingState
+from rabbit_chx.watch.snapshot import Problem
 
 HOSTILE = (
     "[bold red]q[/]",

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rabbit_chx.base.text import counted, printable
 from rabbit_chx.cli.show.tables import Table
-from rabbit_chx.watch import Interval, Problem, Row
+from rabbit_chx.watch import Interval
+from rabbit_chx.watch.interval import Row
+from rabbit_chx.watch.snapshot import Problem
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

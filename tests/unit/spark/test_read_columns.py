@@ -20,7 +20,8 @@ from pyspark.sql.types import (
 )
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.streams import COLUMNS, HEADERS_AS_STRUCTS
+from rabbit_chx.streams import COLUMNS
+from rabbit_chx.streams.messages.arrow.batch import HEADERS_AS_STRUCTS
 from spark_connector import COLUMNS as WRITTEN, RabbitMQDataSource
 from spark_connector.columns import READ_COLUMNS, sql_type
 from spark_connector.reading.schema import arrow_schema, batch_of, spark_schema

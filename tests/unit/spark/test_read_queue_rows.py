@@ -15,7 +15,7 @@ import pytest
 
 from rabbit_chx import Field
 from rabbit_chx.consuming import Message
-from rabbit_chx.streams import HEADERS_AS_STRUCTS
+from rabbit_chx.streams.messages.arrow.batch import HEADERS_AS_STRUCTS
 from rabbit_chx.working.messages import Delivery
 from spark_connector.columns import QUEUE_COLUMNS
 from spark_connector.connection_options import ConnectionOptions

@@ -18,8 +18,9 @@ from rabbit_chx.broker.aio_driver import AioDriver, as_pika_writes, opened
 from rabbit_chx.broker.applying.broker_errors import needs_of, why_refused
 from rabbit_chx.broker.applying.handover import marker_commands
 from rabbit_chx.broker.commands import OnChannel, Pause
-from rabbit_chx.topology import drain_first, drain_first_in, drain_stages
+from rabbit_chx.topology import drain_first, drain_first_in
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Slots, Topology
+from rabbit_chx.topology.planning.drain_order import drain_stages
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.steps import (
     Bind,

@@ -10,10 +10,15 @@ from dataclasses import replace
 import pytest
 
 from rabbit_chx import ModulusHashExchange, ToExchange, Unpredictable
-from rabbit_chx.topology import Bind, Unbind, plan_moves, queue_of_slots, rebalance
+from rabbit_chx.topology import Bind, Unbind, plan_moves, rebalance
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Slots, Topology
 from rabbit_chx.topology.planning.plan import plan
-from rabbit_chx.topology.planning.slot_changes import move_rounds, slots_behind, unfinished_moves
+from rabbit_chx.topology.planning.slot_changes import (
+    move_rounds,
+    queue_of_slots,
+    slots_behind,
+    unfinished_moves,
+)
 from rabbit_chx.topology.slots.rebalancing import Move
 from rabbit_chx.topology.slots.slot_counts import SlotCounts
 from tests.unit.complaints import complaint

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from rabbit_chx import InvalidValue, Ring
-from rabbit_chx.topology import drain_first_in, drain_stages, dumps, loads, plan
+from rabbit_chx.topology import drain_first_in, dumps, loads, plan
 from rabbit_chx.topology.file.dump import excerpt
 from rabbit_chx.topology.model import Binding
+from rabbit_chx.topology.planning.drain_order import drain_stages
 from rabbit_chx.topology.planning.scaled import scaled
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
 from rabbit_chx.topology.planning.what_if import assume_applied

@@ -10,7 +10,8 @@ from rabbit_chx import ConsistentHashExchange
 from rabbit_chx.errors import RingUnknown
 from rabbit_chx.mirror.ring import Ring
 from rabbit_chx.report import report
-from rabbit_chx.topology import Observed, Router, drift, dumps, from_definitions, lint, loads, plan, what_if
+from rabbit_chx.topology import Observed, Router, drift, dumps, lint, loads, plan, what_if
+from rabbit_chx.topology.file.definitions import from_definitions
 
 UNKNOWN = """
 schema: 1
