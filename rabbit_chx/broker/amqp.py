@@ -174,12 +174,17 @@ for _name in (
 
 def server_version(connection: pika.BlockingConnection) -> str:
     """Return the release that the server reports, after checking that it is RabbitMQ."""
+    return version_in(server_properties(connection))
+
+
+def server_properties(connection: pika.BlockingConnection) -> Mapping[str, Any]:
+    """Return what the server reports about itself."""
     from pika.exceptions import ConnectionWrongStateError
 
-    properties = connection._impl.server_properties  # noqa: SLF001 - pika has no public name for it
+    properties: Mapping[str, Any] | None = connection._impl.server_properties  # noqa: SLF001 - pika has no public name for it
     if properties is None:  # pika forgets them when the connection is lost
         raise ConnectionWrongStateError("the connection was lost as soon as it was open")
-    return version_in(properties)
+    return properties
 
 
 def version_in(properties: Mapping[str, Any]) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from rabbit_chx.base.text import counted, listed
 from rabbit_chx.broker.applying.apply import apply as apply_steps
-from rabbit_chx.cli.ask.broker_access import BrokerAccess, for_each_vhost, parts_behind, topology_options
+from rabbit_chx.cli.ask.broker_access import BrokerAccess, for_each_vhost, parts_behind, plan_file_options
 from rabbit_chx.cli.ask.options import exchanges_option, output_option
 from rabbit_chx.cli.changes import agreed, check_can_ask, is_refused, read_and_print
 from rabbit_chx.cli.plan import plan_options, planned
@@ -14,7 +14,10 @@ from rabbit_chx.cli.show.output import NOTHING_CHANGED, echo, even_unheard, noti
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import ApplyStopped
 from rabbit_chx.topology.model import Topology
+from rabbit_chx.topology.planning.plan_file import SavedPlan
 from rabbit_chx.topology.planning.steps import Plan, Step
+
+_HINT: Final = "`rabbit-chx plan FILE` shows what would be done"
 
 
 @verb(
@@ -22,6 +25,7 @@ from rabbit_chx.topology.planning.steps import Plan, Step
         "rabbit-chx apply topology.yaml -U amqp://user@host/ --password-file pw",
         "rabbit-chx apply topology.yaml --yes",
         "rabbit-chx apply topology.yaml --dry-run",
+        "rabbit-chx apply release.plan",
     ],
     exit_codes={
         Exit.FINE: "nothing is left to apply; `check` also compares the order of rings",
@@ -30,7 +34,7 @@ from rabbit_chx.topology.planning.steps import Plan, Step
         Exit.PARTLY: "stopped after some changes; without what stopped it, the same command applies the rest",
     },
 )
-@topology_options
+@plan_file_options
 @exchanges_option(help="Apply only this exchange and what it leads to.")
 @plan_options
 @option("-y", "--yes", is_flag=True, help="Apply without asking for confirmation.")
@@ -42,6 +46,7 @@ def apply(
     *,
     topologies: tuple[Topology, ...],
     live: BrokerAccess,
+    saved: SavedPlan | None,
     exchanges: tuple[str, ...],
     yes: bool,
     dry_run: bool,
@@ -56,14 +61,17 @@ def apply(
     Each step is read back before the next one. The first step that fails, or whose result differs from the plan,
     ends the command. Applying the same file again changes nothing. The order of rings is recorded on the broker, also
     if it is known (--node, --pairs, --probe) and nothing else changes: other commands then need no access to a node.
+
+    FILE may be a plan of `plan --out`. It is applied without a question, and refused if the broker has changed since.
     """
-    hint = "`rabbit-chx plan FILE` shows what would be done"
-    check_can_ask("apply", "--yes or --dry-run", hint, yes=yes or dry_run)
+    yes, options = (True, {**saved.options}) if saved else (yes, options)
+    check_can_ask("apply", "--yes or --dry-run", _HINT, yes=yes or dry_run)
     changed: list[str] = []
 
     def apply_one(wanted: Topology) -> int:
         observed = read_and_print(live, wanted, verbose=verbose)
-        made = planned(wanted, observed, live, output, verbose=verbose, **options)
+        reviewed = saved and saved.of(wanted.vhost)
+        made = planned(wanted, observed, live, output, verbose=verbose, reviewed=reviewed, **options)
         if is_refused(wanted, made):
             echo(NOTHING_CHANGED, err=True)
             return Exit.FAILED

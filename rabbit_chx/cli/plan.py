@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import click
 
+from rabbit_chx import __version__
 from rabbit_chx.base.advice import Advice
 from rabbit_chx.cli.ask.broker_access import BrokerAccess, for_each_vhost, parts_behind, topology_options
 from rabbit_chx.cli.ask.options import (
@@ -20,6 +22,7 @@ from rabbit_chx.cli.ask.options import (
     the_exchange,
 )
 from rabbit_chx.cli.changes import (
+    is_refused,
     print_findings,
     print_plan,
     print_strategies,
@@ -29,6 +32,7 @@ from rabbit_chx.cli.changes import (
     warn_of_unfinished,
 )
 from rabbit_chx.cli.completion import queues
+from rabbit_chx.cli.replaced_file import replace_file
 from rabbit_chx.cli.show.output import echo, notice
 from rabbit_chx.cli.show.progress import waiting
 from rabbit_chx.cli.verb import Exit, bundle, option, verb
@@ -39,6 +43,7 @@ from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.model import Observed, Topology
 from rabbit_chx.topology.planning.plan import plan as plan_steps
+from rabbit_chx.topology.planning.plan_file import Reviewed, SavedPlan, dumps_plan, is_plan_file
 from rabbit_chx.topology.planning.steps import DeleteQueue, Plan, Unbind
 from rabbit_chx.topology.planning.what_if import assume_applied, what_if
 
@@ -131,9 +136,16 @@ what_if_options = bundle(
 """The options for changes whose cost is shown without a broker; the command gets arguments of `what_if` as ``changes``."""
 
 
+def _check_plan_name(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
+    if path is not None and not is_plan_file(path):
+        raise InvalidValue("--out", path, "a name that ends in .plan")
+    return path
+
+
 @verb(
     examples=[
         "rabbit-chx plan topology.yaml -U amqp://user@host/ --password-file pw",
+        "rabbit-chx plan topology.yaml --out release.plan",
         "rabbit-chx plan topology.yaml --against deployed.yaml",
         "rabbit-chx plan topology.yaml --add 2",
         "rabbit-chx plan topology.yaml --remove orders.01 --weight orders.00=3",
@@ -154,6 +166,14 @@ what_if_options = bundle(
 @option(
     "--against", type=FILE, metavar="FILE", help="Plan from the state that FILE describes, not from a broker."
 )
+@option(
+    "-o",
+    "--out",
+    type=FILE,
+    metavar="PLAN",
+    callback=_check_plan_name,
+    help="Save the plan in a file named *.plan, for `rabbit-chx apply PLAN`. It contains no password.",
+)
 @output_option
 def plan(
     *,
@@ -163,24 +183,16 @@ def plan(
     changes: dict[str, Any],
     exchanges: tuple[str, ...],
     release: str,
+    out: str | None,
     output: str,
     verbose: bool,
     **options: Any,
 ) -> int:
     """Show the steps that make a broker match FILE, and the exact share of keys each moves. Nothing is changed."""
-    if changes:
-        refuse(
-            "strategy",
-            "max_moved",
-            "prune",
-            "force",
-            "against",
-            on="the cost of --add, --remove and --weight",
-        )
-        if len(exchanges) > 1:
-            raise click.UsageError("--add, --remove and --weight change one exchange: name one --exchange")
-    else:
+    _refuse_contradictions(changes, exchanges, against)
+    if not changes:
         topologies = tuple(parts_behind(topologies, exchanges, without="prune"))
+    reviewed: list[Reviewed] = []
 
     def plan_one(wanted: Topology) -> int:
         if changes:
@@ -192,9 +204,35 @@ def plan(
         else:
             observed = read_and_print(live, wanted, verbose=verbose)
         made = planned(wanted, observed, None if against else live, output, verbose=verbose, **options)
-        return Exit.FAILED if made.refusals else Exit.DIFFERENT if made.differs else Exit.FINE
+        if made.refusals or (out and is_refused(wanted, made)):
+            return Exit.FAILED
+        if out:
+            reviewed.append(Reviewed.of(wanted, made, observed))
+        return Exit.DIFFERENT if made.differs else Exit.FINE
 
-    return for_each_vhost(topologies, plan_one)
+    code = for_each_vhost(topologies, plan_one)
+    if out:
+        _save(out, SavedPlan(options, tuple(reviewed)), code)
+    return code
+
+
+def _refuse_contradictions(changes: dict[str, Any], exchanges: tuple[str, ...], against: str | None) -> None:
+    if against:
+        refuse("out", on="a plan from another file (--against)")
+    if not changes:
+        return
+    decided = ("strategy", "max_moved", "prune", "force", "against", "out")
+    refuse(*decided, on="the cost of --add, --remove and --weight")
+    if len(exchanges) > 1:
+        raise click.UsageError("--add, --remove and --weight change one exchange: name one --exchange")
+
+
+def _save(path: str, saved: SavedPlan, code: int) -> None:
+    if code == Exit.FAILED:
+        echo(f"The plan was not saved in {path}.", err=True)
+        return
+    replace_file(path, dumps_plan(saved, version=__version__), option="--out")
+    echo(f"Saved the plan in {path}. `rabbit-chx apply {shlex.quote(path)}` applies it.", err=True)
 
 
 def planned(
@@ -206,11 +244,13 @@ def planned(
     verbose: bool,
     held: bool = False,
     keeps_order: bool = False,
+    reviewed: Reviewed | None = None,
     **options: Any,
 ) -> Plan:
     """Print and return the plan, with the messages that wait now in the queues of a live broker.
 
     ``held`` and ``keeps_order`` are those of `print_plan`; `scale`, which keeps the order, needs no advice to use it.
+    A plan is refused if it is not the rest of the one that was ``reviewed``.
     """
     with waiting("Computing the plan"):
         made = plan_steps(wanted, observed, **options)
@@ -218,6 +258,8 @@ def planned(
         recounted = live.recounted(observed, _losing(made, observed.topology))
         if recounted.backlog != observed.backlog:
             made = plan_steps(wanted, recounted, **options)
+    if reviewed is not None:
+        made = replace(made, refusals=(*made.refusals, *reviewed.refusals(made, observed)))
     left = [] if live is None or keeps_order else stranding(live, made, observed)
     if left and not options["force"]:
         made = replace(made, refusals=(*made.refusals, *(f"{each}; or {Advice.FORCE}" for each in left)))

@@ -19,6 +19,7 @@ from rabbit_chx.topology.model import (
     Topology,
 )
 from rabbit_chx.topology.planning.plan import plan
+from rabbit_chx.topology.planning.plan_file import Reviewed
 from rabbit_chx.topology.planning.steps import DeleteQueue
 from rabbit_chx.topology.planning.what_if import what_if
 from tests.unit.topology.broker_model import Broker, hashed, made
@@ -93,8 +94,11 @@ def test_a_plan_leads_where_it_should_and_the_next_one_is_empty(first, second, p
 @given(topologies(), topologies(), st.data())
 def test_a_plan_that_was_cut_off_is_taken_up_again(first, second, data) -> None:
     broker = made(first)
-    steps = plan(second, broker.seen(), force=True).steps
-    broker.carry_out(steps[: data.draw(st.integers(0, len(steps)))])
+    seen = broker.seen()
+    whole = plan(second, seen, force=True)
+    broker.carry_out(whole.steps[: data.draw(st.integers(0, len(whole.steps)))])
+    rest = plan(second, broker.seen(), force=True)
+    assert not Reviewed.of(second, whole, seen).refusals(rest, broker.seen())
     reached(second, broker, prune=False)
 
 

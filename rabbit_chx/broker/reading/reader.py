@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx.broker.amqp import server_version
+from rabbit_chx.broker.amqp import server_properties, version_in
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.permissions import Needs, Resources
 from rabbit_chx.broker.reading.node import NodeAccess, read_rings, read_worker_pool_size
@@ -222,7 +222,8 @@ def read_existence(connection: pika.BlockingConnection, wanted: Topology) -> Obs
 
     Those that exist are listed as they are wanted, because AMQP does not show how they were declared.
     """
-    release = Release.parse(server_version(connection))
+    properties = server_properties(connection)
+    release = Release.parse(version_in(properties))
     slots = (exchange for slots in wanted.slots for exchange in slots.exchanges)
     every = (*wanted.exchanges, *slots)
     write: Resources = {("exchange", exchange.name) for exchange in every}
@@ -241,6 +242,7 @@ def read_existence(connection: pika.BlockingConnection, wanted: Topology) -> Obs
         rings={exchange.name: unknown for exchange in topology.hash_exchanges},
         ring_sources={exchange.name: "unknown" for exchange in topology.hash_exchanges},
         backlog=backlog,
+        cluster=str(properties.get("cluster_name", "")),
         bindings_seen=False,
         unseen=(
             "types, arguments and flags of exchanges and queues: over AMQP alone they look as they are wanted",

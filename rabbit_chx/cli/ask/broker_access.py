@@ -42,6 +42,7 @@ from rabbit_chx.topology.file.load import read_file, topologies
 from rabbit_chx.topology.file.problems import did_you_mean
 from rabbit_chx.topology.graph import part_behind
 from rabbit_chx.topology.model import Observed, Topology
+from rabbit_chx.topology.planning.plan_file import is_plan_file, load_plan
 
 if TYPE_CHECKING:
     import pika
@@ -262,10 +263,21 @@ def _with_topologies(given: dict[str, Any]) -> dict[str, Any]:
     return given | {"topologies": found}
 
 
-topology_options = bundle(
-    click.argument("file", type=FILE), vhosts_option, broker_access_options, gather=_with_topologies
-)
+def _with_saved(given: dict[str, Any]) -> dict[str, Any]:
+    if not is_plan_file(given["file"]):
+        return _with_topologies(given) | {"saved": None}
+    decided = ("vhosts", "exchanges", "strategy", "max_moved", "prune", "force")
+    refuse(*decided, on="a saved plan, which was made with its own options")
+    saved = load_plan(given.pop("file"))
+    del given["vhosts"]
+    return given | {"saved": saved, "topologies": tuple(each.wanted for each in saved.reviewed)}
+
+
+_FILE_AND_BROKER: Final = (click.argument("file", type=FILE), vhosts_option, broker_access_options)
+topology_options = bundle(*_FILE_AND_BROKER, gather=_with_topologies)
 """A topology file and a broker; the command gets ``topologies`` and ``live``."""
+plan_file_options = bundle(*_FILE_AND_BROKER, gather=_with_saved)
+"""A topology file or a plan file, and a broker; the command also gets the plan as ``saved``, or None."""
 
 
 def parts_behind(

@@ -239,10 +239,11 @@ def parse_queue(text: str) -> tuple[Destination, str]:
 
 def refuse(*names: str, on: str) -> None:
     """Refuse options that have no effect on an exchange."""
-    source = click.get_current_context().get_parameter_source
-    for name in names:
-        if source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name.replace('_', '-')} has no effect on {on}: leave it out")
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+        if given and parameter.name in names:
+            raise click.UsageError(f"{parameter.opts[-1]} has no effect on {on}: leave it out")
 
 
 def the_exchange(topology: Topology, name: str | None) -> str:

@@ -38,7 +38,7 @@ def dumps(topology: Topology, format: Format) -> str:  # noqa: A002 - the word t
     """The text of a file that loads as this topology."""
     if format not in ("yaml", "json"):
         raise InvalidValue("format", format, "yaml or json")
-    value = _file(topology)
+    value = values_of(topology)
     return json_text(value) if format == "json" else yaml_text(value)
 
 
@@ -51,7 +51,7 @@ def excerpt(topology: Topology, exchange: str) -> str:
     """The part of a file, as YAML, that declares an exchange, its bindings and the bound queues."""
     bound = bound_to(topology, exchange)
     part = replace(topology, queues=tuple(each for each in topology.queues if each.name in bound))
-    values = _file(part)
+    values = values_of(part)
     shown = {"exchanges": {exchange: values["exchanges"][exchange]}, "queues": values.get("queues", {})}
     return yaml_text(_given(shown))
 
@@ -64,7 +64,8 @@ def json_text(value: Any) -> str:
 # -- the topology as plain values, with keys in the order of the documentation ----------------------
 
 
-def _file(topology: Topology) -> dict[str, Any]:
+def values_of(topology: Topology) -> dict[str, Any]:
+    """The contents of a file that loads as this topology."""
     own = [each for each in topology.exchanges if not each.name.startswith(RESERVED)]
     exchanges = {each.name: _exchange(topology, each) for each in own}
     for source in dict.fromkeys(bound.source for bound in topology.bindings):

@@ -46,7 +46,7 @@ def read_file(path: str | Path) -> Document:
         # The whole name, in which the command line recognizes a URL and hides its password.
         hint = Advice.READ_BROKER if "://" in name else ""
         Document(name).fail(None, "file name", name, f"a name that ends in {', '.join(_FORMATS)}", hint)
-    return parse(_read_text(name), _FORMATS[suffix], name)
+    return parse(read_text(name), _FORMATS[suffix], name)
 
 
 def loads(
@@ -87,17 +87,18 @@ def parse(text: str, format: Format, name: str) -> Document:  # noqa: A002
     return document
 
 
-def _read_text(name: str) -> str:
+def read_text(name: str, *, at_most: int = MAX_BYTES) -> str:
+    """The text of a file that is not larger than ``at_most`` bytes."""
     document = Document(name)
     try:
         with Path(name).open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            data = file.read(at_most + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         document.fail(None, "file", name, "a readable file", f"The system says: {reason}")
-    if len(data) > MAX_BYTES:
+    if len(data) > at_most:
         hint = "Ranges of names such as 'orders.{00..15}' keep a file short"
-        document.fail(None, "file size", Unquoted("more"), f"at most {MAX_BYTES >> 20} MiB", hint)
+        document.fail(None, "file size", Unquoted("more"), f"at most {at_most >> 20} MiB", hint)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -60,6 +60,7 @@ from rabbit_chx.topology.planning.steps import (
     DeleteExchange,
     DeleteQueue,
     Plan,
+    RingChange,
     SetPolicy,
     Step,
     Unbind,
@@ -300,7 +301,7 @@ def _emptied(exchange: Exchange, request: Request) -> Iterator[Unbind]:
 def _restart_notes(part: Part, request: Request) -> Iterator[str]:
     """Describe the effect of a node restart on the planned rings."""
     observed = request.observed
-    rings = {each.name: _after(each.name, part, request) for each in request.wanted.hash_exchanges}
+    rings = rings_after(request.wanted, part.changes, observed)
     rings = {name: ring for name, ring in rings.items() if len(ring.bindings) > 1}
     if rings and observed.release.store is Store.KHEPRI:
         dead = [name for name, ring in observed.rings.items() if name in rings and ring.known and ring.dead]
@@ -315,14 +316,19 @@ def _restart_notes(part: Part, request: Request) -> Iterator[str]:
     yield from (f"{listed(names, 'exchange')}: {effect}" for effect, names in effects.items() if effect)
 
 
-def _after(exchange: str, part: Part, request: Request) -> Ring:
-    change = next((each for each in part.changes if each.exchange == exchange), None)
-    if change is not None:
-        return change.after
-    there = request.observed.topology.exchange(exchange)
-    if there and there.type == CONSISTENT_HASH and request.observed.topology.bindings_from(exchange):
-        return ring_of(exchange, request.observed)
-    return request.wanted.ring(exchange, request.observed.release)
+def rings_after(wanted: Topology, changes: Iterable[RingChange], observed: Observed) -> dict[str, Ring]:
+    """The rings of a topology once a plan with these changes is applied."""
+    there, changed = observed.topology, {each.exchange: each.after for each in changes}
+    rings = {}
+    for name in (each.name for each in wanted.hash_exchanges):
+        found = there.exchange(name)
+        if name in changed:
+            rings[name] = changed[name]
+        elif found and found.type == CONSISTENT_HASH and there.bindings_from(name):
+            rings[name] = ring_of(name, observed)
+        else:
+            rings[name] = wanted.ring(name, observed.release)
+    return rings
 
 
 def _after_restart(ring: Ring, worker_pool_size: int | None) -> str:
