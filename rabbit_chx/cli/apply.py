@@ -70,7 +70,7 @@ def apply(
 
     def apply_one(wanted: Topology) -> int:
         observed = read_and_print(live, wanted, verbose=verbose)
-        reviewed = saved and saved.of(wanted.vhost)
+        reviewed = saved.of(wanted.vhost) if saved else None
         made = planned(wanted, observed, live, output, verbose=verbose, reviewed=reviewed, **options)
         if is_refused(wanted, made):
             echo(NOTHING_CHANGED, err=True)

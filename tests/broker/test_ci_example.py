@@ -12,11 +12,14 @@ from tests.unit.test_docs import ROOT, marked
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
 
-STEPS = {
-    step["name"]: step["run"]
-    for step in yaml.safe_load((ROOT / "examples/ci/topology.yml").read_text())["jobs"]["topology"]["steps"]
-    if "name" in step
-}
+
+def steps_of(workflow: str) -> dict[str, str]:
+    """The shell lines of the named steps of all jobs."""
+    jobs = yaml.safe_load((ROOT / "examples/ci" / workflow).read_text())["jobs"]
+    return {step["name"]: step["run"] for job in jobs.values() for step in job["steps"] if "name" in step}
+
+
+STEPS, DEPLOYMENT = steps_of("topology.yml"), steps_of("deploy.yml")
 
 
 @pytest.fixture
@@ -51,6 +54,21 @@ def test_the_commands_of_the_page_review_deploy_and_verify(step) -> None:
     block = marked("ci.md", "test_the_commands_of_the_page_review_deploy_and_verify")
     codes = [step(command)[0] for command in block.splitlines()]
     assert codes == [0, 2, 0, 0], block
+
+
+def test_the_commands_of_the_page_apply_the_plan_that_was_reviewed(step) -> None:
+    block = marked("ci.md", "test_the_commands_of_the_page_apply_the_plan_that_was_reviewed")
+    assert [step(command)[0] for command in block.splitlines()] == [2, 0], block
+    assert step(STEPS["Check for drift"])[0] == 0
+
+
+def test_the_two_jobs_of_the_deployment_show_and_apply_a_plan(step) -> None:
+    code, summary = step(DEPLOYMENT["Save the plan"])
+    assert code == 0
+    assert "exchange 'payments' with key" in summary
+    assert step(DEPLOYMENT["Apply the plan"])[0] == 0
+    assert step(STEPS["Check for drift"])[0] == 0
+    assert step(f"export AMQP_URL=amqp://127.0.0.1:1\n{DEPLOYMENT['Save the plan']}")[0] == 1
 
 
 def test_a_broker_that_cannot_be_reached_fails_the_plan(step) -> None:
