@@ -18,7 +18,7 @@ from rabbit_chx.consuming import AsyncGroup, Group, QueueReader
 from rabbit_chx.publishing import AsyncPublisher
 from rabbit_chx.streams import StreamGroup, StreamPublisher, StreamReader
 from tests.tls import UNKNOWN_AUTHORITY, Authority, Listener
-from tests.verbs import ORDERS, SLOTS, in_a_process
+from tests.verbs import ORDERS, SLOTS, Result, commands
 
 PASSWORD = "geheim-5d1c"
 BAD = {
@@ -114,41 +114,107 @@ def test_a_client_refuses_a_wrong_certificate_and_says_what_is_wrong(client, bad
     assert PASSWORD not in f"{text} {caught.value!r} {caught.value.__cause__!r}"
 
 
-BOTH = {
+PROBE = ["--probe", "orders"]
+ASKS = {
     "list": ["list"],
+    "plan": ["plan", "orders.yaml"],
     "apply": ["apply", "orders.yaml", "-y"],
+    "check": ["check", "orders.yaml"],
     "export": ["export"],
     "route": ["route", "k", "-x", "orders"],
     "ring": ["ring", "-x", "orders"],
+    "ring --probe": ["ring", "-x", "orders", *PROBE],
+    "simulate": ["simulate", "-x", "orders"],
+    "simulate --probe": ["simulate", "-x", "orders", *PROBE],
+    "report": ["report", "--file", "orders.yaml", "--out", "page.html", "--live"],
+    "report --probe": ["report", "--file", "orders.yaml", "--out", "page.html", "--live", *PROBE],
     "scale": ["scale", "orders.yaml", "-y"],
     "rebalance": ["rebalance", "slots.yaml", "-x", "tenants", "-y"],
+    "watch": ["watch", "-x", "orders", "--interval", "5"],
+    "watch --serve": ["watch", "-x", "orders", "--interval", "5", "--serve", "127.0.0.1:0"],
 }
 """Verbs that also ask the management API."""
-VERBS = BOTH | {
-    "check --amqp-only": ["check", "orders.yaml", "--amqp-only"],
-    "group": ["group", "billing"],
-    "replay": ["replay", "parked", "-y"],
-    "parity": ["parity"],
+STREAM_VERBS = {
+    "group --stream": ["group", "billing", "--stream", "events", "--stream-port", "PORT"],
+    "group --super-stream": ["group", "billing", "--super-stream", "events", "--stream-port", "PORT"],
+    "group --reset": [
+        "group",
+        "billing",
+        "--stream",
+        "events",
+        "--stream-port",
+        "PORT",
+        "--reset",
+        "first",
+        "-y",
+    ],
 }
-FILES = {"orders.yaml": ORDERS, "slots.yaml": SLOTS % 5}
+VERBS = (
+    ASKS
+    | STREAM_VERBS
+    | {
+        "publish": ["publish", "rows.csv", "-x", "orders"],
+        "publish --resume": ["publish", "rows.csv", "-x", "orders", "--resume", "done.json"],
+        "check --amqp-only": ["check", "orders.yaml", "--amqp-only"],
+        "group": ["group", "billing"],
+        "replay": ["replay", "parked", "-y"],
+        "parity": ["parity"],
+        "report --parity": ["report", "--file", "orders.yaml", "--out", "page.html", "--parity", "5"],
+    }
+)
+FILES = {"orders.yaml": ORDERS, "slots.yaml": SLOTS % 5, "rows.csv": "k\nx\n"}
+
+
+def test_each_verb_that_connects_has_its_certificates_tried() -> None:
+    """A new verb that takes the address of a broker fails here until it is among VERBS."""
+    connecting = {
+        name
+        for name, command in commands().items()
+        if any("--tls-ca-cert-file" in parameter.opts for parameter in command.params)
+    }
+    assert connecting - {"doctor"} == {arguments[0] for arguments in VERBS.values()}
+    streams = {
+        name
+        for name, command in commands().items()
+        if any("--stream-port" in parameter.opts for parameter in command.params)
+    }
+    assert streams == {arguments[0] for arguments in STREAM_VERBS.values()}
+
+
+@pytest.fixture
+def with_files(bad, authority, run, tmp_path: Path, monkeypatch):
+    """Run a verb, with its files and the addresses of the listener."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        Path(name).write_text(text)
+    listener, known, _ = bad
+    address = f"user:{PASSWORD}@127.0.0.1:{listener.port}"
+
+    def verb(*arguments: str, asks: bool) -> Result:
+        urls = ["--url", f"amqps://{address}"]
+        urls += ["--management-url", f"https://{address}"] if asks else []
+        words = [word.replace("PORT", str(listener.port)) for word in arguments]
+        return run(*words, *urls, "--tls-ca-cert-file", authority.folder / f"{known}.pem")
+
+    return verb
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_refuses_a_wrong_certificate_and_says_what_is_wrong(
-    verb, bad, authority, tmp_path: Path
-) -> None:
-    listener, known, words = bad
-    for name, text in FILES.items():
-        (tmp_path / name).write_text(text)
-    arguments = [str(tmp_path / word) if word in FILES else word for word in VERBS[verb]]
-    address = f"user:{PASSWORD}@127.0.0.1:{listener.port}"
-    urls = ["--url", f"amqps://{address}"]
-    urls += ["--management-url", f"https://{address}"] if verb in BOTH else []
-    known = str(authority.folder / f"{known}.pem")
-    done = in_a_process(*arguments, *urls, "--tls-ca-cert-file", known)
-    said = (done.stdout + done.stderr).decode()
-    assert any(word in said for word in words), said
-    assert done.returncode == 1
+def test_a_verb_refuses_a_wrong_certificate_and_says_what_is_wrong(verb, bad, with_files) -> None:
+    done = with_files(*VERBS[verb], asks=verb in ASKS)
+    said = done.out + done.err
+    assert any(word in said for word in bad[2]), said
+    assert done.code == 1
     assert said.count("Error: ") == 1
     assert PASSWORD not in said
     assert "Traceback" not in said
+
+
+def test_doctor_names_a_wrong_certificate_in_the_row_of_each_protocol(bad, with_files) -> None:
+    done = with_files("doctor", "--output", "json", asks=True)
+    rows = {row["name"]: row for row in done.rows}
+    assert done.code == 1
+    for protocol in ("broker", "management API"):
+        assert any(word in rows[protocol]["found"] for word in bad[2]), rows
+    assert PASSWORD not in done.out + done.err
+    assert "Traceback" not in done.out + done.err
