@@ -71,7 +71,7 @@ def why_unanswered(error: OSError, base: str, *, timeout: float, answered: bool)
         case TimeoutError():
             text = f"the management API at {base} did not answer within {round(timeout, 1):g} seconds"
         case ssl.SSLError():
-            return why_tls_failed(error, f"the management API at {base}")
+            text = str(why_tls_failed(error, f"the management API at {base}"))
         case ConnectionResetError():
             hint = "" if answered else "; is this the AMQP port?"
             text = f"{base} closed the connection without an answer{hint}"

@@ -7,6 +7,7 @@ host is read again only when one of these shows a change, and in the long run re
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Iterable, Mapping
 from math import inf
@@ -70,7 +71,7 @@ class Observer:
         """Poll the broker. If it does not answer, the snapshot has a problem with the reason.
 
         Raises:
-            BrokerUnavailable: the broker refused the first poll, so a retry would fail, too.
+            BrokerUnavailable: the broker refused the first poll, or its certificate cannot be verified: a retry would fail, too.
         """
         before, now = self._management.requests, time.time()
         queues: dict[str, QueueState] = {}
@@ -79,7 +80,8 @@ class Observer:
             queues = {state.name: state for state in self._management.queue_states(self._vhost, now=now)}
             self._refresh(queues)
         except BrokerUnavailable as error:
-            if error.permanent and self._first is None:
+            unverified = isinstance(error.__context__, ssl.SSLCertVerificationError)
+            if self._first is None and (error.permanent or unverified):
                 raise
             self._lost, queues = True, {}
             problems = (Problem("broker-unreachable", "broker", str(error)),)
