@@ -170,9 +170,9 @@ def _check_plan_name(_: click.Context, __: click.Parameter, path: str | None) ->
     "-o",
     "--out",
     type=FILE,
-    metavar="PLAN",
+    metavar="FILE",
     callback=_check_plan_name,
-    help="Save the plan in a file named *.plan, for `rabbit-chx apply PLAN`. It contains no password.",
+    help="Save the plan in FILE, whose name ends in .plan, for `rabbit-chx apply FILE`. It contains no password.",
 )
 @output_option
 def plan(
