@@ -152,6 +152,7 @@ def test_an_order_that_was_known_when_the_plan_was_made_must_be_known_when_it_is
 
 @pytest.mark.long
 @pytest.mark.proof
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("before", "after"), [("", "abc"), ("abc", "bd"), ("ab", "cd"), ("abc", "a")])
 def test_one_repeat_finishes_a_saved_plan_wherever_it_was_killed(plans, before, after) -> None:
     clean = "--max-moved", "100", "--prune"
