@@ -62,7 +62,7 @@ class History:
         if what == "bind" or not self.bound:
             self._bind(channel, self.new(self.dice.choice(self.queues)))
             return
-        old = self.dice.choice(self.bound)
+        old = self.dice.choice([each for each in self.bound if not self._hides(each)])
         queue = str(old.destination)
         if what == "delete":
             channel.queue_delete(queue)
@@ -76,6 +76,11 @@ class History:
         self.bound.remove(old)
         if what == "replace":
             self._bind(channel, self.new(queue, self.dice.choice([old.key, ""])))
+
+    def _hides(self, added: Binding) -> bool:
+        """Whether unbinding a second binding leaves what was there before: the broker drops the buckets, and HTTP shows no change."""
+        older = self.used[: self.used.index(added)]
+        return any(each in self.bound and each.destination == added.destination for each in older)
 
     def _bind(self, channel: Any, made: Binding | None) -> None:
         if made is not None:
