@@ -27,10 +27,12 @@ if TYPE_CHECKING:
         members as members,
     )
     from rabbit_chx.consuming.queue_reader import Batch as Batch, QueueReader as QueueReader
+    from rabbit_chx.consuming.queues.sources import KeyFunction as KeyFunction
     from rabbit_chx.errors import BrokerUnavailable as BrokerUnavailable, InvalidValue as InvalidValue
     from rabbit_chx.messages.message import Message as Message
     from rabbit_chx.messages.message_fields import Headers as Headers, Properties as Properties
     from rabbit_chx.working.failures import Reject as Reject, RetryAfter as RetryAfter
+    from rabbit_chx.working.settings import OnFailure as OnFailure, Order as Order
 
 if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = lazy_exports(
@@ -41,8 +43,10 @@ if not TYPE_CHECKING:
             "rabbit_chx.working.failures": "Reject RetryAfter",
             "rabbit_chx.consuming.group": "AsyncGroup Group",
             "rabbit_chx.consuming.queue_reader": "Batch QueueReader",
+            "rabbit_chx.consuming.queues.sources": "KeyFunction",
             "rabbit_chx.consuming.member.lanes": "GroupStatus",
             "rabbit_chx.consuming.member.roll_call": "MemberStatus QueueStatus members",
+            "rabbit_chx.working.settings": "OnFailure Order",
             "rabbit_chx.messages.message": "Message",
             "rabbit_chx.messages.message_fields": "Headers Properties",
             "rabbit_chx.errors": "BrokerUnavailable InvalidValue",

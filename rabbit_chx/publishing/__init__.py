@@ -12,6 +12,7 @@ from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed, RabbitChxError
 from rabbit_chx.messages.message_fields import (
+    DefaultProperties,
     Headers,
     Properties,
     PropertyColumns,
@@ -19,6 +20,7 @@ from rabbit_chx.messages.message_fields import (
 from rabbit_chx.publishing.access import check_access
 from rabbit_chx.publishing.async_publisher import AsyncPublisher
 from rabbit_chx.publishing.bulk import Bulk
+from rabbit_chx.publishing.encoder import HeaderColumn
 from rabbit_chx.publishing.messages import Failure, Outcome, Totals
 from rabbit_chx.publishing.publisher import Publisher
 
@@ -28,7 +30,9 @@ __all__ = [
     "BrokerUrl",
     "Bulk",
     "Credentials",
+    "DefaultProperties",
     "Failure",
+    "HeaderColumn",
     "Headers",
     "Outcome",
     "Properties",

@@ -32,9 +32,13 @@ if TYPE_CHECKING:
         PartitionStatus as PartitionStatus,
         StreamGroupStatus as StreamGroupStatus,
     )
-    from rabbit_chx.streams.messages.arrow.batch import (
-        COLUMNS as COLUMNS,
+    from rabbit_chx.streams.group.settings import (
+        OnStreamFailure as OnStreamFailure,
+        Start as Start,
+        StreamCallback as StreamCallback,
     )
+    from rabbit_chx.streams.messages.arrow.batch import COLUMNS as COLUMNS
+    from rabbit_chx.streams.messages.chunks import Chunk as Chunk
     from rabbit_chx.streams.messages.encode import encode_messages as encode_messages
     from rabbit_chx.streams.protocol.answers import (
         Confirms as Confirms,
@@ -64,10 +68,12 @@ if not TYPE_CHECKING:
             "rabbit_chx.working.failures": "Reject RetryAfter",
             "rabbit_chx.streams.group.batch": "BatchFailed StreamBatch",
             "rabbit_chx.streams.group.lanes": "PartitionStatus StreamGroupStatus",
+            "rabbit_chx.streams.group.settings": "OnStreamFailure Start StreamCallback",
             "rabbit_chx.streams.stream_group": "AsyncStreamGroup StreamGroup",
             "rabbit_chx.errors": "BrokerUnavailable CorruptChunk InvalidMessage InvalidValue PublishFailed StreamProblem StreamUnavailable",
             "rabbit_chx.messages.message_fields": "Headers Properties PropertyColumns",
             "rabbit_chx.publishing.messages": "Totals",
+            "rabbit_chx.streams.messages.chunks": "Chunk",
             "rabbit_chx.streams.messages.arrow.batch": "COLUMNS",
             "rabbit_chx.streams.protocol.connection": "StreamConnection",
             "rabbit_chx.streams.protocol.requests": "OffsetSpec sub_batch",

@@ -22,8 +22,12 @@ from tests.patience import PATIENCE
 pytestmark = [pytest.mark.long, pytest.mark.one_release, pytest.mark.broker, pytest.mark.since_4_0]
 
 
-def poison(site: Site, queue: str, value: object) -> None:
-    """Publish a message whose property AMQP 0-9-1 lacks."""
+CANNOT_CONVERT = "the broker failed (541 INTERNAL_ERROR)"
+TOO_LARGE = "the broker sent a larger frame than agreed"
+
+
+def poison(site: Site, queue: str, message: Amqp10Message) -> None:
+    """Publish a message over AMQP 1.0."""
     parts = urlsplit(site.broker.url)
     connection = BlockingConnection(
         f"amqp://{parts.hostname}:{parts.port}",
@@ -35,26 +39,37 @@ def poison(site: Site, queue: str, value: object) -> None:
     )
     try:
         sender = connection.create_sender(f"/queues/{queue}")
-        sender.send(Amqp10Message(body=b"0", properties={"id": value}))
+        sender.send(message)
     finally:
         connection.conn.close()
 
 
 @pytest.mark.parametrize(
-    "value", [uuid.UUID(int=1), pytest.param(char("x"), marks=pytest.mark.proof)], ids=["uuid", "char"]
+    ("properties", "ended"),
+    [
+        ({"properties": {"id": uuid.UUID(int=1)}}, CANNOT_CONVERT),
+        ({"properties": {"id": "x" * 200_000}}, TOO_LARGE),
+        pytest.param({"properties": {"id": char("x")}}, CANNOT_CONVERT, marks=pytest.mark.proof),
+        pytest.param({"content_type": "x" * 256}, CANNOT_CONVERT, marks=pytest.mark.proof),
+    ],
+    ids=["uuid", "large headers", "char", "content type"],
 )
-def test_a_member_names_the_queue_of_a_message_that_the_broker_cannot_deliver(orders, value, caplog) -> None:  # noqa: F811
+def test_a_member_names_the_queue_of_a_message_that_the_broker_cannot_deliver(
+    orders,  # noqa: F811
+    properties,
+    ended,
+    caplog,
+) -> None:
     caplog.set_level(logging.WARNING)
-    poison(orders.site, "o3", value)
+    poison(orders.site, "o3", Amqp10Message(body=b"0", **properties))
     orders.send(30)
     group = orders.group(prefetch=1)
-    named = "3 times in a row (541 INTERNAL_ERROR) when it delivered from queue 'o3'"
+    named = f"{ended} 3 times in a row when it delivered from queue 'o3'"
     with running(group, orders.handle):
-        wait_until(lambda: named in group.status.reason, "the status names the queue")
+        wait_until(lambda: named in group.status.reason, "the status names the queue", 2 * PATIENCE)
         assert any(named in record.getMessage() for record in caplog.records)
-        assert "uuid or char" in group.status.reason
         policy = Policy("undeliverable", "^o3$", "quorum_queues", {"delivery-limit": 5})
         orders.site.management.put_policy(orders.site.vhost, policy)
-        wait_until(lambda: orders.all_seen, "all other messages")
+        wait_until(lambda: orders.all_seen, "all other messages", 3 * PATIENCE)  # pauses have grown to 30 s
         wait_until(lambda: group.status.connected, "the member consumes")
     orders.assert_in_order(duplicates=True)

@@ -32,7 +32,7 @@ LOWER_PACKAGES = (
 ONLY_READ = {
     *("Overview", "QueueState", "StreamConsumer", "User", "NodeState"),  # of Management
     *("Row", "Totals", "Problem", "Snapshot", "RingState", "RingCheck"),  # of an Interval
-    *("StreamMetadata", "StreamStats", "Chunk"),  # of a StreamConnection or a StreamReader
+    *("StreamMetadata", "StreamStats"),  # of a StreamConnection or a StreamReader
     *("Uniformity", "Source"),  # of a Report, and of `available`
 }
 """Types of values that callers receive and never make, whose names no guide uses."""

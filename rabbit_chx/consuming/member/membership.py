@@ -182,9 +182,14 @@ class Membership(Running):
     def _use(self, names: Collection[str]) -> None:
         """Consume these queues too, each with the priority that the new number of queues gives it."""
         for lane, priority in assign(self._lanes, names, self.seat or 0, self._new_lane):
-            self._subscribe(lane, priority)
-            if not self.workers.stopped:
-                self._undeliverable.consumed(lane.queue, self._opened.process_data_events)
+            with self._undeliverable.consuming(lane.queue, self._pause):
+                self._subscribe(lane, priority)
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait for events; return whether the member goes on."""
+        if not self.workers.stopped:
+            self._opened.process_data_events(seconds)
+        return not self.workers.stopped
 
     def _consume_again(self, lane: Lane) -> None:
         """Close the channel, so that the broker requeues what is not handled, and consume with another priority."""
