@@ -295,11 +295,11 @@ def test_after_a_pause_only_an_answer_of_the_broker_allows_a_member_to_handle_me
 def ended_with(joined: Member, code: int, queue: str = "") -> str:
     """The reason that a member shows after the broker has closed its connection, just after it began to consume a queue."""
 
-    def close(_: float) -> None:
+    def close(_: float) -> bool:
         raise ConnectionClosedByBroker(code, "INTERNAL_ERROR")
 
-    with suppress(ConnectionClosedByBroker):
-        joined._undeliverable.consumed(queue, close)
+    with suppress(ConnectionClosedByBroker), joined._undeliverable.consuming(queue, close):
+        pass
     joined._on_lost(ConnectionClosedByBroker(code, "INTERNAL_ERROR"))
     return joined.status.reason
 
@@ -314,7 +314,7 @@ def test_the_third_541_in_a_row_from_the_same_queue_names_it(caplog) -> None:
         False,
         True,
     ]  # the first may come from any queue
-    assert "3 times in a row (541 INTERNAL_ERROR) when it delivered from queue 'a'" in caplog.messages[-1]
+    assert "(541 INTERNAL_ERROR) 3 times in a row when it delivered from queue 'a'" in caplog.messages[-1]
     assert "uuid or char" in reasons[-1]
 
 
@@ -328,7 +328,26 @@ def test_other_ends_of_the_connection_begin_the_count_again(between) -> None:
 def test_queues_are_consumed_at_once_unless_the_last_connection_ended_with_541() -> None:
     joined = member(Broker())
     ended_with(joined, 320, "a")
-    joined._undeliverable.consumed("a", lambda _: pytest.fail("it waits"))
+    with joined._undeliverable.consuming("a", lambda _: pytest.fail("it waits")):
+        pass
+
+
+def test_a_frame_that_is_larger_than_agreed_names_the_queue_that_is_being_consumed() -> None:
+    """The delivery may come in the data that also answers the consume command."""
+    joined, lost = (
+        member(Broker()),
+        StreamLostError("Stream connection lost: InvalidFrameError: a frame of 200087 bytes"),
+    )
+    for _ in range(4):
+        with (
+            suppress(StreamLostError),
+            joined._undeliverable.consuming("a", lambda _: pytest.fail("it waits")),
+        ):
+            raise lost
+        joined._on_lost(lost)
+    assert (
+        "larger frame than agreed 3 times in a row when it delivered from queue 'a'" in joined.status.reason
+    )
 
 
 # ---- connections that end silently
