@@ -62,8 +62,7 @@ def apply(
     ends the command. Applying the same file again changes nothing. The order of rings is recorded on the broker, also
     if it is known (--node, --pairs, --probe) and nothing else changes: other commands then need no access to a node.
 
-    FILE may be a plan that `rabbit-chx plan` has saved with --out. It is applied without a question, or refused if the broker has
-    changed since.
+    FILE may be a plan that was saved with --out. It is applied without a question, or refused if the broker has changed.
     """
     yes, options = (True, {**saved.options}) if saved else (yes, options)
     check_can_ask("apply", "--yes or --dry-run", _HINT, yes=yes or dry_run)
