@@ -16,6 +16,11 @@ _A_WHILE: Final = 10.0
 _DOUBLINGS: Final = 5
 
 
+def pause_after(failures: int, longest: float, share: Callable[[], float] = random.random) -> float:
+    """Return a pause that doubles with each failure; ``share`` spreads clients that fail at the same moment."""
+    return longest * 2.0 ** min(failures - _DOUBLINGS, 0) * (0.5 + share() / 2)
+
+
 class Backoff:
     """Pauses between attempts: each is about twice as long as the one before, until it has worked for ten seconds.
 
@@ -59,9 +64,8 @@ class Backoff:
         self._works_since = None
         if not self._failures:
             self.failing_since = now
-        pause = self._longest * 2.0 ** min(self._failures - _DOUBLINGS, 0)
         self._failures += 1
-        return pause * (0.5 + self._share() / 2)
+        return pause_after(self._failures - 1, self._longest, self._share)
 
 
 class Outage:

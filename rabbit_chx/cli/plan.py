@@ -43,7 +43,7 @@ from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.model import Observed, Topology
 from rabbit_chx.topology.planning.plan import plan as plan_steps
-from rabbit_chx.topology.planning.plan_file import Reviewed, SavedPlan, dumps_plan, is_plan_file
+from rabbit_chx.topology.planning.plan_file import OPTIONS, Reviewed, SavedPlan, dumps_plan, is_plan_file
 from rabbit_chx.topology.planning.steps import DeleteQueue, Plan, Unbind
 from rabbit_chx.topology.planning.what_if import assume_applied, what_if
 
@@ -221,8 +221,7 @@ def _refuse_contradictions(changes: dict[str, Any], exchanges: tuple[str, ...], 
         refuse("out", on="a plan from another file (--against)")
     if not changes:
         return
-    decided = ("strategy", "max_moved", "prune", "force", "against", "out")
-    refuse(*decided, on="the cost of --add, --remove and --weight")
+    refuse(*OPTIONS, "against", "out", on="the cost of --add, --remove and --weight")
     if len(exchanges) > 1:
         raise click.UsageError("--add, --remove and --weight change one exchange: name one --exchange")
 

@@ -5,7 +5,6 @@ Everything here runs on that thread, except `start`, `wake` and `stop`. The call
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections import deque
@@ -14,7 +13,7 @@ from typing import Any, Final
 
 from pika.exceptions import ChannelClosedByBroker
 
-from rabbit_chx.base.outages import CALLER_WAITS, Backoff, Outage
+from rabbit_chx.base.outages import CALLER_WAITS, Backoff, Outage, pause_after
 from rabbit_chx.base.plugins import why_refused_type
 from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.broker.amqp import without_pikas_log
@@ -34,8 +33,6 @@ the socket had taken everything long before the next look."""
 _LOOK_AGAIN: Final = 0.005
 """Seconds after which the socket may have taken them; pika does not report it."""
 _MAX_AT_ONCE: Final = 512
-_FIRST_DELAY: Final = 0.05
-_LONGEST_DELAY: Final = 2.0
 _STEADY: Final = 5.0
 """Seconds after which an idle connection counts as one that works."""
 _WATCH: Final = 0.5
@@ -68,7 +65,7 @@ class Sender:
         self._woken = False
         self._wanted = threading.Event()  # messages came after the sender gave up, or it stops
         self._window = Window()
-        self._backoff = Backoff(CALLER_WAITS)
+        self._backoff: Backoff
         self._outage = Outage(log.warning, "publisher")
         # After a refusal that could be about any of them: they are sent one by one, before all others.
         self._suspects: deque[OutgoingMessage] = deque()
@@ -330,7 +327,9 @@ class Sender:
             self._retries.update(dict.fromkeys(again))
             assert self._connection is not None
             longest = max(message.attempts for message in again)
-            self._connection.ioloop.call_later(_delay(longest), lambda: self._send_again(again))
+            self._connection.ioloop.call_later(
+                pause_after(longest, CALLER_WAITS), lambda: self._send_again(again)
+            )
 
     def _send_again(self, messages: list[OutgoingMessage]) -> None:
         for message in messages:
@@ -370,9 +369,3 @@ class Sender:
         """Remember why the connection ended, which is the first reason; the loop ends by itself."""
         if self._down is None:
             self._down = error
-
-
-def _delay(attempts: int) -> float:
-    """Return a doubling delay with jitter, so that many messages are not sent again at the same moment."""
-    longest = min(_FIRST_DELAY * 2.0 ** min(attempts, 16), _LONGEST_DELAY)
-    return longest * random.uniform(0.5, 1.0)  # noqa: S311 - it spreads load and guards nothing

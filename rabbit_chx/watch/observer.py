@@ -71,7 +71,7 @@ class Observer:
         """Poll the broker. If it does not answer, the snapshot has a problem with the reason.
 
         Raises:
-            BrokerUnavailable: the broker refused the first poll, or its certificate cannot be verified: a retry would fail, too.
+            BrokerUnavailable: the broker refused the first poll, or its certificate cannot be verified, so a retry would fail as well.
         """
         before, now = self._management.requests, time.time()
         queues: dict[str, QueueState] = {}

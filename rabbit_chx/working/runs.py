@@ -129,7 +129,7 @@ class Runs(Generic[_M]):
 
     @property
     def error(self) -> BaseException | None:
-        """The error that ended the last run; None while a run goes on, and after one that was stopped."""
+        """The error that ended the last run; None while the group runs, and after a stop."""
         return self._error
 
     def _why_not(self) -> str:

@@ -199,7 +199,7 @@ def test_an_observer_behind_an_exchange_is_told_that_exchange(lab):
 
 def test_an_observer_knows_no_ring_and_collects_what_finds_it(lab):
     with lab.exchange(QUEUES) as x:
-        unknown = Ring(x.mirror.ring.bindings, None, lab.release, "nobody has read it yet")
+        unknown = Ring(x.mirror.ring.bindings, None, lab.release, "it has not been read")
         watch = DeliveryMonitor(ConsistentHashExchange(unknown), name=x.name)
         publish(lab.broker.url, x.name, [Message(f"customer-{i}") for i in range(250)], "pika")
         assert consume_with_pika(lab, x.destinations, 250, watch) == [None] * 250

@@ -163,7 +163,7 @@ import logging
 from rabbit_chx.publishing import BrokerUnavailable, Publisher, Timeouts
 logging.basicConfig(format="%(name)s: %(message)s")
 try:
-    Publisher("amqp://127.0.0.1:1", timeouts=Timeouts(connect=1.0)).open()
+    Publisher("amqp://127.0.0.1:1", timeouts=Timeouts(connect=2.0)).open()
 except BrokerUnavailable as error:
     print(error)
 """

@@ -370,7 +370,7 @@ def test_with_stop_an_error_of_the_package_is_what_ends_the_member(handled, monk
 
 
 def test_a_parking_thread_that_cannot_start_ends_the_member(handled, monkeypatch):
-    """Without a thread, and without an error, the stream would wait for ever."""
+    """Without a thread, and without an error, the stream would never continue."""
 
     def start(_: object) -> None:
         raise RuntimeError("can't start new thread")

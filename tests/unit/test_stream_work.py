@@ -147,7 +147,7 @@ def test_what_no_message_shows_is_skipped(message, items) -> None:
     assert sum(items) == 0
 
 
-def test_delivery_annotations_which_nobody_reads_may_be_damaged() -> None:
+def test_delivery_annotations_that_no_message_shows_may_be_damaged() -> None:
     assert decode(b"\0\x53\x71\xc1\x04\x01\xa1\x01a" + BODY, "s", 0).body == b"x"
 
 

@@ -7,23 +7,15 @@ from __future__ import annotations
 
 import pickle
 import re
-import signal
-import socket
 import struct
-import threading
-import time
 from contextlib import suppress
-from itertools import pairwise
-from select import select
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.errors import StreamUnavailable
-from rabbit_chx.streams import connect
 from rabbit_chx.streams.protocol.answers import (
     OK,
     U32,
@@ -43,8 +35,6 @@ from rabbit_chx.streams.protocol.answers import (
     reason,
     stats,
 )
-from rabbit_chx.streams.protocol.calls import Calls
-from rabbit_chx.streams.protocol.handshake import _node
 from rabbit_chx.streams.protocol.requests import (
     OffsetSpec,
     arguments,
@@ -61,9 +51,6 @@ from rabbit_chx.streams.protocol.requests import (
     string_map,
     sub_batch,
 )
-from rabbit_chx.streams.protocol.wire import RECEIVE, Wire
-from tests.patience import PATIENCE
-from tests.stream_chunks import sized
 
 TEXT = st.text(max_size=30)
 
@@ -340,177 +327,3 @@ def test_errors_can_be_pickled() -> None:
     assert (str(back), back.problem, back.stream, back.first, back.end) == ("gone", "truncated", "s", 5, 9)
     assert back.permanent
     assert not StreamUnavailable("gone", "lost").permanent
-
-
-# ---- frames over a socket
-
-
-@pytest.fixture
-def ends():
-    ours, theirs = socket.socketpair()
-    wire = Wire(ours, "broker")
-    yield wire, theirs
-    wire.close()
-    theirs.close()
-
-
-def soon() -> float:
-    return time.monotonic() + 60
-
-
-def chunk_frame(size: int) -> bytes:
-    header = struct.pack(">bbHIqQQIIII", 0x50, 0, 1, 1, 0, 1, 0, 0, size, 0, 0)
-    return (
-        struct.pack(">HHB", Command.DELIVER, 1, 0) + header + (bytes(range(251)) * (size // 251 + 1))[:size]
-    )
-
-
-@settings(max_examples=50)
-@given(
-    sizes=st.lists(st.integers(0, 3 * RECEIVE) | st.integers(0, 200), min_size=1, max_size=12),
-    cuts=st.lists(st.integers(0, 3 * RECEIVE) | st.integers(0, 400), max_size=20),
-)
-def test_fragmented_frames_arrive_whole_and_are_not_overwritten(sizes: list[int], cuts: list[int]) -> None:
-    ours, theirs = socket.socketpair()
-    wire, frames = Wire(ours, "broker"), [chunk_frame(size) for size in sizes]
-
-    def send() -> None:
-        data = b"".join(map(sized, frames))
-        for start, stop in pairwise([0, *sorted(cuts), len(data)]):
-            theirs.sendall(data[start:stop])
-
-    sender = threading.Thread(target=send)
-    sender.start()
-    try:
-        received = [wire.receive(soon()) for _ in frames]
-        assert received == frames
-    finally:
-        sender.join()
-        wire.close()
-        theirs.close()
-
-
-def test_a_deadline_within_a_frame_loses_no_data(ends) -> None:
-    wire, theirs = ends
-    data = sized(chunk_frame(RECEIVE))
-    theirs.sendall(data[:5000])
-    assert wire.receive(time.monotonic() + 0.01) is None
-    sender = threading.Thread(target=theirs.sendall, args=(data[5000:],))
-    sender.start()
-    assert wire.receive(soon()) == data[4:]
-    sender.join()
-
-
-@pytest.mark.parametrize(
-    ("sent", "problem", "words"),
-    [
-        (b"AMQP\0\0\x09\x01", "protocol", "it speaks AMQP; the default port of the stream protocol is 5552"),
-        (b"HTTP/1.1 400 Bad Request\r\n", "protocol", "it speaks HTTP"),
-        (b"\x15\x03\x03\0\x02\x02\x16", "protocol", "it expects TLS"),
-        (struct.pack(">IHH", 1 << 21, Command.CLOSE, 1) + bytes(60), "frame too large", "maximum is 1048576"),
-        (struct.pack(">I", 1 << 21) + chunk_frame(5), "frame too large", "a frame of 2097152 bytes"),
-        (b"", "lost", "was lost: the broker closed it"),
-        (b"\0\0\0", "lost", "was lost: the broker closed it"),
-    ],
-)
-def test_servers_of_other_protocols_are_recognised(ends, sent: bytes, problem: str, words: str) -> None:
-    wire, theirs = ends
-    theirs.sendall(sent)
-    theirs.shutdown(socket.SHUT_WR)
-    with pytest.raises(StreamUnavailable, match=words) as caught:
-        wire.receive(soon())
-    assert caught.value.problem == problem
-    assert wire.closed
-    with pytest.raises(StreamUnavailable, match="the connection to broker is closed"):
-        wire.send(b"", 1)
-
-
-def test_chunks_may_exceed_the_agreed_frame_size(ends) -> None:
-    wire, theirs = ends
-    wire.frame_max = 1000
-    sent = chunk_frame(5000)
-    theirs.sendall(sized(sent))
-    assert wire.receive(soon()) == sent
-
-
-def test_a_heartbeat_that_the_broker_does_not_take_lasts_no_longer_than_the_wait(ends) -> None:
-    wire, _ = ends
-    wire.heartbeat = PATIENCE
-    wire._socket.setblocking(False)
-    with suppress(BlockingIOError):
-        while True:
-            wire._socket.send(bytes(1 << 16))
-    wire._last_sent -= PATIENCE
-    began = time.monotonic()
-    with pytest.raises(StreamUnavailable, match="the broker took no data for 1 second"):
-        wire.receive(began + 0.1)
-    assert time.monotonic() - began < PATIENCE
-
-
-def test_receiving_sends_heartbeats_and_silence_ends_the_connection(ends) -> None:
-    wire, theirs = ends
-    wire.heartbeat = 0.5
-    wire._last_sent -= 0.5  # a heartbeat is due before the silence begins
-    with pytest.raises(StreamUnavailable, match="no data for") as caught:
-        wire.receive(soon())
-    assert caught.value.problem == "lost"
-    theirs.settimeout(60)
-    assert theirs.recv(8) == one_way(Command.HEARTBEAT)
-
-
-def test_a_frame_that_is_sent_in_part_ends_the_connection(ends) -> None:
-    """What is sent after it would complete the frame: the broker would store a message with the bytes of another frame."""
-    wire, theirs = ends
-
-    def interrupt(*_: object) -> None:
-        if select([theirs], [], [], 0)[0]:  # a part of the frame was sent
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            wire.send(bytes(1 << 24), 60)  # the broker reads nothing, as during an alarm
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert wire.closed
-    assert theirs.recv(1)
-
-
-def test_the_reason_of_a_broker_that_closes_the_connection_is_told_though_it_is_gone(ends) -> None:
-    wire, theirs = ends
-    text = b"no more connections"
-    closing = struct.pack(">HHIHh", Command.CLOSE, 1, 1, 17, len(text)) + text
-    theirs.sendall(sized(closing))
-    theirs.close()
-    with pytest.raises(StreamUnavailable, match=r"closed the connection: .*no more connections") as caught:
-        Calls(wire, 60).take(lambda: None, 60)
-    assert caught.value.permanent
-    assert wire.closed
-
-
-def test_a_server_that_does_not_answer_is_a_timeout() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"rabbitmq-stream://127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(
-            StreamUnavailable, match=r"did not answer PeerProperties within 0\.[012]\d* seconds"
-        ):
-            connect(url, timeout=0.2)
-
-
-@pytest.mark.parametrize("port", ["9" * 5_000, "70000", "0", "5" * 6])
-def test_a_port_that_a_server_advertises_must_be_one(port: str) -> None:
-    """Security review 3, L10: Python converts at most 4,300 digits, with an error of its own."""
-    with pytest.raises(StreamUnavailable, match="h:5552 advertises the invalid port") as caught:
-        _node({"advertised_host": "h", "advertised_port": port}, "h:5552")
-    assert caught.value.problem == "protocol"
-
-
-@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 2**32 - 1), ("a..b", 1)])
-def test_an_address_that_no_server_can_have_is_unreachable(host: str, port: int) -> None:
-    """The list of a stream's nodes, which a server sends, may contain any."""
-    with pytest.raises(StreamUnavailable) as caught:
-        connect(BrokerUrl(host, port, streams=True))
-    assert caught.value.problem == "unreachable"

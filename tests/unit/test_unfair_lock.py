@@ -153,6 +153,6 @@ def switches_of_busy_workers() -> int:
 
 
 def test_busy_workers_rarely_wait_for_each_other() -> None:
-    # With threading.Lock, usually twice to nine times as many: busy threads pass it on at each message. The processor's
-    # other work makes them wait, too, but not each time.
+    # With threading.Lock, usually twice to nine times as many: busy threads pass it on at each message. Other
+    # programs can make them wait as well, but not each time.
     assert any(switches_of_busy_workers() < MESSAGES / 40 for _ in range(3))

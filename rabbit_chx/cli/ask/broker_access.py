@@ -42,7 +42,7 @@ from rabbit_chx.topology.file.load import read_file, topologies
 from rabbit_chx.topology.file.problems import did_you_mean
 from rabbit_chx.topology.graph import part_behind
 from rabbit_chx.topology.model import Observed, Topology
-from rabbit_chx.topology.planning.plan_file import is_plan_file, load_plan
+from rabbit_chx.topology.planning.plan_file import OPTIONS, is_plan_file, load_plan
 
 if TYPE_CHECKING:
     import pika
@@ -266,8 +266,7 @@ def _with_topologies(given: dict[str, Any]) -> dict[str, Any]:
 def _with_saved(given: dict[str, Any]) -> dict[str, Any]:
     if not is_plan_file(given["file"]):
         return _with_topologies(given) | {"saved": None}
-    decided = ("vhosts", "exchanges", "strategy", "max_moved", "prune", "force")
-    refuse(*decided, on="a saved plan, which was made with its own options")
+    refuse("vhosts", "exchanges", *OPTIONS, on="a saved plan, which was made with its own options")
     saved = load_plan(given.pop("file"))
     del given["vhosts"]
     return given | {"saved": saved, "topologies": tuple(each.wanted for each in saved.reviewed)}

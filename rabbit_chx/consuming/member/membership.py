@@ -186,7 +186,7 @@ class Membership(Running):
                 self._subscribe(lane, priority)
 
     def _pause(self, seconds: float) -> bool:
-        """Wait for events; return whether the member goes on."""
+        """Wait for events; return whether the member continues."""
         if not self.workers.stopped:
             self._opened.process_data_events(seconds)
         return not self.workers.stopped

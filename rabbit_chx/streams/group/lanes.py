@@ -27,6 +27,7 @@ _MOST_MESSAGES: Final = 2_048
 _MOST_BYTES: Final = 8 << 20
 """A batch, and what is searched for messages at once, ends after the chunk that reaches one of these, decompressed."""
 _MOST_TOGETHER: Final = 1 << 20
+"""Bytes of undecodable messages that are parked together."""
 
 
 class Attention:

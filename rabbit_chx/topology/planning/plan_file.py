@@ -25,12 +25,13 @@ from rabbit_chx.topology.planning.steps import Plan
 _FORMAT: Final = 1
 _MAX_BYTES: Final = 8 * MAX_BYTES
 """The steps take several times the space of the topology, which may have ranges."""
-_OPTIONS: Final[Mapping[str, type | tuple[type, ...]]] = {
+OPTIONS: Final[Mapping[str, type | tuple[type, ...]]] = {
     "strategy": (str, type(None)),
     "prune": bool,
     "force": bool,
     "max_moved": (int, float),
 }
+"""The options that decide a plan, and the types of their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def load_plan(path: str | Path) -> SavedPlan:
     try:
         value = json.loads(text)
         _check_format(value)
-        options = {name: _field(value["options"], name, kind) for name, kind in _OPTIONS.items()}
+        options = {name: _field(value["options"], name, kind) for name, kind in OPTIONS.items()}
         reviewed = tuple(_reviewed(each, f"{path} (topology)") for each in _field(value, "vhosts", list))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, InvalidValue):

@@ -119,7 +119,7 @@ def test_a_ring_without_steps_must_keep_its_order_and_its_order_must_stay_known(
         CHANGED,
         "exchange 'orders': the plan ends in the order a=1, b=1, c=1, and would now end in c=1, a=1, b=1",
     )
-    unknown = {"orders": Ring(broker.rings["orders"].bindings, None, broker.release, "nobody has read it")}
+    unknown = {"orders": Ring(broker.rings["orders"].bindings, None, broker.release, "it has not been read")}
     (_, why) = refusals(shown, broker, seen=broker.seen(rings=unknown))
     assert why.startswith("exchange 'orders': the order of its ring was known, and is unknown now: read it")
 
