@@ -29,7 +29,7 @@ from rabbit_chx.broker import management_rows as rows
 from rabbit_chx.broker.credentials import Credentials, login
 from rabbit_chx.broker.http import TIMEOUT, Answer, HttpClient, TooLarge, basic_auth
 from rabbit_chx.broker.management_errors import no_api, why_answered, why_no_http, why_unanswered
-from rabbit_chx.broker.management_rows import Overview, QueueState, StreamConsumer, User
+from rabbit_chx.broker.management_rows import ListedQueue, Overview, QueueState, StreamConsumer, User
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.mirror.releases import Release, Store
@@ -205,17 +205,16 @@ class Management:
         """One queue."""
         return self._get(["queues", vhost, name], rows.queue, columns=rows.QUEUE_COLUMNS)
 
-    def queues(self, vhost: str) -> list[tuple[Queue, int | None]]:
+    def queues(self, vhost: str, *, consumers: bool = False) -> list[ListedQueue]:
         """All queues of a virtual host, each with its number of messages a few seconds ago, None for a stream.
 
         Queues of other types than classic, quorum and stream (those of some MQTT subscribers) are left out, and
-        policies are not shown.
+        policies are not shown. With ``consumers``, their numbers are listed, too.
         """
         # Totals are kept without the statistics, which are slow to list and disabled on some brokers.
-        options = {"disable_stats": "true", "enable_queue_totals": "true"}
-        return [
-            found for found in self._pages(["queues", vhost], rows.queue_with_messages, **options) if found
-        ]
+        of = {"columns": rows.COUNTED_COLUMNS} if consumers else {"disable_stats": "true"}
+        found = self._pages(["queues", vhost], rows.listed_queue, **of, enable_queue_totals="true")
+        return [each for each in found if each]
 
     def published(self, vhost: str) -> dict[str, int]:
         """The number of messages that each queue of a virtual host has received, as of the last statistics."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, NamedTuple, TypeVar, get_args
 
 from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.topology.model import (
@@ -138,10 +138,24 @@ def queue(row: Any) -> Queue:
     return Queue(**fields, exclusive=exclusive, arguments=arguments)
 
 
-def queue_with_messages(row: Any) -> tuple[Queue, int | None] | None:
-    """A queue and its messages; None for a type that only some plugins have."""
-    known = row.get("type", "classic") in get_args(QueueType)
-    return (queue(row), field_of(row, "messages", int, None)) if known else None
+class ListedQueue(NamedTuple):
+    """A queue with its numbers a few seconds ago; None for those that were not listed."""
+
+    queue: Queue
+    messages: int | None
+    consumers: int | None = None
+
+    @property
+    def is_unconsumed(self) -> bool:
+        """Whether it has no consumer; not every release counts those of the stream protocol."""
+        return self.consumers == 0 and self.queue.type != "stream"
+
+
+def listed_queue(row: Any) -> ListedQueue | None:
+    """A queue and its numbers; None for a type that only some plugins have."""
+    if row.get("type", "classic") not in get_args(QueueType):
+        return None
+    return ListedQueue(queue(row), *(field_of(row, name, int, None) for name in ("messages", "consumers")))
 
 
 def published(row: Any) -> tuple[str, int]:
@@ -217,6 +231,7 @@ def members(row: Any) -> tuple[str, tuple[str, ...]]:
 
 
 QUEUE_COLUMNS: Final = "name,type,durable,auto_delete,exclusive,arguments"
+COUNTED_COLUMNS: Final = f"{QUEUE_COLUMNS},messages,consumers"
 BINDING_COLUMNS: Final = "source,destination,destination_type,routing_key,arguments"
 
 

@@ -68,7 +68,7 @@ class Members:
         if self.group is not None:
             groups = {self.group}
         else:
-            names = [queue.name for queue, _ in self.management.queues(self.vhost)]
+            names = [queue.name for queue, *_ in self.management.queues(self.vhost)]
             groups = {name.removeprefix(SEATS).rpartition(".")[0] for name in names if name.startswith(SEATS)}
         return {group: {queue for member in self._ask(group) for queue in member.queues} for group in groups}
 

@@ -175,7 +175,7 @@ class Unfinished:
 def unfinished_on(management: Management, vhost: str) -> Unfinished:
     """What is unfinished in a virtual host."""
     visible_nodes(management)  # fails soon if a node is silent: later requests would wait for it
-    arguments = {queue.name: queue.arguments for queue, _ in management.queues(vhost)}
+    arguments = {queue.name: queue.arguments for queue, *_ in management.queues(vhost)}
     running = None
     if LOCK in arguments:
         running = str(arguments[LOCK].get(HOLDER, "a process without a name"))

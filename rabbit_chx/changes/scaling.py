@@ -201,7 +201,7 @@ class _Change:
 
     def _begin(self, plan: Plan, removed: Collection[str]) -> ChangeRecord:
         """Record the change."""
-        queues = [queue for queue, _ in self.management.queues(self.driver.vhost) if queue.name in removed]
+        queues = [queue for queue, *_ in self.management.queues(self.driver.vhost) if queue.name in removed]
         made = ChangeRecord.of(plan, queues, self.management.bindings(self.driver.vhost), self.by)
         new = made.after(self.records[-1] if self.records else None)
         self.driver.run(declare_commands(new))
@@ -287,7 +287,7 @@ class _Change:
         }
 
     def _existing(self, queues: set[str]) -> set[str]:
-        return queues & {queue.name for queue, _ in self.management.queues(self.driver.vhost)}
+        return queues & {queue.name for queue, *_ in self.management.queues(self.driver.vhost)}
 
     def _drain(self, losing: Collection[str], settle: float, held: Collection[Hold]) -> None:
         commands = marker_commands(

@@ -131,7 +131,7 @@ def print_status(live: BrokerAccess, vhost: str, output: str) -> bool:
         states |= {queue: "removing" if queue in hold.removed else "draining" for queue in hold.losing}
     states |= {hold.queue: "held" for hold in found.holds}
     # Statistics are seconds old, but count messages that members have not acknowledged, too.
-    earlier = {queue.name: count or 0 for queue, count in management.queues(vhost)}
+    earlier = {queue.name: count or 0 for queue, count, *_ in management.queues(vhost)}
     with live.amqp(vhost) as connection:
         now = count_messages(connection, states)
     counts = {name: max(count, earlier.get(name, 0)) for name, count in now.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
@@ -17,8 +16,8 @@ from rabbit_chx.cli.show.plan_rows import condense
 from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.verb import Exit, verb
 from rabbit_chx.topology.checks.drift import SECOND_BINDING, Drift
-from rabbit_chx.topology.checks.survey import NO_CONSUMER, NO_MAJORITY, Surveyed, kind_of, survey
-from rabbit_chx.topology.model import Observed, Topology
+from rabbit_chx.topology.checks.survey import NO_CONSUMER, NO_MAJORITY, Surveyed, survey
+from rabbit_chx.topology.model import Topology
 
 _LEARN: Final = "rabbit-chx export -V {vhost} --node COMMAND -o FILE && rabbit-chx apply FILE -x {exchange} --node COMMAND"
 _REPAIR: Final = "rabbit-chx plan FILE -x {exchange} --node COMMAND"
@@ -55,31 +54,21 @@ def list_(*, live: BrokerAccess, output: str) -> int:
     """
     named = live.given.named_vhost
     found = {
-        vhost: _read(replace(live, url=live.given.with_vhost(vhost)), vhost)
+        vhost: replace(live, url=live.given.with_vhost(vhost)).read(Topology(vhost=vhost), consumers=True)
         for vhost in ([named] if named is not None else live.management().vhosts())
     }
-    for number, (observed, _) in enumerate(found.values()):
+    for number, observed in enumerate(found.values()):
         if number == 0:  # all virtual hosts have the same nodes
             warn_of_cluster(observed)
         note_unproven(observed, observed.rings)
         for what in observed.unseen:
             notice("Not seen", what)
-    surveyed = [(vhost, each) for vhost, (_, exchanges) in found.items() for each in exchanges]
+    surveyed = [(vhost, each) for vhost, observed in found.items() for each in survey(observed)]
     if output == "json":
         _print_json(surveyed)
     else:
         _print(surveyed)
     return Exit.DIFFERENT if any(each.differences for _, each in surveyed) else Exit.FINE
-
-
-def _read(live: BrokerAccess, vhost: str) -> tuple[Observed, tuple[Surveyed, ...]]:
-    observed = live.read(Topology(vhost=vhost))
-    if not any(map(kind_of, observed.topology.exchanges)):
-        return observed, ()
-    states = live.management().queue_states(vhost, now=time.time())
-    # Not every release counts the consumers of the stream protocol.
-    unconsumed = {each.name for each in states if each.consumers == 0 and not each.is_stream}
-    return observed, survey(observed, unconsumed=unconsumed)
 
 
 def _next(trouble: Drift, vhost: str, exchange: str) -> str:

@@ -376,6 +376,8 @@ class Observed:
     """The nodes of the cluster; None if the user may not see them."""
     without_majority: tuple[str, ...] = ()
     """The quorum queues of which most members are down."""
+    unconsumed: frozenset[str] = frozenset()
+    """The queues without consumers, if consumers were read."""
     recorded: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """For each exchange, the queues that the record on the broker lists; some may no longer be bound."""
     bindings_seen: bool = True

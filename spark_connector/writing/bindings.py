@@ -71,4 +71,4 @@ def changes(options: WriteOptions, before: Iterable[Bound] | None) -> Changes:
 
 def _queues(options: WriteOptions) -> set[str]:
     management = management_of(options, options.management_url)
-    return {queue.name for queue, _ in management.queues(options.urls[0].vhost)}
+    return {queue.name for queue, *_ in management.queues(options.urls[0].vhost)}

@@ -155,7 +155,7 @@ class Shop(Site):
                 for each in management.exchanges(self.vhost)
                 if not each.name.startswith("rabbit-chx.order")
             ),
-            *(each for each, _ in management.queues(self.vhost)),
+            *(each for each, *_ in management.queues(self.vhost)),
             *(each for each in management.bindings(self.vhost) if each.source != "rabbit-chx.order"),
             *management.policies(self.vhost),
         ]

@@ -212,7 +212,7 @@ class Scene:
 
     def assert_finished(self, queues: int) -> list[str]:
         """Check that exactly these queues exist and are bound, and that no hold or record of a change is left; return them."""
-        found = [queue.name for queue, _ in self.site.management.queues(self.site.vhost)]
+        found = [queue.name for queue, *_ in self.site.management.queues(self.site.vhost)]
         expected = [f"orders.{number}" for number in range(queues)]
         assert sorted(name for name in found if name.startswith("orders.")) == sorted(expected), self.state()
         assert not [name for name in found if name.startswith(HOLDS)], self.state()

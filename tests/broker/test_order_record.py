@@ -176,7 +176,7 @@ def test_nothing_is_written_where_the_record_is_turned_off(site, applied) -> Non
 
     def look(_: object) -> None:
         seen.extend(
-            queue.arguments for queue, _ in site.management.queues(site.vhost) if "lock" in queue.name
+            queue.arguments for queue, *_ in site.management.queues(site.vhost) if "lock" in queue.name
         )
 
     options = {"management": site.management, "record": False, "holder": "", "on_step": look}

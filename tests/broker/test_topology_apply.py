@@ -46,7 +46,7 @@ def test_every_kind_of_step_is_applied_and_can_be_read_back(site, applied) -> No
     assert exchanges["orders"] == CHX
     assert exchanges["behind"].internal
     assert exchanges["front"].alternate == "behind"
-    queues = {queue.name: queue for queue, _ in management.queues(site.vhost)}
+    queues = {queue.name: queue for queue, *_ in management.queues(site.vhost)}
     assert {name: queue.type for name, queue in queues.items()} == {
         "plain": "classic", "replicated": "quorum", "log": "stream", "limited": "classic",
     }  # fmt: skip
@@ -74,7 +74,7 @@ def test_every_kind_of_step_is_applied_and_can_be_read_back(site, applied) -> No
     assert result.done == away.steps
     assert any("replicated" in text for text in result.unverified)  # no quorum queue knows if-empty
     assert site.broker.ring("orders", site.vhost) == ["plain"]
-    assert [queue.name for queue, _ in management.queues(site.vhost)] == ["plain"]
+    assert [queue.name for queue, *_ in management.queues(site.vhost)] == ["plain"]
     assert not management.policies(site.vhost)
     assert "behind" not in {exchange.name for exchange in management.exchanges(site.vhost)}
     assert LOCK not in site.queue_names(".*")

@@ -44,7 +44,7 @@ def vhost(broker, management, odd_vhost):
     """The same, empty before each test."""
     yield odd_vhost
     wait_until(
-        lambda: not any(queue.exclusive for queue, _ in management.queues(odd_vhost)),
+        lambda: not any(queue.exclusive for queue, *_ in management.queues(odd_vhost)),
         "exclusive queues are deleted, which 4.3 does after it has answered the end of their connection",
     )
     with connected(broker, odd_vhost) as connection:
@@ -52,7 +52,7 @@ def vhost(broker, management, odd_vhost):
         for exchange in management.exchanges(odd_vhost):
             if exchange.name and not exchange.name.startswith("amq."):
                 channel.exchange_delete(exchange.name)
-        for queue, _ in management.queues(odd_vhost):
+        for queue, *_ in management.queues(odd_vhost):
             channel.queue_delete(queue.name)
 
 

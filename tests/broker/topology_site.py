@@ -56,7 +56,7 @@ class Site:
         return f"amqp://{own}@{parts.hostname}:{parts.port}/{quote(self.vhost, safe='')}"
 
     def queue_names(self, pattern: str) -> list[str]:
-        names = [queue.name for queue, _ in self.management.queues(self.vhost)]
+        names = [queue.name for queue, *_ in self.management.queues(self.vhost)]
         return [name for name in names if re.search(pattern, name)]
 
     def plan(self, *steps, changes=()) -> Plan:

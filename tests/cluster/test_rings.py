@@ -34,7 +34,9 @@ def rings(cluster, site):
                 channel.exchange_declare(f"fan.{letter}", "fanout", durable=True)
     wanted = {f"of-{number}.{letter}" for number in (1, 2, 3) for letter in "abc"}
     wait_until(
-        lambda: wanted <= {queue.name for queue, _ in site.management(cluster.members[0]).queues(site.vhost)},
+        lambda: (
+            wanted <= {queue.name for queue, *_ in site.management(cluster.members[0]).queues(site.vhost)}
+        ),
         "the first node has the queues of the others: a follower of Khepri may be a moment late",
     )
     commands = [("bind", destination, weight) for destination, weight in BINDINGS]

@@ -135,7 +135,7 @@ class Scene:
 
     def seats(self) -> list[str]:
         """The seats' queues."""
-        listed = (queue.name for queue, _ in self.site.management.queues(self.site.vhost))
+        listed = (queue.name for queue, *_ in self.site.management.queues(self.site.vhost))
         return [name for name in listed if name.startswith(SEATS)]
 
     def assert_unharmed(self, caplog) -> None:

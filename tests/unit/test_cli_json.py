@@ -120,8 +120,8 @@ def test_list(rows, monkeypatch) -> None:
         bindings=(Binding("orders", "a", "1"),),
     )
     observed = Observed(there, rings={"orders": Ring.of({"b": 1})}, ring_sources={"orders": "node"})
-    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: observed)
-    api = SimpleNamespace(vhosts=lambda: ["/"], queue_states=lambda _vhost, now: [])
+    monkeypatch.setattr(BrokerAccess, "read", lambda *_, consumers: observed)
+    api = SimpleNamespace(vhosts=lambda: ["/"])
     monkeypatch.setattr(BrokerAccess, "management", lambda _self: api)
     found = rows("list", ("--url", "amqp://host/"))
     assert printed("list", found) == documented("list")

@@ -15,15 +15,20 @@ THERE = Topology(
     queues=(Queue("a"), Queue("b")),
     bindings=(Binding("orders", "a", "1"), Binding("orders", "b", "1"), Binding("orders", "a", "2")),
 )
-IDLE = SimpleNamespace(name="a", consumers=0, is_stream=False)
 
 
 @pytest.fixture
 def broker(monkeypatch):
     def broker(ring: Ring, **more) -> None:
-        observed = Observed(THERE, rings={"orders": ring}, ring_sources={"orders": "node"}, **more)
-        api = SimpleNamespace(vhosts=lambda: ["/", "the shop"], queue_states=lambda _vhost, now: [IDLE])
-        monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: observed)
+        observed = Observed(
+            THERE,
+            rings={"orders": ring},
+            ring_sources={"orders": "node"},
+            unconsumed=frozenset({"a"}),
+            **more,
+        )
+        api = SimpleNamespace(vhosts=lambda: ["/", "the shop"])
+        monkeypatch.setattr(BrokerAccess, "read", lambda *_, consumers: observed)
         monkeypatch.setattr(BrokerAccess, "management", lambda _self: api)
 
     return broker

@@ -167,9 +167,23 @@ def test_queues_come_with_their_messages_and_of_three_types_only() -> None:
     path = "/api/queues/%2F?page=1&page_size=500&disable_stats=true&enable_queue_totals=true"
     with serving({path: {"items": rows, "page_count": 1}}) as api:
         assert Management(api.url).queues("/") == [
-            (Queue("c", durable=False), 3),
-            (Queue("s", "stream"), None),
-            (Queue("x", auto_delete=True, exclusive=True), 0),
+            (Queue("c", durable=False), 3, None),
+            (Queue("s", "stream"), None, None),
+            (Queue("x", auto_delete=True, exclusive=True), 0, None),
+        ]
+
+
+def test_one_list_of_queues_has_their_consumers_if_they_are_asked_for() -> None:
+    rows = [{"name": name, "type": "classic", "exclusive": False, "arguments": [], **FLAGS} for name in "ab"]
+    rows[1] |= {"messages": 7, "consumers": 0}
+    columns = "%2C".join(
+        (*("name", "type", "durable", "auto_delete"), *("exclusive", "arguments"), *("messages", "consumers"))
+    )
+    path = f"/api/queues/v?page=1&page_size=500&columns={columns}&enable_queue_totals=true"
+    with serving({path: {"items": rows, "page_count": 1}}) as api:
+        assert Management(api.url).queues("v", consumers=True) == [
+            (Queue("a"), None, None),
+            (Queue("b"), 7, 0),
         ]
 
 

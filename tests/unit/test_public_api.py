@@ -30,7 +30,7 @@ LOWER_PACKAGES = (
 )
 """What users of any public package have at hand as well."""
 ONLY_READ = {
-    *("Overview", "QueueState", "StreamConsumer", "User", "NodeState"),  # of Management
+    *("Overview", "ListedQueue", "QueueState", "StreamConsumer", "User", "NodeState"),  # of Management
     *("Row", "Totals", "Problem", "Snapshot", "RingState", "RingCheck"),  # of an Interval
     *("StreamMetadata", "StreamStats"),  # of a StreamConnection or a StreamReader
     *("Uniformity", "Source"),  # of a Report, and of `available`

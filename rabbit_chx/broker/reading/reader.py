@@ -56,6 +56,7 @@ def read(
     node: NodeAccess | None = None,
     pairs: Mapping[str, Iterable[tuple[Any, Destination]]] | None = None,
     release: str | None = None,
+    consumers: bool = False,
 ) -> Observed:
     """Read a virtual host.
 
@@ -65,6 +66,7 @@ def read(
         node: provides the exact order of the rings, and ``default_worker_pool_size``.
         pairs: by exchange, the values that were hashed and the destinations that received them.
         release: mirror this release instead of the one that the broker reports.
+        consumers: also read which queues have none.
     """
     # First: while a node is silent, the other requests wait for it much longer.
     nodes = visible_nodes(management)
@@ -74,8 +76,8 @@ def read(
     # In this order, so that what a listed binding joins was there before it is looked for.
     bindings = management.bindings(vhost)
     exchanges = management.exchanges(vhost)
-    counted = management.queues(vhost)
-    queues = [queue for queue, _ in counted]
+    counted = management.queues(vhost, consumers=consumers)
+    queues = [queue for queue, *_ in counted]
     queues += _unlisted(management, vhost, {queue.name for queue in queues}, exchanges, bindings)
     topology = _topology(vhost, exchanges, queues, bindings)
     policies = sorted(management.policies(vhost), key=lambda policy: policy.name)
@@ -94,17 +96,16 @@ def read(
         exchange_types=overview.exchange_types,
         rings=rings,
         ring_sources=sources,
-        unrecorded=frozenset(
-            name
-            for name, ring in rings.items()
-            if sources[name] != "trivial" and evidence.lacks(ring, topology.bindings_from(name))
-        ),
-        backlog={queue.name: count for queue, count in counted if queue.name in kept and count is not None},
+        unrecorded=_unrecorded(topology, evidence, rings, sources),
+        backlog={
+            queue.name: count for queue, count, *_ in counted if queue.name in kept and count is not None
+        },
         worker_pool_size=None if node is None else read_worker_pool_size(node),
         cluster=overview.cluster,
         nodes=nodes,
         without_majority=_without_majority(management, vhost, nodes),
         recorded=record.queues,
+        unconsumed=frozenset(each.queue.name for each in counted if each.is_unconsumed),
         unseen=tuple(unreadable) if store is not None else (*unreadable, _ASSUMED.format(release=parsed)),
     )
     return observed if pairs is None else learn(observed, pairs)
@@ -190,6 +191,20 @@ def _rings(
             ring, source = replace(ring, runs=None, why_unknown=CHANGED), "unknown"
         rings[name], sources[name] = ring, source
     return rings, sources, unreadable
+
+
+def _unrecorded(
+    topology: Topology,
+    evidence: OrderEvidence,
+    rings: Mapping[str, Ring],
+    sources: Mapping[str, RingSource],
+) -> frozenset[str]:
+    """The exchanges whose order is known, and could be recorded."""
+    return frozenset(
+        name
+        for name, ring in rings.items()
+        if sources[name] != "trivial" and evidence.lacks(ring, topology.bindings_from(name))
+    )
 
 
 def _still(bindings: Sequence[Binding], management: Management, vhost: str, exchange: str) -> bool:

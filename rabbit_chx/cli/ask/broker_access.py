@@ -98,8 +98,8 @@ class BrokerAccess:
         """The command that evaluates Erlang on a node, if one was given."""
         return NodeCommand(self.node) if self.node else None
 
-    def read(self, wanted: Topology) -> Observed:
-        """The virtual host of a topology as the broker has it."""
+    def read(self, wanted: Topology, *, consumers: bool = False) -> Observed:
+        """The virtual host of a topology as the broker has it; with ``consumers``, which queues have none, too."""
         self.given.at_vhost(wanted.vhost)  # a URL that names another is a mistake
         if self.amqp_only:
             with waiting("Reading the broker"), self.amqp(wanted.vhost) as connection:
@@ -107,7 +107,7 @@ class BrokerAccess:
         try:
             management = self.management()
             with waiting("Reading the broker"):
-                observed = read(management, wanted.vhost, node=self.node_command)
+                observed = read(management, wanted.vhost, node=self.node_command, consumers=consumers)
         except BrokerUnavailable as error:
             if _PLUGIN not in str(error):
                 raise

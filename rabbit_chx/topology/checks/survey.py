@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
@@ -43,26 +43,24 @@ class Surveyed:
         return tuple(each for each in self.troubles if each.kind not in {SECOND_BINDING, NO_CONSUMER})
 
 
-def survey(observed: Observed, *, unconsumed: Container[str] = ()) -> tuple[Surveyed, ...]:
-    """The hash exchanges and super streams of a virtual host; ``unconsumed`` are its queues without consumers."""
+def survey(observed: Observed) -> tuple[Surveyed, ...]:
+    """The hash exchanges and super streams of a virtual host."""
     in_effect, _ = exportable(observed.topology, observed.rings)
     return tuple(
-        _surveyed(each, kind, observed, in_effect, unconsumed)
+        _surveyed(each, kind, observed, in_effect)
         for each in observed.topology.exchanges
-        if (kind := kind_of(each))
+        if (kind := _kind_of(each))
     )
 
 
-def kind_of(exchange: Exchange) -> str:
+def _kind_of(exchange: Exchange) -> str:
     """The kind of a hash exchange or super stream; empty for other exchanges."""
     if exchange.type in HASHING:
         return exchange.type
     return SUPER_STREAM if exchange.arguments.get("x-super-stream") is True else ""
 
 
-def _surveyed(
-    exchange: Exchange, kind: str, observed: Observed, in_effect: Topology, unconsumed: Container[str]
-) -> Surveyed:
+def _surveyed(exchange: Exchange, kind: str, observed: Observed, in_effect: Topology) -> Surveyed:
     name, there = exchange.name, observed.topology
     behind = sorted(each for each in reachable(there, [ToExchange(name)]) if isinstance(each, str))
     return Surveyed(
@@ -77,7 +75,7 @@ def _surveyed(
         troubles=(
             *_of_ring(exchange, observed, in_effect),
             *(_of_queue(NO_MAJORITY, each, name) for each in behind if each in observed.without_majority),
-            *(_of_queue(NO_CONSUMER, each, name) for each in behind if each in unconsumed),
+            *(_of_queue(NO_CONSUMER, each, name) for each in behind if each in observed.unconsumed),
         ),
     )
 

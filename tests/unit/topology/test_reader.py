@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 
 from rabbit_chx import ConsistentHashExchange
-from rabbit_chx.broker.management_rows import Overview
+from rabbit_chx.broker.management_rows import ListedQueue, Overview
 from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.mirror.releases import Store
@@ -44,8 +44,9 @@ class Api:
     def exchanges(self, vhost: str) -> list[Exchange]:
         return [Exchange("", "direct"), HASH, Exchange("amq.topic", "topic")]
 
-    def queues(self, vhost: str):
-        return [(Queue("b"), 2), (Queue("a", "stream"), None), (Queue("rabbit-chx.lock", exclusive=True), 0)]
+    def queues(self, vhost: str, *, consumers: bool = False):
+        counted = (Queue("b"), 2), (Queue("a", "stream"), None), (Queue("rabbit-chx.lock", exclusive=True), 0)
+        return [ListedQueue(*each, consumers=0 if consumers else None) for each in counted]
 
     def queue(self, vhost: str, name: str) -> Queue:
         if name == "gone":
@@ -77,6 +78,11 @@ def test_what_belongs_into_a_file_and_what_only_a_broker_has() -> None:
     assert observed.backlog == {"b": 2}
     assert observed.worker_pool_size == 4
     assert (observed.cluster, observed.unseen) == ("here", ())
+
+
+def test_queues_without_consumers_are_listed_if_asked_for_and_streams_are_not_among_them() -> None:
+    assert read(Api([A, B]), "v").unconsumed == frozenset()
+    assert read(Api([A, B]), "v", consumers=True).unconsumed == {"b", "rabbit-chx.lock"}
 
 
 def test_a_queue_of_a_ring_that_moved_to_another_page_while_the_pages_were_read_is_found() -> None:

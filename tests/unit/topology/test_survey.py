@@ -26,8 +26,8 @@ def live(*bindings: Binding, ring: Ring = RING, **more) -> Observed:
     return Observed(topology=topology, rings={"orders": ring}, ring_sources={"orders": "record"}, **more)
 
 
-def kinds(observed: Observed, exchange: str = "orders", **options) -> list[str]:
-    (found,) = (each for each in survey(observed, **options) if each.exchange == exchange)
+def kinds(observed: Observed, exchange: str = "orders") -> list[str]:
+    (found,) = (each for each in survey(observed) if each.exchange == exchange)
     return [each.kind for each in found.troubles]
 
 
@@ -56,8 +56,9 @@ def test_a_dead_binding_is_a_difference_and_a_second_one_a_warning():
 
 
 def test_queues_without_a_majority_are_differences_and_those_without_consumers_warnings():
-    found = live(without_majority=("b",), backlog={"a": 2, "b": 3, "other": 4})
-    assert kinds(found, unconsumed={"a", "other"}) == [NO_MAJORITY, NO_CONSUMER]
-    first = survey(found, unconsumed={"a"})[0]
+    backlog, unconsumed = {"a": 2, "b": 3, "other": 4}, frozenset({"a", "other"})
+    found = live(without_majority=("b",), backlog=backlog, unconsumed=unconsumed)
+    assert kinds(found) == [NO_MAJORITY, NO_CONSUMER]
+    first = survey(found)[0]
     assert first.waiting == 5
     assert [each.queue for each in first.differences] == ["b"]
