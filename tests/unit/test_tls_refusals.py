@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from rabbit_chx import RabbitChxError
+from rabbit_chx.base import urls
 from rabbit_chx.consuming import AsyncGroup, Group, QueueReader
 from rabbit_chx.publishing import AsyncPublisher
 from rabbit_chx.streams import StreamGroup, StreamPublisher, StreamReader
@@ -210,11 +211,12 @@ def test_a_verb_refuses_a_wrong_certificate_and_says_what_is_wrong(verb, bad, wi
     assert "Traceback" not in said
 
 
-def test_doctor_names_a_wrong_certificate_in_the_row_of_each_protocol(bad, with_files) -> None:
+def test_doctor_names_a_wrong_certificate_in_the_row_of_each_protocol(bad, with_files, monkeypatch) -> None:
+    monkeypatch.setitem(urls._PORTS, (True, True), bad[0].port)  # `doctor` tries the default port of streams
     done = with_files("doctor", "--output", "json", asks=True)
     rows = {row["name"]: row for row in done.rows}
     assert done.code == 1
-    for protocol in ("broker", "management API"):
+    for protocol in ("broker", "management API", "stream protocol"):
         assert any(word in rows[protocol]["found"] for word in bad[2]), rows
     assert PASSWORD not in done.out + done.err
     assert "Traceback" not in done.out + done.err

@@ -5,12 +5,14 @@ Called as Spark calls them, without a Spark, against the listeners of tests/unit
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
+from rabbit_chx.cli.spark import _question, broker_checks, executor_check
 from spark_connector import RabbitMQDataSource
 from tests.tls import Authority, Listener
 from tests.unit.test_tls_refusals import PASSWORD, authority, bad
@@ -69,24 +71,52 @@ CALLS: dict[str, tuple[Callable[[RabbitMQDataSource], None], dict[str, str]]] = 
 }
 
 
+@pytest.fixture
+def given(bad: tuple[Listener, str, tuple[str, ...]], authority: Authority) -> Callable[..., dict[str, str]]:
+    """Complete the options of a call with the address of the listener."""
+    listener, known, _ = bad
+
+    def given(options: dict[str, str]) -> dict[str, str]:
+        known_to_all = {
+            "url": "amqps://user:PASSWORD@127.0.0.1:PORT",
+            "tlsCaFile": str(authority.folder / f"{known}.pem"),
+        }
+        return {
+            name: value.replace("PORT", str(listener.port)).replace("PASSWORD", PASSWORD)
+            for name, value in (known_to_all | options).items()
+        }
+
+    return given
+
+
 @pytest.mark.parametrize("call", CALLS)
 def test_spark_refuses_a_wrong_certificate_and_says_what_is_wrong(
-    call: str, bad: tuple[Listener, str, tuple[str, ...]], authority: Authority
+    call: str, bad: tuple[Listener, str, tuple[str, ...]], given: Callable[..., dict[str, str]]
 ) -> None:
-    listener, known, words = bad
+    listener, _, words = bad
     use, options = CALLS[call]
-    options = {
-        "url": "amqps://user:PASSWORD@127.0.0.1:PORT",
-        "tlsCaFile": str(authority.folder / f"{known}.pem"),
-        **options,
-    }
-    given = {
-        name: value.replace("PORT", str(listener.port)).replace("PASSWORD", PASSWORD)
-        for name, value in options.items()
-    }
     with pytest.raises(Exception, match="TLS with ") as caught:
-        use(RabbitMQDataSource(given))
+        use(RabbitMQDataSource(given(options)))
     text = str(caught.value)
     assert any(word in text for word in words), text
     assert f"127.0.0.1:{listener.port}" in text
     assert PASSWORD not in f"{text} {caught.value!r} {caught.value.__cause__!r}"
+
+
+@pytest.mark.parametrize(
+    "options", [EXCHANGE, STREAM, SUPER_STREAM], ids=["exchange", "stream", "super stream"]
+)
+def test_doctor_names_a_wrong_certificate_in_the_rows_of_the_driver_and_of_an_executor(
+    options: dict[str, str], bad: tuple[Listener, str, tuple[str, ...]], given: Callable[..., dict[str, str]]
+) -> None:
+    """Without a Spark, whose executors ask themselves this question."""
+    listener, _, words = bad
+    (driver,) = broker_checks(given(options))
+    executor = executor_check(json.loads(_question(given(options), [])(0)), "")
+    for row in (driver, executor):
+        assert row.state == "failed"
+        assert any(word in row.found for word in words), row
+        assert f"127.0.0.1:{listener.port}" in row.found
+        assert PASSWORD not in str(row)
+        assert "Traceback" not in row.found
+        assert "\n" not in row.found
