@@ -5,12 +5,13 @@ from __future__ import annotations
 import gzip
 import struct
 import sys
+from itertools import islice
 from typing import Any
 
 import pytest
 
-from rabbit_chx.streams import StreamBatch
-from rabbit_chx.streams.group.batch import why_undecodable
+from rabbit_chx.streams import BatchFailed, StreamBatch
+from rabbit_chx.streams.group.batch import failed_part, why_undecodable
 from rabbit_chx.streams.group.lanes import Attention, StreamLane
 from rabbit_chx.streams.messages import amqp10, stored
 from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
@@ -81,6 +82,23 @@ def test_a_batch_whose_messages_fail_one_after_the_other_is_not_decompressed_for
         assert rest is not None
         batch = rest
     assert len(batch) == 1
+    assert sum(searched) <= MOST * COUNT
+
+
+@pytest.mark.parametrize("every", [1, 100])
+def test_a_handler_that_fails_with_many_messages_of_a_batch_has_few_searched_for_each(
+    searched, every
+) -> None:
+    """Each failure searched all messages behind it to divide them, and the next attempt up to 4,096."""
+    rest: Any = StreamBatch([parse_chunk(a_chunk([sized(b"x")] * COUNT), "s")])
+    handled = []
+    while rest is not None:
+        messages = [each.offset for each in islice(rest.messages(), every)]
+        failed, rest = failed_part(rest.unpacked(), BatchFailed(messages[-1]))
+        handled += messages
+        assert (failed.first, failed.last) == (messages[0], messages[-1])
+        assert failed.since(messages[-1], 1).first == messages[-1]
+    assert handled == [*range(COUNT)]
     assert sum(searched) <= MOST * COUNT
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from rabbit_chx.errors import CorruptStream, InvalidValue, MissingDependency
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
 class StreamBatch:
     """Messages of one stream that follow each other. It is decoded when `messages` or `arrow` is called."""
 
-    __slots__ = ("_chunks", "_undecodable", "attempt", "first", "last", "stream")
+    __slots__ = ("_chunks", "_is_unpacked", "_undecodable", "attempt", "first", "last", "stream")
 
     def __init__(self, chunks: Sequence[Chunk], first: int = 0, attempt: int = 1) -> None:
         """Combine chunks of one stream, in order, without the messages before ``first``."""
         self._chunks = tuple(chunks)
         self._undecodable: Sequence[Undecodable] = ()
         """All messages, if it is known that none can be decoded."""
+        self._is_unpacked = False
         self.stream: str = chunks[0].stream
         self.first: int = max(first, chunks[0].first_offset)
         """The offset of the first message."""
@@ -53,12 +55,17 @@ class StreamBatch:
 
     def stored(self) -> Iterator[StreamMessage]:
         """Yield the messages, with `Undecodable` in place of an error."""
-        return iter(self._undecodable or stored_in(self._chunks, self.first, self.last + 1))
+        if self._undecodable:
+            return iter(self._undecodable)
+        groups = _growing(self._chunks) if self._is_unpacked else [self._chunks]
+        return chain.from_iterable(stored_in(group, self.first, self.last + 1) for group in groups)
 
     def unpacked(self) -> StreamBatch:
         """The same messages, of which parts are decoded in proportion to their size."""
+        if self._is_unpacked:
+            return self
         whole = StreamBatch(unpacked(self._chunks, self.first, self.last + 1), self.first, self.attempt)
-        whole.last, whole._undecodable = self.last, self._undecodable
+        whole.last, whole._undecodable, whole._is_unpacked = self.last, self._undecodable, True
         return whole
 
     def around_undecodable(self) -> list[StreamBatch]:
@@ -84,6 +91,7 @@ class StreamBatch:
         high = bisect_right(self._chunks, last, key=lambda chunk: chunk.first_offset)
         part = StreamBatch(self._chunks[low:high], first)
         part.last = last  # the last chunk may have more, in another part
+        part._is_unpacked = self._is_unpacked
         part._undecodable = [each for each in undecodable if first <= each.last and each.offset <= last]
         return part
 
@@ -117,6 +125,14 @@ class StreamBatch:
         rest = self._part(max(offset, self.first), self.last, self._undecodable)
         rest.attempt = attempt
         return rest
+
+
+def _growing(chunks: Sequence[Chunk]) -> Iterator[Sequence[Chunk]]:
+    """One chunk, then two, then four: a handler that fails with a message has few of those behind it searched."""
+    start, count = 0, 1
+    while start < len(chunks):
+        yield chunks[start : start + count]
+        start, count = start + count, 2 * count
 
 
 class BatchFailed(Exception):
