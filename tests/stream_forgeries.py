@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 import struct
+from collections.abc import Callable
 
 from hypothesis import strategies as st
 
@@ -16,16 +17,19 @@ def text(value: bytes) -> bytes:
     return b"\xb1" + struct.pack(">I", len(value)) + value
 
 
+def symbol(value: bytes) -> bytes:
+    """A symbol of AMQP 1.0, such as the name of an annotation."""
+    return b"\xb3" + struct.pack(">I", len(value)) + value
+
+
 def compound(section: int, kind: bytes, *items: bytes) -> bytes:
     """A section of AMQP 1.0 that is a list (0xD0) or a map (0xD1)."""
     return b"\0\x53%c" % section + _compound(kind, *items)
 
 
-def a_map(section: int, values: dict[bytes, bytes]) -> bytes:
+def a_map(section: int, values: dict[bytes, bytes], name: Callable[[bytes], bytes] = text) -> bytes:
     """A section of AMQP 1.0 that is a map."""
-    return compound(
-        section, b"\xd1", *(part for name, value in values.items() for part in (text(name), value))
-    )
+    return compound(section, b"\xd1", *(part for each in values for part in (name(each), values[each])))
 
 
 def _compound(kind: bytes, *items: bytes) -> bytes:
@@ -53,16 +57,23 @@ SCALARS = st.one_of(
     st.sampled_from("a\u20ac").map(lambda value: b"\x73" + value.encode("utf-32-be")),
     TEXTS.map(text),
 )
-VALUES = st.recursive(
-    SCALARS,
-    lambda inner: (
-        st.lists(inner, max_size=3).map(lambda items: _compound(b"\xd0", *items))
-        | st.lists(st.tuples(TEXTS.map(text), inner), max_size=3).map(
-            lambda pairs: _compound(b"\xd1", *(each for pair in pairs for each in pair))
-        )
-    ),
-    max_leaves=6,
-)
+
+
+def nested(scalars: st.SearchStrategy[bytes], names: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    """Scalars, and lists and maps of them."""
+    return st.recursive(
+        scalars,
+        lambda inner: (
+            st.lists(inner, max_size=3).map(lambda items: _compound(b"\xd0", *items))
+            | st.lists(st.tuples(names.map(text), inner), max_size=3).map(
+                lambda pairs: _compound(b"\xd1", *(each for pair in pairs for each in pair))
+            )
+        ),
+        max_leaves=6,
+    )
+
+
+VALUES = nested(SCALARS, TEXTS)
 NAMES = st.sampled_from(
     [
         *(b"x-routing-key", b"x-exchange", b"x-basic-type", b"x-basic-app-id", b"x-death", b"x-delay", b"CC"),

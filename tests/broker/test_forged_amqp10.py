@@ -1,0 +1,242 @@
+"""Whatever a stranger publishes over AMQP 1.0, groups, stream groups and readers handle it, and the messages after it."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections import Counter
+from contextlib import ExitStack
+from urllib.parse import quote
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from rabbit_chx.consuming import Group, Message, QueueReader, Reject
+from rabbit_chx.streams import StreamGroup
+from tests.amqp10 import Outcome, Sender
+from tests.broker.privileges import release_of
+from tests.broker.stream_scene import fill
+from tests.broker.test_groups import running
+from tests.broker.test_stream_group_forged import lot  # noqa: F401 - the fixture
+from tests.broker.test_stream_groups import running as running_on_streams
+from tests.faults.load import wait_until
+from tests.proof import LONG as PROOF
+from tests.stream_forgeries import (
+    BODY,
+    HEADERS,
+    LONG,
+    NAMES,
+    NULL,
+    SCALARS,
+    TEXTS,
+    TIMES,
+    VALUES,
+    a_map,
+    compound,
+    nested,
+    symbol,
+    text,
+)
+
+pytestmark = [
+    pytest.mark.one_release,
+    pytest.mark.broker,
+    pytest.mark.since_4_0,
+    pytest.mark.proves(
+        "Consumers",
+        "any messages over AMQP 1.0, for groups on queues and on streams and for readers of queues",
+        "60 messages after them are handled once each",
+    ),
+]
+
+REJECTING = pytest.mark.parametrize("rejecting", [False, True], ids=["accepting", "rejecting"])
+KEYS = [f"k{number}" for number in range(6)]
+UUID, CHAR, ULONG, FLOAT, DOUBLE, DECIMAL = b"\x98\x73\x80\x72\x82\x84"
+"""The codes of types of AMQP 1.0."""
+BASIC_TYPE = b"x-basic-type"
+SHORT_TEXTS = TEXTS.filter(lambda value: len(value) < 256)
+
+
+def messages(
+    values: st.SearchStrategy[bytes], kinds: st.SearchStrategy[bytes], short: st.SearchStrategy[bytes]
+) -> st.SearchStrategy[bytes]:
+    """Messages with these values as headers and annotations, these types, and these content types."""
+    ids = st.just(NULL) | SCALARS.filter(lambda value: value[0] in (ULONG, UUID)) | TEXTS.map(text)
+    texts = st.just(NULL) | TEXTS.map(text) | st.just(text(b"x" * 300))
+    symbols = st.just(NULL) | short.map(symbol)
+    times = st.just(NULL) | TIMES.map(lambda value: b"\x83" + struct.pack(">q", value))
+    numbers = st.just(NULL) | st.integers(0, 2**32 - 1).map(lambda value: b"\x70" + struct.pack(">I", value))
+    properties = st.tuples(
+        *(ids, st.sampled_from([NULL] * 9 + [b"\xa0\1x"]), texts, texts, texts, ids),
+        *(symbols, symbols, times, times, texts, numbers, texts),
+    )
+    names = NAMES.filter(lambda name: name[:2] == b"x-" and name != BASIC_TYPE) | TEXTS.map(b"x-".__add__)
+    annotations = st.builds(
+        dict.__or__,
+        st.dictionaries(names, values, max_size=3),
+        st.fixed_dictionaries({}, optional={BASIC_TYPE: kinds}),
+    )
+    return st.builds(
+        lambda header, annotated, given, headers: (
+            header
+            + a_map(0x72, annotated, symbol)
+            + compound(0x73, b"\xd0", *given)
+            + a_map(0x74, headers)
+            + BODY
+        ),
+        st.just(b"") | HEADERS,
+        annotations,
+        properties,
+        st.dictionaries(NAMES | TEXTS, values, max_size=4),
+    )
+
+
+def deliverable(broker) -> st.SearchStrategy[bytes]:
+    """Messages that RabbitMQ can deliver from a queue.
+
+    For all others it closes the consumer's connection (`test_undeliverable`): with values of the types uuid and char, properties of
+    another type than AMQP 1.0 gives them, content types and names within maps above 255 bytes, integers from 2^63 on within
+    lists and maps, a footer, headers above 128 KiB; and before 4.3 with decimals, infinity and NaN.
+    """
+    lost = {UUID, CHAR} | (set() if release_of(broker) >= (4, 3) else {FLOAT, DOUBLE, DECIMAL})
+    scalars = SCALARS.filter(lambda value: value[0] not in lost)
+    within = nested(scalars.filter(lambda value: value[0] != ULONG), SHORT_TEXTS)
+    large = LONG.filter(lambda value: len(value) < 100_000)
+    return messages(scalars | within | large, SHORT_TEXTS.map(text), SHORT_TEXTS)
+
+
+STORABLE = messages(VALUES | LONG, VALUES, TEXTS) | st.binary(max_size=40)
+"""Any messages: streams deliver them as they are."""
+
+
+def drawn(strategy: st.SearchStrategy[bytes]) -> list[bytes]:
+    found: list[bytes] = []
+
+    # Before a member runs: Hypothesis fails if any thread uses random numbers while it draws.
+    @settings(max_examples=1_000 if PROOF else 60, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(strategy)
+    def draw(message: bytes) -> None:
+        found.append(message)
+
+    draw()
+    return found
+
+
+def published(url: str, addresses: list[str], forged: list[bytes]) -> int:
+    """Publish messages to these addresses in turn, and return how many the broker has accepted."""
+    with ExitStack() as stack:
+        senders = [stack.enter_context(Sender(url, address)) for address in addresses]
+        outcomes = Counter(
+            senders[number % len(senders)].send(message) for number, message in enumerate(forged)
+        )
+    accepted = outcomes[Outcome.ACCEPTED]
+    assert accepted > len(forged) / 10, outcomes
+    return accepted
+
+
+class Handler:
+    """Reads messages, counts them, and rejects forged ones if told to."""
+
+    def __init__(self, rejecting: bool) -> None:
+        self.ours: Counter[int] = Counter()
+        self.forged = 0
+        self._rejecting = rejecting
+
+    def __call__(self, message: Message) -> None:
+        assert repr((message.headers, message.properties))
+        if message.body.isdigit():
+            self.ours[int(message.body)] += 1
+            return
+        self.forged += 1
+        if self._rejecting:
+            raise Reject("no")
+
+    def has_seen(self, ours: int, forged: int) -> bool:
+        return len(self.ours) >= ours and self.forged >= forged
+
+    def assert_handled(self, ours: int, forged: int) -> None:
+        assert self.ours == Counter(range(ours))
+        assert self.forged == forged
+
+
+@pytest.fixture
+def channel(site):
+    """A channel in a virtual host with an exchange, its two queues, one to park messages in, and one to read."""
+    with site.connection() as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.exchange_declare("orders", "x-consistent-hash", durable=True)
+        for queue in ("a", "b"):
+            arguments = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+            channel.queue_declare(queue, durable=True, arguments=arguments)
+            channel.queue_bind(queue, "orders", "1")
+        channel.queue_declare("parked", durable=True)
+        yield channel
+
+
+@REJECTING
+def test_no_message_harms_a_group(site, channel, rejecting, caplog) -> None:
+    caplog.set_level(logging.WARNING)
+    forged = drawn(deliverable(site.broker))
+    handler = Handler(rejecting)
+    options = {"on_failure": "park", "parking_queue": "parked"} if rejecting else {}
+    group = Group(site.url(), exchange="orders", name="billing", queues=["a", "b"], **options)
+    with running(group, handler) as member:
+        count = published(site.url(), [f"/exchanges/orders/{key}" for key in KEYS], forged)
+        for number in range(60):
+            channel.basic_publish("orders", KEYS[number % len(KEYS)], b"%d" % number)
+        wait_until(lambda: member.errors or handler.has_seen(60, count), "all messages")
+    assert member.errors == []
+    handler.assert_handled(60, count)
+    assert channel.queue_declare("parked", passive=True).method.message_count == count * rejecting
+    assert "trying again" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_no_message_harms_a_reader_of_a_queue(site, channel, kind, caplog) -> None:
+    caplog.set_level(logging.WARNING)
+    forged = drawn(deliverable(site.broker))
+    handler = Handler(False)
+    channel.queue_declare("read", durable=True, arguments={"x-queue-type": kind})
+    with QueueReader(site.url(), "read") as reader:
+        count = published(site.url(), ["/queues/read"], forged)
+        for number in range(60):
+            channel.basic_publish("", "read", b"%d" % number)
+
+        def read() -> bool:
+            batch = reader.take(100)
+            for message in batch.messages:
+                handler(message)
+            reader.acknowledge(batch)
+            return handler.has_seen(60, count)
+
+        wait_until(read, "all messages")
+    handler.assert_handled(60, count)
+    assert channel.queue_declare("read", passive=True).method.message_count == 0
+    assert "trying again" not in caplog.text
+
+
+@REJECTING
+def test_no_message_harms_a_group_of_streams_that_parks(
+    broker,
+    stream_url,
+    stream_connection,
+    stream,
+    lot,  # noqa: F811
+    rejecting,
+    caplog,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    forged = drawn(STORABLE)
+    queue, parked = lot
+    handler = Handler(rejecting)
+    options = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
+    group = StreamGroup(stream_url, stream=stream, name="billing", **options)
+    with running_on_streams(group, handler):
+        count = published(broker.url, [f"/queues/{quote(stream, safe='')}"], forged)
+        fill(stream_connection, stream, range(60))
+        wait_until(lambda: handler.has_seen(60, count), "all messages")
+        wait_until(lambda: parked() == count * rejecting, "the parked messages")
+        assert group.status.connected
+    handler.assert_handled(60, count)
+    assert "trying again" not in caplog.text
