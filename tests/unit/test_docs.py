@@ -239,6 +239,15 @@ def test_a_verb_or_option_that_is_not_there_would_be_seen() -> None:
     assert sorted(_unknown(page)) == ["rout", "route --qeue"]
 
 
+def test_every_promise_about_security_names_tests_that_exist() -> None:
+    promises = BESIDE["SECURITY.md"].partition("## What is protected")[2]
+    rows = [line for line in promises.partition("\n\nNot protected")[0].splitlines() if line.startswith("| ")]
+    named = [re.findall(r"`(tests/[^`]+)`", row) for row in rows if not row.startswith("| | test")]
+    assert len(named) > 20
+    assert all(named)
+    assert [file for row in named for file in row if not [*ROOT.glob(file)]] == []
+
+
 def test_the_index_names_every_page_and_no_other() -> None:
     named = set(re.findall(r"^\| \[[^]]+\]\(([\w-]+\.md)\)", PAGES["README.md"], re.MULTILINE))
     assert named == set(PAGES) - {"README.md"}

@@ -320,6 +320,15 @@ def test_the_password_of_an_amqps_url_stays_protected(url):
     Management.of("amqp://me:sesame@broker", url)
 
 
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_is_not_followed(status):
+    with answering(lambda: [HEAD + b'{"name":"me","tags":[]}']) as (other, requests):
+        moved = f"HTTP/1.1 {status} Moved\r\nLocation: {other}/api/whoami\r\nContent-Length: 0\r\n\r\n"
+        with answering(lambda: [moved.encode()]) as (url, _), pytest.raises(BrokerUnavailable):
+            Management(url.replace("://", "://me:sesame@")).whoami()
+    assert requests == []
+
+
 def test_a_proxy_in_the_environment_is_ignored_and_one_that_is_named_is_used(monkeypatch):
     found = HEAD + b'{"name":"me","tags":[]}'
     with answering(lambda: [found]) as (url, direct), answering(lambda: [found]) as (proxy, proxied):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import socket
 
 import pytest
 
@@ -16,6 +17,7 @@ from rabbit_chx.topology.planning.steps import Bind, Unbind
 from rabbit_chx.working.settings import Settings
 from rabbit_chx.working.trials import notes_of
 from tests.unit.test_consuming_lanes import SETTINGS
+from tests.verbs import ORDERS
 
 Q, X, Y = ("queue", "q"), ("exchange", "x"), ("exchange", "y")
 
@@ -122,3 +124,38 @@ def test_a_recorded_ring_takes_permissions_for_its_record(kind) -> None:
     plain, recorded = needs_of([step]), needs_of([step], {"x"})
     assert recorded.configure - plain.configure == recorded.read - plain.read == {record}
     assert recorded.write - plain.write == {X}
+
+
+NEED_NOTHING = {
+    "lint": ["lint", "orders.yaml"],
+    "export FILE": ["export", "orders.yaml"],
+    "completion": ["completion", "bash"],
+    "route": ["route", "k", "-q", "a"],
+    "route --file": ["route", "k", "--file", "orders.yaml"],
+    "ring": ["ring", "-q", "a"],
+    "simulate": ["simulate", "-q", "a"],
+    "plan --against": ["plan", "orders.yaml", "--against", "orders.yaml"],
+    "plan --add": ["plan", "orders.yaml", "--add", "1"],
+    "plan --remove": ["plan", "orders.yaml", "--remove", "vip"],
+    "plan --weight": ["plan", "orders.yaml", "--weight", "vip=3"],
+}
+
+
+@pytest.mark.parametrize("command", NEED_NOTHING)
+def test_commands_that_need_no_permissions_connect_to_no_broker(command, run, tmp_path, monkeypatch) -> None:
+    (tmp_path / "orders.yaml").write_text(ORDERS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AMQP_URL", "amqp://127.0.0.1:1")
+    monkeypatch.setenv("RABBITMQ_MANAGEMENT_URL", "http://127.0.0.1:1")
+    connected: list[object] = []
+
+    def refuse(_: object, address: object) -> None:
+        connected.append(address)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", 1))
+    connected.clear()
+    assert run(*NEED_NOTHING[command]).code in {0, 2}
+    assert connected == []
