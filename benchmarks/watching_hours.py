@@ -21,8 +21,8 @@ from urllib.request import urlopen
 from rabbit_chx.broker.management_rows import QueueState
 from rabbit_chx.topology import Binding, Exchange, Observed, Queue, Topology
 from rabbit_chx.topology.planning.what_if import assume_applied
-from rabbit_chx.watch.history import History
 from rabbit_chx.watch.interval import compare
+from rabbit_chx.watch.loop import History
 from rabbit_chx.watch.ring_check import check_ring
 from rabbit_chx.watch.server import Server
 from rabbit_chx.watch.snapshot import Snapshot

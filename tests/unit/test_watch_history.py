@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rabbit_chx.watch import Interval
-from rabbit_chx.watch.history import History
 from rabbit_chx.watch.interval import Row
+from rabbit_chx.watch.loop import History
 from rabbit_chx.watch.ring_check import RingState
 
 
