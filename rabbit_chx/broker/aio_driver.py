@@ -11,29 +11,37 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 
-from rabbit_chx.broker.amqp_async import connect
+from rabbit_chx.base.timeouts import HEARTBEAT_OF_CALLER
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.commands import NO_ROUTE, TIMEOUT, Driver, Lost, OnChannel, Refused
 from rabbit_chx.broker.management import Management
-from rabbit_chx.broker.reasons import why_down
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx.broker.reasons import why_down, why_external_refused, why_rejected, why_unreachable
+from rabbit_chx.broker.tls import default_context, warn_if_unchecked
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, MissingDependency
 
-# isort: split
-# After amqp_async, whose error says how to install aio-pika.
-import aio_pika
-from aiormq.abc import AbstractChannel, AbstractConnection, ChannelFrame, DeliveredMessage
-from aiormq.exceptions import (
-    AMQPError,
-    ChannelClosed,
-    ChannelInvalidStateError,
-    ConnectionClosed,
-    DeliveryError,
-)
-from pamqp import commands as spec
-from pamqp.base import Frame
-from pamqp.exceptions import CLASS_MAPPING
+try:
+    import aio_pika
+    from aiormq.abc import AbstractChannel, AbstractConnection, ChannelFrame, DeliveredMessage
+    from aiormq.exceptions import (
+        AMQPError,
+        AuthenticationError,
+        ChannelClosed,
+        ChannelInvalidStateError,
+        ConnectionClosed,
+        DeliveryError,
+        InvalidFrameError,
+        ProbableAuthenticationError,
+    )
+    from pamqp import commands as spec
+    from pamqp.base import Frame
+    from pamqp.exceptions import CLASS_MAPPING
+except ImportError as missing:
+    raise MissingDependency("this needs aio-pika: `pip install 'rabbit-chx[aio]'`") from missing
 
 _T = TypeVar("_T")
 
+_PATIENCE: Final = 5.0
+"""Seconds for a connection, as with pika."""
 # aiormq drops the reply code, but the reply text begins with its name. Codes up to 400 are not errors of the client.
 _CODES: Final = {
     error.name.replace("-", "_"): code  # type: ignore[attr-defined]
@@ -58,7 +66,7 @@ async def opened(given: object, tls: ssl.SSLContext | None = None) -> AsyncItera
     elif isinstance(given, aio_pika.abc.AbstractChannel) and (channel := await _underlay(given)) is not None:
         yield channel.connection
     elif isinstance(given, str):
-        async with await connect(given, name="rabbit-chx topology", tls=tls) as connection:
+        async with await _connect(BrokerUrl.parse(given), tls) as connection:
             assert connection.transport is not None  # it has just connected
             yield connection.transport.connection
     else:
@@ -68,6 +76,47 @@ async def opened(given: object, tls: ssl.SSLContext | None = None) -> AsyncItera
             "an open connection or channel of aio-pika, or an AMQP URL",
             "With pika: apply(...)",
         )
+
+
+async def _connect(url: BrokerUrl, tls: ssl.SSLContext | None) -> aio_pika.abc.AbstractConnection:
+    """Open a connection as `rabbit_chx.broker.amqp.connect` does, or raise the same error."""
+    if url.tls:
+        warn_if_unchecked(tls, str(url))
+    user, password = url.login
+    query: dict[str, Any] = {"auth": "external"} if url.external else {}
+    try:
+        connection: aio_pika.abc.AbstractConnection = await aio_pika.connect(
+            host=url.host,
+            port=url.port,
+            login=user,
+            password=password,
+            virtualhost=url.vhost,
+            ssl=url.tls,
+            ssl_context=(tls or default_context()) if url.tls else None,
+            timeout=url.parameters.get("socket_timeout", _PATIENCE),
+            heartbeat=str(url.parameters.get("heartbeat", HEARTBEAT_OF_CALLER)),
+            client_properties={"connection_name": "rabbit-chx topology", "product": "rabbit-chx"},
+            **query,
+        )
+    except (AMQPError, OSError) as error:
+        raise _why_not_open(error, str(url)) from None
+    return connection
+
+
+def _why_not_open(error: Exception, where: str) -> BrokerUnavailable:
+    match error:
+        case ProbableAuthenticationError():
+            return why_rejected(403, str(error), where)
+        case AuthenticationError():
+            return why_external_refused(where)
+        case ConnectionClosed():
+            return why_rejected(int(error.args[0]), str(error.args[-1]), where)
+        case InvalidFrameError() if "Connection.OpenOk" in str(error):
+            return why_rejected(530, "", where)  # aiormq discards the broker's answer to Connection.Open
+        case AMQPError() if not isinstance(error, InvalidFrameError):
+            return why_unreachable(error.__cause__ or error, where)
+        case _:
+            return why_unreachable(error, where)
 
 
 async def _underlay(channel: aio_pika.abc.AbstractChannel) -> AbstractChannel | None:
