@@ -107,7 +107,7 @@ def _opened(parameters: pika.ConnectionParameters, url: BrokerUrl) -> pika.Block
     from pika.adapters.utils.connection_workflow import AMQPConnectorException
     from pika.exceptions import AMQPError
 
-    from rabbit_chx.broker.timed_connection import TimedConnection
+    from rabbit_chx.broker.receiving import TimedConnection
 
     try:
         with without_pikas_log():

@@ -28,7 +28,7 @@ from rabbit_chx.broker.deliveries import BEFORE_PROPERTIES
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.properties import Properties
 from rabbit_chx.broker.reasons import why_down
-from rabbit_chx.broker.timed_connection import TimedConnection
+from rabbit_chx.broker.receiving import TimedConnection
 from rabbit_chx.errors import InvalidValue
 
 _T = TypeVar("_T")

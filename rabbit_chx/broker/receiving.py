@@ -3,20 +3,22 @@
 pika collects frames and bodies of any announced size, loses some values of headers, and decodes each frame into objects. Here
 complete deliveries at the front of received data are read in one pass; everything else is pika's, also a delivery that has
 not arrived as a whole. This uses names of pika that are not public (`fast_paths`);
-if one is missing, pika delivers every message, which is slower.
+if one is missing, pika delivers every message, which is slower. And a connection ends when the broker does not answer, where pika
+would wait without a limit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
-from pika import BasicProperties, SelectConnection, spec
+from pika import BasicProperties, BlockingConnection, ConnectionParameters, SelectConnection, spec
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.channel import Channel
-from pika.exceptions import InvalidFrameError
+from pika.exceptions import AMQPError, ConnectionWrongStateError, InvalidFrameError, StreamLostError
 from pika.frame import Header, Method
 
 from rabbit_chx.broker.deliveries import BEFORE_PROPERTIES, RawDelivery, consumer, read_deliveries
@@ -101,6 +103,48 @@ class ReceivingConnection(SelectConnection):  # type: ignore[misc] # pika has no
         if value.channel_number not in self._channels and not late:
             raise InvalidFrameError(f"a frame for channel {value.channel_number}, which is not open")
         super()._deliver_frame_to_channel(value)
+
+
+class TimedConnection(BlockingConnection):  # type: ignore[misc]
+    """Drops itself when a command gets no answer in time, even if heartbeats arrive.
+
+    Waiting for messages (``process_data_events``, ``start_consuming``, ``consume``) may take longer.
+    """
+
+    patience: float = 30.0
+    """Seconds for the answer to a command."""
+
+    _for_events = False
+
+    def __init__(self, parameters: ConnectionParameters) -> None:
+        super().__init__(parameters, _impl_class=ReceivingConnection)
+
+    def __exit__(self, *error: object) -> None:
+        """Close the connection; a broker that does not answer this either does no harm."""
+        with suppress(AMQPError, OSError):
+            super().__exit__(*error)
+
+    def process_data_events(self, time_limit: float | None = 0) -> None:
+        """Wait for events as `BlockingConnection` does, which raises a ValueError if the connection has ended before."""
+        if not self.is_open:
+            raise ConnectionWrongStateError("the connection has ended")
+        self._for_events = True
+        try:
+            super().process_data_events(time_limit)
+        finally:
+            self._for_events = False
+
+    def _flush_output(self, *waiters: Callable[[], bool]) -> None:
+        if self._for_events:
+            super()._flush_output(*waiters)
+            return
+        impl: Any = self._impl
+        error = StreamLostError(f"the broker did not answer within {self.patience:g} seconds")
+        timer = impl._adapter_call_later(self.patience, lambda: impl._terminate_stream(error))  # noqa: SLF001
+        try:
+            super()._flush_output(*waiters)
+        finally:
+            impl._adapter_remove_timeout(timer)  # noqa: SLF001
 
 
 def consume(
