@@ -16,7 +16,7 @@ from rabbit_chx.base.text import listed
 from rabbit_chx.broker.applying.broker_errors import INEQUIVALENT
 from rabbit_chx.broker.commands import Command, OnChannel, Refused
 from rabbit_chx.mirror.releases import Release
-from rabbit_chx.topology.delivery_limit import limit_applies, limit_warning
+from rabbit_chx.topology.checks.ordered_queues import limit_applies, limit_warning
 from rabbit_chx.topology.model import DELIVERY_LIMIT, SINGLE_ACTIVE_CONSUMER
 
 _MOST_REFUSALS: Final = 30

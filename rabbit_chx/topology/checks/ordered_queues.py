@@ -13,7 +13,6 @@ from rabbit_chx.base.text import listed
 from rabbit_chx.mirror.releases import Release
 from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.topology.checks.lint_rules import Finding
-from rabbit_chx.topology.delivery_limit import limit_applies, limit_warning
 from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.model import DELIVERY_LIMIT, Observed, Queue, Topology
 
@@ -82,6 +81,34 @@ def _has_limit(queue: Queue, topology: Topology, release: Release | None) -> boo
     declared = queue if release is None else as_declared(queue, release)
     by_policy = None if policy is None else policy.definition.get(_LIMIT_KEY)
     return limit_applies(release, declared.arguments.get(DELIVERY_LIMIT), by_policy)
+
+
+def limit_applies(release: Release | None, *limits: object) -> bool:
+    """Whether the limits in the arguments and the policy of a quorum queue, None if absent, limit its redeliveries.
+
+    As in ``rabbit_quorum_queue:delivery_limit/1``, the lowest that is not negative applies. Before 4.0 there is no
+    default, and a limit of -1 drops what is returned once. Without a release, as in the newest one.
+    """
+    given = [limit for limit in limits if isinstance(limit, int)]
+    if release is not None and not release.has_default_delivery_limit:
+        return bool(given)
+    return not given or any(limit >= 0 for limit in given)
+
+
+def limit_warning(release: Release | None) -> str:
+    """Explain the effect of a delivery limit and how to remove it; without a release, for the newest one."""
+    if release is None or release.has_default_delivery_limit:
+        advice = (
+            f"Declare queues with {DELIVERY_LIMIT}: -1; for existing queues without this argument, set a policy with "
+            "delivery-limit: -1"
+        )
+    else:
+        advice = f"Remove {DELIVERY_LIMIT}, and delivery-limit from policies: before RabbitMQ 4.0 there is no limit by default"
+    return (
+        f"a delivery limit applies ({DELIVERY_LIMIT}; 20 by default from RabbitMQ 4.0 on): the broker drops or dead-letters "
+        "messages that were returned more often, even if no consumer has handled them. A consumer that ends or loses its "
+        f"connection returns all its unacknowledged messages. {advice}"
+    )
 
 
 def _applied(wanted: Topology, observed: Observed) -> Topology:
