@@ -15,7 +15,7 @@ import click
 from rabbit_chx.base.text import counted, listed, sentences
 from rabbit_chx.base.urls import MAX_PORT
 from rabbit_chx.broker.management_rows import StreamConsumer
-from rabbit_chx.broker.reading.stream_consumers import read_stream_consumers
+from rabbit_chx.broker.reading.node import read_stream_consumers
 from rabbit_chx.cli.ask.broker_access import BrokerAccess, warn_of_tracer
 from rabbit_chx.cli.ask.options import check_names, exchange_option, node_option
 from rabbit_chx.cli.changes import check_can_ask, confirmed

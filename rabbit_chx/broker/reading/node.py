@@ -1,4 +1,4 @@
-"""Ask a node for its rings, through a command of the user that ends in ``rabbitmqctl eval``.
+"""Ask a node for its rings and the consumers of its streams, through a command of the user that ends in ``rabbitmqctl eval``.
 
     node = NodeCommand("docker exec rabbit rabbitmqctl eval")
     node = NodeCommand("ssh broker-1 sudo rabbitmqctl eval")
@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import Final, Protocol
 
 from rabbit_chx.base.text import sentences
-from rabbit_chx.broker.reading.erlang_rings import parse_rings, rings_expression
+from rabbit_chx.broker.management_rows import StreamConsumer
+from rabbit_chx.broker.reading.erlang_rings import decoded_name, erlang_binary, parse_rings, rings_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
 from rabbit_chx.mirror.ring import Destination
 
@@ -26,6 +27,19 @@ _REPEATED: Final = 20
 """Characters of an expression that are enough to recognize it."""
 _NOTHING_RUN: Final = (126, 127)
 """The exit codes of shells and of docker when they cannot run a program."""
+
+_CONSUMERS: Final = """
+[case rabbit_stream_sac_coordinator:group_consumers({vhost}, Stream, {group}, [connection_name, state]) of
+     {{ok, Consumers}} ->
+         [io:put_chars([base64:encode(iolist_to_binary(io_lib:format("~s", [State]))), " ",
+                        base64:encode(Stream), " ", base64:encode(Name), "\\n"])
+          || [{{connection_name, Name}}, {{state, State}}] <- Consumers];
+     {{error, not_found}} -> []
+ end
+ || Stream <- [{streams}]],
+done.
+"""
+"""Prints a line for each consumer, the state first and each text as base64, and ``done`` at the end."""
 
 
 class NodeAccess(Protocol):
@@ -91,6 +105,33 @@ def read_worker_pool_size(node: NodeAccess) -> int | None:
     """``default_worker_pool_size`` of the node; None if the answer is not a number."""
     text = node.eval("worker_pool_sup:default_pool_size().")
     return int(text) if text.isdecimal() else None
+
+
+def read_stream_consumers(
+    node: NodeAccess, vhost: str, group: str, streams: Iterable[str]
+) -> list[StreamConsumer]:
+    """Return the consumers of a group on these streams, as ``rabbitmq-streams list_stream_group_consumers`` does.
+
+    Releases name the states differently: "active" and "inactive" in 4.0, "active (connected)" and "waiting (connected)" in 4.3.
+
+    Raises:
+        BrokerUnavailable: the command failed, or its output is not what a node prints.
+    """
+    names = ",".join(map(erlang_binary, streams))
+    expression = _CONSUMERS.format(vhost=erlang_binary(vhost), group=erlang_binary(group), streams=names)
+    *lines, end = node.eval(" ".join(expression.split())).split("\n")
+    try:
+        found = [_consumer(line) for line in lines]
+    except ValueError:
+        end = ""
+    if end != "done":
+        raise BrokerUnavailable("the node command did not print the consumers of the group to their end")
+    return found
+
+
+def _consumer(line: str) -> StreamConsumer:
+    state, stream, connection = map(decoded_name, line.split(" "))
+    return StreamConsumer(stream, connection, active=state.startswith("active"))
 
 
 def _words(command: str | Sequence[str]) -> tuple[str, ...]:
