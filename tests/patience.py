@@ -5,13 +5,35 @@ RABBIT_CHX_PATIENCE=3 makes all of it three times as long, the limits of pytest-
 
 from __future__ import annotations
 
+import faulthandler
 import os
-from typing import Final
+import sys
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import pytest
 
 _FACTOR: Final = float(os.environ.get("RABBIT_CHX_PATIENCE", "1"))
 PATIENCE: Final = 120.0 * _FACTOR
+_Met = TypeVar("_Met")
+
+
+def wait_until(
+    condition: Callable[[], _Met],
+    what: str | Callable[[], object],
+    patience: float = PATIENCE,
+    *,
+    pause: float = 0.005,
+) -> _Met:
+    """Wait for a condition, and return what met it; ``what`` is awaited, or returns that after the wait failed."""
+    deadline = time.monotonic() + patience
+    while not (met := condition()):
+        if time.monotonic() > deadline:
+            faulthandler.dump_traceback(file=sys.__stderr__)
+            pytest.fail(f"waited {patience:.0f} seconds in vain: {what() if callable(what) else what}")
+        time.sleep(pause)
+    return met
 
 
 @pytest.hookimpl(trylast=True)  # when conftest.py of a folder has set a limit

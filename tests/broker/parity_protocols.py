@@ -17,8 +17,7 @@ from proton.utils import BlockingConnection
 from rabbit_chx.mirror.fields import Field, milliseconds
 from tests.broker.erlang import container_of
 from tests.broker.parity_clients import Message
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

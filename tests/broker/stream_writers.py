@@ -11,8 +11,7 @@ from rstream import AMQPMessage, CompressionType, Consumer, ConsumerOffsetSpecif
 
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import StreamPublisher, bounds, connect
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 
 NAME = "exactly-what-was-written"
 """An ASCII name, because rstream cannot open streams with other names."""

@@ -19,8 +19,8 @@ from rabbit_chx.broker.properties import Properties
 from rabbit_chx.consuming import AsyncGroup, Group, QueueReader, members
 from rabbit_chx.mirror.fields import Field
 from tests.broker.async_shop import Shop, process
-from tests.faults.load import wait_until, within
-from tests.patience import PATIENCE
+from tests.faults.load import within
+from tests.patience import PATIENCE, wait_until
 from tests.queues import close_connections
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]

@@ -7,7 +7,7 @@ import pytest
 from rabbit_chx.broker import server_version
 from rabbit_chx.consuming.member.channels import close_in_one_step
 from rabbit_chx.mirror.releases import Release
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 
 pytestmark = [pytest.mark.newest_first, pytest.mark.since_4_0, pytest.mark.broker]
 

@@ -17,8 +17,7 @@ from rabbit_chx.broker import connect
 from rabbit_chx.consuming.member.roll_call import members_over
 from rabbit_chx.testing.node import free_ports
 from tests.broker.worker_programs import ordered_exchange, started
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.programs import ran
 from tests.unit.test_examples import DECLARING, EXAMPLES, ONLINE, SERVICE, SHARDING, WEB, WORKERS
 

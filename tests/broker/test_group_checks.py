@@ -18,8 +18,8 @@ from rabbit_chx.consuming import Group, InvalidValue
 from rabbit_chx.consuming.member.roll_call import ask
 from rabbit_chx.working.markers import Hold
 from tests.broker.privileges import release_of
-from tests.faults.load import wait_until, within
-from tests.patience import PATIENCE
+from tests.faults.load import within
+from tests.patience import PATIENCE, wait_until
 from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]

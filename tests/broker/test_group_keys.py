@@ -19,8 +19,7 @@ from rabbit_chx.consuming import AsyncGroup, Group, Message
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.working.markers import Hold
 from tests.broker.topology_site import Site
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.one_release, pytest.mark.broker]
 

@@ -29,9 +29,8 @@ from rabbit_chx.testing import Broker
 from rabbit_chx.working.markers import Hold
 from rabbit_chx.working.workers import Workers
 from tests.broker.topology_site import Site
-from tests.faults.load import wait_until
 from tests.json_lines import documented, printed
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.verbs import in_a_process
 
 pytestmark = [pytest.mark.one_release, pytest.mark.broker]

@@ -15,7 +15,7 @@ from rabbit_chx.testing import available
 from rabbit_chx.testing.node import CannotSupply
 from tests.broker.erlang import node_command
 from tests.broker.worker_programs import ordered_exchange, started
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 from tests.programs import ran
 from tests.unit.test_docs import README, ROOT, fenced, marked
 

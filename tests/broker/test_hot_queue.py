@@ -17,7 +17,7 @@ from rabbit_chx.publishing import Publisher
 from tests.broker.erlang import node_command
 from tests.broker.test_guides import here  # noqa: F401 - deletes what examples/topology.yaml declares
 from tests.broker.test_tutorial import Shell, same
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 from tests.programs import ran
 from tests.unit.test_docs import PAGES, ROOT, fenced, marked
 

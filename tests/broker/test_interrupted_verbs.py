@@ -20,9 +20,8 @@ from rabbit_chx.mirror.releases import Release
 from tests.broker.erlang import node_command
 from tests.broker.scaling_scene import KEYS, RING, SLOTS, Scene, scale
 from tests.broker.test_rebalance import Shop, is_traced
-from tests.faults.load import wait_until
 from tests.json_lines import printed
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.verbs import Result, commands
 
 if TYPE_CHECKING:

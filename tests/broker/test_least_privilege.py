@@ -34,7 +34,7 @@ from tests.broker.privileges import (
     sections,
 )
 from tests.broker.spark_frames import rows
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 
 pytestmark = [
     pytest.mark.newest_first,

@@ -17,8 +17,7 @@ from rabbit_chx.topology import apply, load, plan, read
 from rabbit_chx.topology.planning.slot_changes import plan_moves
 from tests.broker.privileges import Grant, Shop, check_complaint, run_cli, sections
 from tests.broker.scaling_scene import MEMBER
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.users import a_user
 
 pytestmark = [

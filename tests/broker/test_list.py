@@ -8,7 +8,7 @@ import pytest
 
 from rabbit_chx.cli import _exit_code
 from tests.broker.erlang import node_command
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 from tests.verbs import Result
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]

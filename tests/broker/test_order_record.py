@@ -14,7 +14,7 @@ from rabbit_chx.topology import drift, plan
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue, Topology
 from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, Unbind
 from tests.broker.topology_site import CLIENTS
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 

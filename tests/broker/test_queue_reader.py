@@ -15,9 +15,8 @@ from rabbit_chx.broker import fast_paths
 from rabbit_chx.broker.properties import Properties
 from rabbit_chx.consuming import QueueReader
 from rabbit_chx.errors import RabbitChxError
-from tests.faults.load import wait_until
 from tests.faults.proxy import Proxy
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.queues import close_connections, confirming_channel
 from tests.users import a_user
 

@@ -13,7 +13,7 @@ from rabbit_chx.cli import _exit_code
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import Publisher, Timeouts
 from tests.broker.privileges import release_of
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]

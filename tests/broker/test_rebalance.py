@@ -19,9 +19,8 @@ from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.slot_changes import plan_moves
 from tests.broker.erlang import node_command
 from tests.broker.topology_site import Site
-from tests.faults.load import wait_until
 from tests.json_lines import printed
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.proof import never, promised
 from tests.verbs import Result
 

@@ -15,8 +15,8 @@ import pytest
 
 from rabbit_chx.broker import connect
 from rabbit_chx.broker.properties import Properties
-from tests.faults.load import wait_until
 from tests.json_lines import documented, printed
+from tests.patience import wait_until
 from tests.verbs import in_a_process
 
 pytestmark = [pytest.mark.one_release, pytest.mark.broker]

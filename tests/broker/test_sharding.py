@@ -9,9 +9,8 @@ import pytest
 
 from rabbit_chx import ConsistentHashExchange, ModulusHashExchange
 from rabbit_chx.topology import Policy
-from tests.faults.load import wait_until
 from tests.inbox import emptied
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 

@@ -9,8 +9,8 @@ from spark_connector.worker import Task
 from spark_connector.writing import publishers
 from spark_connector.writing.partition import write_partition
 from tests.broker.spark_frames import TEXT, frame, rows, source, write
-from tests.faults.load import wait_until
 from tests.inbox import Inbox
+from tests.patience import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
 

@@ -12,8 +12,8 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.publishing import Publisher
 from spark_connector import RabbitMQDataSource
-from tests.faults.load import wait_until
 from tests.inbox import Inbox
+from tests.patience import wait_until
 from tests.spark.streams import Streams
 from tests.tls import Authority, Listener
 

@@ -13,8 +13,8 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.errors import BrokerUnavailable
 from spark_connector import RabbitMQDataSource, WriteFailed
 from tests.broker.spark_frames import TEXT, frame, rows, source, write
-from tests.faults.load import wait_until
 from tests.inbox import Inbox
+from tests.patience import wait_until
 from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]

@@ -16,9 +16,8 @@ from rabbit_chx.cli.verb import Exit
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import BrokerUrl, StreamGroup, StreamReader, connect
 from tests.broker.erlang import node_command
-from tests.faults.load import wait_until
 from tests.json_lines import printed
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.users import a_user
 from tests.verbs import Result, in_a_process
 

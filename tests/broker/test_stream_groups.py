@@ -24,9 +24,8 @@ from rabbit_chx.streams import (
 from rabbit_chx.streams.ends import bounds
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 from tests.broker.stream_scene import fill
-from tests.faults.load import wait_until
 from tests.faults.proxy import Proxy
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.since_4_0]

@@ -14,7 +14,7 @@ import pytest
 
 from rabbit_chx.streams import StreamReader, bounds, connect
 from tests.broker.stream_writers import NAME, WRITERS, over_amqp, over_stream_protocol, read_with_rstream
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 from tests.proof import LONG, Check, dice, record_result
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.one_release]

@@ -23,8 +23,7 @@ from spark_connector.reading.admission import limits
 from spark_connector.reading.offsets import offsets_in
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import settle
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 
 pytestmark = pytest.mark.broker
 

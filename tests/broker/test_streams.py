@@ -23,8 +23,7 @@ from rabbit_chx.streams.protocol.requests import max_message, string
 from rabbit_chx.streams.protocol.wire import open_wire
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import a_stream, fill, message, refused, settle
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.tls import Authority, Listener
 from tests.users import a_user
 

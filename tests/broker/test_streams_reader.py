@@ -15,8 +15,7 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.streams import Bounds, StreamReader, Timeouts, bounds, connect, sub_batch
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import a_stream, delete_completely, fill, message, refused, settle
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.broker]
 

@@ -18,8 +18,7 @@ from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
 from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.testing import Broker, available, local_node, sources
 from rabbit_chx.testing.node import READY, CannotSupply
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.newest_first, pytest.mark.broker, pytest.mark.long]
 

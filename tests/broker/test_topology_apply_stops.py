@@ -20,8 +20,8 @@ from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue
 from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, Plan, Unbind
 from tests.broker.topology_site import CHX, CLASSIC, QUORUM, STREAM, foundation
-from tests.faults.load import wait_until, within
-from tests.patience import PATIENCE
+from tests.faults.load import within
+from tests.patience import PATIENCE, wait_until
 from tests.proof import dice
 
 pytestmark = [

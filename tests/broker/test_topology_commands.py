@@ -20,9 +20,8 @@ from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.mirror.releases import Release
 from tests.broker.topology_site import Site
-from tests.faults.load import wait_until
 from tests.json_lines import documented, printed
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 

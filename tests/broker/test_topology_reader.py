@@ -21,7 +21,7 @@ from rabbit_chx.broker.reading.ring_order import learn
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
 from tests.broker.erlang import node_command
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]

@@ -13,7 +13,7 @@ from rabbit_chx.watch import Observer
 from rabbit_chx.watch.interval import compare
 from tests.broker.stream_scene import stored
 from tests.broker.test_stream_groups import running
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 

@@ -12,8 +12,8 @@ from opentelemetry import trace
 from rabbit_chx.consuming import AsyncGroup, Group
 from rabbit_chx.publishing import Publisher
 from tests.broker.worker_programs import ordered_exchange
-from tests.faults.load import wait_until, within
-from tests.patience import PATIENCE
+from tests.faults.load import within
+from tests.patience import PATIENCE, wait_until
 from tests.programs import ran
 from tests.traces import recorded
 

@@ -19,8 +19,7 @@ import pytest
 
 from rabbit_chx.broker import drain
 from rabbit_chx.testing.node import free_ports
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.programs import ran
 from tests.unit.test_docs import PAGES, fenced
 

@@ -16,8 +16,7 @@ from proton.utils import BlockingConnection
 from rabbit_chx.topology.model import Policy
 from tests.broker.test_groups import orders, running  # noqa: F401 - the fixture
 from tests.broker.topology_site import Site
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.one_release, pytest.mark.broker, pytest.mark.since_4_0]
 

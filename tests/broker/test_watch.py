@@ -29,9 +29,8 @@ from rabbit_chx.watch.interval import compare
 from rabbit_chx.watch.snapshot import Snapshot
 from tests.broker.conftest import NEWEST_IN_CI
 from tests.broker.erlang import container_of, node_command
-from tests.faults.load import wait_until
 from tests.json_lines import documented, printed
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.unit.test_docs import marked
 
 pytestmark = pytest.mark.broker

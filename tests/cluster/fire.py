@@ -18,8 +18,8 @@ from rabbit_chx.publishing import Timeouts
 from tests.cluster.conftest import ROUNDS
 from tests.cluster.nodes import Member
 from tests.cluster.site import CONTROL, HASHED, QUEUES, SLOTTED, Site
-from tests.faults.load import Control, Load, wait_until
-from tests.patience import PATIENCE
+from tests.faults.load import Control, Load
+from tests.patience import PATIENCE, wait_until
 from tests.proof import dice
 
 if TYPE_CHECKING:

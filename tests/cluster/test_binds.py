@@ -21,8 +21,8 @@ from rabbit_chx.publishing import Publisher, Timeouts
 from tests.cluster.conftest import ROUNDS
 from tests.cluster.nodes import NAMES
 from tests.faults.ledger import body, drain
-from tests.faults.load import wait_until, within
-from tests.patience import PATIENCE
+from tests.faults.load import within
+from tests.patience import PATIENCE, wait_until
 from tests.proof import Check, dice, record_result
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]

@@ -10,7 +10,7 @@ from rabbit_chx import Store
 from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.topology.checks.cluster import cluster_problems
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 from tests.proof import Check, record_result
 from tests.verbs import Result
 

@@ -7,7 +7,7 @@ import pytest
 from rabbit_chx import Ring, Store, ToExchange
 from rabbit_chx.errors import RingUnknown
 from tests.cluster.nodes import NAMES
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 from tests.proof import record_result
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]

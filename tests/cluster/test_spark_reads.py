@@ -8,11 +8,11 @@ from contextlib import ExitStack
 import pytest
 
 from rabbit_chx.streams import connect
-from tests.faults.load import wait_until
 from tests.faults.proxy import Proxy
 from tests.faults.spark_load import SLOW
 from tests.faults.spark_programs import Program
 from tests.faults.spark_read import NO_LOSS, Feed, finish, until_committed, until_reading
+from tests.patience import wait_until
 from tests.proof import LONG
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]

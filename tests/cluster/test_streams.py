@@ -10,8 +10,7 @@ import pytest
 
 from rabbit_chx.streams import StreamGroup, StreamPublisher, StreamReader, Timeouts, bounds, connect
 from tests.broker.stream_scene import refused
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 
 pytestmark = pytest.mark.long
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pika
 
 from rabbit_chx.publishing import Publisher
-from tests.faults.load import wait_until
 from tests.faults.spark_load import SLOW
 from tests.faults.spark_read import body
+from tests.patience import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -24,10 +24,10 @@ import pytest
 
 from rabbit_chx.testing import Broker, available
 from tests.brokers import replace, revive, running
-from tests.faults.load import Control, Load, on_queues, wait_until
+from tests.faults.load import Control, Load, on_queues
 from tests.faults.spark_programs import Program
 from tests.faults.spark_read import committed, compare, table
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.proof import LONG, Fault, never, record_result
 from tests.spark.conftest import spark  # noqa: F401 - one Spark for both folders
 from tests.tls import Authority

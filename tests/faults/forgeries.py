@@ -23,8 +23,7 @@ from rabbit_chx.consuming import AsyncGroup, Group, Message
 from rabbit_chx.working.markers import HOLD
 from tests.broker.privileges import release_of
 from tests.broker.topology_site import Site
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.proof import Check, record_result
 from tests.users import a_user
 from tests.wire import Encoded

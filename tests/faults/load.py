@@ -21,22 +21,12 @@ from pika.exceptions import AMQPError
 from rabbit_chx.errors import RabbitChxError
 from rabbit_chx.publishing import Publisher
 from tests.faults.ledger import Ledger, body, drain
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 
 ALIVE = "no loss is possible: the connection survives"
 """Every byte is then in some buffer, and TCP delivers it."""
 SLACK = 30.0
 """Extra seconds for operations that end at a timeout, because the machine may be busy."""
-
-
-def wait_until(condition, what, patience: float = PATIENCE, *, pause: float = 0.005) -> None:
-    """Wait for a condition; ``what`` is awaited, as a text, or a function that returns it after the wait failed."""
-    deadline = time.monotonic() + patience
-    while not condition():
-        if time.monotonic() > deadline:
-            faulthandler.dump_traceback(file=sys.__stderr__)
-            pytest.fail(f"waited {patience:.0f} seconds in vain: {what() if callable(what) else what}")
-        time.sleep(pause)
 
 
 def within(seconds: float, work, what: str):

@@ -13,8 +13,8 @@ import pika
 from rabbit_chx.streams import BrokerUrl, StreamReader, Timeouts, connect
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 from spark_connector import RabbitMQDataSource
-from tests.faults.load import wait_until
 from tests.faults.secret_scenarios import Scenarios, Site, common
+from tests.patience import wait_until
 from tests.spark.streams import Streams
 
 STREAM, QUEUE = "secrets.read", "secrets.read.queue"

@@ -23,9 +23,9 @@ from rabbit_chx.publishing import Publisher, Timeouts
 from rabbit_chx.topology import Management, Plan, apply, apply_async
 from rabbit_chx.topology.model import Queue
 from rabbit_chx.topology.planning.steps import DeclareQueue
-from tests.faults.load import wait_until
 from tests.faults.proxy import Proxy
 from tests.faults.secret_places import Places
+from tests.patience import wait_until
 from tests.tls import Authority, Listener
 
 PLAN = Plan("/", tuple(DeclareQueue(Queue(f"secrets.{number}", "classic")) for number in range(3)))

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from spark_connector import register
 from tests.faults.ledger import drain, row_of
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 
 SLOW = 2 * PATIENCE
 """How long something that starts processes may take."""

@@ -23,9 +23,9 @@ from random import Random
 
 import pytest
 
-from tests.faults.load import wait_until
 from tests.faults.spark_load import SLOW, SMALL, numbered, stream
 from tests.faults.spark_read import copy, until_committed
+from tests.patience import wait_until
 from tests.spark import BRIEF_JAVA
 
 REPOSITORY = Path(__file__).parents[2]

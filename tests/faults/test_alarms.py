@@ -7,7 +7,8 @@ import logging
 import pytest
 
 from rabbit_chx.publishing import Outcome, Timeouts
-from tests.faults.load import ALIVE, SLACK, killed, wait_until
+from tests.faults.load import ALIVE, SLACK, killed
+from tests.patience import wait_until
 from tests.proof import LONG
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]

@@ -10,8 +10,8 @@ import pytest
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed
 from rabbit_chx.publishing import Outcome, Publisher, Timeouts
 from tests.faults.ledger import body, drain
-from tests.faults.load import SLACK, killed, wait_until, within
-from tests.patience import PATIENCE
+from tests.faults.load import SLACK, killed, within
+from tests.patience import PATIENCE, wait_until
 from tests.users import a_user
 
 pytestmark = pytest.mark.broker

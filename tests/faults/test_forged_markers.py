@@ -35,7 +35,7 @@ from tests.faults.forgeries import (  # noqa: F401 - the fixtures
     running,
     table,
 )
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 from tests.users import a_user
 from tests.wire import Encoded
 

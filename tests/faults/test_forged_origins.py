@@ -14,7 +14,7 @@ from rabbit_chx.consuming.replay import Choice, Outcome, replay
 from rabbit_chx.mirror.releases import Release
 from rabbit_chx.working.failures import OFFSET
 from tests.broker.topology_site import Site
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 from tests.users import a_user
 
 pytestmark = [

@@ -29,7 +29,7 @@ from tests.faults.forgeries import (  # noqa: F401 - the fixtures
     recorded,
     running,
 )
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 from tests.proof import LONG
 from tests.property.test_received_laws import RECORDS, named
 from tests.unit.test_consuming_questions import asking_for

@@ -10,7 +10,7 @@ import pika
 import pytest
 
 from rabbit_chx.consuming.seats import priority
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 from tests.proof import LONG, Check, record_result
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1800 if LONG else 600)]

@@ -6,7 +6,8 @@ import pytest
 
 from rabbit_chx.broker.management import Management
 from rabbit_chx.publishing import Outcome, Timeouts
-from tests.faults.load import ALIVE, SLACK, on_queues, wait_until
+from tests.faults.load import ALIVE, SLACK, on_queues
+from tests.patience import wait_until
 from tests.proof import LONG
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]

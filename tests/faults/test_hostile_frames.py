@@ -16,9 +16,8 @@ from pika import BasicProperties, frame, spec
 from rabbit_chx.base import outages
 from rabbit_chx.consuming import AsyncGroup, Group, QueueReader
 from tests.broker.topology_site import Site
-from tests.faults.load import wait_until
 from tests.faults.proxy import Proxy
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.proof import Check, dice, record_result
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]

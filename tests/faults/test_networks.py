@@ -7,8 +7,9 @@ import time
 import pytest
 
 from rabbit_chx.publishing import Outcome, Timeouts
-from tests.faults.load import SLACK, wait_until
+from tests.faults.load import SLACK
 from tests.faults.proxy import Proxy
+from tests.patience import wait_until
 from tests.proof import LONG, SEED
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]

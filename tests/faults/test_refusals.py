@@ -13,8 +13,8 @@ import pytest
 from rabbit_chx.broker.management import Management
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed
 from rabbit_chx.publishing import Publisher, Timeouts
-from tests.faults.load import SLACK, wait_until, within
-from tests.patience import PATIENCE
+from tests.faults.load import SLACK, within
+from tests.patience import PATIENCE, wait_until
 from tests.users import a_user
 
 pytestmark = [

@@ -18,11 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.canary import canary, forms
-from tests.faults.load import wait_until
 from tests.faults.secret_places import KINDS, Places, plant
 from tests.faults.secret_reads import SPARK_QUEUE, SPARK_READ, STREAM_READER, fill, remove
 from tests.faults.secret_scenarios import PUBLISHER, READER, Site, appliers, with_aio_pika, with_pika
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.proof import Check, record_result
 from tests.spark.streams import Streams
 from tests.tls import Listener

@@ -17,8 +17,8 @@ import pytest
 from rabbit_chx.errors import PublishFailed
 from rabbit_chx.publishing import Outcome, Publisher, Timeouts, Totals
 from tests.faults.ledger import Ledger, body, drain
-from tests.faults.load import killed, wait_until
-from tests.patience import PATIENCE
+from tests.faults.load import killed
+from tests.patience import PATIENCE, wait_until
 from tests.proof import LONG
 
 pytestmark = pytest.mark.broker

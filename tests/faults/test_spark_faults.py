@@ -15,7 +15,7 @@ from functools import partial
 
 import pytest
 
-from tests.faults.load import ALIVE, on_queues, wait_until
+from tests.faults.load import ALIVE, on_queues
 from tests.faults.spark_load import (
     BATCHES,
     SLOW,
@@ -31,6 +31,7 @@ from tests.faults.spark_load import (
     workers,
 )
 from tests.faults.spark_programs import EXECUTOR, Program
+from tests.patience import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1_200)]
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.load import wait_until
 from tests.faults.spark_load import SLOW, copies, duplicates, options, put_files, stream, workers
 from tests.faults.spark_programs import Program
 from tests.inbox import Inbox
+from tests.patience import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1_200)]
 

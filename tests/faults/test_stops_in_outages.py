@@ -11,8 +11,8 @@ from contextlib import ExitStack
 import pytest
 
 from tests.broker.worker_programs import ORDERED, started
-from tests.faults.load import killed, wait_until
-from tests.patience import PATIENCE
+from tests.faults.load import killed
+from tests.patience import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(400)]
 

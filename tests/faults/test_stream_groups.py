@@ -23,8 +23,7 @@ import pytest
 from rabbit_chx import SuperStream
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import connect
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.proof import LONG, dice, promised
 from tests.unit.test_docs import marked
 

@@ -18,11 +18,11 @@ from rabbit_chx import RabbitChxError
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import Publisher
 from tests.faults.ledger import body
-from tests.faults.load import SLACK, wait_until, within
+from tests.faults.load import SLACK, within
 from tests.faults.proxy import Proxy
 from tests.faults.tls_clients import CLIENTS, Access, CommandFailed
 from tests.inbox import Inbox
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.proof import SEED
 
 pytestmark = [

@@ -7,8 +7,8 @@ import pytest
 
 from rabbit_chx.publishing import Outcome, Timeouts
 from tests.faults.ledger import drain
-from tests.faults.load import SLACK, wait_until
-from tests.patience import PATIENCE
+from tests.faults.load import SLACK
+from tests.patience import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import pytest
 
 from rabbit_chx.publishing import Outcome, Timeouts
-from tests.faults.load import SLACK, killed, wait_until
-from tests.patience import PATIENCE
+from tests.faults.load import SLACK, killed
+from tests.patience import PATIENCE, wait_until
 from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 from tests.programs import ran
 from tests.spark import BRIEF_JAVA
 

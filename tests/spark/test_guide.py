@@ -10,8 +10,7 @@ import pytest
 from rabbit_chx.streams import StreamReader, connect
 from rabbit_chx.topology.file.load import loads
 from spark_connector import LagListener
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.queues import confirming_channel
 from tests.spark.conftest import PASSWORD
 from tests.spark.streams import Streams

@@ -11,7 +11,7 @@ from rstream import CompressionType
 
 from rabbit_chx.streams import bounds, connect
 from tests.broker.stream_writers import over_amqp, over_stream_protocol, with_pika, with_rstream
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 from tests.proof import LONG, Check, dice, record_result
 from tests.spark.streams import Streams
 from tests.spark.test_read_streams import DEADLINE, Copy, read

@@ -10,8 +10,7 @@ from uuid import uuid4
 import pika
 import pytest
 
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.queues import close_connections, confirming_channel
 from tests.spark.test_batch_write import failure
 

@@ -24,8 +24,7 @@ from rabbit_chx.topology import (
     plan,
     read as read_topology,
 )
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.spark.streams import SMALL_SEGMENTS
 from tests.spark.test_batch_write import MANY, failure, writer
 

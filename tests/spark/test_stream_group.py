@@ -7,8 +7,7 @@ from threading import Thread
 import pytest
 
 from rabbit_chx.streams import StreamGroup
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.spark.test_read_streams import numbered, read, values
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]

@@ -9,8 +9,7 @@ import pytest
 
 from spark_connector import foreach_batch
 from tests.deliveries import deliveries
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

@@ -10,8 +10,7 @@ from pyspark import TaskContext
 from rabbit_chx import SuperStream
 from rabbit_chx.streams import StreamReader, connect
 from tests.broker.stream_scene import stored
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.spark.test_batch_write import failure
 from tests.spark.test_read_streams import given
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rabbit_chx.cli import main
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 from tests.verbs import ORDERS, SLOTS, commands
 
 if TYPE_CHECKING:

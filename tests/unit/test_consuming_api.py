@@ -26,7 +26,7 @@ from rabbit_chx.consuming import (
     members,
 )
 from rabbit_chx.working.settings import OnFailure
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 from tests.unit.test_docs import marked
 
 DEAD = ["amqp://user:secret@127.0.0.1:1", "amqp://user:secret@127.0.0.1:2"]

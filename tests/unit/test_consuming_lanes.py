@@ -19,7 +19,7 @@ from rabbit_chx.working.messages import Delivery
 from rabbit_chx.working.parking import park
 from rabbit_chx.working.settings import Settings
 from rabbit_chx.working.workers import Workers
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 from tests.wire import encoded_properties
 
 SETTINGS = {

@@ -16,7 +16,7 @@ from rabbit_chx.broker.commands import Refused
 from rabbit_chx.consuming.member import responder as module
 from rabbit_chx.consuming.member.responder import Responder, reply
 from rabbit_chx.errors import BrokerUnavailable
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 
 PATIENCE = 60.0
 

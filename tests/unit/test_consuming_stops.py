@@ -28,8 +28,7 @@ from rabbit_chx.working.messages import Delivery
 from rabbit_chx.working.runs import Running, _settle
 from rabbit_chx.working.settings import Settings
 from rabbit_chx.working.workers import Progress, Workers
-from tests.faults.load import wait_until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.unit.test_consuming_lanes import SETTINGS
 from tests.unit.test_stream_groups import GIVEN, chunk
 

@@ -23,7 +23,7 @@ from rabbit_chx.publishing.messages import OutgoingMessage, Owner
 from rabbit_chx.publishing.outbox import Outbox
 from rabbit_chx.publishing.properties import encode_properties
 from tests.amqp_server import AmqpServer
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 
 TIMEOUTS = Timeouts(connect=10, reconnect=100, retry=1, confirm=1, blocked=1)
 A, B = Address("a", parameters_of), Address("b", parameters_of)

@@ -15,7 +15,7 @@ from pika import BasicProperties, frame, spec
 from rabbit_chx.errors import PublishFailed
 from rabbit_chx.publishing import Failure, Outcome, Publisher, Timeouts, Totals
 from tests.amqp_server import AmqpServer, received
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 
 if TYPE_CHECKING:
     import socket

@@ -27,7 +27,7 @@ from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
 from rabbit_chx.streams.messages.message import decode
 from rabbit_chx.streams.messages.stored import stored_in
 from rabbit_chx.working.parking import park
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 from tests.stream_chunks import a_chunk, sized
 from tests.stream_forgeries import BODY, a_map, compound, text
 
