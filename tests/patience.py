@@ -5,6 +5,7 @@ RABBIT_CHX_PATIENCE=3 makes all of it three times as long, the limits of pytest-
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
 import os
 import sys
@@ -34,6 +35,13 @@ def wait_until(
             pytest.fail(f"waited {patience:.0f} seconds in vain: {what() if callable(what) else what}")
         time.sleep(pause)
     return met
+
+
+async def wait_until_async(condition: Callable[[], object]) -> None:
+    """Wait for a condition that other tasks or threads meet."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - other threads do not know the loop
+            await asyncio.sleep(0.001)
 
 
 @pytest.hookimpl(trylast=True)  # when conftest.py of a folder has set a limit

@@ -6,7 +6,6 @@ import json
 import subprocess
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Final
 from urllib.parse import urlencode
 from urllib.request import urlopen
@@ -14,7 +13,7 @@ from urllib.request import urlopen
 import yaml
 
 from rabbit_chx.testing.node import free_ports
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.programs import needed
 
 FOLDER: Final = Path(__file__).parents[1] / "examples" / "monitoring"
@@ -68,7 +67,4 @@ def firing(url: str) -> set[tuple[str, str]]:
 
 
 def eventually(look, expected) -> None:
-    until = monotonic() + PATIENCE
-    while (found := look()) != expected:
-        assert monotonic() < until, found
-        sleep(0.2)
+    wait_until(lambda: look() == expected, lambda: f"{expected}, found {look()}", pause=0.2)

@@ -10,7 +10,8 @@ import pytest
 
 from rabbit_chx.consuming import AsyncGroup, Group, InvalidValue
 from rabbit_chx.errors import BrokerUnavailable
-from tests.unit.test_loop_workers import coroutine, until
+from tests.patience import wait_until_async
+from tests.unit.test_loop_workers import coroutine
 
 GIVEN = {"url": "amqp://127.0.0.1:1", "exchange": "orders", "name": "billing", "queues": ["a"]}
 
@@ -170,7 +171,7 @@ def test_a_group_whose_member_has_ended_does_not_run_even_if_its_block_goes_on()
         async with group.running(coroutine):
             assert group.status.reason != "it is not running"
             group.stop()
-            await until(lambda: group.status.reason == "it is not running")
+            await wait_until_async(lambda: group.status.reason == "it is not running")
             assert group.error is None
 
     asyncio.run(main())

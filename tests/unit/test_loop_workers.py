@@ -14,6 +14,7 @@ from rabbit_chx.consuming.member.lanes import QueueLane
 from rabbit_chx.errors import MissingDependency
 from rabbit_chx.working.loop_workers import LoopWorkers
 from rabbit_chx.working.messages import Delivery
+from tests.patience import wait_until_async
 
 
 async def coroutine(message) -> None: ...
@@ -52,12 +53,6 @@ def attached(*names):
     return lanes
 
 
-async def until(condition):
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - a condition of the member
-            await asyncio.sleep(0.001)
-
-
 def test_lanes_are_handled_by_at_most_as_many_tasks_as_allowed_and_each_in_order():
     async def main():
         handled, together, most = [], set(), 0
@@ -78,7 +73,7 @@ def test_lanes_are_handled_by_at_most_as_many_tasks_as_allowed_and_each_in_order
         for first in range(21, 200, 20):  # lanes become idle in between, and busy again
             for lane in lanes:
                 await asyncio.to_thread(owner.deliver, lane, *range(first, first + 20))
-        await until(lambda: len(handled) == 600)
+        await wait_until_async(lambda: len(handled) == 600)
         for lane in lanes:
             assert [tag for queue, tag in handled if queue == lane.queue] == [*range(1, 201)]
         assert most == 2
@@ -96,7 +91,7 @@ def test_a_handler_sees_the_context_in_which_the_run_began():
         request.set("the program's")
         owner = Owner(LoopWorkers(handle, 1, 10))
         await asyncio.to_thread(owner.deliver, *attached("a"), 1)
-        await until(lambda: seen)
+        await wait_until_async(lambda: seen)
         assert seen == ["the program's"]
 
     request, seen = contextvars.ContextVar("request"), []
@@ -143,7 +138,7 @@ def test_a_handler_that_is_cancelled_has_failed_and_the_next_one_runs_undisturbe
         a, b = attached("a", "b")
         owner.deliver(a, 1)
         owner.deliver(b, 1, 2)
-        await until(lambda: len(handled) == 2)
+        await wait_until_async(lambda: len(handled) == 2)
         assert handled == [("b", 1, 0), ("b", 2, 0)]
         assert [type(error) for error in owner.interrupted] == [RuntimeError]
         assert "the handler was cancelled" in str(owner.interrupted[0])
@@ -208,7 +203,7 @@ def test_a_cancellation_that_ends_no_handler_stops_nothing(disturb):
         a, b = attached("a", "b")
         owner.deliver(a, 1)
         owner.deliver(b, 2, 3, 4)
-        await until(lambda: ("b", 4) in handled)
+        await wait_until_async(lambda: ("b", 4) in handled)
         fails = disturb is cancel_and_fail
         assert handled == [*([] if fails else [("a", 1)]), ("b", 2), ("b", 3), ("b", 4)]
         assert [type(error) for error in owner.interrupted] == [ZeroDivisionError] * fails
@@ -230,7 +225,7 @@ def test_a_task_that_is_cancelled_before_its_first_step_is_replaced():
         workers._begin(lane)
         (task,) = workers._tasks
         task.cancel()
-        await until(lambda: handled)
+        await wait_until_async(lambda: handled)
         assert task.cancelled()
         assert owner.interrupted == []
 
@@ -268,7 +263,7 @@ def test_handlers_that_end_with_the_run_have_not_failed(caplog):
         else:
             for task in (*tasks, running):
                 task.cancel()
-            await until(lambda: lane.is_idle)
+            await wait_until_async(lambda: lane.is_idle)
         await asyncio.wait([*tasks, running])
         assert [task.cancelled() for task in tasks] == [True]
         assert (owners[-1].interrupted, handled, lane.to_acknowledge()) == ([], [1], [])
@@ -299,11 +294,11 @@ def test_a_lane_that_waits_for_a_cancelled_task_becomes_idle_when_the_run_ends()
 
         owners, handled, lanes = [], [], attached("a", "b")
         running = asyncio.create_task(run())
-        await until(lambda: owners)
+        await wait_until_async(lambda: owners)
         (owner,) = owners
         for lane in lanes:
             owner.deliver(lane, 1, 2)
-        await until(lambda: handled and all(lane.is_idle for lane in lanes))
+        await wait_until_async(lambda: handled and all(lane.is_idle for lane in lanes))
         assert (owner.interrupted, handled) == ([], [("a", 1)])
 
     asyncio.run(main())
@@ -336,7 +331,7 @@ def test_a_lane_that_cannot_go_on_ends_the_member():
         owner, lane = Owner(LoopWorkers(handle, 2, 10)), Failing("a")
         lane.attach("channel", 1)
         await asyncio.to_thread(owner.deliver, lane, 1)
-        await until(lambda: owner.interrupted)
+        await wait_until_async(lambda: owner.interrupted)
         assert isinstance(owner.interrupted[0], MissingDependency)
         await asyncio.to_thread(owner.workers.end)
 

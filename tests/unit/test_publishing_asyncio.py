@@ -17,19 +17,15 @@ from pika import spec
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
 from rabbit_chx.publishing import AsyncPublisher, Timeouts
 from tests.amqp_server import AmqpServer, received
+from tests.patience import wait_until_async
 from tests.unit.test_publishing_calls import PATIENCE, TIMEOUTS, Script, let_arrive, method
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():  # noqa: ASYNC110 - another thread makes it true
-        await asyncio.sleep(0.001)
 
 
 def play(work: Callable[[AsyncPublisher, Script], Awaitable[object]], **options: Any) -> AsyncPublisher:
     async def run(url: str) -> AsyncPublisher:
         async with AsyncPublisher(url, "x", timeouts=TIMEOUTS, **options) as publisher:
             opening = asyncio.create_task(publisher.publish(b"opening"))
-            await until(lambda: publisher.totals.published)
+            await wait_until_async(lambda: publisher.totals.published)
             await asyncio.to_thread(script.send, spec.Basic.Ack(1), 1)
             await opening
             await work(publisher, script)
@@ -58,7 +54,7 @@ def test_each_task_learns_the_outcome_of_its_own_message() -> None:
 def test_the_outcomes_of_many_messages_wake_the_loop_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(publisher: AsyncPublisher, script: Script) -> None:
         tasks = [asyncio.create_task(publisher.publish(b"late")) for _ in range(200)]
-        await until(lambda: len(script.bodies) == len(tasks))
+        await wait_until_async(lambda: len(script.bodies) == len(tasks))
         loop, calls = asyncio.get_running_loop(), []
         wake = loop.call_soon_threadsafe
         with monkeypatch.context() as patch:
@@ -75,7 +71,7 @@ def test_the_outcomes_of_many_messages_wake_the_loop_few_times(monkeypatch: pyte
 def test_the_loop_runs_while_a_task_waits_for_room() -> None:
     async def work(publisher: AsyncPublisher, script: Script) -> None:
         late = asyncio.create_task(publisher.publish(b"late"))
-        await until(script.late.is_set)
+        await wait_until_async(script.late.is_set)
         with pytest.raises(PublishFailed, match="too many messages were in flight") as caught:
             await publisher.publish(b"yes", timeout=0.05)
         assert not caught.value.may_have_arrived
@@ -97,7 +93,7 @@ def test_a_call_behind_others_that_wait_for_room_ends_in_time() -> None:
 
     async def work(publisher: AsyncPublisher, script: Script) -> None:
         late = asyncio.create_task(publisher.publish(b"late"))
-        await until(script.late.is_set)
+        await wait_until_async(script.late.is_set)
         patient = asyncio.create_task(publisher.publish(b"yes"))
         await asyncio.sleep(0.01)
         for call in (publisher.publish, lambda body, **more: publisher.publish_many([body, body], **more)):
@@ -130,7 +126,7 @@ def test_a_batch_larger_than_the_room_keeps_its_order_and_names_its_rows() -> No
 def test_a_batch_that_is_being_added_when_the_publisher_is_closed_says_what_was_confirmed() -> None:
     async def work(publisher: AsyncPublisher, script: Script) -> None:
         batch = asyncio.create_task(publisher.publish_many([b"yes"] * 3 + [b"late"] * 2_000))
-        await until(lambda: script.late.is_set() and publisher.totals.confirmed == 1 + 3)
+        await wait_until_async(lambda: script.late.is_set() and publisher.totals.confirmed == 1 + 3)
         await publisher.close(0.05)
         with pytest.raises(PublishFailed, match="2000 of 2003 messages were not confirmed") as caught:
             await batch
@@ -147,7 +143,7 @@ def test_many_batches_end_in_time_and_leave_the_threads_of_the_loop_alone() -> N
         let_arrive(publisher, script)
         began = time.monotonic()
         batches = [asyncio.create_task(publisher.publish_many([b"late"], timeout=0.5)) for _ in range(20)]
-        await until(script.late.is_set)
+        await wait_until_async(script.late.is_set)
         await asyncio.wait_for(asyncio.to_thread(int), PATIENCE / 4)
         for found in await asyncio.gather(*batches, return_exceptions=True):
             assert isinstance(found, PublishFailed)
@@ -192,7 +188,7 @@ def test_a_timeout_that_is_not_a_number_of_seconds_is_refused_before_anything_is
 def test_what_was_not_written_is_withdrawn_by_a_cancellation_or_a_timeout() -> None:
     async def work(publisher: AsyncPublisher, script: Script) -> None:
         script.send(spec.Connection.Blocked("an alarm"))
-        await until(lambda: publisher.totals.blocked_seconds)
+        await wait_until_async(lambda: publisher.totals.blocked_seconds)
         for call in (publisher.publish(b"one"), publisher.publish_many([b"two", b"three"])):
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(call, 0.05)
@@ -254,12 +250,12 @@ def test_a_cancelled_opening_is_given_up_and_the_next_one_tries_again() -> None:
             opening = asyncio.create_task(publisher.open())
             await asyncio.sleep(0)
             pipeline = publisher.pipeline
-            await until(lambda: pipeline.state == "open" or opening.done())  # noqa: B023 - it is awaited here
+            await wait_until_async(lambda: pipeline.state == "open" or opening.done())  # noqa: B023 - it is awaited here
             opening.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await opening
             assert publisher.pipeline.state == "new"
-            await until(lambda: pipeline.state == "closed")  # noqa: B023
+            await wait_until_async(lambda: pipeline.state == "closed")  # noqa: B023
         with pytest.raises(InvalidValue, match="a call while it is not open"):
             await publisher.publish(b"x")
 
@@ -290,7 +286,7 @@ def test_outcomes_after_the_end_of_a_loop_do_not_disturb_the_next_one() -> None:
     async def leave_open() -> None:
         await publisher.open()
         publishing = asyncio.create_task(publisher.publish(b"x"))
-        await until(lambda: publisher.totals.bytes)  # what was not written would be withdrawn
+        await wait_until_async(lambda: publisher.totals.bytes)  # what was not written would be withdrawn
         publishing.cancel()
 
     async def again() -> None:

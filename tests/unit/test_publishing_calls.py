@@ -21,6 +21,7 @@ from rabbit_chx.publishing.bulk import Bulk
 from rabbit_chx.publishing.encoder import Encoder
 from rabbit_chx.publishing.outbox import Outbox
 from tests.amqp_server import AmqpServer
+from tests.patience import wait_until
 
 if TYPE_CHECKING:
     import socket
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 TIMEOUTS = Timeouts(connect=60, reconnect=60, retry=0.2, confirm=60)
 PATIENCE = 60
+NEVER_READ = "its future was never read"
 
 
 def method(content: object, channel: int = 0) -> bytes:
@@ -96,20 +98,14 @@ def scene(**options: object) -> Iterator[tuple[Publisher, Script]]:
             script.confirm_late()
 
 
-def until(condition: object) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 def let_arrive(publisher: Publisher | AsyncPublisher, script: Script) -> None:
     """From now on, a message that is accepted arrives before the call goes on, so that it cannot be withdrawn."""
     accept = publisher.pipeline.accept
 
     def accept_and_arrive(*arguments: Any) -> int:
         accepted = accept(*arguments)
-        until(lambda: len(script.bodies) == publisher.totals.published - 1)  # without the opening message
+        # Without the opening message.
+        wait_until(lambda: len(script.bodies) == publisher.totals.published - 1, "the message arrives")
         return accepted
 
     publisher.pipeline.accept = accept_and_arrive  # type: ignore[method-assign]
@@ -169,9 +165,9 @@ def test_flush_waits_only_for_what_was_added_before() -> None:
         assert script.late.wait(PATIENCE)
         with ThreadPoolExecutor(1) as threads:
             flushing = threads.submit(bulk.flush, PATIENCE)
-            until(lambda: len(bulk._rows._parts) == 2)  # it has begun
+            wait_until(lambda: len(bulk._rows._parts) == 2, "flush begins")
             row = bulk.add(b"late two")
-            until(lambda: b"late two" in script.bodies or flushing.done())
+            wait_until(lambda: b"late two" in script.bodies or flushing.done(), "the second message arrives")
             script.send(spec.Basic.Ack(2), 1)
             assert flushing.result(PATIENCE).confirmed == 1
         assert row == 1
@@ -195,7 +191,7 @@ def test_a_flush_waits_for_a_row_that_found_room_after_the_flush_of_another_thre
     def meanwhile() -> None:
         with ThreadPoolExecutor(1) as threads:
             flushing = threads.submit(bulk.flush, PATIENCE)
-            until(lambda: len(bulk._rows._parts) == 2)
+            wait_until(lambda: len(bulk._rows._parts) == 2, "flush begins")
             pipeline.outbox.settle(pipeline.outbox.take(10, 1 << 20), Outcome.CONFIRMED)
             assert flushing.result(PATIENCE).confirmed == 1
 
@@ -216,11 +212,9 @@ def test_a_caller_that_goes_on_publishing_does_not_hide_that_nothing_is_confirme
         publisher.pipeline._sender._timeouts = replace(TIMEOUTS, confirm=0.5)
         first = publisher.submit(b"late")
         assert script.late.wait(PATIENCE)
-        deadline = time.monotonic() + PATIENCE
-        while not first.done():
-            assert time.monotonic() < deadline
-            publisher.submit(b"late")
-            wait([first], timeout=0.05)
+        wait_until(
+            lambda: first.done() or not publisher.submit(b"late"), "the first message fails", pause=0.05
+        )
         with pytest.raises(PublishFailed, match=r"has confirmed nothing for"):
             first.result(PATIENCE)
         script.late.clear()
@@ -266,7 +260,7 @@ def test_a_timeout_that_is_not_a_number_of_seconds_is_refused_before_anything_is
 def test_a_message_that_was_not_written_is_withdrawn_when_its_time_is_over() -> None:
     with scene() as (publisher, script):
         script.send(spec.Connection.Blocked("an alarm"))
-        until(lambda: publisher.totals.blocked_seconds)
+        wait_until(lambda: publisher.totals.blocked_seconds, "publishing is blocked")
         for call in (
             lambda: publisher.publish(b"one", timeout=0.05),
             lambda: publisher.publish_many([b"two", b"three"], timeout=0.05),
@@ -367,7 +361,7 @@ def test_a_callback_may_publish() -> None:
 
     with scene(max_in_flight=1) as (publisher, script):
         publisher.submit(b"one").add_done_callback(publish_more)
-        until(lambda: done)
+        wait_until(lambda: done, "the callback ends")
         assert script.bodies == [b"one", b"two", b"three"]
 
 
@@ -408,10 +402,11 @@ def test_the_failure_of_a_future_that_is_never_read_is_logged(caplog: pytest.Log
     with scene() as (publisher, _):
         for read in (True, False):
             future = publisher.submit(b"no")
-            until(future.done)
+            wait_until(future.done, "the message is rejected")
             if read:
                 assert isinstance(future.exception(), PublishFailed)
             del future
             # The publisher's thread may have it a little longer.
-            logged = int(not read)
-            until(lambda n=logged: gc.collect() >= 0 and caplog.text.count("its future was never read") == n)
+            wait_until(
+                lambda n=int(not read): gc.collect() >= 0 and caplog.text.count(NEVER_READ) == n, NEVER_READ
+            )

@@ -14,9 +14,10 @@ from rabbit_chx.errors import PublishFailed
 from rabbit_chx.publishing import AsyncPublisher, Failure, Outcome
 from rabbit_chx.publishing.failures import Failures
 from rabbit_chx.publishing.messages import OutgoingMessage
+from tests.patience import wait_until
 from tests.unit.test_docs import marked
 from tests.unit.test_publishing_asyncio import play
-from tests.unit.test_publishing_calls import Script, scene, until
+from tests.unit.test_publishing_calls import Script, scene
 
 Call = Callable[..., PublishFailed]
 
@@ -84,7 +85,7 @@ def test_a_message_that_gets_its_outcome_after_a_flush_is_told_again() -> None:
     with scene() as (publisher, _):
         bulk = publisher.bulk()
         bulk.add_many([b"late", b"no", b"late"])
-        until(lambda: bulk.totals.rejected)
+        wait_until(lambda: bulk.totals.rejected, "a message is rejected")
         rows = []
         for body in (b"no", b"no"):
             with pytest.raises(PublishFailed) as caught:
@@ -92,7 +93,7 @@ def test_a_message_that_gets_its_outcome_after_a_flush_is_told_again() -> None:
             rows.append([failure.row for failure in caught.value.failures])
             seen = bulk.totals.rejected
             bulk.add(body)
-            until(lambda seen=seen: bulk.totals.rejected > seen)
+            wait_until(lambda seen=seen: bulk.totals.rejected > seen, "another message is rejected")
         assert rows == [[0, 1, 2], [0, 2, 3]]
         assert [failure.row for failure in bulk.failures] == [1, 3, 4]
 

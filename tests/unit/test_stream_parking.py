@@ -8,7 +8,7 @@ import threading
 from contextlib import ExitStack, nullcontext
 from datetime import UTC, datetime
 from functools import partial
-from time import monotonic, sleep
+from time import monotonic
 from types import SimpleNamespace
 
 import pytest
@@ -262,9 +262,7 @@ class Handled:
     def fail(self) -> None:
         """Deal with the failed message until it is parked, or not."""
         self.member._failures.deal_with(self.lane, *self.taken, Reject("no"))
-        until = monotonic() + 60
-        while not self.member._calls and monotonic() < until:
-            sleep(0.001)
+        wait_until(lambda: self.member._calls, "the message is dealt with")
         self.member._calls.popleft()()
 
     def close(self) -> None:

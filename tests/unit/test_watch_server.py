@@ -11,7 +11,6 @@ import threading
 from base64 import b64encode
 from contextlib import ExitStack, closing, contextmanager, suppress
 from importlib import import_module
-from time import monotonic
 from urllib.parse import urlsplit
 
 import pytest
@@ -20,6 +19,7 @@ from rabbit_chx.errors import InvalidValue, MissingDependency
 from rabbit_chx.watch import server as module
 from rabbit_chx.watch.server import Server
 from rabbit_chx.watch.tokens import Access, Address
+from tests.patience import wait_until
 from tests.watching import HOSTILE, QUEUES, interval
 
 TOKEN = "correct-horse-battery"
@@ -96,13 +96,6 @@ def following(server: Server):
     finally:
         answer.close()
         connection.close()
-
-
-def eventually(condition) -> None:
-    until = monotonic() + WITHIN
-    while not condition():
-        assert monotonic() < until
-        threading.Event().wait(0.01)
 
 
 # --- addresses and access -------------------------------------------------------------------------------------
@@ -342,7 +335,7 @@ def test_a_client_that_does_not_read_delays_no_other_client_and_is_dropped(
             server.show(newest)
         assert ask(server, "/metrics")[0] == 200
         assert len(server._events._newest) == 3  # the newest of each name; nothing is queued
-        eventually(lambda: not connections(server))
+        wait_until(lambda: not connections(server), "every connection ends")
 
 
 def test_idle_strangers_keep_out_no_client_with_the_token() -> None:
@@ -357,7 +350,7 @@ def test_idle_strangers_keep_out_no_client_with_the_token() -> None:
         assert denied == [401] * 40
         assert ask(server, "/metrics", Authorization=f"Bearer {TOKEN}")[0] == 200
         assert events.readline() == b"event: interval\n"
-        eventually(lambda: connections(server) <= module._MOST_WAITING + 1)
+        wait_until(lambda: connections(server) <= module._MOST_WAITING + 1, "few strangers wait")
 
 
 def test_a_client_that_vanishes_is_forgotten(server: Server) -> None:
@@ -365,7 +358,7 @@ def test_a_client_that_vanishes_is_forgotten(server: Server) -> None:
     with following(server) as events:
         next(events)
         assert connections(server) == 1
-    eventually(lambda: not connections(server))
+    wait_until(lambda: not connections(server), "every connection ends")
 
 
 def test_a_quiet_connection_gets_comments() -> None:
@@ -384,7 +377,7 @@ def test_too_many_pages_are_rejected_but_prometheus_is_not(monkeypatch: pytest.M
             next(events)
             assert ask(server, "/events")[0] == 503
             assert ask(server, "/metrics")[0] == 200
-        eventually(lambda: ask(server, "/events", method="HEAD")[0] == 200)
+        wait_until(lambda: ask(server, "/events", method="HEAD")[0] == 200, "a page is accepted")
 
 
 def test_a_connection_over_the_limit_is_rejected_and_the_server_continues(
@@ -396,7 +389,7 @@ def test_a_connection_over_the_limit_is_rejected_and_the_server_continues(
         with following(server) as events:
             next(events)
             assert ask(server)[0] == 503
-        eventually(lambda: ask(server)[0] == 200)
+        wait_until(lambda: ask(server)[0] == 200, "a connection is accepted")
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nX: ", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n"])
@@ -410,8 +403,8 @@ def test_a_request_that_arrives_byte_by_byte_is_ended(monkeypatch: pytest.Monkey
 
     with serving() as server, dialled(server) as slow:
         slow.sendall(sent)
-        eventually(is_ended)
-        eventually(lambda: not connections(server))
+        wait_until(is_ended, "the request is ended", pause=0.01)
+        wait_until(lambda: not connections(server), "every connection ends")
 
 
 def test_an_invalid_request_is_answered_and_logs_no_warning(
@@ -438,5 +431,5 @@ def test_closing_the_server_ends_every_connection_and_thread(caplog: pytest.LogC
         idle.close()
         with pytest.raises(ConnectionRefusedError):
             dialled(server)
-    eventually(lambda: set(threading.enumerate()) <= before)
+    wait_until(lambda: set(threading.enumerate()) <= before, "every thread ends")
     assert not caplog.records
