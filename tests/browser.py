@@ -15,7 +15,7 @@ from typing import Any
 
 from bootstrap import BROWSERS
 
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.programs import needed
 
 _WITH_PIPES = """
@@ -67,18 +67,22 @@ class Page:
 
     def wait(self, expression: str) -> Any:
         """Wait until an expression is true."""
-        until = monotonic() + PATIENCE
-        while not (found := self.value(f"document.readyState !== 'loading' && ({expression})")):
-            assert monotonic() < until, f"{expression}: {self.value('document.body.innerText')}"
-            self.value("new Promise((resolve) => setTimeout(resolve, 50))")
-        return found
+        return wait_until(
+            lambda: self.value(f"document.readyState !== 'loading' && ({expression})"),
+            lambda: f"{expression}: {self.value('document.body.innerText')}",
+            pause=0.05,
+        )
 
     def wait_for_complaint(self, text: str) -> None:
         """Wait for an error or a warning with this text."""
-        until = monotonic() + PATIENCE
-        while not any(text in one for one in self.complaints):
-            assert monotonic() < until, self.complaints
-            self.value("new Promise((resolve) => setTimeout(resolve, 50))")
+        told = (
+            "new Promise((resolve) => setTimeout(resolve, 50))"  # an answer, before which complaints are read
+        )
+        wait_until(
+            lambda: any(text in one for one in self.complaints) or self.value(told),
+            lambda: f"{text!r}: {self.complaints}",
+            pause=0,
+        )
 
     def press(self, key: str) -> None:
         """Press a key, such as Tab or Enter."""

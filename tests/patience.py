@@ -22,7 +22,7 @@ _Met = TypeVar("_Met")
 
 def wait_until(
     condition: Callable[[], _Met],
-    what: str | Callable[[], object],
+    what: str | Callable[[], object] = "the condition",
     patience: float = PATIENCE,
     *,
     pause: float = 0.005,

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -24,7 +23,7 @@ from rabbit_chx.consuming.queues.permissions import HOLDS
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.topology import apply, loads, plan
 from tests.json_lines import printed
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.proof import never, promised
 from tests.users import a_user
 
@@ -192,11 +191,11 @@ class Scene:
         self.wait(lambda: self.handled() >= least)
 
     def wait(self, condition) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
+        def met() -> bool:
             assert self._failure is None, self._failure
-            assert time.monotonic() < deadline, self.state()
-            time.sleep(0.05)
+            return condition()
+
+        wait_until(met, self.state, pause=0.05)
 
     def finish(self) -> Ledger:
         """Stop publishing, wait until all messages are handled, however slow the machine is, and return the ledger."""

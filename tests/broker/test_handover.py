@@ -10,7 +10,6 @@ import asyncio
 import os
 import sys
 import threading
-import time
 import uuid
 from collections import defaultdict
 from contextlib import suppress
@@ -33,7 +32,7 @@ from rabbit_chx.broker import (
 from rabbit_chx.topology import drain_first_in
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.programs import ran
 from tests.proof import never, promised
 from tests.unit.test_examples import EXAMPLES, HANDOVER
@@ -200,11 +199,12 @@ class Scene:
         return sum(self.channel.queue_declare(queue, passive=True).method.message_count for queue in queues)
 
     def wait(self, condition) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
+        def met() -> bool:
             assert not self.failures, self.failures
-            assert time.monotonic() < deadline
-            self.connection.sleep(0.02)
+            self.connection.process_data_events()
+            return condition()
+
+        wait_until(met, "the messages", pause=0.02)
 
     def finish(self) -> Ledger:
         self.publisher.join(PATIENCE)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections import Counter
 
@@ -16,7 +15,7 @@ import pytest
 from rabbit_chx.cli.publish_resume import MAX_SENT_AGAIN
 from tests.inbox import emptied
 from tests.json_lines import documented, printed
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.verbs import in_a_process as run
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
@@ -126,11 +125,12 @@ def test_an_interrupted_file_is_resumed(broker, exchange, tmp_path, number, code
         ) as command,
     ):
         channel = connection.channel()
-        deadline = time.monotonic() + 2 * PATIENCE
-        while depth(channel, exchange) < 12_000:
-            assert time.monotonic() < deadline
-            assert command.poll() is None, command.communicate()
-            time.sleep(0.01)
+        wait_until(
+            lambda: depth(channel, exchange) >= 12_000 or command.poll() is not None,
+            "12,000 messages",
+            2 * PATIENCE,
+        )
+        assert command.poll() is None, command.communicate()
         command.send_signal(number)
         output, errors = command.communicate(timeout=2 * PATIENCE)
         assert command.returncode == code, errors

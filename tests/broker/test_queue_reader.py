@@ -124,9 +124,7 @@ def test_a_batch_of_a_lost_connection_is_not_acknowledged_on_the_next_one(
         others = taken(reader, 4)
         assert bodies(others) == [4, 5, 6, 7]
         reader.acknowledge(others[-1])
-        end = monotonic() + PATIENCE
-        while reader.waiting() and monotonic() < end:
-            pass
+        wait_until(lambda: not reader.waiting(), "the acknowledgements are written")
     with QueueReader(broker.url, queue) as reader:
         assert not reader.take(1, timeout=2.0, quiet=1.0).messages
 

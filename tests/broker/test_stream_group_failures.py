@@ -14,7 +14,8 @@ from rabbit_chx.base.text import counted
 from rabbit_chx.errors import InvalidMessage
 from rabbit_chx.streams import BatchFailed, Reject, RetryAfter, StreamGroup
 from tests.broker.stream_scene import fill, settle
-from tests.broker.test_stream_groups import running, wait_for
+from tests.broker.test_stream_groups import running
+from tests.patience import wait_until
 from tests.stream_chunks import sized
 from tests.unit.test_streams_hostile_entries import a_list
 from tests.users import a_user
@@ -58,7 +59,7 @@ def test_a_message_is_tried_again_and_its_stream_waits(stream_url, stream_connec
 
     group = StreamGroup(stream_url, stream=stream, name="g", backoff=0.1)
     with running(group, handle):
-        wait_for(lambda: len(seen) == 12)
+        wait_until(lambda: len(seen) == 12)
         assert group.status.failed == 2
     assert seen == [(0, 1), (1, 1), (2, 1), (3, 1), (3, 2), (3, 3), *((number, 1) for number in range(4, 10))]
 
@@ -99,8 +100,8 @@ def test_a_failed_message_is_parked_and_the_stream_goes_on(broker, stream_url, s
 
         parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": user.url}
         with running(StreamGroup(stream_url, stream=stream, name="g", **parking), handle):
-            wait_for(lambda: seen[-1:] == [9])
-            wait_for(lambda: channel.queue_declare(queue, passive=True).method.message_count == 2)
+            wait_until(lambda: seen[-1:] == [9])
+            wait_until(lambda: channel.queue_declare(queue, passive=True).method.message_count == 2)
         assert seen == list(range(10))
         _, properties, body = channel.basic_get(queue, auto_ack=True)
         channel.queue_delete(queue)
@@ -133,10 +134,10 @@ def test_a_full_parking_queue_is_waited_for(broker, stream_url, stream_connectio
             return len(bodies) == 3
 
         with running(group, handle):
-            wait_for(lambda: "rejected a message: it is full" in group.status.reason)
+            wait_until(lambda: "rejected a message: it is full" in group.status.reason)
             assert group.status.connected
-            wait_for(take_three)
-            wait_for(lambda: not group.status.reason)
+            wait_until(take_three)
+            wait_until(lambda: not group.status.reason)
         assert bodies == [b"0000000001", b"0000000002", b"0000000003"]
         channel.queue_delete(queue)
 
@@ -158,7 +159,7 @@ def test_a_batch_continues_at_the_message_that_failed(broker, stream_url, stream
         parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
         group = StreamGroup(stream_url, stream=stream, name="g", attempts=3, backoff=0.01, **parking)
         with running(group, handle, "run_batches"):
-            wait_for(lambda: seen[-1:] == [99])
+            wait_until(lambda: seen[-1:] == [99])
             assert group.status.failed == 3
         assert channel.queue_declare(queue, passive=True).method.message_count == 1
         channel.queue_delete(queue)
@@ -180,7 +181,7 @@ def test_what_cannot_be_decoded_is_parked_as_it_is_stored(
         channel.queue_declare(queue, durable=True)
         parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
         with running(StreamGroup(stream_url, stream=hostile, name="g", **parking), handle, run):
-            wait_for(lambda: seen[-1:] == [14])
+            wait_until(lambda: seen[-1:] == [14])
         parked = [channel.basic_get(queue, auto_ack=True) for _ in range(4)]
         channel.queue_delete(queue)
     assert seen == GOOD

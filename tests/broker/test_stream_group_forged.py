@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from rabbit_chx.streams import BatchFailed, Reject, StreamGroup
 from rabbit_chx.streams.messages.stored import Undecodable
 from tests.broker.stream_scene import fill, settle
-from tests.broker.test_stream_groups import running, wait_for
+from tests.broker.test_stream_groups import running
+from tests.patience import wait_until
 from tests.proof import LONG
 from tests.property.test_stream_parking_laws import stored
 from tests.stream_forgeries import BATCHES, BODY, MESSAGES, a_map, a_sub_batch, compound, text
@@ -78,7 +79,7 @@ def test_no_decodable_message_harms_a_group_that_stops_at_failures(stream_url, s
         seen.append((message.body, message.headers, message.properties))
 
     with running(StreamGroup(stream_url, stream=stream, name="g", on_failure="stop"), handle):
-        wait_for(lambda: len(seen) == count + 60)
+        wait_until(lambda: len(seen) == count + 60)
     assert [int(body) for body, *_ in (*seen[:30], *seen[-30:])] == list(range(60))
 
 
@@ -111,8 +112,8 @@ def test_no_stored_message_harms_a_group_that_parks(
     parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
     group = StreamGroup(stream_url, stream=stream, name="g", attempts=1, **parking)
     with running(group, handle if run == "run" else handle_batch, run):
-        wait_for(lambda: handled[-1:] == [59])
-        wait_for(lambda: count() == (len(messages) if rejecting else undecodable))
+        wait_until(lambda: handled[-1:] == [59])
+        wait_until(lambda: count() == (len(messages) if rejecting else undecodable))
         assert group.status.connected
     assert sorted(set(handled)) == list(range(60))
     if run == "run":
@@ -148,12 +149,12 @@ def test_compressed_batches_neither_disconnect_a_member_nor_delay_its_stop(
     options = {"stream": stream, "name": "g", "heartbeat": 5, **parking}
     group = StreamGroup(stream_url, **options)
     with running(group, handle):
-        wait_for(lambda: handled > 1_000)
+        wait_until(lambda: handled > 1_000)
         group.stop()
         before = handled
     assert before <= handled <= before + 1
     group = StreamGroup(stream_url, **options)
     with running(group, handle):
-        wait_for(lambda: count() == 1_000 and group.status.lag == 0)
+        wait_until(lambda: count() == 1_000 and group.status.lag == 0)
     assert handled == 2 * 65_535 + 40 + 1_000
     assert "trying again" not in caplog.text

@@ -113,10 +113,6 @@ def running(group, handler, run="run"):
         raise errors[0]
 
 
-def wait_for(condition) -> None:
-    wait_until(condition, "what the test waits for")
-
-
 def publish(broker, exchange: str, rows: range) -> None:
     with Publisher(broker.url, exchange) as publisher:
         publisher.publish_many([b"%d" % row for row in rows], [f"key-{row % 50}" for row in rows])
@@ -126,7 +122,7 @@ def handle_all(group, count: int) -> list[int]:
     """Run a group until it has handled this many messages; their offsets."""
     seen = Seen()
     with running(group, seen.by(0)):
-        wait_for(lambda: len(seen.all) >= count)
+        wait_until(lambda: len(seen.all) >= count)
     return seen.offsets
 
 
@@ -142,16 +138,16 @@ def test_members_share_the_streams_of_an_exchange_and_take_over(broker, stream_u
         return {partition.stream for partition in group.status.partitions}
 
     with running(first, seen.by(1)):
-        wait_for(lambda: len(seen.all) == 500)
+        wait_until(lambda: len(seen.all) == 500)
         with running(second, seen.by(2)):
-            wait_for(lambda: len(held(first)) == len(held(second)) == PARTITIONS // 2)
+            wait_until(lambda: len(held(first)) == len(held(second)) == PARTITIONS // 2)
             assert not held(first) & held(second)
             publish(broker, exchange, range(500, 1000))
-            wait_for(lambda: len(seen.all) == 1000)
-        wait_for(lambda: len(held(first)) == PARTITIONS)
+            wait_until(lambda: len(seen.all) == 1000)
+        wait_until(lambda: len(held(first)) == PARTITIONS)
         publish(broker, exchange, range(1000, 1500))
-        wait_for(lambda: len(seen.all) == 1500)
-        wait_for(lambda: first.status.lag == 0)
+        wait_until(lambda: len(seen.all) == 1500)
+        wait_until(lambda: first.status.lag == 0)
         assert first.status.connected
     assert len(set(seen.all)) == 1500  # a hand-over repeats nothing
     assert seen.in_order()
@@ -183,7 +179,7 @@ def test_a_member_that_hangs_while_it_joins_delays_the_others_only(
         hanging.subscribe(f"{name}-0", OffsetSpec.next(), credit=0, properties=properties)
         group = StreamGroup(stream_url, super_stream=name, name="g")
         with running(group, print):
-            wait_for(lambda: len(group.status.partitions) == 2)
+            wait_until(lambda: len(group.status.partitions) == 2)
 
 
 def test_a_super_stream_is_shared_too_and_the_program_is_told(broker, stream_url, streams_of):
@@ -196,10 +192,10 @@ def test_a_super_stream_is_shared_too_and_the_program_is_told(broker, stream_url
     }
     first, second = StreamGroup(stream_url, **options), StreamGroup(stream_url, **options)
     with running(first, print):
-        wait_for(lambda: len(told) == 4)
+        wait_until(lambda: len(told) == 4)
         assert {*told} == {("+", f"{name}-{number}") for number in range(4)}
         with running(second, print):
-            wait_for(lambda: len(told) == 8)
+            wait_until(lambda: len(told) == 8)
             given = {stream for sign, stream in told if sign == "-"}
             assert len(given) == 2
             assert all(told.index(("-", stream)) < told.index(("+", stream), 4) for stream in given)
@@ -215,10 +211,10 @@ def test_a_single_stream_goes_to_the_next_member_when_the_first_ends(stream_url,
     fill(stream_connection, stream, range(1, 101))
     with running(second, seen.by(2)) as late:
         with running(first, seen.by(1)):
-            wait_for(lambda: len(seen.all) == 100)
+            wait_until(lambda: len(seen.all) == 100)
             assert late.is_alive()
         fill(stream_connection, stream, range(101, 201))
-        wait_for(lambda: len(seen.all) == 200)
+        wait_until(lambda: len(seen.all) == 200)
     assert sorted(seen.offsets)[:100] == list(range(100))
     assert len({*seen.offsets}) == 200
 
@@ -228,11 +224,11 @@ def test_streams_that_are_bound_later_are_found(broker, stream_url, streams_of, 
     exchange, seen = streams_of(count=1), Seen()
     group = StreamGroup(stream_url, exchange=exchange, name="g")
     with running(group, seen.by(0)):
-        wait_for(lambda: group.status.connected)
+        wait_until(lambda: group.status.connected)
         with broker.connection() as connection:
             streams_of.add(connection.channel(), exchange, 1, "1")
         publish(broker, exchange, range(200))
-        wait_for(lambda: len(seen.all) == 200)
+        wait_until(lambda: len(seen.all) == 200)
     assert {stream for stream, *_ in seen.all} == {f"{exchange}-0", f"{exchange}-1"}
 
 
@@ -261,10 +257,10 @@ def test_a_new_group_starts_where_it_is_told(stream_url, stream_connection, stre
     seen = Seen()
     group = StreamGroup(stream_url, stream=stream, name="g", start=given)
     with running(group, seen.by(0)):
-        wait_for(lambda: group.status.partitions)
+        wait_until(lambda: group.status.partitions)
         # The broker resolves a future time to the end of the stream when the request arrives; a test cannot observe that moment.
         numbers = count(51)
-        wait_for(
+        wait_until(
             lambda: fill(stream_connection, stream, [next(numbers)]) or max(seen.offsets, default=0) >= 59
         )
     if start in {"next", "time"}:
@@ -282,7 +278,7 @@ def test_a_new_group_on_an_empty_stream_loses_nothing_if_its_first_member_ends(
     given = {"time": datetime.now(UTC) + timedelta(hours=1)}.get(start, start)
     group = StreamGroup(stream_url, stream=stream, name="g", start=given)
     with running(group, print):
-        wait_for(lambda: group.status.partitions)
+        wait_until(lambda: group.status.partitions)
         assert group.status.partitions[0].handled is None
     fill(stream_connection, stream, range(1, 11))
     again = StreamGroup(stream_url, stream=stream, name="g", start=given)
@@ -302,7 +298,7 @@ def test_a_group_whose_offset_retention_removed_goes_on_with_the_oldest_message(
         fill(stream_connection, stream, range(6, 16), size=1000)
         return stream_connection.query_offset("g", stream) is None
 
-    wait_for(forgotten)
+    wait_until(forgotten)
     again = handle_all(StreamGroup(stream_url, stream=stream, name="g", start=start), 10)
     assert min(again) <= bounds(stream_connection, stream).first + 2  # offsets have gaps
     assert "retention has removed its offset" in caplog.text
@@ -315,7 +311,7 @@ def test_a_start_beyond_the_end_is_an_error_and_skips_nothing(stream_url, stream
         pytest.raises(InvalidValue, match=r"at most 10, .* deleted and created again"),
         running(StreamGroup(stream_url, stream=stream, name="g", start=start), print) as thread,
     ):
-        wait_for(lambda: not thread.is_alive())
+        wait_until(lambda: not thread.is_alive())
 
 
 def test_a_function_decides_instead_of_the_stored_offset(stream_url, stream_connection, stream):
@@ -332,12 +328,12 @@ def test_offsets_are_stored_while_the_group_runs(stream_url, stream_connection, 
     seen = Seen()
     with running(group, seen.by(0)):
         # Fewer than ten messages may be missing; the first store depends on what is handled by then.
-        wait_for(lambda: len(seen.all) == 25 and (stream_connection.query_offset("g", stream) or 0) >= 15)
+        wait_until(lambda: len(seen.all) == 25 and (stream_connection.query_offset("g", stream) or 0) >= 15)
         assert bounds(stream_connection, stream).end > 25  # the stored offsets
         member = group._member
         before = member._listen_again
-        wait_for(lambda: member._listen_again > before)
-        wait_for(lambda: group.status.lag == 0)
+        wait_until(lambda: member._listen_again > before)
+        wait_until(lambda: group.status.lag == 0)
     assert stream_connection.query_offset("g", stream) == 24
 
 
@@ -358,7 +354,7 @@ def test_a_batch_has_its_messages_as_arrow_columns(stream_url, stream_connection
 
     group = StreamGroup(stream_url, stream=stream, name="g", start=10)
     with running(group, handle, "run_batches"):
-        wait_for(lambda: len(bodies) == 2990)
+        wait_until(lambda: len(bodies) == 2990)
     assert bodies == [b"%010d" % number for number in range(11, 3001)]
     assert spans[0][0] == 10
     assert [first for first, _ in spans[1:]] == [last + 1 for _, last in spans[:-1]]
@@ -381,9 +377,9 @@ def test_a_stream_is_handed_over_although_a_handler_hangs(
 
     first, second = (StreamGroup(stream_url, exchange=exchange, name="g") for _ in range(2))
     with running(first, hang):
-        wait_for(lambda: len(hanging) == 2)
+        wait_until(lambda: len(hanging) == 2)
         with running(second, seen.by(2)):
-            wait_for(lambda: seen.all)
+            wait_until(lambda: seen.all)
             assert len(first.status.partitions) == 1
             release.set()
     assert "although the handler did not return within 1 s" in caplog.text
@@ -455,10 +451,10 @@ def test_a_lost_connection_is_replaced(broker, stream_connection, stream):
     with Proxy(broker.stream_url) as proxy:
         group = StreamGroup(proxy.url, stream=stream, name="g")
         with running(group, seen.by(0)):
-            wait_for(lambda: len(seen.all) == 10)
+            wait_until(lambda: len(seen.all) == 10)
             proxy.cut()
             fill(stream_connection, stream, range(11, 21))
-            wait_for(lambda: max(seen.offsets) >= 19)
+            wait_until(lambda: max(seen.offsets) >= 19)
     assert {*range(10)} <= {*seen.offsets}
     assert seen.in_order()
 

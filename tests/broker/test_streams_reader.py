@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -132,16 +133,24 @@ def test_a_missing_stream_and_an_invalid_credit_are_refused(stream_url, stream):
         StreamReader(stream_url, stream, credit=1)
 
 
+def fill_until(removed, connection, stream, start: int) -> int:
+    """Store messages of 1,000 bytes until the broker has removed what it is to remove; return the next number."""
+    numbers = itertools.count(start, 10)
+
+    def stored() -> None:
+        first = next(numbers)
+        fill(connection, stream, range(first, first + 10), size=1000)
+
+    wait_until(lambda: removed() or stored(), "the broker removes segments", pause=0)
+    return next(numbers)
+
+
 def test_reading_offsets_that_retention_removed_is_an_error_with_the_first_offset(
     stream_url, stream_connection
 ):
     with a_stream(stream_connection, **SMALL_SEGMENTS) as stream, StreamReader(stream_url, stream) as reader:
         fill(stream_connection, stream, range(10))
-        sent, deadline = 10, time.monotonic() + PATIENCE
-        while reader.bounds().first <= 10:
-            assert time.monotonic() < deadline, "the broker removed nothing"
-            fill(stream_connection, stream, range(sent, sent + 10), size=1000)
-            sent += 10
+        sent = fill_until(lambda: reader.bounds().first > 10, stream_connection, stream, 10)
         first = reader.bounds().first
         with refused("truncated", "so offsets 10 to") as caught:
             list(reader.messages(10, sent))
@@ -159,11 +168,7 @@ def test_retention_during_a_read_is_an_error_with_the_first_offset(stream_url, s
         with StreamReader(stream_url, stream, credit=2) as reader:
             chunks = reader.chunks(0, end)
             read = [next(chunks)]
-            sent, deadline = end, time.monotonic() + PATIENCE
-            while bounds(stream_connection, stream).first < end:
-                assert time.monotonic() < deadline, "the broker removed nothing"
-                fill(stream_connection, stream, range(sent, sent + 10), size=1000)
-                sent += 10
+            fill_until(lambda: bounds(stream_connection, stream).first >= end, stream_connection, stream, end)
             with refused("truncated") as caught:
                 read.extend(chunks)
         # The broker may deliver the rest of the segment that it has open, a third of the range.

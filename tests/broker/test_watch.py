@@ -62,14 +62,15 @@ def is_quiet(interval: Interval) -> bool:
 
 def until(observer: Observer, before: Snapshot, wanted: Topology | None, met) -> tuple[Snapshot, Interval]:
     """Poll until a condition is met: the broker updates statistics only every five seconds."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
+
+    def polled() -> tuple[Snapshot, Interval] | None:
+        nonlocal interval
         snapshot = observer.poll()
         interval = compare(before, snapshot, wanted)
-        if met(interval):
-            return snapshot, interval
-        assert time.monotonic() < deadline, interval.problems
-        time.sleep(0.2)
+        return (snapshot, interval) if met(interval) else None
+
+    interval: Interval | None = None
+    return wait_until(polled, lambda: interval and interval.problems, pause=0.2)
 
 
 @pytest.mark.newest_first

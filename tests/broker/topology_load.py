@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections import defaultdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Self
 
 from rabbit_chx.publishing import Publisher
 from tests.inbox import emptied
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -108,11 +107,12 @@ class Load:
 
     def _wait_for_each_key_from(self, start: int) -> None:
         goal = start + len(self._keys)
-        deadline = time.monotonic() + PATIENCE
-        while self._publisher.totals.confirmed < goal:
+
+        def confirmed() -> bool:
             assert self._thread.is_alive(), self._failure
-            assert time.monotonic() < deadline, f"{goal} messages are not confirmed yet"
-            time.sleep(_PAUSE / 10)
+            return self._publisher.totals.confirmed >= goal
+
+        wait_until(confirmed, f"{goal} messages are confirmed", pause=_PAUSE / 10)
 
     def check_none_was_lost_or_came_back(self, found: Mapping[int, Sequence[str]]) -> None:
         """Every message was confirmed at its first attempt, and is in at least one queue."""

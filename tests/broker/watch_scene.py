@@ -28,7 +28,7 @@ from rabbit_chx.testing import Broker
 from rabbit_chx.topology import Management, apply, loads, plan, read
 from tests.broker.erlang import container_of, node_command
 from tests.browser import browser
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.prometheus import TOKEN, firing, prometheus
 
 QUEUES = [f"orders.{number}" for number in reversed(range(10))]
@@ -245,11 +245,12 @@ class Scene:
 
     def until(self, met: Callable[[], bool]) -> None:
         """Publish and wait until a condition is met."""
-        deadline = time.monotonic() + PATIENCE
-        while not met():
+
+        def state() -> str:
             shown = self.polls[-1].problems if self.polls else None
-            assert time.monotonic() < deadline, (shown, self.metrics(), firing(self._prometheus))
-            self._publish()
+            return f"{shown}, {self.metrics()}, {firing(self._prometheus)}"
+
+        wait_until(lambda: met() or self._publish(), state, pause=0)
 
     def _shows(self, problems: Problems, alerts: Alerts) -> bool:
         if not self.polls or self.polls[-1].problems != problems:

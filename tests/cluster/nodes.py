@@ -11,7 +11,6 @@ Everything is removed by its id when the cluster stops, whatever state it is in.
 from __future__ import annotations
 
 import secrets
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from ipaddress import IPv4Network
@@ -24,6 +23,7 @@ from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.testing import Broker, cleanup
 from rabbit_chx.testing.docker_node import LOOPBACK, NETWORK, DockerNode, find
 from rabbit_chx.testing.node import READY, START_SECONDS, STOP_SECONDS, NodeSettings
+from tests.patience import wait_until
 
 NAMES = ("rabbit-1", "rabbit-2", "rabbit-3")
 PLUGINS = (
@@ -296,13 +296,17 @@ class Cluster:
 
     def ask(self, member: Member, expression: str, wanted: str, what: str) -> None:
         """Evaluate an expression on a node until the result is the wanted one."""
-        deadline, answer = time.monotonic() + START_SECONDS, None
-        while answer != wanted:
-            assert time.monotonic() < deadline, f"{member} says {answer!r} and not that {what}"
+        answer = ""
+
+        def is_wanted() -> bool:
+            nonlocal answer
             try:
                 answer = member.eval(expression)
             except RabbitChxError as error:  # its application is starting
                 answer = str(error)
+            return answer == wanted
+
+        wait_until(is_wanted, lambda: f"{what}, but {member} says {answer!r}", START_SECONDS)
 
     def others(self, *members: Member) -> list[Member]:
         """All other nodes."""
