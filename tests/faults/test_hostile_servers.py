@@ -23,7 +23,7 @@ from tests.unit.test_hostile_http import HEAD, SHAPES, after_head, always, answe
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
 pytestmark = pytest.mark.long
@@ -94,6 +94,9 @@ OVER_AMQP = {
     "publishing.check_access()": python(f"check_access({URL}, ['orders'])"),
     "publishing.Publisher": python(f"Publisher({URL}, 'orders', timeouts=Timeouts(connect=1, reconnect=1, retry=1, confirm=5)).publish_many([b''], 'k')"),
 }  # fmt: skip
+AIO_PIKA = ("topology.apply_async()", "drain_async()")
+OUR_OWN = ("publish", "publishing.Publisher")
+OVER_PIKA = [name for name in OVER_AMQP if name not in (*AIO_PIKA, *OUR_OWN)]
 OVER_HTTP = {
     "check": command("check", "topology.yaml"),
     "plan": command("plan", "topology.yaml", "--verbose"),
@@ -234,26 +237,52 @@ def all_judged(folder: Path, callers: dict[str, tuple[str, ...]], **environment:
     assert not wrong, "\n".join(wrong)
 
 
-def callers_for(behaviour: str) -> dict[str, tuple[str, ...]]:
-    if behaviour != "an endless frame":
-        return dict(OVER_AMQP)
-    return {name: call for name, call in OVER_AMQP.items() if not name.endswith("_async()")}
+def callers_for(behaviour: str, turn: int, *, without: Collection[str] = ()) -> dict[str, tuple[str, ...]]:
+    """All in a long run; otherwise two that use pika and one of each other kind, so that in turn all are chosen."""
+    without = {*without, *(AIO_PIKA if behaviour == "an endless frame" else ())}
+    if LONG:
+        chosen = [*OVER_AMQP]
+    else:
+        kinds = [
+            [name for name in kind if name not in without]
+            for kind in (OVER_PIKA, OVER_PIKA, AIO_PIKA, OUR_OWN)
+        ]
+        chosen = [
+            kind[(turn + place * len(kind) // 2) % len(kind)] for place, kind in enumerate(kinds) if kind
+        ]
+    return {name: OVER_AMQP[name] for name in chosen if name not in without}
 
 
-@pytest.mark.parametrize("behaviour", AT_THE_HANDSHAKE)
-def test_a_hostile_amqp_server_gets_an_error(behaviour: str, tmp_path: Path) -> None:
-    with AmqpServer(pieces(AT_THE_HANDSHAKE[behaviour]), handshake=False) as server:
-        all_judged(
-            tmp_path,
-            callers_for(behaviour),
-            AMQP_URL=server.url,
-            RABBITMQ_MANAGEMENT_URL="http://127.0.0.1:1",
-        )
+def by(count: int, servers: Iterable[str]) -> list[list[str]]:
+    """Most callers only wait, so some servers run at a time; at most one of them sends without end."""
+    names = list(servers)
+    return [names[start : start + count] for start in range(0, len(names), count)]
 
 
-THREE = [list(AFTER_THE_HANDSHAKE)[start : start + 3] for start in range(0, len(AFTER_THE_HANDSHAKE), 3)]
-"""Each takes half a minute of waiting, so three servers run at a time; at most one of them sends without end."""
-FIRST, *REST = THREE
+def all_judged_at(
+    servers: Mapping[str, Callable[[], Iterator[bytes]]],
+    behaviours: list[str],
+    folder: Path,
+    *,
+    handshake: bool,
+    without: Collection[str] = (),
+) -> None:
+    def judge(behaviour: str) -> None:
+        turn = list(servers).index(behaviour)
+        with AmqpServer(pieces(servers[behaviour]), handshake=handshake) as server:
+            urls = {"AMQP_URL": server.url, "RABBITMQ_MANAGEMENT_URL": "http://127.0.0.1:1"}
+            all_judged(folder / behaviour, callers_for(behaviour, turn, without=without), **urls)
+
+    with ThreadPoolExecutor(len(behaviours)) as threads:
+        list(threads.map(judge, behaviours))
+
+
+@pytest.mark.parametrize("behaviours", by(4, AT_THE_HANDSHAKE), ids=", ".join)
+def test_hostile_amqp_servers_get_an_error(behaviours: list[str], tmp_path: Path) -> None:
+    all_judged_at(AT_THE_HANDSHAKE, behaviours, tmp_path, handshake=False)
+
+
+FIRST, *REST = by(3, AFTER_THE_HANDSHAKE)
 PATIENT = {"publish", "apply", "drain()", "drain_async()"}
 
 
@@ -264,25 +293,22 @@ def test_amqp_servers_that_turn_hostile_get_an_error(behaviours: list[str], tmp_
     """The patient ones only in the long run: they wait for a minute or two for an answer, and use the drivers and the
     publisher of `topology.apply()`, `topology.apply_async()` and `publishing.Publisher`, which have shorter timeouts here."""
 
-    def judge(behaviour: str) -> None:
-        callers = callers_for(behaviour)
-        if not LONG:
-            callers = {name: call for name, call in callers.items() if name not in PATIENT}
-        with AmqpServer(pieces(AFTER_THE_HANDSHAKE[behaviour])) as server:
-            urls = {"AMQP_URL": server.url, "RABBITMQ_MANAGEMENT_URL": "http://127.0.0.1:1"}
-            all_judged(tmp_path / behaviour, callers, **urls)
+    all_judged_at(AFTER_THE_HANDSHAKE, behaviours, tmp_path, handshake=True, without=() if LONG else PATIENT)
 
-    with ThreadPoolExecutor(len(behaviours)) as threads:
-        list(threads.map(judge, behaviours))
+
+def judged_over_http(folder: Path, answer: Callable[[], Iterator[bytes]], turn: int) -> None:
+    """All callers in a long run, otherwise every other one."""
+    chosen = list(OVER_HTTP)[slice(None) if LONG else slice(turn % 2, None, 2)]
+    with answering(answer) as (url, _):
+        urls = {"AMQP_URL": "amqp://127.0.0.1:1", "RABBITMQ_MANAGEMENT_URL": url}
+        all_judged(folder, {name: OVER_HTTP[name] for name in chosen}, **urls)
 
 
 @pytest.mark.parametrize("behaviour", HTTP_SERVERS)
 def test_a_hostile_management_api_gets_an_error(behaviour: str, tmp_path: Path) -> None:
-    with answering(HTTP_SERVERS[behaviour]) as (url, _):
-        all_judged(tmp_path, OVER_HTTP, AMQP_URL="amqp://127.0.0.1:1", RABBITMQ_MANAGEMENT_URL=url)
+    judged_over_http(tmp_path, HTTP_SERVERS[behaviour], list(HTTP_SERVERS).index(behaviour))
 
 
 def test_answers_of_other_shapes_get_an_error(tmp_path: Path) -> None:
-    for shape in SHAPES if LONG else SHAPES[::12]:
-        with answering(lambda body=shape: iter([HEAD + body])) as (url, _):
-            all_judged(tmp_path, OVER_HTTP, AMQP_URL="amqp://127.0.0.1:1", RABBITMQ_MANAGEMENT_URL=url)
+    for turn, shape in enumerate(SHAPES if LONG else SHAPES[::12]):
+        judged_over_http(tmp_path, lambda body=shape: iter([HEAD + body]), turn)
