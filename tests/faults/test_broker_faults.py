@@ -14,12 +14,22 @@ from tests.proof import LONG
 
 pytestmark = pytest.mark.broker
 
-SMOKE = {"test_kills_lose_nothing", "test_graceful_restarts_lose_nothing"}
+SMOKE = {"test_kills_lose_nothing_in_classic_queues"}
+if LONG:
+    SMOKE |= {"test_kills_lose_nothing", "test_graceful_restarts_lose_nothing"}
 KILLS = int(os.environ.get("RABBIT_CHX_FAULT_KILLS", "10" if LONG else "2"))
 
 
-@pytest.mark.parametrize("kind", [pytest.param("classic", marks=pytest.mark.long), "quorum"])
-def test_kills_lose_nothing(broker, scene, kind):
+def test_kills_lose_nothing(broker, scene):
+    kill(broker, scene, "quorum")
+
+
+@pytest.mark.long
+def test_kills_lose_nothing_in_classic_queues(broker, scene):
+    kill(broker, scene, "classic")
+
+
+def kill(broker, scene, kind):
     arguments = {"x_queue_type": kind}
     options = {"more": 1_000, "quiet": 0, "arguments": arguments, "control": {"size": 2_000}}
     with scene(f"kill -9, {kind} queues", faults=KILLS, **options) as it:
