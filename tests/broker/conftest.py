@@ -3,7 +3,7 @@
     RABBIT_CHX_TEST_RELEASES=4.3 pytest tests/broker       one release only ("any": whatever is at hand)
 
 Tests marked `one_release` tell on every release the same. They run on the last of these alone, and on all of them where
-RABBIT_CHX_PROOF is long.
+RABBIT_CHX_PROOF is long. In a file with this marker, tests marked `newest_first` run on the oldest as well.
 
 A release that cannot be had is skipped with the reason, and fails where CI is set (tests/conftest.py). A
 broker that is to be had but does not start is an error everywhere.
@@ -52,14 +52,20 @@ def pytest_collection_modifyitems(config, items):
     if LONG:
         return
     older = [item for item in items if _broker_of(item) in RELEASES[:-1]]
-    spared = {item for item in older if item.get_closest_marker("one_release")}
+    spared = {item for item in older if _rule_of(item) == "one_release"}
     config.hook.pytest_deselected(items=list(spared))
     items[:] = [item for item in items if item not in spared]
     for item in older:
-        if item.get_closest_marker("newest_first"):
+        if _rule_of(item) == "newest_first":
             item.add_marker("long")
             if _broker_of(item) != RELEASES[0] and not item.path.name.startswith("test_parity"):
                 item.add_marker("proof")
+
+
+def _rule_of(item) -> str | None:
+    """The marker that says on which releases a test runs: its own counts before that of its file."""
+    names = (mark.name for mark in item.iter_markers())
+    return next((name for name in names if name in {"one_release", "newest_first"}), None)
 
 
 def _broker_of(item) -> str | None:

@@ -23,7 +23,7 @@ from tests.faults.load import within
 from tests.patience import PATIENCE, wait_until
 from tests.queues import close_connections
 
-pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
+pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
 
 @pytest.fixture
@@ -42,6 +42,7 @@ def first_sights(handled):
     return found
 
 
+@pytest.mark.newest_first
 def test_members_share_the_queues_and_a_killed_one_hands_over_in_order(shop):
     queues = [f"q{number}" for number in range(4)]
     shop.declare(*queues)
@@ -145,6 +146,7 @@ def test_the_error_of_a_handler_ends_the_block(shop):
     assert shop.left("a", 1) == ["1"]
 
 
+@pytest.mark.newest_first
 def test_values_that_aio_pika_cannot_read_reach_the_handler_and_the_parking_queue(shop):
     shop.declare("a")
     shop.channel.queue_declare("failed")
@@ -199,7 +201,6 @@ def test_a_handler_that_blocks_the_event_loop_does_not_stop_the_heartbeats(shop,
     assert shop.left("a") == []
 
 
-@pytest.mark.one_release
 @pytest.mark.parametrize("kind", [Group, AsyncGroup])
 def test_a_member_uses_the_next_address_also_after_a_lost_connection(shop, kind):
     shop.declare("a")
@@ -353,6 +354,7 @@ def test_a_held_queue_waits_until_its_hold_is_deleted(shop):
     assert shop.left("a") == []
 
 
+@pytest.mark.newest_first
 def test_a_member_reconnects_drops_deleted_queues_and_consumes_new_ones(shop):
     shop.declare("a", "b")
     with shop.running(shop.group(queues=["a", "b"])):

@@ -22,7 +22,7 @@ from tests.faults.load import within
 from tests.patience import PATIENCE, wait_until
 from tests.users import a_user
 
-pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
+pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
 SINGLE = {"x-queue-type": "quorum", "x-single-active-consumer": True}
 UNLIMITED = {**SINGLE, "x-delivery-limit": -1}
@@ -115,6 +115,7 @@ def warnings(caplog):
     return lambda: [record.getMessage() for record in caplog.records]
 
 
+@pytest.mark.newest_first
 def test_a_member_accepts_only_quorum_queues_with_a_single_active_consumer(shop):
     shop.declare(fit=UNLIMITED)
     for number, (what, arguments) in enumerate(UNFIT.items()):
@@ -135,6 +136,7 @@ def test_a_check_neither_creates_queues_nor_fills_the_log(shop, warnings):
     assert warnings() == []
 
 
+@pytest.mark.newest_first
 def test_one_warning_lists_all_queues_with_a_delivery_limit(shop, warnings):
     limited = UNLIMITED if shop.old else SINGLE  # on 3.x, -1 drops every returned message
     free = SINGLE if shop.old else UNLIMITED
@@ -188,6 +190,7 @@ def test_a_member_consumes_suitable_new_queues(shop, warnings):
     assert any("not consumed: invalid queue 'b': got a classic queue" in text for text in warnings())
 
 
+@pytest.mark.newest_first
 def test_of_two_groups_one_gets_all_messages_of_a_queue_until_it_ends(shop, warnings):
     shop.declare(a=UNLIMITED)
     seen = {"billing": [], "shipping": []}
@@ -226,6 +229,7 @@ def test_members_of_one_group_do_not_warn_about_each_other(shop, warnings):
     assert not [text for text in warnings() if "consumed by others" in text]
 
 
+@pytest.mark.newest_first
 def test_a_release_that_ignores_priorities_is_rejected_unless_failover_only_is_set(shop):
     shop.declare(a=SINGLE if shop.old else UNLIMITED)
     if shop.old:

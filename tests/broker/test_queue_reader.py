@@ -20,7 +20,7 @@ from tests.patience import PATIENCE, wait_until
 from tests.queues import close_connections, confirming_channel
 from tests.users import a_user
 
-pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
+pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
 KINDS = {"classic": {}, "quorum": {"x-queue-type": "quorum"}}
 SLOW = 2 * PATIENCE
@@ -62,6 +62,7 @@ def bodies(batches):
     return [int(message.body) for each in batches for message in each.messages]
 
 
+@pytest.mark.newest_first
 @pytest.mark.parametrize("kind", KINDS)
 def test_messages_arrive_in_order_and_unacknowledged_ones_return_in_order(broker, channel, declare, kind):
     queue = declare(30, **KINDS[kind])
@@ -103,9 +104,7 @@ def test_an_outage_is_logged_when_it_begins_and_when_it_ends(broker, declare, ca
     assert re.fullmatch(rf"queue '{queue}': connected again after \d+ s", last)
 
 
-@pytest.mark.parametrize(
-    "names", [fast_paths.PRIVATE_NAMES, pytest.param(["_missing"], marks=pytest.mark.newest_first)]
-)
+@pytest.mark.parametrize("names", [fast_paths.PRIVATE_NAMES, ["_missing"]])
 def test_a_batch_of_a_lost_connection_is_not_acknowledged_on_the_next_one(
     broker, declare, monkeypatch, names
 ):
@@ -142,6 +141,7 @@ def test_a_batch_that_is_acknowledged_already_can_be_acknowledged_again(broker, 
     assert channel.queue_declare(queue, passive=True).method.message_count == 0
 
 
+@pytest.mark.newest_first
 def test_the_error_for_an_unreadable_queue_names_the_reason(broker, declare):
     with pika.BlockingConnection(pika.URLParameters(broker.url + "?heartbeat=0")) as owner:
         own = owner.channel().queue_declare("", exclusive=True).method.queue
@@ -168,7 +168,6 @@ def test_a_reader_needs_only_the_permission_to_read(broker, declare):
                     taken(reader, 1)
 
 
-@pytest.mark.newest_first
 def test_a_reader_works_while_pika_logs_at_debug(broker, declare, caplog):
     queue = declare(3)
     with caplog.at_level(logging.DEBUG), QueueReader(broker.url, queue) as reader:
@@ -200,7 +199,6 @@ def test_an_idle_reader_goes_on_however_often_its_queue_is_replaced(broker, chan
         assert bodies(taken(reader, 1)) == [0]
 
 
-@pytest.mark.one_release
 @pytest.mark.long
 def test_messages_held_too_long_are_redelivered_once_and_then_raise_an_error(broker, declare):
     """Before 4.3, the broker checks the timeout once a minute."""

@@ -24,7 +24,7 @@ from tests.patience import PATIENCE, wait_until
 from tests.proof import never, promised
 from tests.verbs import Result
 
-pytestmark = [pytest.mark.newest_first, pytest.mark.broker]
+pytestmark = [pytest.mark.one_release, pytest.mark.broker]
 
 TOPOLOGY = """
 schema: 1
@@ -145,6 +145,7 @@ def by_type(found: Result) -> dict[str, list[dict]]:
     return rows
 
 
+@pytest.mark.newest_first
 def test_the_proposed_moves_even_out_the_load_that_was_traced(shop, site, run) -> None:
     keys = shop.keys_with_a_full_queue()
     before = shop.share_of_queues(keys)
@@ -268,6 +269,7 @@ def test_applied_moves_keep_every_message_and_the_order_of_every_key(shop, site,
     never(not_once_or_not_in_order=[key for key, count in sent.items() if seen.get(key) != [*range(count)]])
 
 
+@pytest.mark.newest_first
 def test_it_is_said_at_once_that_the_tracer_is_off(shop, run) -> None:
     found = run("rebalance", shop.file, "--dry-run")
     assert found.code == 1

@@ -16,7 +16,7 @@ from tests.patience import PATIENCE
 from tests.proof import record_result
 from tests.verbs import Result
 
-pytestmark = [pytest.mark.newest_first, pytest.mark.broker]
+pytestmark = [pytest.mark.one_release, pytest.mark.broker]
 
 FILE = """
 schema: 1

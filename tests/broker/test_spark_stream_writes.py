@@ -10,7 +10,7 @@ from spark_connector import RabbitMQDataSource
 from tests.broker.spark_frames import rows
 from tests.broker.stream_scene import stored
 
-pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
+pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
 ROWS, LOT = 20_000, 500
 

@@ -148,7 +148,7 @@ def test_credentials_are_used_and_their_failure_is_explained(url):
         connect(url, credentials=lambda: {}["none"])
 
 
-@pytest.mark.newest_first
+@pytest.mark.one_release
 @pytest.mark.long
 def test_heartbeats_keep_an_idle_reader_connected(url, stream):
     def stays_connected() -> bool:

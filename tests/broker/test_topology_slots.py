@@ -94,6 +94,7 @@ def change_under_load(
     return {slot for slot in SLOTS if before[slot] != after[slot]}, change.slot_moves["orders"]
 
 
+@pytest.mark.one_release
 @pytest.mark.long
 def test_slots_grow_and_shrink_under_load_and_move_their_own_keys_only(site, top) -> None:
     before = landing(site, "orders")
