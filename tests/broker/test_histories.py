@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from rabbit_chx import ConsistentHashExchange, Ring
 from rabbit_chx.broker.applying.apply import apply
+from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding
 from rabbit_chx.topology.planning.steps import Bind
 from tests.broker.topology_site import Site
@@ -27,6 +29,8 @@ ROUNDS = 25 if LONG else 2
 KEYS = [f"key-{number}" for number in range(20)]
 WEIGHTS = ["1", "2", "3", "5"]
 ARGUMENTS: list[dict[str, Any]] = [{}, {}, {"x": "1"}, {"x": "2"}]
+VERBS = ["ring", "simulate"]
+"""They refuse what `route` refuses."""
 ASSUMED = "the only binding is assumed to have buckets"
 
 
@@ -120,10 +124,14 @@ def outcomes_of(site: Site, run: Any, rng: random.Random, number: int) -> Iterat
     orders = {row["exchange"]: row["order"] for row in map(json.loads, listed.out.splitlines())}
     if "unknown" in orders.values():
         assert listed.code == 2
+    seen = read(site.management, site.vhost, node=site.broker).rings
     for history in histories:
         landed = published(site, history)
+        never(wrong_with_a_node=landed.items() ^ predicted(seen[history.name]).items())
         answer = run("route", "-x", history.name, "--url", site.url(), "--output", "json", *KEYS)
+        other = run(history.dice.choice(VERBS), "-x", history.name, "--url", site.url())
         assert (answer.code == 0) == (orders[history.name] != "unknown"), answer
+        assert (other.code == 0) == (answer.code == 0) or not history.bound, other
         yield history, judged(answer, landed)
 
 
@@ -166,6 +174,11 @@ def published(site: Site, history: History) -> dict[str, str]:
             while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
                 landed[got[2].decode()] = queue
     return landed
+
+
+def predicted(ring: Ring) -> dict[str, Any]:
+    exchange = ConsistentHashExchange(ring)
+    return {key: exchange.route(key) for key in KEYS} if ring.bucket_map else {}
 
 
 def judged(answer: Any, landed: dict[str, str]) -> str:
