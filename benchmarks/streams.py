@@ -22,7 +22,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ways.stream_writing import PUBLISHER, RSTREAM, WRITERS, Writing
+from ways.stream_writing import (
+    BULK,
+    LIMIT as BARE,
+    ONE_BY_ONE,
+    RSTREAM,
+    RSTREAM_TASKS,
+    TASK,
+    WRITERS,
+    Writing,
+)
 from ways.streams import BATCHES, LIMIT, MESSAGES, OURS, PIKA, RSTREAM as READING_RSTREAM, SLOW, WAYS, Source
 from ways.turns import conditions, headline, medians, options_parser
 
@@ -37,7 +46,7 @@ BARS: dict[str, dict[str, float]] = {SMALL: {LIMIT: 0.9, PIKA: 10}, LARGE: {PIKA
 LEAST_RATE, MOST_CPU = 500_000, 2.0
 GROUP_BARS = {(BATCHES, OURS): 0.7, (BATCHES, READING_RSTREAM): 10.0, (MESSAGES, READING_RSTREAM): 3.0}
 """For large chunks: the rate of a group of one as a share of another way's."""
-WRITE_BARS = {RSTREAM: 0.5}
+WRITE_BARS = {RSTREAM: 0.5, BARE: 0.9, RSTREAM_TASKS: 1.0}
 
 
 @dataclass(frozen=True)
@@ -143,15 +152,17 @@ def run_writing(broker: Broker, options: argparse.Namespace) -> dict[str, list[T
     messages = list(
         encode_messages(bodies, routing_keys=[f"key-{row:07}" for row in range(options.messages)])
     )
-    found: dict[str, list[Turn]] = {name: [] for name in WRITERS}
+    ways = WRITERS | ONE_BY_ONE
+    found: dict[str, list[Turn]] = {name: [] for name in ways}
     for number in range(options.rounds + 1):  # the first one warms up
-        names = list(WRITERS)
+        names = list(ways)
         random.Random(number).shuffle(names)
         for name in names:
             with connect(broker.stream_url) as connection:
                 connection.create("written")
-            writing = Writing(broker.stream_url, "written", bodies, messages)
-            turn = measure(name, partial(WRITERS[name], writing), options.messages)
+            count = options.messages // (10 if name in ONE_BY_ONE else 1)
+            writing = Writing(broker.stream_url, "written", bodies[:count], messages[:count])
+            turn = measure(name, partial(ways[name], writing), count)
             with connect(broker.stream_url) as connection:
                 connection.delete("written")
             if number:
@@ -195,7 +206,8 @@ def group_report(found: dict[str, dict[str, list[Turn]]]) -> list[dict[str, Any]
 def writing_report(found: dict[str, list[Turn]]) -> list[dict[str, Any]]:
     rows = []
     for name, turns in found.items():
-        ratios = [ours.rate / turn.rate for ours, turn in zip(found[PUBLISHER], turns, strict=True)]
+        reference = TASK if name in ONE_BY_ONE else BULK
+        ratios = [ours.rate / turn.rate for ours, turn in zip(found[reference], turns, strict=True)]
         row = {"way": name, **medians(turns), "this_publisher_to_it": statistics.median(ratios)}
         rows.append({**row, "bar": WRITE_BARS.get(name)})
     return rows

@@ -1,18 +1,22 @@
-"""Three ways to write messages to a stream. Each returns the number of confirmed messages."""
+"""Ways to write messages to a stream. Each returns the number of confirmed messages."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 import rstream
 
-from rabbit_chx.streams import StreamPublisher
+from rabbit_chx.streams import AsyncStreamPublisher, Confirms, StreamPublisher, connect
 
 _BATCH = 1_000
 _SECONDS = 120.0
+_WINDOW = 20_000
+THREADS = 8
+TASKS = 1_000
 
 
 @dataclass(frozen=True)
@@ -26,16 +30,60 @@ class Writing:
 
 
 def publisher(writing: Writing) -> int:
-    """Send encoded messages under a name, so that the broker drops messages that it already has."""
+    """Send a list of bodies under a name, so that the broker drops messages that it already has."""
     with StreamPublisher(writing.stream_url, writing.stream, name="benchmark") as publisher:
-        publisher.publish_encoded(writing.messages)
+        return publisher.publish_many(writing.bodies).confirmed
+
+
+def publisher_in_bulk(writing: Writing) -> int:
+    """The same through a bulk, a thousand at a time."""
+    with StreamPublisher(writing.stream_url, writing.stream, name="benchmark") as publisher:
+        with publisher.bulk() as bulk:
+            for start in range(0, len(writing.bodies), _BATCH):
+                bulk.add_many(writing.bodies[start : start + _BATCH])
+        return bulk.totals.confirmed
+
+
+def bare_connection(writing: Writing) -> int:
+    """The limit: send encoded messages in frames over a connection, and count the confirms."""
+    confirmed, sent, count = 0, 0, len(writing.messages)
+    with connect(writing.stream_url) as connection:
+        number = connection.declare_publisher(writing.stream, "benchmark")
+        while confirmed < count:
+            while sent < count and sent - confirmed < _WINDOW:
+                batch = writing.messages[sent : sent + _BATCH]
+                connection.publish(number, enumerate(batch, sent + 1))
+                sent += len(batch)
+            outcome = next(connection.confirms(_SECONDS))
+            assert isinstance(outcome, Confirms)
+            confirmed += len(outcome.publishing_ids)
+    return confirmed
+
+
+def threads(writing: Writing) -> int:
+    """Eight threads submit message by message."""
+
+    def submit(bodies: list[bytes]) -> None:
+        for future in [publisher.submit(body) for body in bodies]:
+            future.result()
+
+    with (
+        StreamPublisher(writing.stream_url, writing.stream) as publisher,
+        ThreadPoolExecutor(THREADS) as pool,
+    ):
+        list(pool.map(submit, [writing.bodies[first::THREADS] for first in range(THREADS)]))
         return publisher.totals.confirmed
 
 
-def publisher_of_bodies(writing: Writing) -> int:
-    """Send bodies, which the publisher encodes, under a name."""
-    with StreamPublisher(writing.stream_url, writing.stream, name="benchmark") as publisher:
-        publisher.publish_many(writing.bodies)
+def tasks(writing: Writing) -> int:
+    """A thousand tasks at a time publish a message each."""
+    return asyncio.run(_tasks(writing))
+
+
+async def _tasks(writing: Writing) -> int:
+    async with AsyncStreamPublisher(writing.stream_url, writing.stream) as publisher:
+        for start in range(0, len(writing.bodies), TASKS):
+            await asyncio.gather(*map(publisher.publish, writing.bodies[start : start + TASKS]))
         return publisher.totals.confirmed
 
 
@@ -44,9 +92,9 @@ def with_rstream(writing: Writing) -> int:
     return asyncio.run(_with_rstream(writing))
 
 
-async def _with_rstream(writing: Writing) -> int:
+def _producer(writing: Writing) -> rstream.Producer:
     parts = urlsplit(writing.stream_url)
-    producer = rstream.Producer(
+    return rstream.Producer(
         host=parts.hostname or "",
         port=parts.port or 5552,
         username=unquote(parts.username or "guest"),
@@ -54,6 +102,10 @@ async def _with_rstream(writing: Writing) -> int:
         vhost=unquote(parts.path[1:]) or "/",
         load_balancer_mode=True,
     )
+
+
+async def _with_rstream(writing: Writing) -> int:
+    producer = _producer(writing)
     done, confirmed = asyncio.Event(), 0
 
     def on_confirm(status: rstream.ConfirmationStatus) -> None:
@@ -73,9 +125,35 @@ async def _with_rstream(writing: Writing) -> int:
     return confirmed
 
 
-PUBLISHER, RSTREAM = "this publisher", "rstream, send_batch"
+def tasks_of_rstream(writing: Writing) -> int:
+    """A thousand tasks at a time wait for a message each, with rstream."""
+    return asyncio.run(_tasks_of_rstream(writing))
+
+
+async def _tasks_of_rstream(writing: Writing) -> int:
+    producer = _producer(writing)
+    await producer.start()
+    try:
+        for start in range(0, len(writing.messages), TASKS):
+            batch = writing.messages[start : start + TASKS]
+            await asyncio.gather(*(producer.send_wait(writing.stream, message) for message in batch))
+    finally:
+        await producer.close()
+    return len(writing.messages)
+
+
+PUBLISHER, LIMIT, RSTREAM = "publish_many", "a bare connection (the limit)", "rstream, send_batch"
+BULK, SUBMIT, TASK = "bulk", "8 threads, submit", "1,000 tasks, publish"
+RSTREAM_TASKS = "rstream, 1,000 tasks, send_wait"
 WRITERS: dict[str, Callable[[Writing], int]] = {
     PUBLISHER: publisher,
-    "this publisher, from bodies": publisher_of_bodies,
+    BULK: publisher_in_bulk,
+    LIMIT: bare_connection,
     RSTREAM: with_rstream,
 }
+ONE_BY_ONE: dict[str, Callable[[Writing], int]] = {
+    SUBMIT: threads,
+    TASK: tasks,
+    RSTREAM_TASKS: tasks_of_rstream,
+}
+"""Ways that wait for each message, which get a tenth of them."""

@@ -1,8 +1,8 @@
 """Publish messages, confirmed by the broker, with an outcome for every message.
 
 `Publisher` checks and encodes messages (`encoder`, `batch_columns`, `properties`) on the caller's thread and puts them into the
-`outbox`, which all callers share with the thread of the `sender` (the `pipeline` holds these together). Each message has an owner that learns its outcome: a `bulk`, or one
-of the `receipts`. The other files use no threads, and only `connection` uses a socket.
+`outbox`, which all callers share with the thread of the `sender` (the `pipeline` holds these together). Each message has an owner that learns its outcome: the `rows` of a
+`bulk`, or one of the `receipts`. `StreamPublisher` has the same `calls`, over a pipeline of its own. The other files use no threads, and only `connection` uses a socket.
 """
 
 from __future__ import annotations

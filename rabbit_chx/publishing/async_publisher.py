@@ -2,64 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import partial
-from typing import Final, Self, Unpack
+from collections.abc import Iterable
+from typing import Unpack
 
 from rabbit_chx.base.timeouts import deadline_of
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.messages.message_fields import Headers, Properties, PropertyColumns
-from rabbit_chx.publishing.bulk import Batch
-from rabbit_chx.publishing.encoder import Columns, HeaderColumn
-from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
+from rabbit_chx.publishing.async_calls import AsyncClient
+from rabbit_chx.publishing.encoder import HeaderColumn
+from rabbit_chx.publishing.messages import Totals
+from rabbit_chx.publishing.pipeline import AmqpPipeline
 from rabbit_chx.publishing.publisher import PublisherOptions
-from rabbit_chx.publishing.receipts import CANCELLED, no_room, publish_failed, unconfirmed, withdrawn
-from rabbit_chx.publishing.sender import CLOSED
-
-_FIRST_PAUSE: Final = 0.0001
-_LONGEST_PAUSE: Final = 0.002
-"""Seconds between two looks for room while too many messages are in flight."""
 
 
-class AsyncPublisher(PublisherOptions):
+class AsyncPublisher(PublisherOptions, AsyncClient[AmqpPipeline]):
     """A `Publisher` for asyncio, with the same parameters; use it in one event loop.
 
     Cancelling a call withdraws what was not written to the connection.
     """
-
-    _loop: asyncio.AbstractEventLoop | None = None
-
-    async def open(self) -> None:
-        """Connect; an error that waiting cannot fix is raised after one attempt.
-
-        Cancelling the call gives up, and closes the connection.
-        """
-        self._check_loop()
-        pipeline = self._usable()
-        if pipeline.state == "open":
-            return
-        try:
-            await _in_thread(pipeline.open, undo=partial(pipeline.close, 0))
-        except asyncio.CancelledError:
-            self._renew()
-            pipeline.outbox.give_up(BrokerUnavailable(CANCELLED), closed=True)  # the thread waits no longer
-            raise
-
-    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as in Publisher
-        """Wait until every message has its outcome, then close the connection: see `Publisher.close`."""
-        await _in_thread(partial(self.pipeline.close, timeout))
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def publish(
         self,
@@ -72,63 +31,9 @@ class AsyncPublisher(PublisherOptions):
         **properties: Unpack[Properties],
     ) -> None:
         """Publish one message, and return when the broker has confirmed it: see `Publisher.publish`."""
-        pipeline = self.pipeline
-        pipeline.check()
-        self._check_loop()
-        receipt = _Receipt(self._news)
-        encoded = pipeline.encoder.one(body, routing_key, exchange, headers, properties)
-        message = OutgoingMessage(0, *encoded, receipt)
-        deadline = deadline_of(timeout)
-        if not await self._accepted(partial(pipeline.accept, [message], 0.0), deadline):
-            raise publish_failed(message.failure(Outcome.UNSENT, no_room(timeout)))
-        try:
-            if deadline is None:
-                await receipt.done
-            else:
-                await asyncio.wait([receipt.done], timeout=max(deadline - time.monotonic(), 0.0))
-        except asyncio.CancelledError:
-            pipeline.outbox.withdraw({receipt}, CANCELLED)
-            raise
-        if not receipt.settled_already:
-            pipeline.outbox.withdraw({receipt}, withdrawn(timeout))
-            if not receipt.settled_already:
-                raise publish_failed(message.failure(Outcome.UNKNOWN, unconfirmed(timeout)))
-        if receipt.failure is not None:
-            raise publish_failed(receipt.failure)
-
-    def _check_loop(self) -> None:
-        """Refuse a second loop while the publisher is open in another one; otherwise, use the running one from now on."""
-        loop = asyncio.get_running_loop()
-        if self._loop is loop:
-            return
-        if self.pipeline.usable and self.pipeline.state == "open":
-            raise InvalidValue(
-                "use of AsyncPublisher",
-                "a call in a second event loop",
-                "calls in the loop that opened it",
-                "Open an AsyncPublisher in each loop",
-            )
-        self._loop, self._news = loop, _News(loop)
-        self._turn = asyncio.Lock()  # one task at a time looks for room; they keep their order
-
-    async def _accepted(self, attempt: Callable[[], int], deadline: float | None) -> bool:
-        """Try to put messages into the outbox until there is room; return False if the deadline passes before."""
-        if deadline is None:
-            await self._until_accepted(attempt)
-            return True
-        try:
-            async with asyncio.timeout(deadline - time.monotonic()):
-                await self._until_accepted(attempt)
-        except TimeoutError:
-            return False
-        return True
-
-    async def _until_accepted(self, attempt: Callable[[], int]) -> None:
-        async with self._turn:
-            pause = _FIRST_PAUSE
-            while not attempt():  # the thread of the sender makes room
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+        self._check()
+        encoded = self.pipeline.encoder.one(body, routing_key, exchange, headers, properties)
+        await self._publish(encoded, deadline_of(timeout), timeout)
 
     async def publish_many(
         self,
@@ -141,89 +46,7 @@ class AsyncPublisher(PublisherOptions):
         **properties: Unpack[PropertyColumns],
     ) -> Totals:
         """Publish a batch given by columns, and return when the broker has confirmed each message: see `Publisher.publish_many`."""
-        self.pipeline.check()
-        self._check_loop()
+        self._check()
         deadline = deadline_of(timeout)
         columns = self.pipeline.encoder.many(bodies, routing_keys, exchange, headers, properties)
-        batch = Batch(self.pipeline, grace=self._timeouts.close, on_failure=None)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        try:
-            await self._add(batch, columns, deadline, no_room(timeout))
-            batch.when_settled(partial(self._news.add, done))
-            await asyncio.wait([done], timeout=None if deadline is None else deadline - time.monotonic())
-        except asyncio.CancelledError:
-            batch.withdraw(CANCELLED)
-            raise
-        return batch.flush_until(deadline, timeout)
-
-    async def _add(self, batch: Batch, columns: Columns, deadline: float | None, why: str) -> None:
-        """Put a batch into the outbox; what is not accepted by the deadline fails unsent, with this reason."""
-        try:
-            steps = batch.add_in_steps(columns)
-            while batch.totals.published < len(columns[0]):
-                if not await self._accepted(partial(next, steps), deadline):
-                    break
-                await asyncio.sleep(0)  # other tasks have their turn while a large batch is added
-        except (BrokerUnavailable, InvalidValue) as error:  # InvalidValue: `close` came first
-            if not batch.totals.published:
-                raise
-            why = str(error) if isinstance(error, BrokerUnavailable) else CLOSED
-        batch.leave_out(columns, why)
-
-
-async def _in_thread(call: Callable[[], None], undo: Callable[[], None] | None = None) -> None:
-    """Make a call in a thread of its own: those of the loop's executor belong to the application, and may be busy.
-
-    If this is cancelled, the thread finishes the call, which cannot be interrupted, and then undoes it.
-    """
-    threads = ThreadPoolExecutor(1, "rabbit-chx")
-    try:
-        await asyncio.get_running_loop().run_in_executor(threads, call)
-    except asyncio.CancelledError:
-        if undo is not None:
-            threads.submit(undo)
-        raise
-    finally:
-        threads.shutdown(wait=False)
-
-
-class _News:
-    """Wakes the tasks whose messages have their outcome, many at once: a wake-up of the loop costs more than a message."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._settled: deque[asyncio.Future[None]] = deque()
-        self._coming = False
-
-    def add(self, done: asyncio.Future[None]) -> None:
-        """End a future; called by the thread of the sender."""
-        self._settled.append(done)
-        if not self._coming:
-            self._coming = True
-            with suppress(RuntimeError):  # the loop is closed, so no task waits
-                self._loop.call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        self._coming = False  # first: what comes from now on needs another call
-        while self._settled:
-            done = self._settled.popleft()
-            if not done.done():
-                done.set_result(None)
-
-
-class _Receipt(Owner):
-    """A task that waits for the outcome of one message."""
-
-    __slots__ = ("_news", "done", "failure", "settled_already")
-
-    def __init__(self, news: _News) -> None:
-        self._news = news
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.failure: Failure | None = None
-        self.settled_already = False
-
-    def settled(self, messages: Sequence[OutgoingMessage], outcome: Outcome) -> None:
-        if outcome is not Outcome.CONFIRMED:
-            self.failure = messages[0].failure(outcome)
-        self.settled_already = True
-        self._news.add(self.done)
+        return await self._publish_many(columns, deadline, timeout)

@@ -77,7 +77,7 @@ class Encoder:
         checked, key = checked_body(body, self.max_message_bytes), shortstr(routing_key, "routing key")
         target = self._exchange if exchange is None else shortstr(exchange, "exchange")
         if self._context is not None and (context := self._context()):
-            headers = _merged(context, headers)
+            headers = merged(context, headers)
         plain = self._plain_fits and not (properties or headers)
         return target, key, self._plain if plain else self._encode(properties, headers), checked
 
@@ -95,7 +95,7 @@ class Encoder:
         keys = key_column(routing_keys, count)
         targets = key_column(self._exchange if exchange is None else exchange, count, "exchange")
         if self._context is not None and (context := self._context()):
-            headers = _with_context(context, headers)
+            headers = with_context(context, headers)
         return targets, keys, self._encode_column(count, headers, properties), checked
 
     def _encode(self, properties: Mapping[str, Any], headers: Mapping[str, Any] | None) -> bytes:
@@ -118,17 +118,17 @@ class Encoder:
         return property_column(constant, varying, count, frame_max=self._frame_max)
 
     def _with_own(self, headers: Any) -> Any:
-        return _merged(self._properties.get("headers"), headers)
+        return merged(self._properties.get("headers"), headers)
 
 
-def _with_context(context: Mapping[str, str], headers: Any) -> Any:
+def with_context(context: Mapping[str, str], headers: Any) -> Any:
     """Add the context of a trace to the headers of all rows, or of each row."""
     if headers is None or hasattr(headers, "items"):
-        return _merged(context, headers)
-    return [_merged(context, own) for own in values(headers)]
+        return merged(context, headers)
+    return [merged(context, own) for own in values(headers)]
 
 
-def _merged(headers: Any, more: Any) -> Any:
+def merged(headers: Any, more: Any) -> Any:
     """Merge two mappings of headers; return anything else unchanged, to be refused by the encoder."""
     for table in (headers, more):
         if table is not None and not hasattr(table, "keys"):

@@ -114,11 +114,11 @@ class Owner:
     def accepted(self, messages: Sequence[OutgoingMessage]) -> None:
         """Note that these messages wait to be sent; called by the caller's thread while the outbox is locked."""
 
-    def sent_again(self) -> None:
-        """Note that a message is sent again; called by the sender's thread."""
+    def sent_again(self, count: int) -> None:
+        """Note that so many messages are sent again; called by the sender's thread."""
 
-    def settled(self, messages: Sequence[OutgoingMessage], outcome: Outcome) -> None:
-        """Note that these messages have their outcome."""
+    def settled(self, messages: Sequence[OutgoingMessage], outcome: Outcome, reply: str = "") -> None:
+        """Note that these messages have their outcome, and why, if that is not the last reply of each."""
 
 
 NO_OWNER: Final = Owner()
@@ -153,11 +153,18 @@ class OutgoingMessage:
     """An attempt was rejected with a nack, which says nothing about the other queues of the route."""
     refused: bool = False
     """The broker closed the channel because of this message, which reached no queue."""
+    stream: str = ""
+    """The stream of a message of `StreamPublisher`, which has no exchange."""
+
+    @property
+    def end(self) -> Outcome:
+        """What becomes of it if it is given up while it waits to be sent, perhaps again."""
+        return Outcome.UNKNOWN if self.doubtful else self.verdict or Outcome.UNSENT
 
     def reason(self, outcome: Outcome, reply: str = "") -> Reason:
         """Why it was not confirmed, with this reply or its last one."""
         is_open = outcome in {Outcome.REJECTED, Outcome.UNKNOWN} and not self.refused
-        return Reason(outcome, self.exchange, reply or self.reply, self.nacked or is_open)
+        return Reason(outcome, self.exchange, reply or self.reply, self.nacked or is_open, self.stream)
 
     def failure(self, outcome: Outcome, reply: str = "") -> Failure:
         """What is reported of this message when it was not confirmed."""

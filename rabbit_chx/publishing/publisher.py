@@ -12,14 +12,11 @@ Messages are persistent and mandatory, and each one is confirmed; there is no op
 
 from __future__ import annotations
 
-import os
 import ssl
-import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Final, Self, Unpack
+from typing import Final, Unpack
 
 from rabbit_chx.base.limits import check_integer
 from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, Timeouts, deadline_of
@@ -29,27 +26,20 @@ from rabbit_chx.broker.client import checked_urls
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.tls import warn_if_unchecked
-from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.messages.message_fields import DefaultProperties, Headers, Properties, PropertyColumns
+from rabbit_chx.publishing import calls
 from rabbit_chx.publishing.attempts import Address
-from rabbit_chx.publishing.bulk import Batch, Bulk
+from rabbit_chx.publishing.bulk import Bulk
+from rabbit_chx.publishing.calls import BlockingClient, Client
 from rabbit_chx.publishing.encoder import Encoder, HeaderColumn
-from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Totals
-from rabbit_chx.publishing.pipeline import Pipeline
-from rabbit_chx.publishing.receipts import (
-    Confirmation,
-    Receipt,
-    no_room,
-    publish_failed,
-    unconfirmed,
-    withdrawn,
-)
+from rabbit_chx.publishing.messages import Failure, Totals
+from rabbit_chx.publishing.pipeline import AmqpPipeline
 
 MAX_IN_FLIGHT: Final = 5_000
 
 
-class PublisherOptions:
-    """The parameters and the counters of a publisher, the same for both classes."""
+class PublisherOptions(Client[AmqpPipeline]):
+    """The parameters of a publisher, the same for both classes."""
 
     def __init__(
         self,
@@ -69,7 +59,6 @@ class PublisherOptions:
         for one in (each for each in urls if each.tls):
             warn_if_unchecked(tls, str(one))
         check_integer("max_in_flight", max_in_flight, 1, 2**32 - 1)
-        self._where = ", ".join(map(str, urls))
         parameters = partial(
             parameters_of,
             name=connection_name,
@@ -78,9 +67,8 @@ class PublisherOptions:
             credentials=credentials,
             tls=tls,
         )
-        self._timeouts = timeouts
-        self._begin = partial(
-            Pipeline,
+        begin = partial(
+            AmqpPipeline,
             [Address(str(one), partial(parameters, one)) for one in urls],
             timeouts,
             Encoder(exchange, properties, max_message_bytes),
@@ -88,31 +76,7 @@ class PublisherOptions:
             # As far as they are known before the first message.
             needs=Needs(write={("exchange", exchange)} if exchange else set()),
         )
-        self.pipeline: Pipeline = self._begin()
-        """For the other files of this package."""
-        self._opening_by_process: dict[int, threading.RLock] = {}
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} to {self._where}: {self.pipeline.state}>"
-
-    def _usable(self) -> Pipeline:
-        """The pipeline; another one after `close` or in a forked process."""
-        if not self.pipeline.usable:
-            self._renew()
-        return self.pipeline
-
-    def _renew(self) -> None:
-        self.pipeline = self._begin()
-
-    @property
-    def totals(self) -> Totals:
-        """The current counters of all messages."""
-        return self.pipeline.totals()
-
-    @property
-    def error(self) -> RabbitChxError | None:
-        """Why the publisher gave up; the next call tries again. None before it gives up, and as soon as it is connected again."""
-        return self.pipeline.outbox.error
+        super().__init__(begin, ", ".join(map(str, urls)))
 
     @property
     def max_message_bytes(self) -> int:
@@ -125,7 +89,7 @@ class PublisherOptions:
         return self.pipeline.encoder.max_property_bytes
 
 
-class Publisher(PublisherOptions):
+class Publisher(PublisherOptions, BlockingClient[AmqpPipeline]):
     """Publishes to a broker, or to the first of several that accepts the connection. Any number of threads may use it.
 
     Args:
@@ -147,37 +111,6 @@ class Publisher(PublisherOptions):
     that were in flight may arrive twice or out of order; ``totals.resent`` counts them.
     """
 
-    # -- opening and closing -----------------------------------------------------------------------
-
-    def open(self) -> None:
-        """Connect, also again after `close` or in a forked process; an error that waiting cannot fix is raised after one attempt.
-
-        An open publisher stays as it is; in a second thread, the call waits until the publisher is open.
-        """
-        # Another process may hold its lock for ever.
-        with self._opening_by_process.setdefault(os.getpid(), threading.RLock()):
-            self._usable().open()
-
-    def close(self, timeout: float | None = None) -> None:
-        """Wait until every message has its outcome and callbacks have returned, which may publish; then close the connection.
-
-        A message that has no outcome after ``timeout`` seconds (default: ``timeouts.close``) fails.
-        """
-        self.pipeline.close(timeout)
-
-    def stop_accepting(self) -> None:
-        """Make every call raise `BrokerUnavailable` from now on, even where it waits; safe in a signal handler."""
-        self.pipeline.stop_accepting()
-
-    def __enter__(self) -> Self:
-        self.open()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    # -- publishing --------------------------------------------------------------------------------
-
     def publish(
         self,
         body: bytes | str,
@@ -196,23 +129,8 @@ class Publisher(PublisherOptions):
             PublishFailed: the message was not confirmed; ``may_have_arrived`` says whether it may be in a queue all the same.
         """
         self.pipeline.check()
-        receipt = Receipt()
         encoded = self.pipeline.encoder.one(body, routing_key, exchange, headers, properties)
-        message = OutgoingMessage(0, *encoded, receipt)
-        deadline = deadline_of(timeout)
-        if not self.pipeline.accept([message], deadline):
-            raise publish_failed(message.failure(Outcome.UNSENT, no_room(timeout)))
-        try:
-            in_time = receipt.wait(None if deadline is None else deadline - time.monotonic())
-        except BaseException:  # Ctrl-C
-            self.pipeline.outbox.withdraw({receipt}, "withdrawn after an interrupt")
-            raise
-        if not in_time:
-            self.pipeline.outbox.withdraw({receipt}, withdrawn(timeout))
-            if not receipt.wait(0):
-                raise publish_failed(message.failure(Outcome.UNKNOWN, unconfirmed(timeout)))
-        if receipt.failure is not None:
-            raise publish_failed(receipt.failure)
+        calls.publish(self.pipeline, encoded, deadline_of(timeout), timeout)
 
     def publish_many(
         self,
@@ -237,14 +155,7 @@ class Publisher(PublisherOptions):
         self.pipeline.check()
         deadline = deadline_of(timeout)
         columns = self.pipeline.encoder.many(bodies, routing_keys, exchange, headers, properties)
-        batch = Batch(self.pipeline, grace=self._timeouts.close, on_failure=None)
-        try:
-            batch.add_encoded(columns, deadline, timeout)
-        except BrokerUnavailable as error:
-            if not batch.totals.published:
-                raise
-            batch.leave_out(columns, str(error))
-        return batch.flush_until(deadline, timeout)
+        return calls.publish_many(self.pipeline, columns, deadline, timeout)
 
     def submit(
         self,
@@ -264,13 +175,8 @@ class Publisher(PublisherOptions):
         block, waits for them. In a program that ends without it, they may not.
         """
         self.pipeline.check()
-        confirmation = Confirmation(self.pipeline.outbox, self.pipeline.callbacks)
         encoded = self.pipeline.encoder.one(body, routing_key, exchange, headers, properties)
-        message = OutgoingMessage(0, *encoded, confirmation)
-        if not self.pipeline.accept([message], deadline_of(timeout)):
-            message.reply = no_room(timeout)
-            confirmation.settled([message], Outcome.UNSENT)
-        return confirmation
+        return calls.submit(self.pipeline, encoded, deadline_of(timeout), timeout)
 
     def bulk(self, *, on_failure: Callable[[Failure], object] | None = None) -> Bulk:
         """Return a `Bulk`, for as many messages as a file or a partition holds.
@@ -279,4 +185,4 @@ class Publisher(PublisherOptions):
         raise for them, and returns after the calls. It must not publish with this publisher, flush a bulk or close the
         publisher: these wait for the thread that runs it, and raise `RabbitChxError` on it.
         """
-        return Bulk(self.pipeline, grace=self._timeouts.close, on_failure=on_failure)
+        return Bulk(self.pipeline, on_failure=on_failure)

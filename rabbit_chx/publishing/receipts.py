@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
@@ -11,7 +11,7 @@ from typing import Any, Final
 from rabbit_chx.base.text import seconds
 from rabbit_chx.errors import PublishFailed
 from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
-from rabbit_chx.publishing.outbox import Outbox, log
+from rabbit_chx.publishing.outbox import log
 
 CANCELLED: Final = "cancelled by the caller"
 
@@ -26,10 +26,10 @@ class Receipt(Owner):
         self._pending.acquire()
         self.failure: Failure | None = None
 
-    def settled(self, messages: Sequence[OutgoingMessage], outcome: Outcome) -> None:
+    def settled(self, messages: Sequence[OutgoingMessage], outcome: Outcome, reply: str = "") -> None:
         """Let the waiting thread go on."""
         if outcome is not Outcome.CONFIRMED:
-            self.failure = messages[0].failure(outcome)
+            self.failure = messages[0].failure(outcome, reply)
         self._pending.release()
 
     def wait(self, seconds: float | None) -> bool:
@@ -102,13 +102,13 @@ class Confirmation(Future[None], Owner):
     Callbacks run on a thread of their own: they may publish, which may wait for the sender's thread.
     """
 
-    def __init__(self, outbox: Outbox, callbacks: Callbacks) -> None:
+    def __init__(self, withdraw: Callable[[Container[Owner], str], None], callbacks: Callbacks) -> None:
         super().__init__()
-        self._outbox = outbox
+        self._withdraw = withdraw
         self._callbacks = callbacks
         self._cancelling = self._read = False
 
-    def settled(self, messages: Sequence[OutgoingMessage], outcome: Outcome) -> None:
+    def settled(self, messages: Sequence[OutgoingMessage], outcome: Outcome, reply: str = "") -> None:
         """Set the result."""
         if outcome is Outcome.CONFIRMED:
             self.set_result(None)
@@ -116,13 +116,13 @@ class Confirmation(Future[None], Owner):
             super().cancel()
             self.set_running_or_notify_cancel()  # without it, concurrent.futures.wait would not return
         else:
-            self.set_exception(publish_failed(messages[0].failure(outcome)))
+            self.set_exception(publish_failed(messages[0].failure(outcome, reply)))
 
     def cancel(self) -> bool:
         """Withdraw the message; return False if it was written already."""
         if not self.done():
             self._cancelling = True
-            self._outbox.withdraw({self}, CANCELLED)
+            self._withdraw({self}, CANCELLED)
             self._cancelling = self.done()
         return self.cancelled()
 

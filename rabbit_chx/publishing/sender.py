@@ -237,7 +237,7 @@ class Sender:
             if message.attempts:
                 resent += 1
                 message.verdict = None
-                message.owner.sent_again()
+                message.owner.sent_again(1)
             message.attempts += 1
         if not self._window:
             self._moved = time.monotonic()

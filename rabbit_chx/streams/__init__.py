@@ -16,16 +16,20 @@ if TYPE_CHECKING:
         InvalidMessage as InvalidMessage,
         InvalidValue as InvalidValue,
         PublishFailed as PublishFailed,
+        RabbitChxError as RabbitChxError,
         StreamProblem as StreamProblem,
         StreamUnavailable as StreamUnavailable,
     )
     from rabbit_chx.messages.message import Message as Message, StreamMessage as StreamMessage
     from rabbit_chx.messages.message_fields import (
+        DefaultProperties as DefaultProperties,
         Headers as Headers,
         Properties as Properties,
         PropertyColumns as PropertyColumns,
     )
-    from rabbit_chx.publishing.messages import Totals as Totals
+    from rabbit_chx.publishing.encoder import HeaderColumn as HeaderColumn
+    from rabbit_chx.publishing.messages import Failure as Failure, Outcome as Outcome, Totals as Totals
+    from rabbit_chx.streams.async_publisher import AsyncStreamPublisher as AsyncStreamPublisher
     from rabbit_chx.streams.ends import Bounds as Bounds, bounds as bounds, stored_at as stored_at
     from rabbit_chx.streams.group.batch import BatchFailed as BatchFailed, StreamBatch as StreamBatch
     from rabbit_chx.streams.group.lanes import (
@@ -52,7 +56,7 @@ if TYPE_CHECKING:
         OffsetSpec as OffsetSpec,
         sub_batch as sub_batch,
     )
-    from rabbit_chx.streams.publisher import StreamPublisher as StreamPublisher
+    from rabbit_chx.streams.publisher import StreamBulk as StreamBulk, StreamPublisher as StreamPublisher
     from rabbit_chx.streams.reader import StreamReader as StreamReader
     from rabbit_chx.streams.stream_group import (
         AsyncStreamGroup as AsyncStreamGroup,
@@ -70,9 +74,10 @@ if not TYPE_CHECKING:
             "rabbit_chx.streams.group.lanes": "PartitionStatus StreamGroupStatus",
             "rabbit_chx.streams.group.settings": "OnStreamFailure Start StreamCallback",
             "rabbit_chx.streams.stream_group": "AsyncStreamGroup StreamGroup",
-            "rabbit_chx.errors": "BrokerUnavailable CorruptChunk InvalidMessage InvalidValue PublishFailed StreamProblem StreamUnavailable",
-            "rabbit_chx.messages.message_fields": "Headers Properties PropertyColumns",
-            "rabbit_chx.publishing.messages": "Totals",
+            "rabbit_chx.errors": "BrokerUnavailable CorruptChunk InvalidMessage InvalidValue PublishFailed RabbitChxError StreamProblem StreamUnavailable",
+            "rabbit_chx.messages.message_fields": "DefaultProperties Headers Properties PropertyColumns",
+            "rabbit_chx.publishing.encoder": "HeaderColumn",
+            "rabbit_chx.publishing.messages": "Failure Outcome Totals",
             "rabbit_chx.streams.messages.chunks": "Chunk",
             "rabbit_chx.streams.messages.arrow.batch": "COLUMNS",
             "rabbit_chx.streams.protocol.connection": "StreamConnection",
@@ -82,7 +87,8 @@ if not TYPE_CHECKING:
             "rabbit_chx.messages.message": "Message StreamMessage",
             "rabbit_chx.streams.protocol.opening": "connect",
             "rabbit_chx.streams.protocol.answers": "Confirms ConsumerUpdate Delivery Refusals",
-            "rabbit_chx.streams.publisher": "StreamPublisher",
+            "rabbit_chx.streams.async_publisher": "AsyncStreamPublisher",
+            "rabbit_chx.streams.publisher": "StreamBulk StreamPublisher",
             "rabbit_chx.streams.reader": "StreamReader",
             "rabbit_chx.base.timeouts": "Timeouts",
             "rabbit_chx.base.urls": "BrokerUrl",

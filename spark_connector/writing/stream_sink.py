@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Final
 
 from rabbit_chx import RabbitChxError, SuperStream
-from rabbit_chx.streams import StreamPublisher, encode_messages
+from rabbit_chx.streams import PublishFailed, StreamPublisher, encode_messages
 from spark_connector.worker import Task
 from spark_connector.writing.between_tasks import WriteJob
 from spark_connector.writing.prepare import Prepared
@@ -196,17 +196,24 @@ class _Output:
     ids: PublishingIds | None
     skipped: int = 0
 
+    def __post_init__(self) -> None:
+        self._bulk = self.publisher.bulk()
+
     def send(self, messages: Sequence[bytes]) -> None:
         if self.ids is None:
-            first = self.publisher.totals.published + 1
-            self.publisher.add_encoded(enumerate(messages, first))
+            self._bulk._add_encoded(messages)  # noqa: SLF001 - only this sink encodes by itself
             return
         new = self.ids.of(messages)
         self.skipped += len(messages) - len(new)
-        self.publisher.add_encoded(new)
+        if new:
+            numbers, messages = zip(*new, strict=True)
+            self._bulk._add_encoded(messages, numbers)  # noqa: SLF001
 
     def finish(self, *, stopped: bool) -> None:
-        self.publisher.flush()
+        try:
+            self._bulk.flush()
+        except PublishFailed as failed:
+            raise self._bulk.error or failed from None
         if self.ids is None or stopped:
             return
         self.ids.end()

@@ -37,6 +37,12 @@ def with_pika(broker, stream: str, values: list[bytes]) -> None:
         wait_until(lambda: bounds(connection, stream).end >= end, "the messages of pika are stored")
 
 
+def publish_encoded(publisher: StreamPublisher, messages: list[bytes]) -> None:
+    """Publish messages that are encoded as AMQP 1.0, or should be."""
+    with publisher.bulk() as bulk:
+        bulk._add_encoded(messages)
+
+
 def over_stream_protocol(broker, stream: str, values: list[bytes]) -> None:
     with StreamPublisher(broker.stream_url, stream) as publisher:
         publisher.publish_many(values)

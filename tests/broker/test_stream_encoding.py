@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rabbit_chx.streams import StreamPublisher, StreamReader, encode_messages
+from tests.broker.stream_writers import publish_encoded
 from tests.patience import PATIENCE
 from tests.stream_messages import MOMENT, PROPERTIES
 
@@ -47,9 +48,8 @@ def test_consumers_over_amqp_receive_each_property(broker, stream_url, stream) -
     sent = [{}, *({name: value} for name, value in PROPERTIES.items())]
     with StreamPublisher(stream_url, stream) as publisher:
         for given in sent:
-            publisher.publish_encoded(
-                encode_messages([b"body"], routing_keys="key", exchange="orders", **of_python(given))
-            )
+            encoded = encode_messages([b"body"], routing_keys="key", exchange="orders", **of_python(given))
+            publish_encoded(publisher, list(encoded))
     old = broker.version.startswith("3.")
     for given, (*target, properties, body) in zip(sent, consumed(broker, stream, len(sent)), strict=True):
         assert (target, body) == (["orders", "key"], b"body")
@@ -61,7 +61,7 @@ def test_consumers_over_amqp_receive_each_property(broker, stream_url, stream) -
 
 def test_headers_and_all_properties_are_read(broker, stream_url, stream) -> None:
     with StreamPublisher(stream_url, stream) as publisher:
-        publisher.publish_encoded(encode_messages([b"body"], headers=[HEADERS], **of_python(PROPERTIES)))
+        publisher.publish_many([b"body"], headers=[HEADERS], **of_python(PROPERTIES))
     ((_, _, properties, _),) = consumed(broker, stream, 1)
     assert {name: value for name, value in properties["headers"].items() if name in HEADERS} == HEADERS
     with StreamReader(stream_url, stream) as reader:

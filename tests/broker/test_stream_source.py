@@ -23,6 +23,7 @@ from spark_connector.reading.admission import limits
 from spark_connector.reading.offsets import offsets_in
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import settle
+from tests.broker.stream_writers import publish_encoded
 from tests.patience import PATIENCE, wait_until
 
 pytestmark = pytest.mark.broker
@@ -118,7 +119,7 @@ def test_invalid_messages_fail_a_read_or_are_left_out(broker, streams, reader, c
     messages = [b"\0Su\xa0" + bytes([len(body)]) + body for body in bodies]
     messages[3:3] = messages[30:30] = BROKEN
     with StreamPublisher(broker.stream_url, stream) as publisher:
-        publisher.publish_encoded(messages)
+        publish_encoded(publisher, messages)
     everything = {stream: {"offset": 0}}, {stream: {"offset": len(messages)}}
     with (
         reader(stream=stream) as strict,

@@ -10,9 +10,11 @@ import pytest
 from rabbit_chx import InvalidValue
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.publishing import Publisher
-from rabbit_chx.streams import StreamPublisher, publisher as module
+from rabbit_chx.streams import StreamPublisher
+from rabbit_chx.streams.publishing import routes
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import refused, stored
+from tests.patience import wait_until
 from tests.unit.test_docs import marked
 from tests.unit.test_partitioning import OFFICIAL
 
@@ -26,7 +28,7 @@ class Bound:
     """An exchange and the streams that are bound to it. Each change has its own connection, because tests close all."""
 
     def __init__(self, broker, kind, arguments=None) -> None:
-        self.broker, self.name, self.streams = broker, "divided", []
+        self.broker, self.name, self.kind, self.streams = broker, "divided", kind, []
         with self.channel() as channel:
             channel.exchange_declare(self.name, kind, durable=True, arguments=arguments)
 
@@ -74,6 +76,11 @@ def orders(bound):
     return made
 
 
+def until_divided(publisher, streams):
+    """Wait until a publisher has noticed how many streams there are."""
+    wait_until(lambda: len(publisher.pipeline._outlets) == streams, f"{streams} streams")
+
+
 def bodies(url, stream):
     return [message.body for message in stored(url, stream)]
 
@@ -107,14 +114,16 @@ def test_a_stream_of_an_exchange_gets_what_the_exchange_would_route_to_it(broker
 def test_a_stream_that_is_bound_while_a_publisher_runs_gets_its_messages(
     broker, stream_url, orders, monkeypatch
 ):
-    monkeypatch.setattr(module, "_LOOK", 0)
+    monkeypatch.setattr(routes, "_LOOK", 0.2)
     with StreamPublisher(stream_url, exchange=orders.name, name="job") as publisher:
         publisher.publish_many(BODIES, KEYS)
         before = {stream: len(bodies(stream_url, stream)) for stream in orders.streams}
         orders.bind("divided-4", "2")
         broker.ctl("close_all_connections", "closed by the operator")
+        until_divided(publisher, 5)
         publisher.publish_many(BODIES, KEYS)
         orders.unbind("divided-0", "1")
+        until_divided(publisher, 4)
         publisher.publish_many(BODIES, KEYS)
         assert publisher.totals.confirmed == 900
     later = {stream: bodies(stream_url, stream)[before.get(stream, 0) :] for stream in orders.streams}
@@ -130,7 +139,7 @@ def test_a_stream_that_is_bound_while_a_publisher_runs_gets_its_messages(
 def test_a_job_that_runs_again_stores_nothing_twice(broker, stream_url, orders):
     for _ in range(2):
         with StreamPublisher(stream_url, exchange=orders.name, name="job") as publisher:
-            assert publisher.publish_many(BODIES, KEYS, first_id=1).confirmed == 300
+            assert publisher.publish_many(BODIES, KEYS, ids=range(1, 301)).confirmed == 300
             broker.ctl("close_all_connections", "closed by the operator")
             publisher.publish(b"last", "customer-0")
             assert publisher.sequence() <= 300
@@ -178,10 +187,8 @@ def test_exchanges_that_do_not_divide_by_key_are_refused(broker, stream_url, bou
         StreamPublisher(stream_url, super_stream="nothing").open()
 
 
-def test_a_message_without_a_key_and_encoded_messages_are_refused(stream_url, orders):
+def test_a_message_without_a_key_is_refused(stream_url, orders):
     with StreamPublisher(stream_url, exchange=orders.name) as publisher:
         with pytest.raises(InvalidValue, match="invalid routing key in row 1"):
             publisher.publish_many([b"a", b"b"], ["customer-0", None])
-        with pytest.raises(InvalidValue, match="publish and publish_many take the routing keys"):
-            publisher.add_encoded([(1, b"a")])
         assert publisher.totals.published == 0

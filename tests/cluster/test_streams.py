@@ -79,9 +79,9 @@ def test_no_message_is_lost_or_repeated_when_the_leader_stops(cluster, urls):
             for first in range(0, len(bodies), 1_000):
                 if first == 10_000:
                     halting.start()
-                publisher.publish_many(bodies[first : first + 1_000], first_id=first + 1)
+                publisher.publish_many(bodies[first : first + 1_000], ids=range(first + 1, first + 1_001))
             halting.join()
-            publisher.publish_many([b"after"], first_id=len(bodies) + 1)
+            publisher.publish(b"after", publishing_id=len(bodies) + 1)
         assert values(survivor, "replicated") == [*bodies, b"after"]
     finally:
         halting.join()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import time
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,7 @@ import pytest
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams import Confirms, StreamConnection
 from rabbit_chx.streams.protocol.answers import Node, StreamMetadata
+from rabbit_chx.streams.publishing.outlet import Outlet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -34,13 +37,20 @@ class Servers:
         self.closed = 0
         """How many of the connections the servers have closed."""
         self.waits: set[float] = set()
-        """How long clients waited for confirms, and until the server took their frames."""
+        """How long clients waited until the server took their frames."""
+        self.connections: list[Connection] = []
         self.moved = ""
         """Where a server that does not answer takes the new connections."""
 
     def close_connections(self) -> None:
         """Close all connections that are open."""
         self.closed = len(self.opened)
+        self.tell()
+
+    def tell(self) -> None:
+        """Let the clients look at their connections."""
+        for connection in self.connections:
+            connection.tell()
 
 
 class Connection:
@@ -60,11 +70,27 @@ class Connection:
             raise StreamUnavailable(f"{url.host} is down", "unreachable")
         self.servers.opened.append((url.host, timeout))
         self._number = len(self.servers.opened)
+        self._ours, self._theirs = socket.socketpair()
+        self._ours.setblocking(False)
         self.is_open = True
+        self.has_unread = False
         self.until = give_up_at
+        self.servers.connections.append(self)
+
+    def fileno(self) -> int:
+        return self._ours.fileno()
+
+    def tell(self) -> None:
+        with suppress(OSError):
+            self._theirs.send(b"1")
 
     def close(self) -> None:
         self.is_open = False
+        self._ours.close()
+        self._theirs.close()
+
+    def abort(self) -> None:
+        self.servers.close_connections()
 
     def give_up_at(self, when: float) -> None:
         self.until = when
@@ -78,7 +104,9 @@ class Connection:
     def declare_publisher(self, _stream: str, _name: str | None) -> int:
         return 0
 
-    def query_publisher_sequence(self, _name: str, _stream: str) -> int:
+    def query_publisher_sequence(self, publisher: str, stream: str) -> int:
+        assert publisher
+        assert stream
         self._check_open()
         return max(self.servers.stored, default=0)
 
@@ -87,12 +115,15 @@ class Connection:
         self.servers.waits.add(timeout)
         self._arrived += [number for number, _ in messages]
         self.servers.stored |= dict(messages)
+        self.tell()
 
     def confirms(self, timeout: float) -> Iterator[Confirms]:
         self._check_open()
-        self.servers.waits.add(timeout)
-        if not self.servers.silent:
-            yield Confirms(0, tuple(self._arrived))
+        with suppress(BlockingIOError):
+            self._ours.recv(1 << 10)
+        if self._arrived and not self.servers.silent:
+            arrived, self._arrived = self._arrived, []
+            yield Confirms(0, tuple(arrived))
 
     def _check_open(self) -> None:
         if not self.is_open or self._host in self.servers.down or self._number <= self.servers.closed:
@@ -100,11 +131,13 @@ class Connection:
 
 
 @pytest.fixture
-def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
     found = Servers()
     monkeypatch.setattr(Connection, "servers", found, raising=False)
     monkeypatch.setattr("rabbit_chx.streams.protocol.opening.StreamConnection", Connection)
-    return found
+    yield found
+    for connection in found.connections:
+        connection.close()
 
 
 @pytest.fixture
@@ -115,6 +148,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
-    monkeypatch.setattr("rabbit_chx.streams.outlet.time", clock)
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("rabbit_chx.streams.publishing.outlet.time", clock)
+    monkeypatch.setattr(Outlet, "_pause", lambda *_: sleep(0.1))
     return clock.monotonic

@@ -344,7 +344,7 @@ def test_a_row_that_cannot_be_sent_is_named_by_its_number_in_the_file(
     lines = [json.dumps({"k": f"c{row}", "h": value if row == 7_001 else "x"}) for row in range(1, 7_501)]
     file.write_text("\n".join(lines))
     monkeypatch.setattr("rabbit_chx.publishing.Publisher.open", lambda _self: None)
-    monkeypatch.setattr("rabbit_chx.publishing.Bulk._add_encoded", lambda *_: None)
+    monkeypatch.setattr("rabbit_chx.publishing.Bulk._add_columns", lambda *_: None)
     error = run.refused(
         "publish", file, "-x", "x", "-k", "k", "--header-column", "h", "-U", "amqp://127.0.0.1:1"
     )

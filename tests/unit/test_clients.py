@@ -28,7 +28,14 @@ from rabbit_chx.consuming import AsyncGroup, Batch, Group, Message, QueueReader
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.messages.message_fields import Headers
 from rabbit_chx.publishing import AsyncPublisher, Bulk, Publisher
-from rabbit_chx.streams import AsyncStreamGroup, StreamGroup, StreamPublisher, StreamReader
+from rabbit_chx.streams import (
+    AsyncStreamGroup,
+    AsyncStreamPublisher,
+    StreamBulk,
+    StreamGroup,
+    StreamPublisher,
+    StreamReader,
+)
 
 CLIENTS = {
     Publisher: publishing,
@@ -38,6 +45,7 @@ CLIENTS = {
     QueueReader: consuming,
     StreamReader: streams,
     StreamPublisher: streams,
+    AsyncStreamPublisher: streams,
     StreamGroup: streams,
     AsyncStreamGroup: streams,
 }
@@ -49,6 +57,7 @@ TARGET = {
     QueueReader: {"queue": "orders.0"},
     StreamReader: {"stream": "events"},
     StreamPublisher: {"stream": "events"},
+    AsyncStreamPublisher: {"stream": "events"},
     StreamGroup: {"exchange": "orders", "name": "billing"},
     AsyncStreamGroup: {"exchange": "orders", "name": "billing"},
 }
@@ -62,8 +71,8 @@ SAME = {
 }
 """Parameter -> type, in every client."""
 DEFAULT = {"timeouts": DEFAULTS, "credentials": None, "tls": None}
-WITHOUT_THREAD = {StreamReader, StreamPublisher}
-"""Clients that send heartbeats only while they are used."""
+WITHOUT_THREAD = {StreamReader}
+"""The client that sends heartbeats only while it is used."""
 
 
 def methods(client: type) -> dict[str, Callable[..., Any]]:
@@ -161,7 +170,12 @@ def test_a_client_connects_when_it_is_opened_and_not_before(client: type, monkey
         made.close()
 
 
-PAIRS = {Publisher: AsyncPublisher, Group: AsyncGroup, StreamGroup: AsyncStreamGroup}
+PAIRS = {
+    Publisher: AsyncPublisher,
+    StreamPublisher: AsyncStreamPublisher,
+    Group: AsyncGroup,
+    StreamGroup: AsyncStreamGroup,
+}
 
 
 @pytest.mark.parametrize(("ours", "theirs"), PAIRS.items())
@@ -181,16 +195,38 @@ def test_the_client_for_an_event_loop_has_the_same_parameters(ours: type, theirs
         assert first == second, name
 
 
-@pytest.mark.parametrize("call", ["publish", "publish_many", "close", "open"])
-def test_the_publishers_of_both_protocols_have_the_same_calls(call: str) -> None:
-    over_amqp, over_streams = (getattr(client, call) for client in (Publisher, StreamPublisher))
-    assert hints(over_amqp)["return"] == hints(over_streams)["return"]
+OF_BOTH_PROTOCOLS = [(Publisher, StreamPublisher), (AsyncPublisher, AsyncStreamPublisher), (Bulk, StreamBulk)]
+
+
+@pytest.mark.parametrize(("over_amqp", "over_streams"), OF_BOTH_PROTOCOLS)
+def test_the_publishers_of_both_protocols_have_the_same_calls(over_amqp: type, over_streams: type) -> None:
+    assert methods(over_amqp).keys() - methods(over_streams).keys() <= {"max_property_bytes"}
+    assert methods(over_streams).keys() - methods(over_amqp).keys() <= {"sequence"}
+
+
+@pytest.mark.parametrize(
+    ("over_amqp", "over_streams", "call"),
+    [
+        (*pair, call)
+        for pair in OF_BOTH_PROTOCOLS
+        for call in sorted(methods(pair[0]).keys() & methods(pair[1]).keys())
+    ],
+)
+def test_the_calls_of_both_protocols_have_the_same_parameters(
+    over_amqp: type, over_streams: type, call: str
+) -> None:
+    over_amqp, over_streams = (methods(client)[call] for client in (over_amqp, over_streams))
+    if call not in {"__init__", "bulk", "max_message_bytes"}:
+        assert hints(over_amqp).get("return") == hints(over_streams).get("return")
     first, second = (inspect.signature(each).parameters for each in (over_amqp, over_streams))
     common = first.keys() & second.keys()
-    assert first.keys() - common <= {"exchange"}
-    assert second.keys() - common <= {"first_id", "publishing_id"}
-    assert [first[name].kind for name in common] == [second[name].kind for name in common]
-    for name in common - {"routing_key", "routing_keys"}:  # a stream takes messages without a key
+    of_streams = {"stream", "super_stream", "name", "follow_advertised"} if call == "__init__" else set()
+    assert first.keys() - common <= {"exchange", "max_message_bytes"}
+    assert second.keys() - common <= {"publishing_id", "ids", *of_streams}
+    different = {"exchange", "max_in_flight", "connection_name"} if call == "__init__" else set()
+    for name in common - {"exchange"}:
+        assert first[name].kind == second[name].kind
+    for name in common - {"routing_key", "routing_keys", *different}:  # a stream takes messages without a key
         assert first[name].default == second[name].default
 
 
@@ -236,6 +272,7 @@ HONOURED = {
     QueueReader: _OF_READERS,
     StreamReader: _OF_READERS,
     StreamPublisher: {"connect", "reconnect", "confirm", "close"},
+    AsyncStreamPublisher: {"connect", "reconnect", "confirm", "close"},
 }
 """The timeouts that each client has a use for."""
 
@@ -252,24 +289,28 @@ def test_a_timeout_that_a_client_cannot_honour_is_refused(client: type) -> None:
 def calls(client: Any) -> list[Callable[[], object]]:
     """A call of each kind that needs an open client."""
     match client:
-        case AsyncPublisher():
+        case AsyncPublisher() | AsyncStreamPublisher():
             return [
                 lambda: asyncio.run(client.publish(b"a")),
                 lambda: asyncio.run(client.publish_many([b"a"])),
             ]
-        case Publisher():
+        case Publisher() | StreamPublisher():
             bulk = client.bulk()
             sending = (client.publish, client.submit, bulk.add)
-            return [partial(each, b"a") for each in sending] + [partial(client.publish_many, [b"a"])]
+            more = [client.sequence] if isinstance(client, StreamPublisher) else []
+            return [partial(each, b"a") for each in sending] + [partial(client.publish_many, [b"a"]), *more]
         case QueueReader():
             return [partial(client.take, 1), client.waiting, partial(client.acknowledge, Batch((), 1))]
         case StreamReader():
             return [client.bounds, lambda: list(client.messages(0, 1)), partial(client.offset_at, 0)]
         case _:
-            return [partial(client.publish, b"a"), client.flush, client.sequence]
+            raise AssertionError(client)
 
 
-@pytest.mark.parametrize("client", [Publisher, AsyncPublisher, QueueReader, StreamReader, StreamPublisher])
+@pytest.mark.parametrize(
+    "client",
+    [Publisher, AsyncPublisher, QueueReader, StreamReader, StreamPublisher, AsyncStreamPublisher],
+)
 def test_a_call_of_a_client_that_is_not_open_says_so(client: type) -> None:
     for call in calls(client(URL, **TARGET.get(client, {}))):
         with pytest.raises(InvalidValue) as caught:
@@ -278,8 +319,9 @@ def test_a_call_of_a_client_that_is_not_open_says_so(client: type) -> None:
         assert caught.value.expected == "open(), or a `with` block"
 
 
-def test_a_bulk_has_only_what_its_users_call() -> None:
-    public = {name for name, _ in inspect.getmembers(Bulk) if not name.startswith("_")}
+@pytest.mark.parametrize("bulk", [Bulk, StreamBulk])
+def test_a_bulk_has_only_what_its_users_call(bulk: type) -> None:
+    public = {name for name, _ in inspect.getmembers(bulk) if not name.startswith("_")}
     assert public == {"add", "add_many", "confirmed_before", "error", "failures", "flush", "totals"}
 
 
@@ -287,7 +329,9 @@ WAITING = {
     Publisher: "close publish publish_many submit",
     AsyncPublisher: "close publish publish_many",
     Bulk: "add add_many flush",
-    StreamPublisher: "close publish publish_many publish_encoded add_encoded flush",
+    StreamPublisher: "close publish publish_many submit sequence",
+    AsyncStreamPublisher: "close publish publish_many",
+    StreamBulk: "add add_many flush",
     StreamReader: "follow",
     QueueReader: "take waiting",
 }

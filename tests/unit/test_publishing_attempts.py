@@ -6,6 +6,7 @@ import os
 import ssl
 import threading
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +22,9 @@ from rabbit_chx.publishing.attempts import Address, Attempts
 from rabbit_chx.publishing.encoder import Encoder
 from rabbit_chx.publishing.messages import OutgoingMessage, Owner
 from rabbit_chx.publishing.outbox import Outbox
+from rabbit_chx.publishing.pipeline import AmqpPipeline
 from rabbit_chx.publishing.properties import encode_properties
+from rabbit_chx.publishing.rows import Part
 from tests.amqp_server import AmqpServer
 from tests.patience import wait_until
 
@@ -341,8 +344,8 @@ class Recorder(Owner):
     def __init__(self) -> None:
         self.failures: list[Failure] = []
 
-    def settled(self, messages, outcome):
-        self.failures += [message.failure(outcome) for message in messages]
+    def settled(self, messages, outcome, reply):
+        self.failures += [message.failure(outcome, reply) for message in messages]
 
 
 def outgoing(row, owner=None):
@@ -378,14 +381,20 @@ def test_giving_up_gives_each_message_its_outcome():
 def test_confirmed_before_is_a_row_before_which_all_are_confirmed():
     outbox, taken = Outbox(max_messages=2_000, max_bytes=100), []
 
-    def accept(messages, deadline, given_up):
+    def accept(messages, deadline, since):
         taken.extend(messages)
-        return outbox.add(messages, lambda: None, deadline, given_up)
+        return outbox.add(messages, lambda: None, deadline, since)
 
     pipeline = SimpleNamespace(
-        encoder=Encoder("x", None, None), outbox=outbox, accept=accept, check=list, totals=outbox.totals
+        encoder=Encoder("x", None, None),
+        step=512,
+        part=Part,
+        some=partial(AmqpPipeline.some, AmqpPipeline),
+        accept=accept,
+        check=list,
+        totals=outbox.totals,
     )
-    bulk = Bulk(pipeline, grace=1, on_failure=print)
+    bulk = Bulk(pipeline, on_failure=print)
     assert bulk.add_many([b""] * 1_200, "k") == range(1_200)
     assert bulk.confirmed_before == 0
     outbox.settle(taken[:600], Outcome.CONFIRMED)

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pika import frame, spec
 
+from rabbit_chx.broker.guards import Guard
 from rabbit_chx.errors import InvalidValue, PublishFailed
 from rabbit_chx.publishing import Failure, Outcome, Publisher, Timeouts
 from rabbit_chx.publishing.bulk import Bulk
 from rabbit_chx.publishing.encoder import Encoder
 from rabbit_chx.publishing.outbox import Outbox
+from rabbit_chx.publishing.pipeline import AmqpPipeline
 from tests.amqp_server import AmqpServer
 from tests.patience import wait_until
 
@@ -102,8 +104,8 @@ def let_arrive(publisher: Publisher | AsyncPublisher, script: Script) -> None:
     """From now on, a message that is accepted arrives before the call goes on, so that it cannot be withdrawn."""
     accept = publisher.pipeline.accept
 
-    def accept_and_arrive(*arguments: Any) -> int:
-        accepted = accept(*arguments)
+    def accept_and_arrive(*arguments: Any, **more: Any) -> int:
+        accepted = accept(*arguments, **more)
         # Without the opening message.
         wait_until(lambda: len(script.bodies) == publisher.totals.published - 1, "the message arrives")
         return accepted
@@ -177,16 +179,19 @@ def test_flush_waits_only_for_what_was_added_before() -> None:
 def test_a_flush_waits_for_a_row_that_found_room_after_the_flush_of_another_thread() -> None:
     """The other flush, and the confirms that it waits for, come while the row waits for room."""
 
-    class Pipeline:
-        encoder, outbox = Encoder("x", None, None), Outbox(max_messages=1, max_bytes=1 << 20)
-        totals = outbox.totals
-        meanwhile = staticmethod(lambda: None)
+    class FakePipeline(AmqpPipeline):
+        def __init__(self) -> None:
+            self.encoder = Encoder("x", None, None)
+            self.outbox = Outbox(max_messages=1, max_bytes=1 << 20)
+            self.outboxes = [self.outbox]
+            self._guard = Guard("Publisher")
+            self.meanwhile = lambda: None
 
         def check(self) -> None: ...
 
-        def accept(self, messages, deadline, given_up):  # type: ignore[no-untyped-def]
+        def accept(self, messages, deadline, since):  # type: ignore[no-untyped-def]
             self.meanwhile()
-            return self.outbox.add(messages, lambda: None, deadline, given_up)
+            return self.outbox.add(messages, lambda: None, deadline, since)
 
     def meanwhile() -> None:
         with ThreadPoolExecutor(1) as threads:
@@ -195,8 +200,8 @@ def test_a_flush_waits_for_a_row_that_found_room_after_the_flush_of_another_thre
             pipeline.outbox.settle(pipeline.outbox.take(10, 1 << 20), Outcome.CONFIRMED)
             assert flushing.result(PATIENCE).confirmed == 1
 
-    pipeline = Pipeline()
-    bulk = Bulk(pipeline, grace=1, on_failure=None)
+    pipeline = FakePipeline()
+    bulk = Bulk(pipeline, on_failure=None)
     bulk.add(b"one")
     pipeline.meanwhile = meanwhile  # type: ignore[method-assign]
     bulk.add(b"two")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -12,16 +14,22 @@ import pytest
 
 from rabbit_chx.errors import InvalidValue, PublishFailed, StreamUnavailable
 from rabbit_chx.streams import (
+    AsyncStreamPublisher,
+    Confirms,
     StreamPublisher,
     StreamReader,
     Timeouts,
+    Totals,
     connect,
+    encode_messages,
 )
+from rabbit_chx.streams.messages.encode import encode_message
+from tests.patience import wait_until
 from tests.unit import stream_servers
 from tests.unit.stream_servers import FIRST, SECOND, Connection, Servers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 clock, servers = stream_servers.clock, stream_servers.servers
@@ -64,7 +72,7 @@ def test_nothing_connects_before_open_and_nothing_works_before_or_after_it(serve
         publisher.publish(b"a")
         assert max(servers.stored) == 1
     with pytest.raises(InvalidValue, match="a call while it is not open"):
-        publisher.flush()
+        publisher.publish(b"a")
     publisher.close()
     assert publisher.totals.confirmed == len(servers.opened) == 1
 
@@ -72,7 +80,12 @@ def test_nothing_connects_before_open_and_nothing_works_before_or_after_it(serve
 @pytest.mark.parametrize("timeout", [math.nan, "5", -1])
 def test_a_timeout_that_is_no_time_is_refused(servers: Servers, timeout: Any) -> None:
     with StreamPublisher(FIRST, "events") as publisher:
-        for call in (partial(publisher.publish, b"a", timeout=timeout), partial(publisher.close, timeout)):
+        for call in (
+            partial(publisher.publish, b"a", timeout=timeout),
+            partial(publisher.submit, b"a", timeout=timeout),
+            partial(publisher.publish_many, [b"a"], timeout=timeout),
+            partial(publisher.close, timeout),
+        ):
             with pytest.raises(InvalidValue, match=r"invalid timeout: got .*, expected seconds, at least 0"):
                 call()
         publisher.publish(b"a")
@@ -101,33 +114,12 @@ def test_a_message_that_fits_into_no_frame_is_refused_before_anything_is_sent(
     assert totals.connections == opened
 
 
-def test_encoded_messages_are_sent_up_to_the_lot_with_one_that_fits_into_no_frame(servers: Servers) -> None:
+def test_headers_that_make_a_message_too_large_are_refused_before_anything_is_sent(servers: Servers) -> None:
+    headers = [{"n": 1}] * 4_999 + [{"n": LARGE}]
     with StreamPublisher(FIRST, "events") as publisher:
-        with pytest.raises(StreamUnavailable, match="does not fit into a frame"):
-            publisher.publish_encoded([b"1"] * 1_500 + [LARGE])
-        assert publisher.totals.pending == len(servers.stored) == 1_000
-        publisher.publish(b"next")
-        assert max(servers.stored) == 1_001
-        totals = publisher.totals
-    assert (totals.published, totals.unknown, totals.resent, totals.connections) == (1_001, 0, 0, 1)
-
-
-@pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("call", ["publish", "declare_publisher"])
-def test_what_ctrl_c_has_kept_from_being_sent_is_sent_later(servers: Servers, monkeypatch, call: str) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    with StreamPublisher(FIRST, "events") as publisher:
-        with monkeypatch.context() as patched:
-            patched.setattr(Connection, call, interrupted)
-            if call == "declare_publisher":
-                servers.close_connections()
-            with pytest.raises(KeyboardInterrupt):
-                publisher.publish_many([b"a"] * 3)
-        publisher.flush()
-        totals = publisher.totals
-        assert (totals.confirmed, totals.unknown, len(servers.stored)) == (3, 0, 3)
+        with pytest.raises(StreamUnavailable, match=r"a message of \d+ bytes does not fit"):
+            publisher.publish_many([b"1"] * 5_000, headers=headers)
+        assert publisher.totals.published == len(servers.stored) == 0
 
 
 TOO_HIGH = 2**64
@@ -137,17 +129,18 @@ TOO_HIGH = 2**64
     "call",
     [
         *(
-            lambda publisher, number=number: publisher.publish(b"a", publishing_id=number)
+            lambda publisher, number=number: publisher.publish(b"a", "k", publishing_id=number)
             for number in (TOO_HIGH, TOO_HIGH + 5, 0, -1, True, 1.0, "1")
         ),
-        lambda publisher: publisher.publish_many([b"a"] * 3_000, first_id=TOO_HIGH - 2_999),
-        lambda publisher: publisher.publish_encoded([b"a", b"b"], first_id=TOO_HIGH - 1),
-        *(
-            lambda publisher, number=number: publisher.add_encoded([(number, b"a")])
-            for number in (TOO_HIGH, 0, -1, True, 1.0)
+        lambda publisher: publisher.publish_many(
+            [b"a"] * 3_000, "k", ids=range(TOO_HIGH - 2_999, TOO_HIGH + 1)
         ),
-        lambda publisher: publisher.add_encoded([(1, b"a"), (TOO_HIGH, b"a")]),
-        lambda publisher: publisher.add_encoded([(1, b"a"), (2, "text")]),
+        lambda publisher: publisher.publish_many([b"a", b"b"], "k", ids=[1, TOO_HIGH]),
+        lambda publisher: publisher.publish_many([b"a", b"b"], "k", ids=[2, 2]),
+        lambda publisher: publisher.publish_many([b"a", b"b"], "k", ids=[2]),
+        lambda publisher: publisher.publish_many([b"a", b"b"], "k", ids=[1, True]),
+        lambda publisher: publisher.submit(b"a", "k", publishing_id=0),
+        lambda publisher: publisher.bulk().add(b"a", "k", publishing_id=0),
     ],
 )
 @pytest.mark.parametrize("target", [{"stream": "events"}, {"super_stream": "events"}])
@@ -165,23 +158,29 @@ def test_an_invalid_publishing_id_is_refused_before_anything_is_sent(
 
 def test_the_highest_publishing_id_is_the_last(servers: Servers) -> None:
     with StreamPublisher(FIRST, "events") as publisher:
-        publisher.publish_many([b"a", b"b"], first_id=TOO_HIGH - 2)
+        publisher.publish_many([b"a", b"b"], ids=[TOO_HIGH - 2, TOO_HIGH - 1])
         assert max(servers.stored) == TOO_HIGH - 1
-        with pytest.raises(InvalidValue, match=f"first publishing id: got {TOO_HIGH}, expected an integer"):
+        with pytest.raises(InvalidValue, match=f"publishing id: got {TOO_HIGH}, expected at most"):
             publisher.publish(b"c")
         np = pytest.importorskip("numpy")
-        publisher.add_encoded([(np.uint64(5), b"a"), (np.uint64(6), b"a")])
-        publisher.flush()
+        publisher.publish_many([b"a", b"a"], ids=np.array([5, 6], np.uint64))
     assert servers.stored.keys() == {5, 6, TOO_HIGH - 2, TOO_HIGH - 1}
 
 
 @pytest.mark.parametrize("target", [{"stream": "events"}, {"super_stream": "events"}])
 def test_keys_may_be_any_iterable(servers: Servers, target: dict[str, str]) -> None:
     with StreamPublisher(FIRST, **target) as publisher:
-        publisher.publish_many(iter([b"a", b"b"]), (key for key in "xy"))
+        publisher.publish_many([b"a", b"b"], (key for key in "xy"))
         assert max(servers.stored) == 2
-        publisher.publish_many([b"c", b"d"], {"x": 1, "y": 2}.keys())
+        publisher.publish_many(iter([b"c", b"d"]), {"x": 1, "y": 2}.keys())
         assert max(servers.stored) == 4
+
+
+def test_a_missing_key_is_refused_before_anything_is_sent(servers: Servers) -> None:
+    with StreamPublisher(FIRST, super_stream="events") as publisher:
+        with pytest.raises(InvalidValue, match="invalid routing key in row 2500"):
+            publisher.publish_many([b"a"] * 3_000, ["k"] * 2_500 + [None] * 500)
+        assert publisher.totals.published == 0
 
 
 def test_a_program_that_ends_says_how_many_messages_have_no_outcome(
@@ -196,34 +195,11 @@ def test_a_program_that_ends_says_how_many_messages_have_no_outcome(
         servers.silent = silent
         publisher = StreamPublisher(FIRST, "events", timeouts=Timeouts(close=0.05 if silent else 60))
         publisher.open()
-        publisher.add_encoded([(1, b"a"), (2, b"b")])
+        for body in (b"a", b"b"):
+            publisher.submit(body).add_done_callback(lambda future: future.exception())
         at_exit.pop()()
         assert publisher.totals.pending == 0
         assert [record.message for record in caplog.records] == said
-
-
-def test_the_error_of_the_block_is_raised_and_names_what_is_not_confirmed(servers: Servers) -> None:
-    servers.silent = True
-    publisher = StreamPublisher(FIRST, "events", timeouts=Timeouts(close=0.05))
-
-    def body() -> None:
-        with publisher:
-            publisher.add_encoded([(1, b"a")])
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError) as caught:
-        body()
-    assert "no confirm of 1 message" in caught.value.__notes__[0]
-
-
-def test_other_threads_are_refused_and_leave_the_publisher_as_it_was(servers: Servers) -> None:
-    with StreamPublisher(FIRST, "events") as publisher, ThreadPoolExecutor(4) as pool:
-        for call in (publisher.open, publisher.close, partial(publisher.publish, b"b"), publisher.flush):
-            with pytest.raises(InvalidValue, match="use of StreamPublisher: got 'a call in a second thread'"):
-                pool.submit(call).result()
-        publisher.publish(b"a")
-        assert max(servers.stored) == 1
-    assert servers.stored.keys() == {1}
 
 
 @pytest.mark.parametrize(
@@ -250,21 +226,175 @@ def test_failures_of_earlier_calls_are_not_those_of_a_call(servers: Servers) -> 
     with StreamPublisher(FIRST, "events") as publisher:
         for count in (3, 2):
             with pytest.raises(PublishFailed) as caught:
-                publisher.publish_many([b"a"] * count, timeout=0)
+                publisher.publish_many([b"a"] * count, timeout=0.1)
             assert [each.row for each in caught.value.failures] == [*range(count)]
-            assert caught.value.totals.failed == count
+            assert caught.value.totals.failed + caught.value.totals.pending == count
         servers.silent = False
+        servers.tell()
         assert publisher.publish_many([]).published == 0
         assert publisher.publish_many([b"b"]).confirmed == 1
 
 
 def test_the_totals_of_a_call_are_those_of_its_own_messages(servers: Servers) -> None:
     with StreamPublisher(FIRST, "events") as publisher:
-        publisher.add_encoded([(1, b"a"), (2, b"b")])
+        earlier = [publisher.submit(b"a"), publisher.submit(b"b")]
         totals = publisher.publish_many([b"c"])
         assert (totals.published, totals.confirmed, totals.pending) == (1, 1, 0)
+        wait(earlier)
         assert publisher.totals.confirmed == len(servers.stored) == 3
+
+
+def test_each_row_that_is_not_confirmed_is_told_whatever_lot_it_was_in(servers: Servers, monkeypatch) -> None:
+    """Of two streams and several lots, the server confirms each third message."""
+    confirms = Connection.confirms
+
+    def some(connection: Connection, timeout: float) -> Iterator[Confirms]:
+        for found in confirms(connection, timeout):
+            yield Confirms(0, tuple(number for number in found.publishing_ids if number % 3 == 0))
+
+    monkeypatch.setattr(Connection, "confirms", some)
+    keys = [str(number) for number in range(2_500)]
+    with StreamPublisher(FIRST, super_stream="events", timeouts=Timeouts(close=0.1)) as publisher:
+        with pytest.raises(PublishFailed) as caught:
+            publisher.publish_many([b"a"] * 2_500, keys, timeout=1)
+        lost = [number for number in range(2_500) if (number + 1) % 3]
+        assert [each.row for each in caught.value.failures] == lost
+        assert [each.routing_key for each in caught.value.failures] == [keys[row] for row in lost]
+        assert caught.value.may_have_arrived
+        totals = caught.value.totals
+        assert (totals.published, totals.confirmed, totals.pending) == (2_500, 833, 1_667)
+    totals = publisher.totals
+    assert (totals.published, totals.confirmed, totals.unknown, totals.pending) == (2_500, 833, 1_667, 0)
+
+
+def test_any_number_of_threads_may_use_a_publisher(servers: Servers) -> None:
+    with StreamPublisher(FIRST, "events") as publisher, ThreadPoolExecutor(8) as pool:
+        with publisher.bulk() as bulk:
+            rows = list(pool.map(lambda _: bulk.add(b"a"), range(500)))
+        futures = list(pool.map(lambda _: publisher.submit(b"b"), range(500)))
+        list(pool.map(lambda _: publisher.publish(b"c"), range(100)))
+        wait(futures)
+        assert sorted(rows) == list(range(500))
+        assert bulk.totals.confirmed == 500
+        assert publisher.totals.confirmed == len(servers.stored) == 1_100
+        assert sorted(servers.stored) == list(range(1, 1_101))
+
+
+def test_a_full_window_makes_a_call_wait_and_its_timeout_ends_that(servers: Servers) -> None:
+    servers.silent = True
+    with StreamPublisher(FIRST, "events", max_in_flight=10, timeouts=Timeouts(close=0.1)) as publisher:
+        first = [publisher.submit(b"a", timeout=5) for _ in range(8)]
+        late = publisher.submit(b"late", timeout=0)
+        with pytest.raises(PublishFailed, match="too many messages were in flight for 0 seconds") as caught:
+            late.result(5)
+        assert not caught.value.may_have_arrived
+        with pytest.raises(PublishFailed, match="too many messages were in flight"):
+            publisher.publish(b"late", timeout=0.05)
+        bulk = publisher.bulk()
+        bulk.add(b"late", timeout=0)
+        with pytest.raises(PublishFailed, match="1 of 1 messages were not confirmed"):
+            bulk.flush()
+        servers.silent = False
+        servers.tell()
+        wait(first)
+        publisher.publish(b"next")
+    assert sorted(servers.stored) == list(range(1, 10))
+
+
+def test_a_message_that_was_not_sent_can_be_withdrawn(servers: Servers) -> None:
+    with StreamPublisher(FIRST, "events", timeouts=Timeouts(reconnect=60)) as publisher:
+        publisher.publish(b"a")
+        servers.down = {"first"}
+        servers.close_connections()
+        wait_until(lambda: publisher.pipeline.outboxes[0].trouble, "the loss is noticed")
+        future = publisher.submit(b"b")
+        assert future.cancel()
+        with pytest.raises(
+            PublishFailed, match=r"withdrawn after 0\.1 seconds without a connection: first is down"
+        ) as caught:
+            publisher.publish(b"c", timeout=0.1)
+        assert not caught.value.may_have_arrived
+        servers.down = set()
+        publisher.publish(b"d")
+        totals = publisher.totals
+    assert (totals.confirmed, totals.unsent) == (2, 2)
+
+
+def test_the_hook_of_a_bulk_is_told_of_each_failure(servers: Servers) -> None:
+    failed: list[int] = []
+    servers.silent = True
+    with StreamPublisher(FIRST, "events", timeouts=Timeouts(close=0.05)) as publisher:
+        bulk = publisher.bulk(on_failure=lambda failure: failed.append(failure.row))
+        bulk.add_many([b"a"] * 1_500)
+    assert sorted(failed) == list(range(1_500))
+    assert bulk.totals.unknown + bulk.totals.unsent == 1_500
+
+
+def test_a_row_before_which_all_are_confirmed_is_known(servers: Servers) -> None:
+    with StreamPublisher(FIRST, "events", timeouts=Timeouts(close=0.05)) as publisher:
+        bulk = publisher.bulk()
+        bulk.add_many([b"a"] * 2_500)
+        bulk.flush()
+        assert bulk.confirmed_before == 2_500
         servers.silent = True
-        publisher.add_encoded([(4, b"d")])
-        with pytest.raises(StreamUnavailable, match="no confirm of 1 message"):
-            publisher.publish_many([], timeout=0)
+        bulk.add_many([b"a"] * 10)
+        assert 1_000 <= bulk.confirmed_before <= 2_500
+
+
+def test_what_the_encoder_of_one_message_returns_is_what_that_of_many_returns() -> None:
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+    for key, headers, properties in (
+        (None, None, {}),
+        (
+            "key",
+            {"a": 1, "b": "text", "c": None, "d": now},
+            {"message_id": "m", "timestamp": now, "priority": 3},
+        ),
+        (
+            b"\xff",
+            {},
+            {"content_type": "text/plain", "expiration": 60_000, "user_id": "guest", "delivery_mode": 2},
+        ),
+    ):
+        one = encode_message("body", key, headers, properties)
+        many = encode_messages(["body"], routing_keys=[key], headers=[headers], **properties)
+        assert [one] == list(many)
+
+
+async def publish_with_tasks() -> Totals:
+    async with AsyncStreamPublisher(FIRST, super_stream="events") as publisher:
+        await asyncio.gather(*(publisher.publish(b"a", str(number)) for number in range(200)))
+        many = await publisher.publish_many([b"b"] * 3_000, [str(number) for number in range(3_000)])
+        assert many.confirmed == 3_000
+        with pytest.raises(InvalidValue, match="invalid routing key in row 0"):
+            await publisher.publish(b"c")
+        return publisher.totals
+
+
+def test_tasks_publish_to_streams(servers: Servers) -> None:
+    assert asyncio.run(publish_with_tasks()).confirmed == len(servers.stored) == 3_200
+
+
+async def cancel_a_task(servers: Servers) -> Totals:
+    async with AsyncStreamPublisher(FIRST, "events") as publisher:
+        await publisher.publish(b"a")
+        servers.down = {"first"}
+        servers.close_connections()
+        wait_until(lambda: publisher.pipeline.outboxes[0].trouble, "the loss is noticed")
+        task = asyncio.create_task(publisher.publish(b"b"))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        servers.down = set()
+        await publisher.publish(b"c")
+        return publisher.totals
+
+
+def test_a_cancelled_task_withdraws_its_message(servers: Servers) -> None:
+    totals = asyncio.run(cancel_a_task(servers))
+    assert (totals.confirmed, totals.unsent, list(servers.stored.values())) == (
+        2,
+        1,
+        [encode_message(body, None, None, {}) for body in (b"a", b"c")],
+    )

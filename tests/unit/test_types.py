@@ -30,7 +30,8 @@ INTERNAL = (  # no user meets these
         f"rabbit_chx.streams.group.{name}."
         for name in ("assignments", "failures", "lanes", "member", "parking", "places", "workers")
     ),
-    "rabbit_chx.publishing.connection.",
+    *(f"rabbit_chx.publishing.{name}." for name in ("calls", "connection", "pipeline", "rows")),
+    "rabbit_chx.streams.publishing.",
     "rabbit_chx.testing.external_node.",
     "rabbit_chx.topology.file.bindings.",
     "rabbit_chx.topology.file.schema.",

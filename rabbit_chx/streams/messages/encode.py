@@ -8,7 +8,7 @@ connection. It encodes the type and the app id as RabbitMQ 4 does, so consumers 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache, partial
 from itertools import repeat
@@ -27,7 +27,7 @@ from rabbit_chx.messages.message_fields import (
 )
 from rabbit_chx.mirror.fields import Field, milliseconds
 from rabbit_chx.mirror.hashing import shortstr
-from rabbit_chx.publishing.batch_columns import body_column, by_row, column, short_strings
+from rabbit_chx.publishing.batch_columns import body_column, by_row, checked_body, column, short_strings
 from rabbit_chx.streams.messages.message import PROPERTY_NAMES
 
 _U32: Final = struct.Struct(">I")
@@ -53,7 +53,7 @@ def encode_messages(
     headers: Headers | Iterable[Headers | None] | None = None,
     **properties: Unpack[PropertyColumns],
 ) -> Iterator[bytes]:
-    """Encode messages for `StreamPublisher.publish_encoded`.
+    """Encode messages for `StreamConnection.publish`.
 
     Stream readers receive the columns in `COLUMNS`, and consumers over AMQP 0-9-1 the properties of that protocol. The
     arguments are those of `Publisher.publish_many`, checked before the first message is returned.
@@ -84,6 +84,32 @@ def encode_messages(
     return map(b"".join, zip(*sections, map(_data, checked_bodies), strict=False))
 
 
+def encode_message(
+    body: bytes | str,
+    routing_key: str | bytes | None,
+    headers: Headers | None,
+    properties: Mapping[str, Any],
+) -> bytes:
+    """Encode one message as `encode_messages` does."""
+    content = checked_body(body, _LARGEST_BODY)
+    given: dict[str, Any] = {}
+    for name, value in properties.items():
+        check_name(name)
+        text = PROPERTIES[name].kind is TEXT
+        given[name] = _short(f"property {name}", value) if text else checked(name, value)
+    given["routing_key"] = _short("routing key", routing_key)
+    sections = (
+        _annotations(*map(given.get, _IN_ANNOTATIONS)),
+        _properties(*map(given.get, _IN_PROPERTIES)),
+        _headers(headers),
+    )
+    return b"".join((*sections, _data(content)))
+
+
+def _short(what: str, text: Any) -> bytes | None:
+    return None if text is None else shortstr(text, what)
+
+
 def _checked_column(name: str, given: Any, count: int) -> Any:
     """Check a property, and return it as AMQP 0-9-1 has it: a list with a value for each message, or one value."""
     if PROPERTIES[name].kind is TEXT:
@@ -101,11 +127,11 @@ def _checked_column(name: str, given: Any, count: int) -> Any:
 def _text_column(what: str, given: Any, count: int) -> Any:
     found = column(given, count, what.removeprefix("property "))
     if not isinstance(found, list):
-        return None if found is None else shortstr(found, what)
+        return _short(what, found)
     encoded = short_strings(found)
     if encoded is not None:
         return encoded
-    return by_row(found, lambda text: None if text is None else shortstr(text, what))
+    return by_row(found, partial(_short, what))
 
 
 def _each(section: Callable[..., bytes], *columns: Any) -> Iterable[bytes]:

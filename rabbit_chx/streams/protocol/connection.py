@@ -134,6 +134,10 @@ class StreamConnection:
                 self._calls.call(Command.CLOSE, U16.pack(OK), requests.string(reason), timeout=_CLOSE_SECONDS)
         self._calls.wire.close()
 
+    def abort(self) -> None:
+        """Break the connection, from any thread."""
+        self._calls.wire.abort()
+
     # ---- streams
 
     def metadata(self, streams: Iterable[str]) -> dict[str, StreamMetadata]:

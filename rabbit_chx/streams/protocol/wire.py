@@ -30,7 +30,7 @@ RECEIVE: Final = 1 << 18
 _BEFORE_TUNE: Final = 1 << 20
 """The maximum size of a frame in bytes, until the broker proposes one."""
 _LEAST_WAIT: Final = 1e-4
-"""Seconds. A timeout of 0 would make the socket non-blocking, which raises other errors."""
+"""Seconds. With a timeout of 0, only what the socket has room for would be sent."""
 _LEAST_FOR_HEARTBEAT: Final = 1.0
 """Seconds in which the broker must take a heartbeat, even at the end of a wait."""
 _LARGEST: Final = 1 << 30
@@ -111,6 +111,11 @@ class Wire:
         with suppress(OSError):
             self._socket.close()
 
+    def abort(self) -> None:
+        """Make what waits for the socket in another thread fail."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def _have(self, size: int, deadline: float) -> bool:
         """Receive until this many bytes are available; False at the deadline."""
         if self._start + size > len(self._buffer):
@@ -130,11 +135,15 @@ class Wire:
             if self.heartbeat and time.monotonic() - self._last_sent > self.heartbeat / 2:
                 left = max(deadline - time.monotonic(), _LEAST_FOR_HEARTBEAT)
                 self.send(_HEARTBEAT, min(self.heartbeat, left))
-            wait = max(deadline - time.monotonic(), _LEAST_WAIT)
+            wait = max(deadline - time.monotonic(), 0.0)
             try:
                 self._socket.settimeout(min(wait, self.heartbeat / 2 or wait))
                 count = self._socket.recv_into(self._buffer[self._end :])
-            except TimeoutError:
+            except (
+                TimeoutError,
+                BlockingIOError,
+                ssl.SSLWantReadError,
+            ):  # the latter two with a timeout of 0
                 silence = time.monotonic() - self._last_received
                 if self.heartbeat and silence > 2 * self.heartbeat:
                     text = f"no data for {silence:.0f} seconds, not even a heartbeat"

@@ -57,8 +57,11 @@ class Publisher:
     def sequence(self) -> int:
         return self._broker.last.get((self.stream, self.name), 0)
 
-    def add_encoded(self, messages: list[tuple[int, bytes]]) -> None:
-        for number, message in messages:
+    def bulk(self) -> Publisher:
+        return self
+
+    def _add_encoded(self, messages: Sequence[bytes], ids: Sequence[int] | None = None) -> None:
+        for number, message in zip(ids or range(len(messages)), messages, strict=True):
             if self.name is None or number > self.sequence():
                 self._broker.stored.append((self.stream, message))
                 self._broker.last[self.stream, self.name] = number

@@ -1,0 +1,141 @@
+"""What the publishers of both protocols have in common: `Client`, and what their calls do with messages that are encoded."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Generic, Self
+
+from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
+from rabbit_chx.publishing.bulk import Batch
+from rabbit_chx.publishing.messages import Outcome, Totals
+from rabbit_chx.publishing.pipeline import AnyPipeline, Many, One, Pipeline
+from rabbit_chx.publishing.receipts import (
+    Confirmation,
+    Receipt,
+    no_room,
+    publish_failed,
+    unconfirmed,
+    withdrawn,
+)
+
+
+class Client(Generic[AnyPipeline]):
+    """A publisher, and the pipeline that it has at the moment.
+
+    Args:
+        begin: makes a pipeline, before the first `open` and after each `close`.
+        where: the addresses.
+    """
+
+    def __init__(self, begin: Callable[[], AnyPipeline], where: str) -> None:
+        self._begin = begin
+        self._where = where
+        self.pipeline: AnyPipeline = begin()
+        """For the other files of this package."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} to {self._where}: {self.pipeline.state}>"
+
+    def _usable(self) -> AnyPipeline:
+        """The pipeline; another one after `close` or in a forked process."""
+        if not self.pipeline.usable:
+            self._renew()
+        return self.pipeline
+
+    def _renew(self) -> None:
+        self.pipeline = self._begin()
+
+    @property
+    def totals(self) -> Totals:
+        """The current counters of all messages."""
+        return self.pipeline.totals()
+
+    @property
+    def error(self) -> RabbitChxError | None:
+        """Why the publisher gave up; the next call tries again. None before it gives up, and as soon as it is connected again."""
+        return self.pipeline.error
+
+
+class BlockingClient(Client[AnyPipeline]):
+    """A publisher for threads: how it is opened and closed."""
+
+    def __init__(self, begin: Callable[[], AnyPipeline], where: str) -> None:
+        super().__init__(begin, where)
+        self._opening_by_process: dict[int, threading.RLock] = {}
+
+    def open(self) -> None:
+        """Connect, also again after `close` or in a forked process; an error that waiting cannot fix is raised after one attempt.
+
+        An open publisher stays as it is; in a second thread, the call waits until the publisher is open.
+        """
+        # Another process may hold its lock for ever.
+        with self._opening_by_process.setdefault(os.getpid(), threading.RLock()):
+            self._usable().open()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Wait until every message has its outcome and callbacks have returned, which may publish; then close the connection.
+
+        A message that has no outcome after ``timeout`` seconds (default: ``timeouts.close``) fails.
+        """
+        self.pipeline.close(timeout)
+
+    def stop_accepting(self) -> None:
+        """Make every call raise `BrokerUnavailable` from now on, even where it waits; safe in a signal handler."""
+        self.pipeline.stop_accepting()
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def publish(
+    pipeline: Pipeline[One, Many], encoded: One, deadline: float | None, timeout: float | None
+) -> None:
+    """Publish one message, and return when the broker has confirmed it; the caller knows the deadline as a timeout."""
+    receipt = Receipt()
+    messages = pipeline.one(encoded, 0, receipt)
+    if not pipeline.accept(messages, deadline):
+        raise publish_failed(messages[0].failure(Outcome.UNSENT, no_room(timeout)))
+    try:
+        in_time = receipt.wait(None if deadline is None else deadline - time.monotonic())
+    except BaseException:  # Ctrl-C
+        pipeline.withdraw({receipt}, "withdrawn after an interrupt")
+        raise
+    if not in_time:
+        pipeline.withdraw({receipt}, withdrawn(timeout))
+        if not receipt.wait(0):
+            raise publish_failed(messages[0].failure(Outcome.UNKNOWN, unconfirmed(timeout)))
+    if receipt.failure is not None:
+        raise publish_failed(receipt.failure)
+
+
+def submit(
+    pipeline: Pipeline[One, Many], encoded: One, deadline: float | None, timeout: float | None
+) -> Future[None]:
+    """Accept one message, and return the future of its confirm."""
+    confirmation = Confirmation(pipeline.withdraw, pipeline.callbacks)
+    messages = pipeline.one(encoded, 0, confirmation)
+    if not pipeline.accept(messages, deadline):
+        confirmation.settled(messages, Outcome.UNSENT, no_room(timeout))
+    return confirmation
+
+
+def publish_many(
+    pipeline: Pipeline[One, Many], columns: Many, deadline: float | None, timeout: float | None
+) -> Totals:
+    """Publish a batch, and return when the broker has confirmed each message."""
+    batch = Batch(pipeline, on_failure=None)
+    try:
+        batch.add_encoded(columns, deadline, timeout)
+    except BrokerUnavailable as error:
+        if not batch.totals.published:
+            raise
+        batch.leave_out(columns, str(error))
+    return batch.flush_until(deadline, timeout)

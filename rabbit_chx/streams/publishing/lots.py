@@ -1,0 +1,258 @@
+"""Messages for a stream on their way, many at a time.
+
+A stream takes hundreds of thousands of messages a second, which leaves no time for an object for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from rabbit_chx.mirror.hashing import shortstr
+from rabbit_chx.publishing.messages import Outcome, OutgoingMessage, Owner, Totals
+from rabbit_chx.publishing.outbox import BaseOutbox
+from rabbit_chx.publishing.rows import Part
+
+
+class Lot(Sequence[OutgoingMessage]):
+    """Messages of one owner that are sent together; an `OutgoingMessage` is made for one that is looked at.
+
+    Args:
+        rows: the number of each message among those of its owner.
+        keys: the routing key of each.
+        messages: the encoded messages.
+        ids: their publishing ids, which increase; None for the next ones.
+        owner: who is told what becomes of them.
+        stream: where to.
+    """
+
+    __slots__ = (
+        "_parts",
+        "_whole",
+        "attempts",
+        "duplicates",
+        "ended",
+        "ids",
+        "keys",
+        "messages",
+        "open",
+        "owner",
+        "rows",
+        "size",
+        "source",
+        "stream",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        rows: Sequence[int],
+        keys: Sequence[str | bytes | None],
+        messages: Sequence[bytes],
+        ids: Sequence[int] | None,
+        owner: Owner,
+        stream: str = "",
+    ) -> None:
+        self.rows = rows
+        self.keys = keys
+        self.messages = messages
+        self.ids = ids
+        self.owner = owner
+        self.stream = stream
+        self.size: int = sum(map(len, messages))
+        """Bytes."""
+        self.attempts: int = 0
+        """Whether it was handed to a connection: from then on, it may have arrived and cannot be withdrawn."""
+        self.duplicates: int = 0
+        """How many messages the broker has dropped, because the stream had their publishing ids already."""
+        self.waiting: Container[int] | None = None
+        """The publishing ids that are not confirmed, if it was sent."""
+        self.open: int = len(messages)
+        """Of a whole lot: how many messages have no outcome."""
+        # References to itself would keep it in memory until the next garbage collection, so None means itself.
+        self._whole: Lot | None = None
+        self._parts: list[Lot] | None = None
+        self.source: Lot | None = None
+        """The lot that was sent, if this one has only those of its messages that have the same outcome."""
+        self.ended: set[int] | None = None
+        """The rows that have their outcomes, if these differ."""
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return self._part(range(len(self))[index])
+        key = shortstr(self.keys[index] or b"", "routing key")
+        return OutgoingMessage(
+            self.rows[index], b"", key, b"", self.messages[index], self.owner, stream=self.stream
+        )
+
+    @property
+    def whole(self) -> Lot:
+        """The lot that its owner knows, which may go to several streams."""
+        return self if self._whole is None else self._whole
+
+    @property
+    def parts(self) -> list[Lot]:
+        """The lots for each stream of a whole lot."""
+        return [self] if self._parts is None else self._parts
+
+    @property
+    def end(self) -> Outcome:
+        """What becomes of it if it is given up while it waits to be sent."""
+        return Outcome.UNSENT
+
+    def _part(self, places: Sequence[int]) -> Lot:
+        """Return the messages at these places."""
+        if len(places) == len(self):
+            return self
+        part = Lot(
+            [self.rows[place] for place in places],
+            [self.keys[place] for place in places],
+            [self.messages[place] for place in places],
+            self.ids and [self.ids[place] for place in places],
+            self.owner,
+            self.stream,
+        )
+        part._whole = self.whole
+        return part
+
+    def number(self, ids: range) -> None:
+        """Give each message its publishing id."""
+        self.ids = ids
+        for part in self._parts or ():
+            part.ids = [ids[row - self.rows[0]] for row in part.rows]
+
+    def divide(self, streams: Sequence[str]) -> None:
+        """Divide the messages into `parts` by the stream of each."""
+        places: dict[str, list[int]] = {}
+        for place, stream in enumerate(streams):
+            places.setdefault(stream, []).append(place)
+        if len(places) == 1:
+            (self.stream,), self._parts = places, None
+            return
+        self._parts = [self._part(own) for own in places.values()]
+        for part, stream in zip(self._parts, places, strict=True):
+            part.stream = stream
+
+    def by_outcome(self, rejected: Container[int]) -> Mapping[Outcome, Lot]:
+        """Divide messages that were sent: those that are confirmed, those that the broker rejected, and the others."""
+        assert self.ids is not None
+        assert self.waiting is not None
+        places: dict[Outcome, list[int]] = {}
+        for place, number in enumerate(self.ids):
+            outcome = Outcome.REJECTED if number in rejected else Outcome.UNKNOWN
+            places.setdefault(outcome if number in self.waiting else Outcome.CONFIRMED, []).append(place)
+        found = {outcome: self._part(own) for outcome, own in places.items()}
+        for part in found.values():
+            part.source = None if part is self else self
+        return found
+
+    def settled(self) -> None:
+        """Note that its messages have their outcome; the caller has the lock of their owner."""
+        if self.source is None:
+            self.waiting = ()
+        else:
+            self.source.ended = (self.source.ended or set()).union(self.rows)
+        self.whole.open -= len(self)
+
+    def left(self) -> Iterable[OutgoingMessage]:
+        """Return the messages of a whole lot that have no outcome."""
+        for part in self.parts:
+            waiting, ids = part.waiting, part.ids
+            for place, row in enumerate(part.rows):
+                is_open = waiting is None or ids is None or ids[place] in waiting
+                if is_open and row not in (part.ended or ()):
+                    yield part[place]
+
+
+class LotPart(Part):
+    """Consecutive rows of a bulk, in lots."""
+
+    __slots__ = ()
+
+    def begin(self, messages: Sequence[OutgoingMessage]) -> None:
+        """Note a lot as pending."""
+        self.pending.add(cast(OutgoingMessage, messages))
+
+    def end(self, messages: Sequence[OutgoingMessage]) -> None:
+        """Note that a lot, or a part of one, is pending no longer."""
+        lot = cast(Lot, messages)
+        self._rows.duplicates += lot.duplicates
+        lot.settled()
+        if not lot.whole.open:
+            self.pending.discard(cast(OutgoingMessage, lot.whole))
+
+    @property
+    def open(self) -> int:
+        """How many messages have no outcome, or one that is not recorded yet."""
+        return sum(cast(Lot, lot).open for lot in self.pending)
+
+    def left(self) -> Iterable[OutgoingMessage]:
+        """Return the messages that have no outcome."""
+        return [message for lot in self.pending for message in cast(Lot, lot).left()]
+
+
+class LotOutbox(BaseOutbox[Lot]):
+    """The lots that wait for the sender of one stream."""
+
+    def __init__(self, *, max_messages: int, max_bytes: int) -> None:
+        super().__init__(max_messages=max_messages, max_bytes=max_bytes)
+        self._duplicates = 0
+        self.trouble: str = ""
+        """Why there is no connection at the moment."""
+
+    def wait_for_room(self, deadline: float | None, since: float | None, *, fits: bool = False) -> bool:
+        """Wait while too many messages are pending; return whether there was room before the deadline: see `Pipeline.accept`."""
+        if self._has_space() and self._accepting and self.why_given_up is None:
+            return True
+        with self._changed:
+            return self._wait_for_space(deadline, since, fits=fits)
+
+    def put(self, lot: Lot) -> None:
+        """Queue a lot, whether there is room or not."""
+        with self._changed:
+            self._unsent.append(lot)
+            self._published += len(lot)
+            self._pending_bytes += lot.size
+        if self._closed and self.why_given_up is not None:  # meanwhile
+            self.give_up(self.why_given_up, closed=True)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits to be sent."""
+        return not self._unsent
+
+    def take(self, most: int, after: int) -> list[Lot]:
+        """Remove and return the next lots, with about as many messages, as long as their ids increase from an id on."""
+        with self._changed:
+            taken: list[Lot] = []
+            while self._unsent and most > 0:
+                ids = self._unsent[0].ids
+                assert ids is not None
+                if ids[0] <= after:
+                    break
+                lot = self._unsent.popleft()
+                lot.attempts = 1
+                taken.append(lot)
+                most, after = most - len(lot), ids[-1]
+            return taken
+
+    def withdraw(self, owners: Container[Owner], why: str) -> None:
+        """Give up the messages of these owners that were never handed to a connection."""
+        super().withdraw(owners, f"{why} without a connection: {self.trouble}" if self.trouble else why)
+
+    def settle(self, items: Sequence[Lot], outcome: Outcome, reply: str = "") -> None:
+        """Record the outcome of lots, and tell their owners."""
+        if not items:
+            return
+        self._duplicates += sum(lot.duplicates for lot in items)
+        self._settled(sum(map(len, items)), sum(lot.size for lot in items), outcome)
+        for lot in items:
+            lot.owner.settled(lot, outcome, reply)
+
+    def totals(self) -> Totals:
+        """Return all counters as of one moment."""
+        return replace(super().totals(), duplicates=self._duplicates)

@@ -1,0 +1,337 @@
+"""The thread that sends the lots of one stream, and sends them again over a new connection until the broker has confirmed them.
+
+Everything here runs on that thread, except `start`, `wake`, `sequence`, `stop` and `join`. The callers see only the outbox.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Final
+
+from rabbit_chx.base.outages import CALLER_WAITS, Backoff, Outage
+from rabbit_chx.base.text import counted, seconds
+from rabbit_chx.base.timeouts import Timeouts
+from rabbit_chx.errors import BrokerUnavailable, RabbitChxError, StreamUnavailable
+from rabbit_chx.publishing.messages import Outcome
+from rabbit_chx.publishing.sender import CLOSED
+from rabbit_chx.streams.protocol.answers import Confirms, Refusals, reason
+from rabbit_chx.streams.protocol.connection import StreamConnection
+from rabbit_chx.streams.protocol.handshake import WRONG_PORT
+from rabbit_chx.streams.publishing.lots import Lot, LotOutbox
+
+log = logging.getLogger("rabbit_chx.streams")
+
+_AT_ONCE: Final = 10_000
+"""How many messages to send before the next look at the confirms."""
+_LOOK_AGAIN: Final = 1.0
+"""Seconds after which a thread that waits looks at the clock, and the connection sends heartbeats."""
+_GATHER: Final = 0.001
+"""Seconds for which messages gather after others were sent, unless a confirm comes first: to wake up for each takes longer."""
+_LEAST: Final = 1.0
+"""Seconds that an attempt to connect has, even at the end of the time to reconnect."""
+
+
+class Outlet:
+    """Sends what is in the outbox of one stream, over one connection after another.
+
+    Args:
+        stream: the name of the stream.
+        name: the publisher's name.
+        connect: opens a connection to the leader before a time of the monotonic clock.
+        timeouts: as for `StreamPublisher`.
+        outbox: the lots of this stream.
+        on_connected: is called with each connection and the highest publishing id that the stream has for the name.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        name: str | None,
+        connect: Callable[[float], StreamConnection],
+        timeouts: Timeouts,
+        outbox: LotOutbox,
+        on_connected: Callable[[StreamConnection, int], object],
+    ) -> None:
+        self.stream = stream
+        self.outbox = outbox
+        self._name = name
+        self._connect = connect
+        self._timeouts = timeouts
+        self._on_connected = on_connected
+        self._thread = threading.Thread(target=self._run, name=f"rabbit-chx publisher {stream}", daemon=True)
+        self.thread_id: int = 0
+        self._stopping = threading.Event()
+        self._wanted = threading.Event()
+        self._sleeps = False  # or is about to: it needs a byte to wake up
+        self._woken, self._wakes = socket.socketpair()
+        self._woken.setblocking(False)
+        self._questions: deque[Future[int]] = deque()
+        self._connection: StreamConnection | None = None
+        self._number = 0
+        self._stored = self._sent = 0
+        """The last publishing id that the stream had for this name before what is in flight, and the last one that was sent."""
+        self._waiting: dict[int, bytes] = {}
+        """What is in flight, by publishing id, in this order; and the lots to which it belongs."""
+        self._lots: deque[Lot] = deque()
+        self._rejected: set[int] = set()
+        self._moved = 0.0
+        """When the broker has taken or confirmed something last."""
+        self._failing_since = math.inf
+        """When the connection was lost that has confirmed messages last."""
+        self._was_connected = False
+        self._outage = Outage(log.warning, f"publisher of stream {stream!r}")
+        self._backoff = Backoff(CALLER_WAITS)
+
+    # -- from any thread
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._wanted.set()
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look into the outbox: there is something to send."""
+        if not self._wanted.is_set():
+            self._wanted.set()
+        if self._sleeps:
+            self._sleeps = False
+            with suppress(OSError):  # the thread has ended
+                self._wakes.send(b"1")
+
+    def sequence(self) -> Future[int]:
+        """Let the thread ask for the highest publishing id that the stream has for the name, as soon as it is connected."""
+        future: Future[int] = Future()
+        self._questions.append(future)
+        self.wake()
+        return future
+
+    def stop(self) -> None:
+        """Begin to end the connection and the thread."""
+        self._stopping.set()
+        self.wake()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the end of the thread, and break the connection if the broker takes no data."""
+        if self._thread.ident is None:
+            return
+        self._thread.join(timeout / 2)
+        connection = self._connection
+        if self._thread.is_alive() and connection is not None:
+            connection.abort()
+            self._thread.join(timeout / 2)
+
+    # -- the thread
+
+    def _run(self) -> None:
+        self.thread_id = threading.get_ident()
+        end = CLOSED
+        try:
+            while not self._stopping.is_set():
+                self._serve()
+                self._wanted.wait()
+        except Exception as error:
+            log.exception("the thread of a publisher failed")
+            end = f"the publisher failed: {type(error).__name__}: {error}"
+        finally:
+            self._give_up(self.outbox.error or BrokerUnavailable(end), closed=True)
+            if self._connection is not None:
+                self._connection.close()
+            self._woken.close()
+            self._wakes.close()
+            self.thread_id = 0  # another thread may get the same number
+
+    def _serve(self) -> None:
+        """Send until the publisher is closed, gives up, or loses the connection while there is nothing to send."""
+        while not self._stopping.is_set():
+            try:
+                if self._connection is None or not self._connection.is_open:
+                    self._connection = self._opened()
+                self._work(self._connection)
+            except BrokerUnavailable as error:
+                self._after_loss(error)
+                self._wanted.clear()  # before the look at what waits: what comes later sets it again
+                if self._was_connected and not (self._waiting or self._has_work):
+                    self._failing_since = math.inf
+                    return
+                if error.permanent or self._is_late():
+                    self._give_up(error)
+                    return
+                self._outage.failed(error)
+                self._pause(self._backoff.failed())
+
+    def _pause(self, seconds: float) -> None:
+        self._stopping.wait(seconds)
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._questions) or not self.outbox.is_empty
+
+    def _is_late(self) -> bool:
+        return not self._was_connected or time.monotonic() >= self._failing_since + self._timeouts.reconnect
+
+    def _after_loss(self, error: BrokerUnavailable) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        # Connections that open and confirm nothing are as bad as none.
+        self._failing_since = min(self._failing_since, time.monotonic())
+        self.outbox.trouble = str(error)
+
+    def _opened(self) -> StreamConnection:
+        """Connect, and send again what is in flight."""
+        latest = math.inf
+        if self._was_connected:
+            self._failing_since = min(self._failing_since, time.monotonic())
+            latest = max(self._failing_since + self._timeouts.reconnect, time.monotonic() + _LEAST)
+        try:
+            connection = self._connect(latest)
+        except StreamUnavailable as error:
+            if self._was_connected:
+                raise StreamUnavailable(
+                    str(error).replace(WRONG_PORT, ""), error.problem, error.stream
+                ) from None
+            raise
+        try:
+            connection.give_up_at(math.inf)
+            self._number = connection.declare_publisher(self.stream, self._name)
+            stored = self._last_id(connection)
+            # A stream that was created again has fewer.
+            self._stored = min(self._stored, stored) if self._was_connected else stored
+            self._on_connected(connection, stored)
+            self.outbox.connected()
+            self._was_connected = True
+            self._moved = time.monotonic()
+            if self._waiting:
+                self._send_again(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self.outbox.trouble = ""
+        return connection
+
+    def _last_id(self, connection: StreamConnection) -> int:
+        return 0 if self._name is None else connection.query_publisher_sequence(self._name, self.stream)
+
+    def _send_again(self, connection: StreamConnection) -> None:
+        self.outbox.note_sent(0, len(self._waiting))
+        for lot in self._lots:
+            lot.owner.sent_again(sum(number in self._waiting for number in lot.ids or ()))
+        connection.publish(self._number, self._waiting.items(), timeout=self._timeouts.confirm)
+        self._moved = time.monotonic()
+
+    def _work(self, connection: StreamConnection) -> None:
+        """Send what waits and take the confirms, until the connection is lost or the publisher is closed."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(connection.fileno(), selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            while not self._stopping.is_set():
+                self._sleeps = True  # before the look at what waits: what comes later wakes it
+                self._answer(connection)
+                timeout = _LOOK_AGAIN
+                if self._send(connection):
+                    self._sleeps = False
+                    timeout = _GATHER if self.outbox.is_empty else 0
+                found = selector.select(0 if connection.has_unread else timeout)
+                with suppress(BlockingIOError):
+                    self._woken.recv(1 << 10)
+                if (
+                    connection.has_unread
+                    or any(key.fileobj is not self._woken for key, _ in found)
+                    or timeout == _LOOK_AGAIN
+                ):
+                    self._take(connection)
+                if not found:
+                    self._look_at_the_clock()
+
+    def _answer(self, connection: StreamConnection) -> None:
+        while self._questions:
+            answer = self._last_id(connection)  # if the connection is lost, the next one is asked
+            self._questions.popleft().set_result(answer)
+
+    def _send(self, connection: StreamConnection) -> bool:
+        """Send the next lots; return whether there were any."""
+        lots = self.outbox.take(_AT_ONCE, self._sent)
+        if not lots and not self._waiting and not self.outbox.is_empty:
+            # Publishing ids that were sent before: what does the stream have of them?
+            self._stored, self._sent = self._last_id(connection), 0
+            lots = self.outbox.take(_AT_ONCE, self._sent)
+        if not lots:
+            return False
+        if not self._waiting:
+            self._moved = time.monotonic()
+        entries: dict[int, bytes] = {}
+        for lot in lots:
+            assert lot.ids is not None
+            entries.update(zip(lot.ids, lot.messages, strict=True))
+            lot.waiting = self._waiting
+        self._sent = next(reversed(entries))
+        self._waiting |= entries
+        self._lots.extend(lots)
+        self.outbox.note_sent(sum(lot.size for lot in lots), 0)
+        connection.publish(self._number, entries.items(), timeout=self._timeouts.confirm)
+        self._moved = time.monotonic()
+        return True
+
+    def _take(self, connection: StreamConnection) -> None:
+        """Take the confirms that have arrived."""
+        for outcome in connection.confirms(0):
+            if isinstance(outcome, Refusals):
+                raise self._refused(outcome)
+            self._confirmed(outcome)
+
+    def _confirmed(self, confirms: Confirms) -> None:
+        waiting, before = self._waiting, len(self._waiting)
+        for number in confirms.publishing_ids:
+            waiting.pop(number, None)
+        if len(waiting) == before:
+            return
+        self._moved, self._failing_since = time.monotonic(), math.inf
+        self._outage.ended()
+        self._backoff.works()
+        done: list[Lot] = []
+        lots, in_flight = self._lots, waiting.keys()
+        while lots and (ids := lots[0].ids) and ids[-1] not in waiting and in_flight.isdisjoint(ids):
+            lot = lots.popleft()
+            if ids[0] <= self._stored:
+                lot.duplicates = sum(number <= self._stored for number in ids)
+            done.append(lot)
+        self.outbox.settle(done, Outcome.CONFIRMED)
+
+    def _refused(self, outcome: Refusals) -> StreamUnavailable:
+        number, code = next(iter(outcome.codes.items()))
+        problem, text = reason(code)
+        if text == "the publisher does not exist":  # after a stream moves, its publishers do not exist
+            problem = "not available"
+        text = f"the broker refused message {number} for stream {self.stream!r}: {text}"
+        error = StreamUnavailable(text, problem, self.stream)
+        if error.permanent:
+            self._rejected.update(outcome.codes)
+        return error
+
+    def _look_at_the_clock(self) -> None:
+        if self._waiting and time.monotonic() - self._moved > self._timeouts.confirm:
+            what = counted(len(self._waiting), "message")
+            text = f"no confirm of {what} for stream {self.stream!r} within {seconds(self._timeouts.confirm)}"
+            raise StreamUnavailable(text, "refused", self.stream)
+
+    def _give_up(self, error: RabbitChxError, *, closed: bool = False) -> None:
+        """Give each message its outcome: the stream may have those that were sent, or not."""
+        for lot in self._lots:
+            for outcome, part in lot.by_outcome(self._rejected).items():
+                why = "" if outcome is Outcome.CONFIRMED else str(error)
+                self.outbox.settle([part], outcome, why)
+        self._lots.clear()
+        self._waiting.clear()
+        self._rejected.clear()
+        self._failing_since = math.inf
+        while self._questions:
+            self._questions.popleft().set_exception(error)
+        self.outbox.give_up(error, closed=closed)

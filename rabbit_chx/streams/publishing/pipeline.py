@@ -1,0 +1,203 @@
+"""What lies between the calls of a publisher to streams and its connections."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, Final, cast
+
+from rabbit_chx.base.timeouts import Timeouts, deadline_of
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
+from rabbit_chx.publishing.messages import OutgoingMessage, Owner
+from rabbit_chx.publishing.pipeline import Pipeline
+from rabbit_chx.streams.partitions import Partitions
+from rabbit_chx.streams.protocol.connection import StreamConnection
+from rabbit_chx.streams.publishing.encoder import HIGHEST_ID, StreamColumns, StreamEncoder
+from rabbit_chx.streams.publishing.lots import Lot, LotOutbox, LotPart
+from rabbit_chx.streams.publishing.outlet import Outlet
+from rabbit_chx.streams.publishing.routes import Routes
+
+_MAX_BYTES_IN_FLIGHT: Final = 32 << 20
+_GRACE_SECONDS: Final = 5.0
+"""By how much an attempt to connect may exceed its time: the thread gives up before `open` does."""
+_CLOSING: Final = 2.0
+"""Seconds to close the connection to a stream that was removed."""
+
+
+class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
+    """An encoder, and for each stream an outbox and the thread that sends what is in it.
+
+    Args:
+        stream: the only stream, if there is one.
+        source: the super stream or the exchange whose streams the messages go to.
+        find: asks the broker for these streams.
+        name: the publisher's name.
+        connect: opens a connection before a time of the monotonic clock, to the leader of a stream if one is given.
+        timeouts: as for `StreamPublisher`.
+        properties: as for `StreamPublisher`.
+        max_in_flight: as for `StreamPublisher`.
+    """
+
+    step = 1_000
+    part = LotPart
+
+    def __init__(
+        self,
+        stream: str | None,
+        source: str,
+        find: Callable[[StreamConnection, str], Partitions],
+        name: str | None,
+        connect: Callable[..., StreamConnection],
+        timeouts: Timeouts,
+        properties: Mapping[str, Any] | None,
+        max_in_flight: int,
+    ) -> None:
+        super().__init__("StreamPublisher", timeouts)
+        self.encoder = StreamEncoder(properties, by_key=stream is None)
+        self._stream = stream
+        self._name = name
+        self._connect_to = connect
+        self._max_in_flight = max_in_flight
+        self._routes = None
+        if stream is None:
+            self._routes = Routes(source, connect, find, self._settle, self._use)
+        self._numbers = threading.Lock()
+        self._next = 1
+        """The next publishing id of all streams."""
+        self._outlets: dict[str, Outlet] = {}
+        self._former: list[LotOutbox] = []
+        self.outboxes: Sequence[LotOutbox] = []
+
+    # -- opening and closing
+
+    def _connect(self) -> None:
+        seconds = self.timeouts.connect + _GRACE_SECONDS
+        if self._routes is None:
+            self._use([self._stream or ""])
+        else:
+            self._routes.open(seconds)
+        deadline = time.monotonic() + seconds
+        for stream, outlet in self._outlets.items():
+            if not outlet.outbox.wait_until_connected(max(deadline - time.monotonic(), 0)):
+                raise BrokerUnavailable(f"the broker does not answer to a publisher of stream {stream!r}")
+
+    def _use(self, streams: Sequence[str]) -> None:
+        """Publish to these streams from now on."""
+        outlets = {stream: self._outlets.get(stream) or self._started(stream) for stream in streams}
+        gone = [outlet for stream, outlet in self._outlets.items() if stream not in outlets]
+        self._former += [outlet.outbox for outlet in gone]
+        self._outlets = outlets
+        self.outboxes = [*self._former, *(outlet.outbox for outlet in outlets.values())]
+        self._end(gone, _CLOSING)
+
+    def _started(self, stream: str) -> Outlet:
+        outbox = LotOutbox(max_messages=self._max_in_flight, max_bytes=_MAX_BYTES_IN_FLIGHT)
+        connect = partial(self._connect_to, stream=stream)
+        outlet = Outlet(stream, self._name, connect, self.timeouts, outbox, self._on_connected)
+        outlet.start()
+        return outlet
+
+    def _on_connected(self, connection: StreamConnection, last_id: int) -> None:
+        self.encoder.frame_max = connection.frame_max
+        with self._numbers:
+            self._next = max(self._next, last_id + 1)
+
+    def _settle(self) -> None:
+        """Wait until every message that was accepted has its outcome."""
+        self._wait_until_settled(time.monotonic() + self.timeouts.confirm)
+
+    def _stop(self, timeout: float) -> None:
+        if self._routes is not None:
+            self._routes.stop(timeout / 4)
+        self._end(list(self._outlets.values()), timeout)
+
+    @staticmethod
+    def _end(outlets: Sequence[Outlet], timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        for outlet in outlets:
+            outlet.stop()
+        for outlet in outlets:
+            outlet.join(max(deadline - time.monotonic(), 0))
+
+    def _sends_here(self) -> bool:
+        here = threading.get_ident()
+        return any(outlet.thread_id == here for outlet in self._outlets.values())
+
+    # -- for the calls of a publisher
+
+    def one(self, encoded: StreamColumns, row: int, owner: Owner) -> Lot:
+        """Make a message."""
+        return Lot(range(row, row + 1), encoded.keys, list(encoded.messages), encoded.ids, owner)
+
+    def some(self, columns: StreamColumns, start: int, row: int, owner: Owner) -> Lot:
+        """Make the next messages of a batch."""
+        messages = list(islice(columns.messages, self.step))
+        end = start + len(messages)
+        ids = None if columns.ids is None else columns.ids[start:end]
+        return Lot(range(row, row + len(messages)), columns.keys[start:end], messages, ids, owner)
+
+    def accept(
+        self,
+        messages: Sequence[OutgoingMessage],
+        deadline: float | None,
+        since: float | None = None,
+        *,
+        fits: bool = False,
+    ) -> int:
+        """Accept a lot whole, or not at all."""
+        if self.state != "open":
+            self._guard.check_open()
+        lot = cast(Lot, messages)
+        if self._routes is None:
+            (outlet,) = self._outlets.values()
+            lot.stream = outlet.stream
+            if not outlet.outbox.wait_for_room(deadline, since):
+                return 0
+            self._put(lot)
+            return len(lot)
+        if not self._routes.enter(lot, deadline):
+            return 0
+        try:
+            for part in lot.parts:
+                outbox = self._outlets[part.stream].outbox
+                # A stream that has no room delays no messages for others that are in memory anyway.
+                if not outbox.wait_for_room(deadline, None, fits=fits):
+                    return 0
+            self._put(lot)
+        finally:
+            self._routes.leave()
+        return len(lot)
+
+    def _put(self, lot: Lot) -> None:
+        """Number the messages, and put them into the outboxes in this order."""
+        with self._numbers:
+            if lot.ids is None:
+                end = self._next + len(lot)
+                if end > HIGHEST_ID + 1:
+                    raise InvalidValue("publishing id", end - 1, f"at most {HIGHEST_ID}")
+                lot.number(range(self._next, end))
+            assert lot.ids is not None
+            self._next = max(self._next, lot.ids[-1] + 1)
+            lot.owner.accepted(lot)
+            for part in lot.parts:
+                self._outlets[part.stream].outbox.put(part)
+        for part in lot.parts:
+            self._outlets[part.stream].wake()
+
+    def sequence(self, timeout: float | None) -> int:
+        """Ask each stream for the last publishing id of this name, and return the lowest."""
+        self.check()
+        self.check_open()
+        deadline = deadline_of(timeout)
+        answers = [outlet.sequence() for outlet in self._outlets.values()]
+        try:
+            return min(
+                answer.result(None if deadline is None else max(deadline - time.monotonic(), 0))
+                for answer in answers
+            )
+        except TimeoutError:
+            text = "the broker did not answer QueryPublisherSequence in time"
+            raise StreamUnavailable(text, "lost", self._stream) from None

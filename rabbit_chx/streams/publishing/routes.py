@@ -1,0 +1,150 @@
+"""The streams of a super stream or an exchange, and a thread that notices when they change."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, cast
+
+from rabbit_chx.errors import BrokerUnavailable, RabbitChxError, StreamUnavailable
+from rabbit_chx.streams.partitions import Partitions
+from rabbit_chx.streams.protocol.connection import StreamConnection
+from rabbit_chx.streams.publishing.lots import Lot
+
+log = logging.getLogger("rabbit_chx.streams")
+
+_LOOK: Final = 10.0
+"""Seconds between two checks for new partitions."""
+_AGAIN: Final = 0.5
+"""Seconds between two looks of a caller who waits for a change to end."""
+
+
+class Routes:
+    """Which stream a message belongs to. While the streams change, no call is between its route and its outbox.
+
+    Args:
+        source: the name of the super stream or the exchange.
+        connect: opens a connection before a time of the monotonic clock.
+        find: asks the broker for the streams.
+        settle: waits until every message that was accepted has its outcome.
+        use: is called with the names of the streams when they have changed.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        connect: Callable[[float], StreamConnection],
+        find: Callable[[StreamConnection, str], Partitions],
+        settle: Callable[[], object],
+        use: Callable[[Sequence[str]], object],
+    ) -> None:
+        self._source = source
+        self._connect = connect
+        self._find = find
+        self._settle = settle
+        self._use = use
+        self._changed = threading.Condition()
+        self._changing = False
+        self._inside = 0
+        self._partitions: Partitions | None = None
+        self._error: RabbitChxError | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"rabbit-chx partitions of {source}", daemon=True
+        )
+        self._connection: StreamConnection | None = None
+
+    # -- from any thread
+
+    def open(self, timeout: float) -> None:
+        """Find the streams."""
+        self._thread.start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._partitions or self._error, timeout)
+            if self._error is not None:
+                raise self._error
+            if self._partitions is None:
+                raise BrokerUnavailable(f"the broker does not say which streams {self._source!r} has")
+
+    def stop(self, timeout: float) -> None:
+        """End the thread."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    def enter(self, lot: Lot, deadline: float | None) -> bool:
+        """Divide a lot by stream; `leave` follows. Return False if the streams are changing until the deadline."""
+        with self._changed:
+            while self._changing and not self._stopping.is_set():
+                left = _AGAIN if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(min(left, _AGAIN))
+            if self._error is not None:
+                raise self._error
+            assert self._partitions is not None
+            self._inside += 1
+            partitions = self._partitions
+        lot.divide(partitions.of(cast(Sequence[str], lot.keys)))
+        return True
+
+    def leave(self) -> None:
+        """Note that a lot is in the outboxes of its streams."""
+        with self._changed:
+            self._inside -= 1
+            if self._changing:
+                self._changed.notify_all()
+
+    # -- the thread
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._look()
+                self._stopping.wait(_LOOK)
+        except Exception as error:
+            log.exception("the thread that knows the partitions of %r failed", self._source)
+            self._note(RabbitChxError(f"the publisher failed: {type(error).__name__}: {error}"))
+        finally:
+            if self._connection is not None:
+                self._connection.close()
+
+    def _look(self) -> None:
+        """Look for changes; callers learn why it is impossible if waiting does not help."""
+        try:
+            self._compare()
+        except RabbitChxError as error:
+            if self._connection is not None:
+                self._connection.close()
+            permanent = not isinstance(error, StreamUnavailable) or error.permanent
+            if permanent or self._partitions is None:
+                self._note(error)
+        else:
+            self._note(None)
+
+    def _note(self, error: RabbitChxError | None) -> None:
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+    def _compare(self) -> None:
+        known = self._partitions
+        if self._connection is None or not self._connection.is_open:
+            self._connection = self._connect(float("inf"))
+        if known is not None and known.holds(self._connection, self._source):
+            return
+        found = self._find(self._connection, self._source)
+        with self._changed:
+            self._changing = True
+            self._changed.wait_for(lambda: not self._inside or self._stopping.is_set())
+        try:
+            # Keys that move to another stream stay in order: the messages before are confirmed first.
+            self._settle()
+            if not self._stopping.is_set():
+                self._use(found.streams)
+        finally:
+            with self._changed:
+                self._partitions, self._changing = found, False
+                self._changed.notify_all()

@@ -1,0 +1,317 @@
+"""Threads and tasks publish to streams in every way that there is, through every fault: each call tells the truth.
+
+What a call says of each message is compared with what the streams hold: a confirmed one is stored once, one that has not arrived is
+not stored, and under a name nothing is stored twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from itertools import count
+
+import pytest
+
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
+from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, Timeouts, connect
+from tests.broker.stream_scene import stored
+from tests.broker.test_streams_partitions import Bound
+from tests.faults.load import SLACK, killed, within
+from tests.patience import PATIENCE, wait_until
+
+pytestmark = pytest.mark.broker
+
+THREADS = 8
+TIMEOUTS = Timeouts(connect=4 * SLACK, reconnect=4 * SLACK, confirm=4 * SLACK, close=4 * SLACK)
+SHORT = Timeouts(connect=2, reconnect=1, confirm=4 * SLACK, close=4 * SLACK)
+
+
+class Calls:
+    """What callers were told of each message: that it is confirmed, may have arrived, or has not arrived."""
+
+    def __init__(self) -> None:
+        self.confirmed: set[bytes] = set()
+        self.unknown: set[bytes] = set()
+        self.absent: set[bytes] = set()
+        self.ended = threading.Event()
+        self._numbers = count()
+
+    def bodies(self, some: int = 1) -> list[bytes]:
+        return [b"%d" % next(self._numbers) for _ in range(some)]
+
+    def note(self, bodies: list[bytes], error: Exception | None) -> None:
+        """Record the outcome of a call."""
+        if error is None:
+            self.confirmed.update(bodies)
+        elif isinstance(error, PublishFailed):
+            failed = {failure.row: failure.may_have_arrived for failure in error.failures}
+            self.unknown |= {bodies[row] for row, open_end in failed.items() if open_end}
+            self.absent |= {bodies[row] for row, open_end in failed.items() if not open_end}
+            self.confirmed |= {body for row, body in enumerate(bodies) if row not in failed}
+        else:
+            assert isinstance(error, (BrokerUnavailable, InvalidValue))
+            self.absent.update(bodies)
+
+    def told(self, bodies: list[bytes], call, *given, **more) -> None:
+        """Make a call about these messages, and record its outcome."""
+        error = None
+        try:
+            call(*given, **more)
+        except (PublishFailed, BrokerUnavailable, InvalidValue) as found:
+            error = found
+        self.note(bodies, error)
+
+    def publish(self, publisher: StreamPublisher, thread: int) -> None:
+        """Publish in every way until the end, invalid rows included."""
+        timeouts = (None, 0.5) if thread % 2 else (0.5, None)
+        while not self.ended.is_set():
+            for call in (publisher.publish, self._submit(publisher)):
+                one = self.bodies()
+                self.told(one, call, *one, *texts(one), timeout=timeouts[0])
+            many = self.bodies(50)
+            self.told(many, publisher.publish_many, many, texts(many), timeout=timeouts[1])
+            one = self.bodies()
+            self.told(one, publisher.publish, *one, *texts(one), priority="wrong")
+            self._bulk(publisher)
+
+    def _submit(self, publisher: StreamPublisher):
+        return lambda *given, **more: publisher.submit(*given, **more).result()
+
+    def _bulk(self, publisher: StreamPublisher) -> None:
+        bulk, bodies = publisher.bulk(), self.bodies(20)
+        with suppress(BrokerUnavailable):  # what was added before is told by `flush`
+            for body in bodies[:10]:
+                bulk.add(body, body.decode())
+            bulk.add_many(bodies[10:], texts(bodies[10:]))
+        added = bulk.totals.published
+        self.told(bodies[:added], bulk.flush)
+        self.absent.update(bodies[added:])
+
+    def compare(self, found: list[bytes]) -> None:
+        """Compare what was told with what the streams hold."""
+        times = Counter(found)
+        assert not {body for body, number in times.items() if number > 1}, "stored twice"
+        assert self.confirmed <= times.keys(), "confirmed, but not stored"
+        assert not self.absent & times.keys(), "stored, although it has not arrived"
+        assert times.keys() <= self.confirmed | self.unknown
+
+
+def texts(bodies: list[bytes]) -> list[str]:
+    return [body.decode() for body in bodies]
+
+
+def close_connections(broker, publisher, more) -> None:
+    for _ in range(3):
+        broker.ctl("close_all_connections", "closed by the operator")
+        more()
+
+
+def pause(broker, publisher, more) -> None:
+    broker.pause()
+    try:
+        time.sleep(2)  # longer than the timeouts of the calls
+    finally:
+        broker.unpause()
+    more()
+
+
+def raise_alarm(broker, publisher, more) -> None:
+    broker.ctl("set_vm_memory_high_watermark", "0.000001")
+    try:
+        time.sleep(2)
+    finally:
+        broker.ctl("set_vm_memory_high_watermark", "0.6")
+    more()
+
+
+def kill(broker, publisher, more) -> None:
+    with killed(broker):
+        pass
+    more()
+
+
+def stay_away(broker, publisher, more) -> None:
+    with killed(broker):
+        wait_until(lambda: publisher.error is not None, "the publisher gives up")
+    more()
+
+
+FAULTS = {
+    "connections closed": (close_connections, TIMEOUTS),
+    "paused": (pause, TIMEOUTS),
+    "alarm": (raise_alarm, TIMEOUTS),
+    "killed": (kill, TIMEOUTS),
+    "away for longer than reconnect": (stay_away, SHORT),
+}
+
+
+@pytest.fixture
+def target(broker, request):
+    """Make what is published to; yield the arguments of a publisher, and the names of the streams."""
+    if request.param == "stream":
+        with connect(broker.stream_url) as connection:
+            connection.create("called")
+        yield {"stream": "called"}, ["called"]
+        with connect(broker.stream_url) as connection:
+            connection.delete("called")
+        return
+    made = Bound(broker, "direct" if request.param == "super_stream" else "x-consistent-hash")
+    for number in range(3):
+        key, order = (
+            (str(number), {"x-stream-partition-order": number}) if made.kind == "direct" else ("1", {})
+        )
+        made.bind(f"divided-{number}", key, **order)
+    yield {request.param: made.name}, made.streams
+    made.delete()
+
+
+@contextmanager
+def calling(publisher, calls):
+    """Publish from all threads while the block runs; yield a function that waits until more is confirmed."""
+
+    def more(some: int = 1_000) -> None:
+        wanted = publisher.totals.confirmed + some
+        wait_until(lambda: publisher.totals.confirmed >= wanted or broken(), f"{wanted} confirmed")
+        assert not broken()
+
+    def broken() -> list[object]:
+        return [future for future in futures if future.done()]
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        futures = [pool.submit(calls.publish, publisher, thread) for thread in range(THREADS)]
+        try:
+            more()
+            yield more
+        finally:
+            calls.ended.set()
+    for future in futures:
+        future.result()
+
+
+@pytest.mark.parametrize("target", ["stream", "super_stream", "exchange"], indirect=True)
+@pytest.mark.parametrize(
+    "fault",
+    [name if name == "connections closed" else pytest.param(name, marks=pytest.mark.long) for name in FAULTS],
+)
+def test_each_call_of_each_thread_tells_the_truth_through_a_fault(broker, target, fault):
+    given, streams = target
+    cause, timeouts = FAULTS[fault]
+    calls = Calls()
+    with StreamPublisher(broker.stream_url, **given, name="job", timeouts=timeouts) as publisher:
+        with calling(publisher, calls) as more:
+            cause(broker, publisher, more)
+        totals = publisher.totals
+        assert totals.published == totals.confirmed + totals.failed + totals.pending
+    calls.compare([message.body for stream in streams for message in stored(broker.stream_url, stream)])
+    assert publisher.totals.pending == publisher.totals.duplicates == 0
+
+
+@pytest.mark.parametrize("target", ["stream", "super_stream"], indirect=True)
+def test_each_task_is_told_the_truth_and_a_cancelled_one_withdraws_its_message(broker, target):
+    given, streams = target
+    calls = Calls()
+
+    async def publish(publisher, number: int) -> None:
+        (body,) = one = calls.bodies()
+        task = asyncio.create_task(publisher.publish(body, body.decode()))
+        if number % 5 == 0:
+            await asyncio.sleep(0)
+            task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            calls.unknown.update(one)  # it may have been written
+        except (PublishFailed, BrokerUnavailable) as error:
+            calls.note(one, error)
+        else:
+            calls.note(one, None)
+
+    async def run() -> None:
+        async with AsyncStreamPublisher(
+            broker.stream_url, **given, name="job", timeouts=TIMEOUTS
+        ) as publisher:
+            for part in range(6):
+                tasks = [publish(publisher, number) for number in range(500)]
+                if part % 2:
+                    close = ("close_all_connections", "closed by the operator")
+                    tasks.append(asyncio.to_thread(broker.ctl, *close))
+                await asyncio.gather(*tasks)
+
+    within(PATIENCE, lambda: asyncio.run(run()), "the loop")
+    calls.compare([message.body for stream in streams for message in stored(broker.stream_url, stream)])
+    assert len(calls.confirmed) >= 2_400
+
+
+PROGRAM = """
+import logging, os, signal, sys
+from rabbit_chx.streams import StreamPublisher, Timeouts
+
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+url, end = sys.argv[1:]
+publisher = StreamPublisher(url, "called", name="program", timeouts=Timeouts(close=60))
+publisher.open()
+for number in range(5_000):
+    publisher.submit(b"%d" % number)
+if end == "SIGTERM":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    os.kill(os.getpid(), signal.SIGTERM)
+if end == "raise":
+    raise ZeroDivisionError
+"""
+
+
+@pytest.mark.parametrize("target", ["stream"], indirect=True)
+@pytest.mark.parametrize("end", ["exit", "SIGTERM", "raise"])
+def test_a_program_that_ends_without_closing_loses_nothing_that_was_accepted(broker, target, end):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(broker.stream_url), end],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == (end == "raise"), done.stderr
+    assert done.stdout == ""
+    assert [message.body for message in stored(broker.stream_url, "called")] == [
+        b"%d" % n for n in range(5_000)
+    ]
+
+
+@pytest.mark.parametrize("target", ["stream"], indirect=True)
+def test_closing_with_a_timeout_while_the_broker_hangs(broker, target):
+    publisher = StreamPublisher(broker.stream_url, "called", timeouts=TIMEOUTS)
+    publisher.open()
+    bulk = publisher.bulk()
+    broker.pause()
+    try:
+        bulk.add_many([b"a"] * 1_000)
+        within(1 + SLACK, lambda: publisher.close(timeout=1), "closing")
+        with pytest.raises(PublishFailed, match="1000 of 1000 messages were not confirmed"):
+            bulk.flush()
+    finally:
+        broker.unpause()
+    totals = publisher.totals
+    assert totals.pending == 0
+    assert totals.unknown + totals.unsent == 1_000
+
+
+@pytest.mark.parametrize("target", ["stream"], indirect=True)
+def test_ctrl_c_withdraws_the_message_of_a_call(broker, target):
+    with StreamPublisher(broker.stream_url, "called", timeouts=TIMEOUTS) as publisher:
+        publisher.publish(b"before")
+        with killed(broker):
+            wait_until(lambda: publisher.pipeline.outboxes[0].trouble, "the loss is noticed")
+            main = threading.get_ident()
+            threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                publisher.publish(b"lost")
+        publisher.publish(b"after")
+        assert publisher.totals.unsent == 1
+    assert [message.body for message in stored(broker.stream_url, "called")] == [b"before", b"after"]
