@@ -17,6 +17,7 @@ from rabbit_chx.messages.message_fields import PROPERTIES
 from rabbit_chx.publishing.batch_columns import property_column
 from rabbit_chx.publishing.properties import encode_properties
 from rabbit_chx.streams import encode_messages
+from rabbit_chx.streams.messages.encode import encode_message
 from rabbit_chx.streams.messages.message import decode
 from spark_connector.columns import COLUMNS
 from spark_connector.writing.prepare import prepare
@@ -68,6 +69,12 @@ def named(draw: st.DrawFn) -> tuple[str, Any]:
     return name, draw(headers if name == "headers" else anything)
 
 
+def one_for_a_stream(name: str, value: Any) -> bytes:
+    if name == "headers":
+        return encode_message(b"", None, value, {})
+    return encode_message(b"", None, None, {name: value})
+
+
 @given(named())
 def test_every_encoder_accepts_the_same_values_and_raises_the_same_errors(one: tuple[str, Any]) -> None:
     name, value = one
@@ -75,6 +82,7 @@ def test_every_encoder_accepts_the_same_values_and_raises_the_same_errors(one: t
         "one": outcome(lambda: encode_properties({name: value}, frame_max=FRAME_MAX)),
         "column": outcome(lambda: property_column({}, {name: [value]}, 1, frame_max=FRAME_MAX)[0]),
         "stream": outcome(lambda: next(iter(encode_messages([b""], **{name: [value]})))),  # type: ignore[arg-type]
+        "one for a stream": outcome(lambda: one_for_a_stream(name, value)),
     }
     errors = {each for each in found.values() if isinstance(each, str)}
     if errors:
@@ -82,6 +90,7 @@ def test_every_encoder_accepts_the_same_values_and_raises_the_same_errors(one: t
         assert all(isinstance(each, str) for each in found.values())
         return
     assert found["one"] == found["column"]
+    assert found["stream"] == found["one for a stream"]
     if name not in {"headers", "delivery_mode"}:
         sent = Properties().decode(found["one"])
         stored = decode(found["stream"], "s", 0)
