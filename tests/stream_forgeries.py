@@ -24,7 +24,7 @@ def symbol(value: bytes) -> bytes:
 
 def compound(section: int, kind: bytes, *items: bytes) -> bytes:
     """A section of AMQP 1.0 that is a list (0xD0) or a map (0xD1)."""
-    return b"\0\x53%c" % section + _compound(kind, *items)
+    return b"\0\x53%c" % section + value_of(kind, *items)
 
 
 def a_map(section: int, values: dict[bytes, bytes], name: Callable[[bytes], bytes] = text) -> bytes:
@@ -32,7 +32,8 @@ def a_map(section: int, values: dict[bytes, bytes], name: Callable[[bytes], byte
     return compound(section, b"\xd1", *(part for each in values for part in (name(each), values[each])))
 
 
-def _compound(kind: bytes, *items: bytes) -> bytes:
+def value_of(kind: bytes, *items: bytes) -> bytes:
+    """A list or a map of AMQP 1.0."""
     joined = b"".join(items)
     return kind + struct.pack(">II", len(joined) + 4, len(items)) + joined
 
@@ -64,9 +65,9 @@ def nested(scalars: st.SearchStrategy[bytes], names: st.SearchStrategy[bytes]) -
     return st.recursive(
         scalars,
         lambda inner: (
-            st.lists(inner, max_size=3).map(lambda items: _compound(b"\xd0", *items))
+            st.lists(inner, max_size=3).map(lambda items: value_of(b"\xd0", *items))
             | st.lists(st.tuples(names.map(text), inner), max_size=3).map(
-                lambda pairs: _compound(b"\xd1", *(each for pair in pairs for each in pair))
+                lambda pairs: value_of(b"\xd1", *(each for pair in pairs for each in pair))
             )
         ),
         max_leaves=6,

@@ -12,14 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from rabbit_chx.consuming import Group, Message, QueueReader, Reject
-from rabbit_chx.streams import StreamGroup
+from rabbit_chx.errors import InvalidMessage
+from rabbit_chx.streams import StreamGroup, StreamReader
 from tests.amqp10 import Outcome, Sender
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import fill
 from tests.broker.test_groups import running
 from tests.broker.test_stream_group_forged import lot  # noqa: F401 - the fixture
 from tests.broker.test_stream_groups import running as running_on_streams
-from tests.faults.load import wait_until
+from tests.patience import wait_until
 from tests.proof import LONG as PROOF
 from tests.stream_forgeries import (
     BODY,
@@ -36,6 +37,7 @@ from tests.stream_forgeries import (
     nested,
     symbol,
     text,
+    value_of,
 )
 
 pytestmark = [
@@ -95,12 +97,13 @@ def deliverable(broker) -> st.SearchStrategy[bytes]:
     """Messages that RabbitMQ can deliver from a queue.
 
     For all others it closes the consumer's connection (`test_undeliverable`): with values of the types uuid and char, properties of
-    another type than AMQP 1.0 gives them, content types and names within maps above 255 bytes, integers from 2^63 on within
-    lists and maps, a footer, headers above 128 KiB; and before 4.3 with decimals, infinity and NaN.
+    another type than AMQP 1.0 gives them, content types and names within maps above 255 bytes, a footer, headers above 128 KiB;
+    within lists and maps also with integers from 2^63 on, decimals, infinity and NaN, and before 4.3 with the last three anywhere.
     """
-    lost = {UUID, CHAR} | (set() if release_of(broker) >= (4, 3) else {FLOAT, DOUBLE, DECIMAL})
+    unusual = {FLOAT, DOUBLE, DECIMAL}
+    lost = {UUID, CHAR} | (set() if release_of(broker) >= (4, 3) else unusual)
     scalars = SCALARS.filter(lambda value: value[0] not in lost)
-    within = nested(scalars.filter(lambda value: value[0] != ULONG), SHORT_TEXTS)
+    within = nested(scalars.filter(lambda value: value[0] not in unusual | {ULONG}), SHORT_TEXTS)
     large = LONG.filter(lambda value: len(value) < 100_000)
     return messages(scalars | within | large, SHORT_TEXTS.map(text), SHORT_TEXTS)
 
@@ -240,3 +243,13 @@ def test_no_message_harms_a_group_of_streams_that_parks(
         assert group.status.connected
     handler.assert_handled(60, count)
     assert "trying again" not in caplog.text
+
+
+def test_a_message_of_too_many_items_can_be_published_and_ends_a_reader(broker, stream_url, stream) -> None:
+    message = a_map(0x74, {b"many": value_of(b"\xd0", *[NULL] * 150_001)}) + BODY
+    assert published(broker.url, [f"/queues/{quote(stream, safe='')}"], [message]) == 1
+    with (
+        StreamReader(stream_url, stream) as reader,
+        pytest.raises(InvalidMessage, match="more than 150000 items"),
+    ):
+        next(iter(reader.messages(0, 1)))

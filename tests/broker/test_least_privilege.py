@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 import threading
@@ -15,7 +16,7 @@ import pytest
 
 from rabbit_chx.broker import drain, pass_marker
 from rabbit_chx.cli import cli
-from rabbit_chx.consuming import Group
+from rabbit_chx.consuming import AsyncGroup, Group
 from rabbit_chx.consuming.member.roll_call import members_over
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import Publisher
@@ -50,6 +51,8 @@ pytestmark = [
 WORK = {
     what: grant for what, grant in sections().items() if "--yes" not in what and not OF_STREAMS.search(what)
 }
+# The page: `AsyncGroup` needs the same as `Group`.
+WORK |= {f"Async{what}": grant for what, grant in WORK.items() if what.startswith("Group(")}
 TOPOLOGY = """
 exchanges: {orders: {type: x-consistent-hash, queues: [a, b]}}
 queues: {a: {type: classic}, b: {type: classic}}
@@ -98,9 +101,12 @@ def python(shop, what):
         "management": shop.own_management,
         "vhost": shop.vhost,
         "Publisher": partial(Publisher, credentials=lambda: (shop.user, PASSWORD)),
-        "Group": partial(
-            Group, management=shop.own_management, failover_only=release_of(shop.broker) < (4, 0)
-        ),
+        **{
+            kind.__name__: partial(
+                kind, management=shop.own_management, failover_only=release_of(shop.broker) < (4, 0)
+            )
+            for kind in (Group, AsyncGroup)
+        },
         "read": read,
         "drain": partial(drain, settle=0.1, timeout=20),
     }
@@ -109,7 +115,7 @@ def python(shop, what):
         if isinstance(made, Publisher):
             with made:
                 made.publish(b"body", "key")
-        if isinstance(made, Group):
+        if isinstance(made, (Group, AsyncGroup)):
             run_until_it_answers(shop, made)
         return
     with pika.BlockingConnection(pika.URLParameters(shop.own_url)) as connection:
@@ -129,10 +135,17 @@ def run_until_it_answers(shop, group):
     thread = threading.Thread(target=stop_later)
     thread.start()
     try:
-        group.run(print)
+        if isinstance(group, AsyncGroup):
+            asyncio.run(group.run(handle_in_loop))
+        else:
+            group.run(print)
     finally:
         ended.set()
         thread.join()
+
+
+async def handle_in_loop(_):
+    """A handler."""
 
 
 def spark(shop, what):

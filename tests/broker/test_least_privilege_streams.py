@@ -16,6 +16,7 @@ from spark_connector import RabbitMQDataSource
 from tests.broker.privileges import (
     OF_STREAMS,
     PASSWORD,
+    Grant,
     Shop,
     check_complaint,
     complaint_of,
@@ -80,7 +81,7 @@ def python(shop, what):
         if isinstance(made, StreamGroup):
             made.run(lambda _: None)
         if isinstance(made, StreamPublisher):
-            made.publish(b"body")
+            made.publish(b"body", "0")
         if isinstance(made, StreamReader):
             found = made.bounds()
             list(made.read(found.first, found.end))
@@ -112,6 +113,51 @@ def created(shop):
             channel.queue_delete(name)
         channel.exchange_delete("logs")
     return names
+
+
+TO_ALL = "^(tenants$|tenants-)"
+MORE = {
+    'StreamPublisher(url, super_stream="tenants")': Grant("^$", TO_ALL, "^$"),
+    'StreamPublisher(url, exchange="orders")': Grant("^$", "^(events|orders)$", "^$"),
+    'StreamPublisher(url, super_stream="tenants", name="job")': Grant("^$", TO_ALL, "^tenants-"),
+}
+
+
+@pytest.mark.since_4_0
+@pytest.mark.parametrize("what", MORE)
+def test_a_publisher_to_several_streams_needs_the_permissions_of_the_page(what, shop, broker):
+    """The write permission on the exchange from 4.3 on, and on its streams; with a name, the read permission on the streams as well."""
+    shop.allow(MORE[what])
+    assert attempt(shop, what) == ""
+    for less in MORE[what].weaker():
+        shop.allow(less.left)
+        text = attempt(shop, what)
+        if less.name in {"tenants$", "orders"} and release_of(broker) < (4, 3):
+            assert text == "", less
+        else:
+            assert "permission on" in text, less
+
+
+@pytest.mark.since_4_0
+def test_deleting_needs_what_creating_needs(shop):
+    create = 'connect(url).create_super_stream("logs", {"logs-0": "0", "logs-1": "1"})'
+    for made, deleted, grant in [
+        (
+            'connect(url).create("audit")',
+            'connect(url).delete("audit")',
+            WORK['connect(url).create("audit")'],
+        ),
+        (create, 'connect(url).delete_super_stream("logs")', WORK[create]),
+    ]:
+        for less in grant.weaker():
+            shop.allow(grant)
+            assert attempt(shop, made) == ""
+            shop.allow(less.left)
+            assert "permission on" in attempt(shop, deleted), less
+            created(shop)
+        shop.allow(grant)
+        assert [attempt(shop, made), attempt(shop, deleted)] == ["", ""]
+        assert created(shop) == []
 
 
 def needs_nothing(what, release):

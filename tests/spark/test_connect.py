@@ -29,6 +29,7 @@ for name in ("spark.driver.host", "spark.driver.bindAddress"):
     session = session.config(name, "127.0.0.1")
 spark = session.getOrCreate()
 assert type(spark).__module__.startswith("pyspark.sql.connect"), type(spark)
+spark.conf.set("spark.datasource.rabbitmq.password", "ignored here, and refused in a classic session")
 register(spark)
 
 frame = spark.range(100).selectExpr("concat('batch-', id) as value", "'k' as key")

@@ -20,7 +20,7 @@ _SECONDS: Final = 1.0
 _TIMES: Final = 3
 _CANNOT_CONVERT: Final = (
     "the broker failed (541 INTERNAL_ERROR)",
-    "a property of type uuid or char, or a content type or encoding above 255 bytes, which RabbitMQ cannot convert",
+    "what RabbitMQ cannot convert, such as a property of type uuid or char, or a content type above 255 bytes",
 )
 _TOO_LARGE: Final = ("the broker sent a larger frame than agreed", "headers of this size")
 
