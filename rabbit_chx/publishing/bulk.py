@@ -145,7 +145,7 @@ class BaseBulk(Generic[AnyPipeline]):
 
     @property
     def confirmed_before(self) -> int:
-        """A row before which every message is confirmed: exact when nothing is pending, otherwise up to 512 rows too low."""
+        """A row before which every message is confirmed: exact when nothing is pending, otherwise up to 512 rows too low (streams: 1,512)."""
         return self._rows.confirmed_before()
 
 
