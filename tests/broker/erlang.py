@@ -8,15 +8,23 @@ Docker only: elsewhere it is not known how to run a program beside the broker.
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import socketserver
 import subprocess
+import sys
+import threading
 from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Self
 
 import pytest
 
+from tests.proof import LONG
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from rabbit_chx.testing import Broker
 
@@ -37,6 +45,15 @@ Loop = fun Loop(eof) ->
 Loop(io:get_line("")).
 """
 _END = b"\0\n"
+_CLIENT = """\
+import socket, sys
+client = socket.socket(socket.AF_UNIX)
+client.connect(sys.argv[1])
+client.sendall(sys.argv[2].encode())
+client.shutdown(socket.SHUT_WR)
+print(client.makefile().read())
+"""
+"""Sends a question to `Asking`, and prints the answer."""
 
 
 def container_of(broker: Broker) -> str:
@@ -49,6 +66,11 @@ def container_of(broker: Broker) -> str:
 def node_command(broker: Broker) -> str:
     """The command of a user that evaluates its last argument on the broker's node."""
     return f"docker exec -u rabbitmq {container_of(broker)} rabbitmqctl eval"
+
+
+def quick_command(broker: Broker) -> str:
+    """As `node_command`, over the shell of `asked_quickly`; in `make proof` the same command."""
+    return node_command(broker) if LONG else broker.eval.command()
 
 
 class Erlang:
@@ -99,17 +121,45 @@ class Asking:
         self._broker = broker
         self._plain = broker.eval
         self._shell: Shell | None = None
+        self._server: socketserver.BaseServer | None = None
+        self._lock = threading.Lock()
 
     def __call__(self, expression: str) -> str:
         if self._broker.source.kind != "docker":
             return self._plain(expression)
-        try:
-            return self._kept().eval(expression)
-        except (BrokenPipeError, RuntimeError):  # the container has been started again since
-            self.close()
-            return self._kept().eval(expression)
+        with self._lock:
+            try:
+                return self._kept().eval(expression)
+            except (BrokenPipeError, RuntimeError):  # the container has been started again since
+                self._end()
+                return self._kept().eval(expression)
+
+    def command(self) -> str:
+        """A command that evaluates its last argument."""
+        container_of(self._broker)
+        if self._server is None:
+            self._server = self._serving()
+            threading.Thread(target=self._server.serve_forever, daemon=True, name="asking").start()
+        client = [sys.executable, "-S", "-E", "-c", _CLIENT, str(self._server.server_address)]
+        return shlex.join(client)
+
+    def _serving(self) -> socketserver.BaseServer:
+        ask = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                self.wfile.write(ask(self.rfile.read().decode()).encode())
+
+        return socketserver.ThreadingUnixStreamServer(f"{mkdtemp()}/socket", Handler)
 
     def close(self) -> None:
+        self._end()
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            shutil.rmtree(Path(self._server.server_address).parent)
+
+    def _end(self) -> None:
         shell, self._shell = self._shell, None
         if shell is not None:
             shell.__exit__()

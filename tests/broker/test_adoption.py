@@ -9,7 +9,7 @@ import pytest
 
 from rabbit_chx import ConsistentHashExchange, Release, Ring
 from rabbit_chx.cli import _exit_code
-from tests.broker.erlang import node_command
+from tests.broker.erlang import quick_command
 from tests.proof import Check, record_result
 from tests.verbs import Result
 
@@ -25,7 +25,7 @@ class Scene:
 
     def __init__(self, site, capsys, folder) -> None:
         self.site, self._capsys, self.file = site, capsys, folder / "orders.yaml"
-        self.node = ["--node", node_command(site.broker)]
+        self.node = ["--node", quick_command(site.broker)]
         self.began = monotonic()
 
     def start_application(self) -> None:

@@ -13,7 +13,7 @@ from pika.exceptions import ConnectionClosedByBroker
 from rabbit_chx.base.text import UNPRINTABLE
 from rabbit_chx.broker.management import Management
 from rabbit_chx.cli import _exit_code
-from tests.broker.erlang import node_command
+from tests.broker.erlang import quick_command
 from tests.queues import confirming_channel
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
@@ -76,7 +76,7 @@ def commands(folder, names):
 def test_planted_names_are_shown_with_escapes(broker, planted, monkeypatch, capsys, tmp_path) -> None:
     monkeypatch.setenv("AMQP_URL", f"amqp://{urlsplit(broker.url).netloc}/%2F")
     monkeypatch.setenv("RABBITMQ_MANAGEMENT_URL", broker.management_url)
-    monkeypatch.setenv("RABBIT_CHX_NODE", node_command(broker))
+    monkeypatch.setenv("RABBIT_CHX_NODE", quick_command(broker))
     definitions = Management.of(broker.url, broker.management_url).definitions()
     (tmp_path / "definitions.json").write_text(json.dumps(definitions))
     shown = Counter()

@@ -10,7 +10,7 @@ import pytest
 from rabbit_chx import ToExchange
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.topology.file.load import load
-from tests.broker.erlang import node_command
+from tests.broker.erlang import quick_command
 from tests.verbs import Result
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
@@ -31,7 +31,7 @@ def run(site, capsys, monkeypatch):
 
 @pytest.fixture
 def node(broker) -> list[str]:
-    return ["--node", node_command(broker)]
+    return ["--node", quick_command(broker)]
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rabbit_chx.cli import _exit_code
-from tests.broker.erlang import node_command
+from tests.broker.erlang import quick_command
 from tests.patience import wait_until
 from tests.verbs import Result
 
@@ -34,7 +34,7 @@ def channel(site):
 
 @pytest.fixture
 def node(broker) -> list[str]:
-    return ["--node", node_command(broker)]
+    return ["--node", quick_command(broker)]
 
 
 def bind(channel, exchange: str, *queues: str, **arguments: str) -> None:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from rabbit_chx import ConsistentHashExchange, Ring
 from rabbit_chx.cli.report import report
-from tests.broker.erlang import node_command
+from tests.broker.erlang import quick_command
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
@@ -29,7 +29,7 @@ def test_shares_and_the_sample_are_those_of_the_brokers_ring(broker, orders, tmp
     out = tmp_path / "report.html"
     given = ["--file", tmp_path / "topology.yaml", "--keys", tmp_path / "keys.txt", "--live", "--out", out]
     place = ["--url", broker.url, "--management-url", broker.management_url]
-    node = ["--node", node_command(broker)]
+    node = ["--node", quick_command(broker)]
     done = CliRunner().invoke(report, [*map(str, given), *place, *node], catch_exceptions=False)
     assert done.exit_code == 0, done.output
 

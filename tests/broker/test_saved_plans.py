@@ -11,7 +11,7 @@ from itertools import count
 import pytest
 
 from rabbit_chx.cli import _exit_code
-from tests.broker.erlang import node_command
+from tests.broker.erlang import quick_command
 from tests.patience import PATIENCE
 from tests.proof import record_result
 from tests.verbs import Result
@@ -114,7 +114,7 @@ def bound_in_another_order(plans: Plans) -> None:
         for queue in "ab":
             channel.queue_unbind(queue, "orders", "1")
             channel.queue_bind(queue, "orders", "1")
-    plans.run("apply", plans.file("cab"), "--node", node_command(plans.site.broker), "--yes")
+    plans.run("apply", plans.file("cab"), "--node", quick_command(plans.site.broker), "--yes")
 
 
 def applied_another_file(plans: Plans) -> None:
@@ -141,7 +141,7 @@ def test_a_saved_plan_is_refused_after_a_change_by_others(plans, change, why) ->
 
 def test_an_order_that_was_known_when_the_plan_was_made_must_be_known_when_it_is_applied(plans) -> None:
     plans.apply("abc", "--no-record")
-    node = "--node", node_command(plans.site.broker)
+    node = "--node", quick_command(plans.site.broker)
     plan = plans.saved("abc", *node, code=0)
     assert "the order of its ring was known, and is unknown now" in plans.refused(plan)
     found = plans.run("apply", plan, *node)

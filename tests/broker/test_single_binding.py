@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rabbit_chx import Ring
-from tests.broker.erlang import node_command
+from tests.broker.erlang import quick_command
 
 pytestmark = [pytest.mark.newest_first, pytest.mark.broker]
 
@@ -45,7 +45,7 @@ def change_weight(site, old: str, new: str) -> None:
 
 def test_a_node_shows_it_and_apply_repairs_it(site, live) -> None:
     change_weight(site, "1", "3")
-    node = ("--node", node_command(site.broker))
+    node = ("--node", quick_command(site.broker))
     for verb in (("check",), ("plan",), ("route", *KEYS), ("ring",)):
         assert BELIEVED in live(*verb).err
     assert "unroutable" in live("route", *KEYS, *node).out
@@ -66,5 +66,5 @@ def test_a_recorded_binding_that_was_replaced_by_one_of_another_weight_is_not_be
     assert live("route", *KEYS).code == live("ring").code == live("simulate", "--keys", "/dev/null").code == 1
     for verb in ("check", "plan"):
         assert live(verb, weight=5).code == 2
-    assert live("apply", "--yes", "--node", node_command(site.broker), weight=5).code == 0
+    assert live("apply", "--yes", "--node", quick_command(site.broker), weight=5).code == 0
     assert live("check", weight=5).code == live("route", *KEYS).code == 0

@@ -15,7 +15,7 @@ from rabbit_chx.cli import _exit_code
 from rabbit_chx.cli.verb import Exit
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import BrokerUrl, StreamGroup, StreamReader, connect
-from tests.broker.erlang import node_command
+from tests.broker.erlang import quick_command
 from tests.json_lines import printed
 from tests.patience import PATIENCE, wait_until
 from tests.users import a_user
@@ -129,7 +129,7 @@ def sizes(result) -> list[int]:
 
 @pytest.mark.parametrize("by", ["management", "node"])
 def test_members_and_stored_offsets_are_shown(group, broker, stream_url, exchange, by):
-    options = ["--node", node_command(broker)] if by == "node" else []
+    options = ["--node", quick_command(broker)] if by == "node" else []
     handled_again(stream_url, exchange, MESSAGES)
     ends = offsets_of(stream_url, exchange)
     with members(stream_url, exchange, 2, []):
@@ -209,7 +209,7 @@ def test_a_missing_exchange_and_a_closed_port_are_errors_with_what_to_do(broker)
 
 @pytest.mark.parametrize("by", ["management", "node"])
 def test_offsets_of_a_group_with_members_are_not_reset(group, broker, stream_url, exchange, by):
-    options = ["--node", node_command(broker)] if by == "node" else []
+    options = ["--node", quick_command(broker)] if by == "node" else []
     with members(stream_url, exchange, 2, []):
         wait_until(  # the management API lists them a moment later
             lambda: rows(group("--output", "json", *options), "stream_member"), "members"

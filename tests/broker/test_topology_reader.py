@@ -20,7 +20,7 @@ from rabbit_chx.broker.reading.reader import read, read_existence
 from rabbit_chx.broker.reading.ring_order import learn
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
-from tests.broker.erlang import node_command
+from tests.broker.erlang import quick_command
 from tests.patience import wait_until
 from tests.users import a_user
 
@@ -179,7 +179,7 @@ def test_the_node_tells_every_ring_and_what_is_dead(broker, management, vhost, c
 
 def _command(broker):
     """Access as a user has it, where there is a container."""
-    return NodeCommand(node_command(broker)) if broker.source.kind == "docker" else broker
+    return NodeCommand(quick_command(broker)) if broker.source.kind == "docker" else broker
 
 
 @pytest.mark.parametrize("hashed", [{}, {"hash_header": "h"}, {"hash_property": "timestamp"}], ids=str)
