@@ -75,19 +75,20 @@ class PublishingIds:
                 f"belong to micro-batch {micro_batch}, but the stream has rows of micro-batch {number}"
             )
 
-    def of(self, messages: Iterable[bytes]) -> list[tuple[int, bytes]]:
-        """Number the next rows. Return the rows that the stream does not have, with their ids.
+    def of(self, messages: Iterable[bytes]) -> list[int]:
+        """Number the next rows. Return the ids of those that the stream does not have, which are the last ones.
 
         Raises:
             NotRepeatable: the stream has other rows, or there are too many rows.
         """
         base, bits, row, checksum = self._base, self._checksum_bits, self.rows, self._checksum
-        mask, stored, found = (1 << bits) - 1, self.stored, []
+        mask, stored = (1 << bits) - 1, self.stored
+        found: list[int] = []
         for message in messages:
             row += 1
             checksum = crc32(message, checksum)
             if row > stored:
-                found.append((base + (row << bits) + (checksum & mask), message))
+                found.append(base + (row << bits) + (checksum & mask))
             elif row == stored and (checksum & mask) != self.last & mask:
                 raise NotRepeatable(
                     f"differ from the first {stored} rows that the stream has, or come in another order",
@@ -97,7 +98,7 @@ class PublishingIds:
             raise NotRepeatable(f"exceed the maximum of {self._limit} in one micro-batch", _FEWER_ROWS)
         self.rows, self._checksum = row, checksum
         if found:
-            self.last = found[-1][0]
+            self.last = found[-1]
         return found
 
     def end(self) -> None:

@@ -203,11 +203,12 @@ class _Output:
         if self.ids is None:
             self._bulk._add_encoded(messages)  # noqa: SLF001 - only this sink encodes by itself
             return
-        new = self.ids.of(messages)
+        new = self.ids.of(
+            messages
+        )  # without pairs: a tuple for each row would keep the garbage collector busy
         self.skipped += len(messages) - len(new)
         if new:
-            numbers, messages = zip(*new, strict=True)
-            self._bulk._add_encoded(messages, numbers)  # noqa: SLF001
+            self._bulk._add_encoded(messages[len(messages) - len(new) :], new)  # noqa: SLF001
 
     def finish(self, *, stopped: bool) -> None:
         try:
