@@ -12,6 +12,7 @@ from itertools import count
 import pytest
 
 from rabbit_chx import InvalidValue
+from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import (
@@ -22,6 +23,7 @@ from rabbit_chx.streams import (
     connect,
 )
 from rabbit_chx.streams.ends import bounds
+from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 from tests.broker.stream_scene import fill
 from tests.faults.proxy import Proxy
@@ -338,6 +340,60 @@ def test_offsets_are_stored_while_the_group_runs(stream_url, stream_connection, 
 
 
 # ---- batches
+
+
+def test_a_stop_waits_for_the_handler_and_stores_what_it_handled(stream_url, stream_connection, stream):
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def handle(message):
+        if message.offset == 1:
+            begun.set()
+            assert goes_on.wait(PATIENCE)
+
+    fill(stream_connection, stream, range(1, 4))
+    group = StreamGroup(stream_url, stream=stream, name="g", timeouts=Timeouts(close=PATIENCE))
+    with running(group, handle) as thread:
+        wait_for(begun.is_set)
+        group.stop()
+        thread.join(0.3)
+        assert thread.is_alive()
+        goes_on.set()
+    assert stream_connection.query_offset("g", stream) == 1
+
+
+@pytest.mark.long
+def test_streams_whose_offsets_the_broker_drops_leave_no_other_unstored(
+    broker, stream_url, stream_connection, streams_of, monkeypatch
+):
+    """Trials 3, service 8: those behind the first one were not stored, and the error named only that one."""
+    exchange, seen, dropped = streams_of(count=4), Seen(), set()
+    names = [f"{exchange}-{number}" for number in range(4)]
+    store_offset = StreamConnection.store_offset
+
+    def store(connection, group, stream, offset):
+        if stream not in dropped:
+            store_offset(connection, group, stream, offset)
+
+    def stored():
+        return {name: stream_connection.query_offset("g", name) for name in names}
+
+    monkeypatch.setattr(StreamConnection, "store_offset", store)
+    monkeypatch.setattr("rabbit_chx.streams.group.offsets._READ_BACK", 2.0)
+
+    def run():
+        with running(StreamGroup(stream_url, exchange=exchange, name="g", store_seconds=1e6), seen.by(0)):
+            publish(broker, exchange, range(200))
+            wait_for(lambda: len(seen.all) == 200 and None not in stored().values())
+            before.update(stored())
+            dropped.update({names[0], names[2]})
+            publish(broker, exchange, range(200))
+            wait_for(lambda: len(seen.all) == 400)
+
+    before = {}
+    with pytest.raises(StreamUnavailable, match=f"of group 'g' in streams '{names[0]}', '{names[2]}'"):
+        run()
+    handled = {stream: offset for stream, offset, _ in seen.all}
+    assert stored() == {name: (before if name in dropped else handled)[name] for name in names}
 
 
 def test_a_batch_has_its_messages_as_arrow_columns(stream_url, stream_connection, stream):
