@@ -116,6 +116,7 @@ def test_sigterm_turns_the_tracer_off(site, tmp_path) -> None:
     assert not is_traced(site)
 
 
+@pytest.mark.one_release
 def test_the_tracer_is_off_soon_after_rebalance_was_killed(site, tmp_path, run) -> None:
     shop = Shop(site, tmp_path)
     options = ("--dry-run", "--sample", 1, "--node", node_command(site.broker))
