@@ -14,9 +14,8 @@ from rabbit_chx.consuming import Group, QueueReader
 from rabbit_chx.streams import StreamGroup
 from tests.broker.stream_scene import fill
 from tests.broker.test_groups import ORDERED, running
-from tests.faults.load import wait_until
 from tests.faults.proxy import Proxy
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.queues import confirming_channel
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]

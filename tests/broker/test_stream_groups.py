@@ -353,7 +353,7 @@ def test_a_stop_waits_for_the_handler_and_stores_what_it_handled(stream_url, str
     fill(stream_connection, stream, range(1, 4))
     group = StreamGroup(stream_url, stream=stream, name="g", timeouts=Timeouts(close=PATIENCE))
     with running(group, handle) as thread:
-        wait_for(begun.is_set)
+        wait_until(begun.is_set, "the handler begins")
         group.stop()
         thread.join(0.3)
         assert thread.is_alive()
@@ -383,11 +383,11 @@ def test_streams_whose_offsets_the_broker_drops_leave_no_other_unstored(
     def run():
         with running(StreamGroup(stream_url, exchange=exchange, name="g", store_seconds=1e6), seen.by(0)):
             publish(broker, exchange, range(200))
-            wait_for(lambda: len(seen.all) == 200 and None not in stored().values())
+            wait_until(lambda: len(seen.all) == 200 and None not in stored().values(), "200 are stored")
             before.update(stored())
             dropped.update({names[0], names[2]})
             publish(broker, exchange, range(200))
-            wait_for(lambda: len(seen.all) == 400)
+            wait_until(lambda: len(seen.all) == 400, "400 are handled")
 
     before = {}
     with pytest.raises(StreamUnavailable, match=f"of group 'g' in streams '{names[0]}', '{names[2]}'"):
