@@ -102,8 +102,6 @@ def _apply(live: BrokerAccess, plan: Plan, output: str, changed: list[str], **op
         except ApplyStopped as stopped:
             notice("Error", str(stopped))
             if not stopped.done:
-                if stopped.failed is None:  # refused before the first step, such as by the lock
-                    echo(NOTHING_CHANGED, err=True)
                 return Exit.FAILED
             rest = "With the cause removed, the same command applies the rest."
             echo(f"Steps done: {len(stopped.done)} of {total}. {rest}", err=True)

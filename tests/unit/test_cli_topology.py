@@ -267,6 +267,17 @@ def test_an_apply_that_ends_early_says_what_is_done(
     assert "Traceback" not in found.err
 
 
+@pytest.mark.usefixtures("empty_broker")
+def test_an_apply_that_does_not_get_the_lock_says_that_nothing_was_changed(run, write, monkeypatch) -> None:
+    def refused(_, plan, **__):
+        raise ApplyStopped("another apply holds the lock", remaining=plan.steps)
+
+    monkeypatch.setattr(APPLY, refused)
+    found = run("apply", write(ORDERS), "--yes")
+    assert found.code == 1
+    assert found.err.endswith("Error: nothing was changed: another apply holds the lock\n")
+
+
 # ---- brokers that cannot be reached
 
 
