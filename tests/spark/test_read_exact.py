@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.pyspark("4.2", "it has no limits of micro-batches"),
 ]
 
-ROWS = 1_000_000 if LONG else 60_000
+ROWS = 1_000_000 if LONG else 30_000
 STREAMS = 4
 WRITERS = [
     over_amqp,

@@ -18,7 +18,7 @@ from spark_connector import order_for, queue_of
 from tests.proof import LONG
 from tests.spark.conftest import SETTINGS
 
-ROWS, KEYS, QUEUES = 400_000 if LONG else 100_000, 1_000, 4
+ROWS, KEYS, QUEUES = 400_000 if LONG else 40_000, 1_000, 4
 ROWS_BY_QUEUE = ROWS // 4
 HAS_QUEUE_OF = hasattr(F, "arrow_udf")  # from PySpark 4.1 on
 WAYS = ("by key", *(["by queue"] if HAS_QUEUE_OF else []), "unsorted")
