@@ -119,7 +119,10 @@ with Publisher("amqp://localhost", "orders", properties={"app_id": "shop", "head
 # --- streams ------------------------------------------------------------------------------------------------
 
 with StreamPublisher("rabbitmq-stream://localhost", "events", name="job") as streamed:
-    assert_type(streamed.publish_many([b"one", b"two"], ["a", "b"], first_id=1), Totals)
+    assert_type(streamed.publish_many([b"one", b"two"], ["a", "b"], ids=range(1, 3)), Totals)
+    assert_type(streamed.submit(b"three", "c", publishing_id=3).result(), None)
+    with streamed.bulk() as streamed_bulk:
+        assert_type(streamed_bulk.add_many([b"four"]), range)
 
 with StreamReader("rabbitmq-stream://localhost", "events", columns=["body"]) as reader:
     assert_type(reader.bounds().end, int)
