@@ -135,9 +135,10 @@ class Outlet:
         self.thread_id = threading.get_ident()
         end = CLOSED
         try:
-            while not self._stopping.is_set():
-                self._serve()
+            self._serve()
+            while not self._stopping.is_set():  # after `_serve` has cleared the wish, which `stop` sets again
                 self._wanted.wait()
+                self._serve()
         except Exception as error:
             log.exception("the thread of a publisher failed")
             end = f"the publisher failed: {type(error).__name__}: {error}"
