@@ -24,10 +24,10 @@ from rabbit_chx.publishing.receipts import Callbacks
 from rabbit_chx.publishing.rows import Part
 from rabbit_chx.publishing.sender import Sender
 
-_MAX_BYTES_IN_FLIGHT: Final = 32 << 20
+MAX_BYTES_IN_FLIGHT: Final = 32 << 20
 _STOP_SECONDS: Final = 4.0
-_GRACE_SECONDS: Final = 5.0
-"""By how much an attempt to connect may exceed its share of the time: the sender gives up before `open` does."""
+GRACE_SECONDS: Final = 5.0
+"""By how much an attempt to connect may exceed its share of the time: the thread that sends gives up before `open` does."""
 
 One = TypeVar("One")
 """A message as its encoder returns it."""
@@ -59,8 +59,12 @@ class Pipeline(ABC, Generic[One, Many]):
     # -- what depends on the protocol
 
     @abstractmethod
-    def _connect(self) -> None:
-        """Start to send, and return when each connection is open."""
+    def _start(self) -> None:
+        """Begin to connect."""
+
+    @abstractmethod
+    def _wait_until_connected(self) -> None:
+        """Return when each connection is open; raise if one does not open."""
 
     @abstractmethod
     def _stop(self, timeout: float) -> None:
@@ -105,10 +109,11 @@ class Pipeline(ABC, Generic[One, Many]):
         if self.state == "open":
             return
         self._guard.opened()
-        self.state = "open"
+        self._start()
+        self.state = "open"  # other threads may publish from now on: their messages wait for the connection
         atexit.register(self._at_exit)
         try:
-            self._connect()
+            self._wait_until_connected()
         except BaseException:
             self.close(0)
             raise
@@ -213,15 +218,17 @@ class AmqpPipeline(Pipeline[Encoded, Columns]):
         super().__init__("Publisher", timeouts)
         self._addresses = addresses
         self.encoder = encoder
-        self.outbox: Outbox = Outbox(max_messages=max_in_flight, max_bytes=_MAX_BYTES_IN_FLIGHT)
+        self.outbox: Outbox = Outbox(max_messages=max_in_flight, max_bytes=MAX_BYTES_IN_FLIGHT)
         self.outboxes = [self.outbox]
         self._sender = Sender(
             addresses, self.outbox, timeouts, needs=needs, on_limits=self.encoder.learn_limits
         )
 
-    def _connect(self) -> None:
+    def _start(self) -> None:
         self._sender.start()
-        seconds = self.timeouts.connect + _GRACE_SECONDS * len(self._addresses)
+
+    def _wait_until_connected(self) -> None:
+        seconds = self.timeouts.connect + GRACE_SECONDS * len(self._addresses)
         if not self.outbox.wait_until_connected(seconds):
             raise BrokerUnavailable(
                 f"no broker answers at {', '.join(each.where for each in self._addresses)}"
@@ -251,8 +258,7 @@ class AmqpPipeline(Pipeline[Encoded, Columns]):
         fits: bool = False,  # noqa: ARG002 - all messages wait in one outbox
     ) -> int:
         """Accept messages of one owner."""
-        if self.state != "open":
-            self._guard.check_open()
+        self.check_open()
         return self.outbox.add(messages, self._sender.wake, deadline, since)
 
 

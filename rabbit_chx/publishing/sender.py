@@ -110,9 +110,12 @@ class Sender:
         end = CLOSED
         try:
             with without_pikas_log():
-                while not self._stopping.is_set():
-                    self._keep_connected()
+                self._keep_connected()
+                while (
+                    not self._stopping.is_set()
+                ):  # after `_keep_connected` has cleared the wish, which `stop` sets again
                     self._wanted.wait()
+                    self._keep_connected()
         except Exception as error:  # noqa: BLE001 - any error must reach a waiting caller
             log.exception("the publisher's thread failed")
             end = f"the publisher failed: {type(error).__name__}: {error}"

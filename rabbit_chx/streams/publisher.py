@@ -176,7 +176,7 @@ class StreamPublisher(StreamPublisherOptions, BlockingClient[StreamPipeline]):
             timeout: seconds; messages that were not written by then are withdrawn.
             properties: as for `Publisher.publish_many`.
         """
-        self._check()
+        self.pipeline.check()
         deadline = deadline_of(timeout)
         columns = self.pipeline.encoder.many(bodies, routing_keys, headers, ids, properties)
         return calls.publish_many(self.pipeline, columns, deadline, timeout)
@@ -199,10 +199,6 @@ class StreamPublisher(StreamPublisherOptions, BlockingClient[StreamPipeline]):
         """Return a `StreamBulk`, for as many messages as a file or a partition holds: see `Publisher.bulk`."""
         return StreamBulk(self.pipeline, on_failure=on_failure)
 
-    def _check(self) -> None:
-        self.pipeline.check()
-        self.pipeline.check_open()
-
     def _encoded(
         self,
         body: bytes | str,
@@ -211,7 +207,7 @@ class StreamPublisher(StreamPublisherOptions, BlockingClient[StreamPipeline]):
         publishing_id: int | None,
         properties: Properties,
     ) -> StreamColumns:
-        self._check()
+        self.pipeline.check()
         return self.pipeline.encoder.one(body, routing_key, headers, publishing_id, properties)
 
 

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -107,37 +106,44 @@ def texts(bodies: list[bytes]) -> list[str]:
     return [body.decode() for body in bodies]
 
 
-def close_connections(broker, publisher, more) -> None:
+@contextmanager
+def until_calls_time_out(calls: Calls):
+    """Let a fault last until calls with a timeout were told that messages they had written may have arrived."""
+    before = len(calls.unknown)
+    yield
+    wait_until(lambda: len(calls.unknown) > before, "calls time out")
+
+
+def close_connections(broker, publisher, more, calls, alarm) -> None:
     for _ in range(3):
         broker.ctl("close_all_connections", "closed by the operator")
         more()
 
 
-def pause(broker, publisher, more) -> None:
-    broker.pause()
+def pause(broker, publisher, more, calls, alarm) -> None:
     try:
-        time.sleep(2)  # longer than the timeouts of the calls
+        with until_calls_time_out(calls):
+            broker.pause()
     finally:
         broker.unpause()
     more()
 
 
-def raise_alarm(broker, publisher, more) -> None:
-    broker.ctl("set_vm_memory_high_watermark", "0.000001")
-    try:
-        time.sleep(2)
-    finally:
-        broker.ctl("set_vm_memory_high_watermark", "0.6")
+def raise_alarm(broker, publisher, more, calls, alarm) -> None:
+    """Of the alarms, only that of the disk stops publishers to streams."""
+    with until_calls_time_out(calls):
+        alarm("disk", raised=True)
+    alarm("disk", raised=False)
     more()
 
 
-def kill(broker, publisher, more) -> None:
+def kill(broker, publisher, more, calls, alarm) -> None:
     with killed(broker):
         pass
     more()
 
 
-def stay_away(broker, publisher, more) -> None:
+def stay_away(broker, publisher, more, calls, alarm) -> None:
     with killed(broker):
         wait_until(lambda: publisher.error is not None, "the publisher gives up")
     more()
@@ -200,13 +206,13 @@ def calling(publisher, calls):
     "fault",
     [name if name == "connections closed" else pytest.param(name, marks=pytest.mark.long) for name in FAULTS],
 )
-def test_each_call_of_each_thread_tells_the_truth_through_a_fault(broker, target, fault):
+def test_each_call_of_each_thread_tells_the_truth_through_a_fault(broker, target, fault, alarm):
     given, streams = target
     cause, timeouts = FAULTS[fault]
     calls = Calls()
     with StreamPublisher(broker.stream_url, **given, name="job", timeouts=timeouts) as publisher:
         with calling(publisher, calls) as more:
-            cause(broker, publisher, more)
+            cause(broker, publisher, more, calls, alarm)
         totals = publisher.totals
         assert totals.published == totals.confirmed + totals.failed + totals.pending
     calls.compare([message.body for stream in streams for message in stored(broker.stream_url, stream)])
@@ -309,9 +315,15 @@ def test_ctrl_c_withdraws_the_message_of_a_call(broker, target):
         with killed(broker):
             wait_until(lambda: publisher.pipeline.outboxes[0].trouble, "the loss is noticed")
             main = threading.get_ident()
-            threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
-            with pytest.raises(KeyboardInterrupt):
-                publisher.publish(b"lost")
+
+            def press_ctrl_c() -> None:
+                wait_until(lambda: publisher.totals.pending, "the message waits")
+                signal.pthread_kill(main, signal.SIGINT)
+
+            with ThreadPoolExecutor() as pool:
+                pool.submit(press_ctrl_c)
+                with pytest.raises(KeyboardInterrupt):
+                    publisher.publish(b"lost")
         publisher.publish(b"after")
         assert publisher.totals.unsent == 1
     assert [message.body for message in stored(broker.stream_url, "called")] == [b"before", b"after"]

@@ -210,6 +210,12 @@ def test_a_publisher_has_exactly_one_target(given: dict[str, str]) -> None:
         StreamPublisher(FIRST, **given)
 
 
+@pytest.mark.parametrize("wrong", [{"priority": "high"}, {"colour": "red"}, {"headers": {"a": [1]}}])
+def test_invalid_properties_of_all_messages_are_refused_when_a_publisher_is_made(wrong: Any) -> None:
+    with pytest.raises(InvalidValue, match=f"{next(iter(wrong))}|header"):
+        StreamPublisher(FIRST, "events", properties=wrong)
+
+
 def test_a_timeout_that_streams_do_not_have_is_refused() -> None:
     with pytest.raises(
         InvalidValue, match="blocked timeout: got 5, expected none, because StreamPublisher only has"

@@ -6,13 +6,14 @@ import re
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rabbit_chx.base import outages
-from rabbit_chx.errors import PublishFailed, StreamUnavailable
+from rabbit_chx.errors import BrokerUnavailable, PublishFailed, StreamUnavailable
 from rabbit_chx.publishing import Outcome
 from rabbit_chx.streams import (
     StreamPublisher,
@@ -140,6 +141,67 @@ def test_a_missing_confirm_is_an_error_that_says_how_long_it_took(
         ):
             publisher.publish_many([b"a"])
         assert publisher.totals.unknown == 1
+
+
+def test_a_caller_that_goes_on_publishing_does_not_hide_that_confirms_are_missing(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rabbit_chx.streams.publishing.outlet._LOOK_AGAIN", 0.05)
+    servers.silent = True
+    with StreamPublisher(FIRST, "events", timeouts=Timeouts(confirm=0.2, close=0.1)) as publisher:
+        first = publisher.submit(b"a")
+
+        def failed() -> bool:
+            publisher.submit(b"b").add_done_callback(lambda future: future.exception())
+            return first.done()
+
+        wait_until(failed, "the missing confirm is an error")
+        with pytest.raises(PublishFailed, match=r"no confirm of [0-9]+ messages? for stream 'events'"):
+            first.result()
+
+
+def test_a_thread_that_is_stopped_while_it_notices_a_loss_ends(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noticed = outlet.Outlet._after_loss
+    with StreamPublisher(FIRST, "events") as publisher:
+        (one,) = publisher.pipeline._outlets.values()
+
+        def stopped(outlet: outlet.Outlet, error: Any) -> None:
+            noticed(outlet, error)
+            outlet.stop()
+
+        monkeypatch.setattr(outlet.Outlet, "_after_loss", stopped)
+        servers.close_connections()
+        one._thread.join(PATIENCE)
+        assert not one._thread.is_alive()
+        with pytest.raises(BrokerUnavailable, match="the publisher is closed"):
+            one.sequence().result(0)
+
+
+def test_a_call_in_another_thread_waits_until_the_streams_are_known(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, asked, answers = Connection.partitions, threading.Event(), threading.Event()
+
+    def late(connection: Connection, name: str) -> list[str]:
+        asked.set()
+        answers.wait(PATIENCE)
+        return found(connection, name)
+
+    monkeypatch.setattr(Connection, "partitions", late)
+    publisher = StreamPublisher(FIRST, super_stream="events")
+    with ThreadPoolExecutor() as pool:
+        opening = pool.submit(publisher.open)
+        asked.wait(PATIENCE)
+        with pytest.raises(PublishFailed, match="too many messages were in flight"):
+            publisher.publish(b"a", "k", timeout=0.05)
+        second = pool.submit(publisher.publish, b"b", "k")
+        answers.set()
+        second.result(PATIENCE)
+        opening.result(PATIENCE)
+    publisher.close()
+    assert len(servers.stored) == 1
 
 
 def test_servers_are_tried_in_turn_even_after_one_that_refuses_for_good(servers: Servers) -> None:

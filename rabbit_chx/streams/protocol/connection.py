@@ -350,7 +350,7 @@ class StreamConnection:
         Args:
             publisher: its number.
             messages: pairs of a publishing id and a message.
-            timeout: seconds in which the broker must take each frame, by default those for an answer. In an alarm, it takes none.
+            timeout: seconds in which the broker must take each frame, by default those for an answer. Under a disk alarm, it takes none.
 
         Raises:
             StreamUnavailable: the connection was lost, or a message exceeds the maximum size of a frame.

@@ -166,6 +166,14 @@ def _nodes(connection: StreamConnection, stream: str, *, leader: bool) -> Sequen
     return nodes
 
 
+def again(connect: Callable[[float], StreamConnection], give_up_at: float) -> StreamConnection:
+    """Connect before a time of the monotonic clock, where a connection has opened before: the port is right."""
+    try:
+        return connect(give_up_at)
+    except StreamUnavailable as error:
+        raise StreamUnavailable(str(error).replace(WRONG_PORT, ""), error.problem, error.stream) from None
+
+
 class Link:
     """The connection of a client, one at a time: opened when asked, and only used in its own thread and process.
 
@@ -216,10 +224,7 @@ class Link:
     def replace(self) -> StreamConnection:
         """Close the connection and open another one."""
         self.connection.close()
-        try:
-            self._connection = self._connect(self._give_up_at)
-        except StreamUnavailable as error:
-            raise StreamUnavailable(str(error).replace(WRONG_PORT, ""), error.problem, error.stream) from None
+        self._connection = again(self._connect, self._give_up_at)
         return self._connection
 
     def close(self) -> None:

@@ -139,11 +139,8 @@ class Wire:
             try:
                 self._socket.settimeout(min(wait, self.heartbeat / 2 or wait))
                 count = self._socket.recv_into(self._buffer[self._end :])
-            except (
-                TimeoutError,
-                BlockingIOError,
-                ssl.SSLWantReadError,
-            ):  # the latter two with a timeout of 0
+            # all but the first with a timeout of 0
+            except (TimeoutError, BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 silence = time.monotonic() - self._last_received
                 if self.heartbeat and silence > 2 * self.heartbeat:
                     text = f"no data for {silence:.0f} seconds, not even a heartbeat"

@@ -11,7 +11,7 @@ from rabbit_chx.errors import InvalidValue
 from rabbit_chx.messages.message_fields import Headers
 from rabbit_chx.messages.traces import context_headers
 from rabbit_chx.publishing.batch_columns import column, values
-from rabbit_chx.publishing.encoder import with_context
+from rabbit_chx.publishing.encoder import merged, with_context
 from rabbit_chx.streams.messages.encode import encode_message, encode_messages
 from rabbit_chx.streams.partitions import key_texts
 from rabbit_chx.streams.protocol.requests import check_sizes, max_message
@@ -42,6 +42,7 @@ class StreamEncoder:
         self._by_key = by_key
         self._properties = dict(properties or {})
         self._headers = self._properties.pop("headers", None)
+        encode_message(b"", None, self._headers, self._properties)  # raises if one is invalid
         self._context: Callable[[], dict[str, str]] | None = context_headers()
         self.frame_max: int = 0
         """The agreed maximum size of a frame; 0 means no limit, or no connection yet."""
@@ -62,9 +63,8 @@ class StreamEncoder:
         """Encode one message."""
         if publishing_id is not None:
             publishing_id = checked_id("publishing id", publishing_id)
-        message = encode_message(
-            body, routing_key, self._with_defaults(headers), {**self._properties, **properties}
-        )
+        headers = self._with_defaults(headers, merged)
+        message = encode_message(body, routing_key, headers, {**self._properties, **properties})
         check_sizes([message], self.frame_max)
         ids = None if publishing_id is None else [publishing_id]
         return StreamColumns(self._keys([routing_key]), ids, iter([message]))
@@ -80,7 +80,7 @@ class StreamEncoder:
         """Encode a batch given by columns."""
         rows = list(values(bodies))
         keys = column(routing_keys, len(rows), "routing key")
-        headers = self._with_defaults(headers)
+        headers = self._with_defaults(headers, with_context)
         messages = encode_messages(
             rows, routing_keys=keys, headers=headers, **{**self._properties, **properties}
         )
@@ -97,12 +97,12 @@ class StreamEncoder:
         """Return the keys as text if they select streams."""
         return key_texts(keys) if self._by_key else keys
 
-    def _with_defaults(self, headers: Any) -> Any:
-        """Add the headers of all messages and the context of a trace."""
+    def _with_defaults(self, headers: Any, merge: Callable[[Any, Any], Any]) -> Any:
+        """Add the headers of all messages and the context of a trace, as one table or as that of each row."""
         if self._headers is not None:
-            headers = with_context(self._headers, headers)
+            headers = merge(self._headers, headers)
         if self._context is not None and (context := self._context()):
-            headers = with_context(context, headers)
+            headers = merge(context, headers)
         return headers
 
 

@@ -25,7 +25,7 @@ from rabbit_chx.publishing.messages import Outcome
 from rabbit_chx.publishing.sender import CLOSED
 from rabbit_chx.streams.protocol.answers import Confirms, Refusals, reason
 from rabbit_chx.streams.protocol.connection import StreamConnection
-from rabbit_chx.streams.protocol.handshake import WRONG_PORT
+from rabbit_chx.streams.protocol.opening import again
 from rabbit_chx.streams.publishing.lots import Lot, LotOutbox
 
 log = logging.getLogger("rabbit_chx.streams")
@@ -75,6 +75,8 @@ class Outlet:
         self._woken, self._wakes = socket.socketpair()
         self._woken.setblocking(False)
         self._questions: deque[Future[int]] = deque()
+        self._ended: RabbitChxError | None = None
+        """Why the thread has ended."""
         self._connection: StreamConnection | None = None
         self._number = 0
         self._stored = self._sent = 0
@@ -84,7 +86,7 @@ class Outlet:
         self._lots: deque[Lot] = deque()
         self._rejected: set[int] = set()
         self._moved = 0.0
-        """When the broker has taken or confirmed something last."""
+        """When the broker last confirmed something, or took a message while it had none to confirm."""
         self._failing_since = math.inf
         """When the connection was lost that has confirmed messages last."""
         self._was_connected = False
@@ -112,6 +114,8 @@ class Outlet:
         future: Future[int] = Future()
         self._questions.append(future)
         self.wake()
+        if self._ended is not None:
+            self._refuse_questions(self._ended)
         return future
 
     def stop(self) -> None:
@@ -143,7 +147,8 @@ class Outlet:
             log.exception("the thread of a publisher failed")
             end = f"the publisher failed: {type(error).__name__}: {error}"
         finally:
-            self._give_up(self.outbox.error or BrokerUnavailable(end), closed=True)
+            self._ended = self.outbox.error or BrokerUnavailable(end)
+            self._give_up(self._ended, closed=True)
             if self._connection is not None:
                 self._connection.close()
             self._woken.close()
@@ -188,18 +193,13 @@ class Outlet:
 
     def _opened(self) -> StreamConnection:
         """Connect, and send again what is in flight."""
-        latest = math.inf
         if self._was_connected:
-            self._failing_since = min(self._failing_since, time.monotonic())
-            latest = max(self._failing_since + self._timeouts.reconnect, time.monotonic() + _LEAST)
-        try:
-            connection = self._connect(latest)
-        except StreamUnavailable as error:
-            if self._was_connected:
-                raise StreamUnavailable(
-                    str(error).replace(WRONG_PORT, ""), error.problem, error.stream
-                ) from None
-            raise
+            now = time.monotonic()
+            self._failing_since = min(self._failing_since, now)
+            latest = max(self._failing_since + self._timeouts.reconnect, now + _LEAST)
+            connection = again(self._connect, latest)
+        else:
+            connection = self._connect(math.inf)
         try:
             connection.give_up_at(math.inf)
             self._number = connection.declare_publisher(self.stream, self._name)
@@ -233,6 +233,7 @@ class Outlet:
         with selectors.DefaultSelector() as selector:
             selector.register(connection.fileno(), selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
+            taken_at = time.monotonic()
             while not self._stopping.is_set():
                 self._sleeps = True  # before the look at what waits: what comes later wakes it
                 self._answer(connection)
@@ -243,14 +244,12 @@ class Outlet:
                 found = selector.select(0 if connection.has_unread else timeout)
                 with suppress(BlockingIOError):
                     self._woken.recv(1 << 10)
-                if (
-                    connection.has_unread
-                    or any(key.fileobj is not self._woken for key, _ in found)
-                    or timeout == _LOOK_AGAIN
-                ):
+                now = time.monotonic()
+                arrived = connection.has_unread or any(key.fileobj is not self._woken for key, _ in found)
+                if arrived or now - taken_at >= _LOOK_AGAIN:
                     self._take(connection)
-                if not found:
-                    self._look_at_the_clock()
+                    taken_at = now
+                self._look_at_the_clock(now)
 
     def _answer(self, connection: StreamConnection) -> None:
         while self._questions:
@@ -266,8 +265,7 @@ class Outlet:
             lots = self.outbox.take(_AT_ONCE, self._sent)
         if not lots:
             return False
-        if not self._waiting:
-            self._moved = time.monotonic()
+        nothing_in_flight = not self._waiting
         entries: dict[int, bytes] = {}
         for lot in lots:
             assert lot.ids is not None
@@ -278,7 +276,8 @@ class Outlet:
         self._lots.extend(lots)
         self.outbox.note_sent(sum(lot.size for lot in lots), 0)
         connection.publish(self._number, entries.items(), timeout=self._timeouts.confirm)
-        self._moved = time.monotonic()
+        if nothing_in_flight:
+            self._moved = time.monotonic()
         return True
 
     def _take(self, connection: StreamConnection) -> None:
@@ -317,8 +316,8 @@ class Outlet:
             self._rejected.update(outcome.codes)
         return error
 
-    def _look_at_the_clock(self) -> None:
-        if self._waiting and time.monotonic() - self._moved > self._timeouts.confirm:
+    def _look_at_the_clock(self, now: float) -> None:
+        if self._waiting and now - self._moved > self._timeouts.confirm:
             what = counted(len(self._waiting), "message")
             text = f"no confirm of {what} for stream {self.stream!r} within {seconds(self._timeouts.confirm)}"
             raise StreamUnavailable(text, "refused", self.stream)
@@ -333,6 +332,10 @@ class Outlet:
         self._waiting.clear()
         self._rejected.clear()
         self._failing_since = math.inf
-        while self._questions:
-            self._questions.popleft().set_exception(error)
+        self._refuse_questions(error)
         self.outbox.give_up(error, closed=closed)
+
+    def _refuse_questions(self, error: RabbitChxError) -> None:
+        with suppress(IndexError):  # another thread has taken the last one
+            while self._questions:
+                self._questions.popleft().set_exception(error)

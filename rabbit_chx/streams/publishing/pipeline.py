@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from rabbit_chx.base.timeouts import Timeouts, deadline_of
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
 from rabbit_chx.publishing.messages import OutgoingMessage, Owner
-from rabbit_chx.publishing.pipeline import Pipeline
+from rabbit_chx.publishing.pipeline import GRACE_SECONDS, MAX_BYTES_IN_FLIGHT, Pipeline
 from rabbit_chx.streams.partitions import Partitions
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.publishing.encoder import HIGHEST_ID, StreamColumns, StreamEncoder
@@ -20,9 +20,6 @@ from rabbit_chx.streams.publishing.lots import Lot, LotOutbox, LotPart
 from rabbit_chx.streams.publishing.outlet import Outlet
 from rabbit_chx.streams.publishing.routes import Routes
 
-_MAX_BYTES_IN_FLIGHT: Final = 32 << 20
-_GRACE_SECONDS: Final = 5.0
-"""By how much an attempt to connect may exceed its time: the thread gives up before `open` does."""
 _CLOSING: Final = 2.0
 """Seconds to close the connection to a stream that was removed."""
 
@@ -73,13 +70,16 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
 
     # -- opening and closing
 
-    def _connect(self) -> None:
-        seconds = self.timeouts.connect + _GRACE_SECONDS
+    def _start(self) -> None:
         if self._routes is None:
             self._use([self._stream or ""])
         else:
-            self._routes.open(seconds)
-        deadline = time.monotonic() + seconds
+            self._routes.start()
+
+    def _wait_until_connected(self) -> None:
+        deadline = time.monotonic() + self.timeouts.connect + GRACE_SECONDS
+        if self._routes is not None:
+            self._routes.wait_until_known(deadline)
         for stream, outlet in self._outlets.items():
             if not outlet.outbox.wait_until_connected(max(deadline - time.monotonic(), 0)):
                 raise BrokerUnavailable(f"the broker does not answer to a publisher of stream {stream!r}")
@@ -94,7 +94,7 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
         self._end(gone, _CLOSING)
 
     def _started(self, stream: str) -> Outlet:
-        outbox = LotOutbox(max_messages=self._max_in_flight, max_bytes=_MAX_BYTES_IN_FLIGHT)
+        outbox = LotOutbox(max_messages=self._max_in_flight, max_bytes=MAX_BYTES_IN_FLIGHT)
         connect = partial(self._connect_to, stream=stream)
         outlet = Outlet(stream, self._name, connect, self.timeouts, outbox, self._on_connected)
         outlet.start()
@@ -148,8 +148,7 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
         fits: bool = False,
     ) -> int:
         """Accept a lot whole, or not at all."""
-        if self.state != "open":
-            self._guard.check_open()
+        self.check_open()
         lot = cast(Lot, messages)
         if self._routes is None:
             (outlet,) = self._outlets.values()
@@ -158,9 +157,11 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
                 return 0
             self._put(lot)
             return len(lot)
-        if not self._routes.enter(lot, deadline):
+        partitions = self._routes.enter(deadline)
+        if partitions is None:
             return 0
         try:
+            lot.divide(partitions.of(cast(Sequence[str], lot.keys)))
             for part in lot.parts:
                 outbox = self._outlets[part.stream].outbox
                 # A stream that has no room delays no messages for others that are in memory anyway.

@@ -6,19 +6,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, cast
+from typing import Final
 
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError, StreamUnavailable
+from rabbit_chx.publishing.sender import CLOSED
 from rabbit_chx.streams.partitions import Partitions
 from rabbit_chx.streams.protocol.connection import StreamConnection
-from rabbit_chx.streams.publishing.lots import Lot
 
 log = logging.getLogger("rabbit_chx.streams")
 
 _LOOK: Final = 10.0
 """Seconds between two checks for new partitions."""
-_AGAIN: Final = 0.5
-"""Seconds between two looks of a caller who waits for a change to end."""
 
 
 class Routes:
@@ -58,37 +56,46 @@ class Routes:
 
     # -- from any thread
 
-    def open(self, timeout: float) -> None:
-        """Find the streams."""
+    def start(self) -> None:
+        """Begin to look for the streams."""
         self._thread.start()
+
+    def wait_until_known(self, deadline: float) -> None:
+        """Return when the broker has said which streams there are; raise if it has not by the deadline."""
         with self._changed:
-            self._changed.wait_for(lambda: self._partitions or self._error, timeout)
+            self._changed.wait_for(
+                lambda: self._partitions or self._error, max(deadline - time.monotonic(), 0)
+            )
             if self._error is not None:
                 raise self._error
             if self._partitions is None:
                 raise BrokerUnavailable(f"the broker does not say which streams {self._source!r} has")
 
     def stop(self, timeout: float) -> None:
-        """End the thread."""
+        """End the thread, and every wait."""
         self._stopping.set()
+        with self._changed:
+            self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join(timeout)
 
-    def enter(self, lot: Lot, deadline: float | None) -> bool:
-        """Divide a lot by stream; `leave` follows. Return False if the streams are changing until the deadline."""
+    def enter(self, deadline: float | None) -> Partitions | None:
+        """Return the streams, which do not change until `leave` is called; None if they are not known by the deadline."""
+
+        def ready() -> bool:
+            unknown = self._changing or (self._partitions is None and self._error is None)
+            return not unknown or self._stopping.is_set()
+
         with self._changed:
-            while self._changing and not self._stopping.is_set():
-                left = _AGAIN if deadline is None else deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                self._changed.wait(min(left, _AGAIN))
+            timeout = None if deadline is None else max(deadline - time.monotonic(), 0)
+            if not self._changed.wait_for(ready, timeout):
+                return None
             if self._error is not None:
                 raise self._error
-            assert self._partitions is not None
+            if self._partitions is None:
+                raise BrokerUnavailable(CLOSED)
             self._inside += 1
-            partitions = self._partitions
-        lot.divide(partitions.of(cast(Sequence[str], lot.keys)))
-        return True
+            return self._partitions
 
     def leave(self) -> None:
         """Note that a lot is in the outboxes of its streams."""
@@ -144,7 +151,8 @@ class Routes:
             self._settle()
             if not self._stopping.is_set():
                 self._use(found.streams)
+                self._partitions = found
         finally:
             with self._changed:
-                self._partitions, self._changing = found, False
+                self._changing = False
                 self._changed.notify_all()
