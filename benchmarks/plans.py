@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rabbit_chx.report import report
-from rabbit_chx.topology import Binding, Exchange, Observed, Plan, Queue, Slots, Topology, plan, what_if
-from rabbit_chx.topology.planning.what_if import assume_applied
+from rabbit_chx.topology import Binding, Exchange, Observed, Plan, Queue, Slots, Topology, plan
+from rabbit_chx.topology.planning.what_if import assume_applied, what_if
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -47,7 +47,8 @@ from ways.spark import DROPPING, LIMIT, OURS, OURS_STREAM, SPARK_WAYS, STREAM, b
 from ways.stream_writing import RSTREAM, Writing, with_rstream
 from ways.turns import conditions, headline, options_parser
 
-from rabbit_chx.streams import StreamReader, connect, encode_messages
+from rabbit_chx.streams import StreamReader, connect
+from rabbit_chx.streams.messages.encode import encode_messages
 from rabbit_chx.testing import Broker
 
 TICKS = os.sysconf("SC_CLK_TCK")

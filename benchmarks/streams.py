@@ -36,8 +36,11 @@ from ways.streams import BATCHES, LIMIT, MESSAGES, OURS, PIKA, RSTREAM as READIN
 from ways.turns import conditions, headline, medians, options_parser
 
 from rabbit_chx.publishing import Publisher
-from rabbit_chx.streams import OffsetSpec, Refusals, StreamConnection, connect, encode_messages
+from rabbit_chx.streams import StreamConnection, connect
 from rabbit_chx.streams.messages.chunks import parse_chunk, records_of
+from rabbit_chx.streams.messages.encode import encode_messages
+from rabbit_chx.streams.protocol.answers import Refusals
+from rabbit_chx.streams.protocol.requests import OffsetSpec
 from rabbit_chx.testing import Broker
 
 EXCHANGE = "benchmark"

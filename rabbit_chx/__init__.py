@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from rabbit_chx.mirror.releases import Release as Release, Store as Store
     from rabbit_chx.mirror.ring import Ring as Ring, RingBinding as RingBinding, ToExchange as ToExchange
     from rabbit_chx.mirror.skew import (
-        HotKey as HotKey,
-        QueueShare as QueueShare,
         Spread as Spread,
         spread as spread,
     )
@@ -61,6 +59,6 @@ if not TYPE_CHECKING:
             "rabbit_chx.mirror.partitioning": "AnyOf ModulusHashExchange RandomExchange SuperStream",
             "rabbit_chx.mirror.releases": "Release Store",
             "rabbit_chx.mirror.ring": "Ring RingBinding ToExchange",
-            "rabbit_chx.mirror.skew": "HotKey QueueShare Spread spread",
+            "rabbit_chx.mirror.skew": "Spread spread",
         },
     )

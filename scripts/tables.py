@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pages import filled, table
 
 from rabbit_chx.topology.file.schema import SCHEMA_FILE
-from spark_connector import COLUMNS, OPTIONS, READ_COLUMNS, READ_OPTIONS
-from spark_connector.columns import AMQP_TAGS
+from spark_connector.columns import AMQP_TAGS, COLUMNS, READ_COLUMNS
 from spark_connector.queues.options import QUEUE_OPTIONS
+from spark_connector.reading.options import READ_OPTIONS
 from spark_connector.reading.schema import spark_schema
+from spark_connector.writing.options import OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -26,7 +26,7 @@ Further options of a read of a queue:
 
     queue, columns, maxRowsPerTrigger, minPartitions.
 
-`OPTIONS` and `READ_OPTIONS` describe each option, `COLUMNS` and `READ_COLUMNS` each column. docs/spark-options.md has the same tables.
+docs/spark-options.md describes each option and column.
 
 Names are loaded when they are first used: ``import spark_connector`` starts no JVM and imports no PySpark.
 """
@@ -38,11 +38,7 @@ from typing import TYPE_CHECKING
 from rabbit_chx.base.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from rabbit_chx import HotKey as HotKey, QueueShare as QueueShare, Spread as Spread
-    from spark_connector.columns import (
-        COLUMNS as COLUMNS,
-        READ_COLUMNS as READ_COLUMNS,
-    )
+    from rabbit_chx import Spread as Spread
     from spark_connector.data_source import (
         RabbitMQDataSource as RabbitMQDataSource,
         foreach_batch as foreach_batch,
@@ -50,7 +46,6 @@ if TYPE_CHECKING:
     )
     from spark_connector.reading.lag import LagListener as LagListener
     from spark_connector.reading.offsets import DataLoss as DataLoss
-    from spark_connector.reading.options import READ_OPTIONS as READ_OPTIONS
     from spark_connector.routing.queue_column import (
         order_for as order_for,
         queue_of as queue_of,
@@ -59,24 +54,20 @@ if TYPE_CHECKING:
     from spark_connector.routing.split_valid import split_valid as split_valid
     from spark_connector.routing.spread_rows import spread as spread
     from spark_connector.worker import WriteFailed as WriteFailed
-    from spark_connector.writing.options import OPTIONS as OPTIONS
-    from spark_connector.writing.writer import Counts as Counts, WriteCounts as WriteCounts
+    from spark_connector.writing.writer import Counts as Counts
 
 if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "rabbit_chx": "HotKey QueueShare Spread",
-            "spark_connector.columns": "COLUMNS READ_COLUMNS",
+            "rabbit_chx": "Spread",
             "spark_connector.data_source": "RabbitMQDataSource foreach_batch register",
             "spark_connector.reading.lag": "LagListener",
             "spark_connector.reading.offsets": "DataLoss",
-            "spark_connector.reading.options": "READ_OPTIONS",
             "spark_connector.routing.queue_column": "order_for queue_of register_queue_of",
             "spark_connector.routing.split_valid": "split_valid",
             "spark_connector.routing.spread_rows": "spread",
             "spark_connector.worker": "WriteFailed",
-            "spark_connector.writing.options": "OPTIONS",
-            "spark_connector.writing.writer": "Counts WriteCounts",
+            "spark_connector.writing.writer": "Counts",
         },
     )

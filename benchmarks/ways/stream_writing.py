@@ -10,7 +10,8 @@ from urllib.parse import unquote, urlsplit
 
 import rstream
 
-from rabbit_chx.streams import AsyncStreamPublisher, Confirms, StreamPublisher, connect
+from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, connect
+from rabbit_chx.streams.protocol.answers import Confirms
 
 _BATCH = 1_000
 _SECONDS = 120.0

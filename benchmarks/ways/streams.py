@@ -15,7 +15,8 @@ import pika
 import rstream
 from ways.publishing import exactly, frame, handshake
 
-from rabbit_chx.streams import OffsetSpec, StreamBatch, StreamGroup, StreamMessage, StreamReader, connect
+from rabbit_chx.streams import StreamBatch, StreamGroup, StreamMessage, StreamReader, connect
+from rabbit_chx.streams.protocol.requests import OffsetSpec
 
 COLUMNS = ["body", "routing_key"]
 _PREFETCH = 5_000

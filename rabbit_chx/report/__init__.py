@@ -14,13 +14,11 @@
 from __future__ import annotations
 
 from rabbit_chx.report.contents import report
-from rabbit_chx.report.drawing import Picture, flow_picture, ring_picture
-from rabbit_chx.report.page import Change, Parity, Report
+from rabbit_chx.report.drawing import flow_picture, ring_picture
+from rabbit_chx.report.page import Parity, Report
 
 __all__ = [
-    "Change",
     "Parity",
-    "Picture",
     "Report",
     "flow_picture",
     "report",

@@ -30,32 +30,17 @@ if TYPE_CHECKING:
     from rabbit_chx.publishing.encoder import HeaderColumn as HeaderColumn
     from rabbit_chx.publishing.messages import Failure as Failure, Outcome as Outcome, Totals as Totals
     from rabbit_chx.streams.async_publisher import AsyncStreamPublisher as AsyncStreamPublisher
-    from rabbit_chx.streams.ends import Bounds as Bounds, bounds as bounds, stored_at as stored_at
     from rabbit_chx.streams.group.batch import BatchFailed as BatchFailed, StreamBatch as StreamBatch
     from rabbit_chx.streams.group.lanes import (
-        PartitionStatus as PartitionStatus,
         StreamGroupStatus as StreamGroupStatus,
     )
     from rabbit_chx.streams.group.settings import (
         OnStreamFailure as OnStreamFailure,
         Start as Start,
-        StreamCallback as StreamCallback,
     )
     from rabbit_chx.streams.messages.arrow.batch import COLUMNS as COLUMNS
-    from rabbit_chx.streams.messages.chunks import Chunk as Chunk
-    from rabbit_chx.streams.messages.encode import encode_messages as encode_messages
-    from rabbit_chx.streams.protocol.answers import (
-        Confirms as Confirms,
-        ConsumerUpdate as ConsumerUpdate,
-        Delivery as Delivery,
-        Refusals as Refusals,
-    )
     from rabbit_chx.streams.protocol.connection import StreamConnection as StreamConnection
     from rabbit_chx.streams.protocol.opening import connect as connect
-    from rabbit_chx.streams.protocol.requests import (
-        OffsetSpec as OffsetSpec,
-        sub_batch as sub_batch,
-    )
     from rabbit_chx.streams.publisher import StreamBulk as StreamBulk, StreamPublisher as StreamPublisher
     from rabbit_chx.streams.reader import StreamReader as StreamReader
     from rabbit_chx.streams.stream_group import (
@@ -71,22 +56,17 @@ if not TYPE_CHECKING:
             "rabbit_chx.broker.credentials": "Credentials",
             "rabbit_chx.working.failures": "Reject RetryAfter",
             "rabbit_chx.streams.group.batch": "BatchFailed StreamBatch",
-            "rabbit_chx.streams.group.lanes": "PartitionStatus StreamGroupStatus",
-            "rabbit_chx.streams.group.settings": "OnStreamFailure Start StreamCallback",
+            "rabbit_chx.streams.group.lanes": "StreamGroupStatus",
+            "rabbit_chx.streams.group.settings": "OnStreamFailure Start",
             "rabbit_chx.streams.stream_group": "AsyncStreamGroup StreamGroup",
             "rabbit_chx.errors": "BrokerUnavailable CorruptChunk InvalidMessage InvalidValue PublishFailed RabbitChxError StreamProblem StreamUnavailable",
             "rabbit_chx.messages.message_fields": "DefaultProperties Headers Properties PropertyColumns",
             "rabbit_chx.publishing.encoder": "HeaderColumn",
             "rabbit_chx.publishing.messages": "Failure Outcome Totals",
-            "rabbit_chx.streams.messages.chunks": "Chunk",
             "rabbit_chx.streams.messages.arrow.batch": "COLUMNS",
             "rabbit_chx.streams.protocol.connection": "StreamConnection",
-            "rabbit_chx.streams.protocol.requests": "OffsetSpec sub_batch",
-            "rabbit_chx.streams.ends": "Bounds bounds stored_at",
-            "rabbit_chx.streams.messages.encode": "encode_messages",
             "rabbit_chx.messages.message": "Message StreamMessage",
             "rabbit_chx.streams.protocol.opening": "connect",
-            "rabbit_chx.streams.protocol.answers": "Confirms ConsumerUpdate Delivery Refusals",
             "rabbit_chx.streams.async_publisher": "AsyncStreamPublisher",
             "rabbit_chx.streams.publisher": "StreamBulk StreamPublisher",
             "rabbit_chx.streams.reader": "StreamReader",

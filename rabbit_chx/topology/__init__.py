@@ -18,7 +18,6 @@ from rabbit_chx.base.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from rabbit_chx.base.urls import BrokerUrl as BrokerUrl
     from rabbit_chx.broker.applying.apply import apply as apply, apply_async as apply_async
-    from rabbit_chx.broker.applying.plan_commands import Applied as Applied
     from rabbit_chx.broker.management import Management as Management
     from rabbit_chx.broker.reading.node import NodeAccess as NodeAccess, NodeCommand as NodeCommand
     from rabbit_chx.broker.reading.reader import read as read
@@ -68,18 +67,12 @@ if TYPE_CHECKING:
         DeleteExchange as DeleteExchange,
         DeleteQueue as DeleteQueue,
         Plan as Plan,
-        RingChange as RingChange,
         SetPolicy as SetPolicy,
         Step as Step,
-        Strategy as Strategy,
         Unbind as Unbind,
     )
-    from rabbit_chx.topology.planning.what_if import what_if as what_if
-    from rabbit_chx.topology.routes import Router as Router, route as route
+    from rabbit_chx.topology.routes import route as route
     from rabbit_chx.topology.slots.rebalancing import (
-        Move as Move,
-        QueueLoad as QueueLoad,
-        Rebalancing as Rebalancing,
         rebalance as rebalance,
     )
 
@@ -88,7 +81,6 @@ if not TYPE_CHECKING:
         __name__,
         {
             "rabbit_chx.broker.applying.apply": "apply apply_async",
-            "rabbit_chx.broker.applying.plan_commands": "Applied",
             "rabbit_chx.broker.management": "Management",
             "rabbit_chx.broker.reading.node": "NodeAccess NodeCommand",
             "rabbit_chx.broker.reading.reader": "read",
@@ -105,10 +97,9 @@ if not TYPE_CHECKING:
             "rabbit_chx.topology.planning.drain_order": "drain_first drain_first_in",
             "rabbit_chx.topology.planning.plan": "plan",
             "rabbit_chx.topology.planning.slot_changes": "plan_moves",
-            "rabbit_chx.topology.planning.steps": "Bind ClearPolicy DeclareExchange DeclareQueue DeleteExchange DeleteQueue Plan RingChange SetPolicy Step Strategy Unbind",
-            "rabbit_chx.topology.planning.what_if": "what_if",
-            "rabbit_chx.topology.slots.rebalancing": "Move QueueLoad Rebalancing rebalance",
-            "rabbit_chx.topology.routes": "Router route",
+            "rabbit_chx.topology.planning.steps": "Bind ClearPolicy DeclareExchange DeclareQueue DeleteExchange DeleteQueue Plan SetPolicy Step Unbind",
+            "rabbit_chx.topology.slots.rebalancing": "rebalance",
+            "rabbit_chx.topology.routes": "route",
             "rabbit_chx.base.urls": "BrokerUrl",
         },
     )

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.streams import Bounds
+from rabbit_chx.streams.ends import Bounds
 from spark_connector.option_table import unknown_name
 from spark_connector.reading.admission import AvailableNow, limits
 from spark_connector.reading.offsets import (

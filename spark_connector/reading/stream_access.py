@@ -16,9 +16,11 @@ from rabbit_chx import AnyOf, RabbitChxError, SuperStream
 from rabbit_chx.base.outages import CALLER_WAITS, Backoff
 from rabbit_chx.base.text import sentences
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
-from rabbit_chx.streams import Bounds, StreamConnection, bounds, stored_at
-from rabbit_chx.topology import Management, Observed, Router, ToExchange, Topology, read
+from rabbit_chx.streams import StreamConnection
+from rabbit_chx.streams.ends import Bounds, bounds, stored_at
+from rabbit_chx.topology import Management, Observed, ToExchange, Topology, read
 from rabbit_chx.topology.graph import reachable
+from rabbit_chx.topology.routes import Router
 from spark_connector.connections import connected, management_of, stream_reader
 from spark_connector.logs import outage_of
 from spark_connector.reading.options import ReadOptions, no_keys

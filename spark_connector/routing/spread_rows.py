@@ -17,7 +17,8 @@ from pyspark.sql import (
     functions as F,  # noqa: N812 - as everywhere
 )
 
-from rabbit_chx import HotKey, InvalidValue, QueueShare, Spread
+from rabbit_chx import InvalidValue, Spread
+from rabbit_chx.mirror.skew import HotKey, QueueShare
 from spark_connector.columns import sql_type
 from spark_connector.routing.mirror import headers_of
 from spark_connector.routing.queue_column import ColumnOrName, HashExchange, Prediction

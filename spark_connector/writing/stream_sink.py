@@ -14,7 +14,8 @@ from functools import cached_property, lru_cache
 from typing import Any, Final
 
 from rabbit_chx import RabbitChxError, SuperStream
-from rabbit_chx.streams import PublishFailed, StreamPublisher, encode_messages
+from rabbit_chx.streams import PublishFailed, StreamPublisher
+from rabbit_chx.streams.messages.encode import encode_messages
 from spark_connector.worker import Task
 from spark_connector.writing.between_tasks import WriteJob
 from spark_connector.writing.prepare import Prepared

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 import pytest
 
 from rabbit_chx.errors import StreamUnavailable
-from rabbit_chx.streams import Confirms, OffsetSpec, Refusals, StreamReader
+from rabbit_chx.streams import StreamReader
+from rabbit_chx.streams.protocol.answers import Confirms, Refusals
+from rabbit_chx.streams.protocol.requests import OffsetSpec
 from tests.patience import PATIENCE
 
 

@@ -10,7 +10,8 @@ import pika
 from rstream import AMQPMessage, CompressionType, Consumer, ConsumerOffsetSpecification, OffsetType, Producer
 
 from rabbit_chx.publishing import Publisher
-from rabbit_chx.streams import StreamPublisher, bounds, connect
+from rabbit_chx.streams import StreamPublisher, connect
+from rabbit_chx.streams.ends import bounds
 from tests.patience import PATIENCE, wait_until
 
 NAME = "exactly-what-was-written"

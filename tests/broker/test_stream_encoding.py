@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rabbit_chx.streams import StreamPublisher, StreamReader, encode_messages
+from rabbit_chx.streams import StreamPublisher, StreamReader
+from rabbit_chx.streams.messages.encode import encode_messages
 from tests.broker.stream_writers import publish_encoded
 from tests.patience import PATIENCE
 from tests.stream_messages import MOMENT, PROPERTIES

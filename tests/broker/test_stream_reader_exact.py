@@ -12,7 +12,8 @@ from itertools import pairwise
 
 import pytest
 
-from rabbit_chx.streams import StreamReader, bounds, connect
+from rabbit_chx.streams import StreamReader, connect
+from rabbit_chx.streams.ends import bounds
 from tests.broker.stream_writers import NAME, WRITERS, over_amqp, over_stream_protocol, read_with_rstream
 from tests.patience import wait_until
 from tests.proof import LONG, Check, dice, record_result

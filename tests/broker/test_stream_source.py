@@ -17,7 +17,8 @@ from rabbit_chx.cli import doctor
 from rabbit_chx.cli.ask.options import Login
 from rabbit_chx.cli.spark import broker_checks
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, RabbitChxError, StreamUnavailable
-from rabbit_chx.streams import StreamPublisher, connect, sub_batch
+from rabbit_chx.streams import StreamPublisher, connect
+from rabbit_chx.streams.protocol.requests import sub_batch
 from spark_connector import RabbitMQDataSource
 from spark_connector.reading.admission import limits
 from spark_connector.reading.offsets import offsets_in

@@ -16,10 +16,10 @@ import pytest
 from rabbit_chx import InvalidValue
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.errors import StreamUnavailable
-from rabbit_chx.streams import OffsetSpec, StreamGroup, StreamPublisher, StreamReader, connect
+from rabbit_chx.streams import StreamGroup, StreamPublisher, StreamReader, connect
 from rabbit_chx.streams.protocol.answers import Command
 from rabbit_chx.streams.protocol.calls import Calls
-from rabbit_chx.streams.protocol.requests import max_message, string
+from rabbit_chx.streams.protocol.requests import OffsetSpec, max_message, string
 from rabbit_chx.streams.protocol.wire import open_wire
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import a_stream, fill, message, refused, settle

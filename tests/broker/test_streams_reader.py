@@ -13,7 +13,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.streams import Bounds, StreamReader, Timeouts, bounds, connect, sub_batch
+from rabbit_chx.streams import StreamReader, Timeouts, connect
+from rabbit_chx.streams.ends import Bounds, bounds
+from rabbit_chx.streams.protocol.requests import sub_batch
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import a_stream, delete_completely, fill, message, refused, settle
 from tests.patience import PATIENCE, wait_until

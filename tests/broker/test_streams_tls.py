@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from rabbit_chx.base.urls import BrokerUrl
-from rabbit_chx.streams import OffsetSpec, connect
+from rabbit_chx.streams import connect
 from rabbit_chx.streams.ends import first_chunk
+from rabbit_chx.streams.protocol.requests import OffsetSpec
 from spark_connector import RabbitMQDataSource
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import a_stream, fill, refused

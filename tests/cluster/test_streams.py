@@ -8,7 +8,8 @@ from itertools import count, islice
 
 import pytest
 
-from rabbit_chx.streams import StreamGroup, StreamPublisher, StreamReader, Timeouts, bounds, connect
+from rabbit_chx.streams import StreamGroup, StreamPublisher, StreamReader, Timeouts, connect
+from rabbit_chx.streams.ends import bounds
 from tests.broker.stream_scene import refused
 from tests.patience import PATIENCE, wait_until
 

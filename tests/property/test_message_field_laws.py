@@ -16,8 +16,7 @@ from rabbit_chx.errors import InvalidValue
 from rabbit_chx.messages.message_fields import PROPERTIES
 from rabbit_chx.publishing.batch_columns import property_column
 from rabbit_chx.publishing.properties import encode_properties
-from rabbit_chx.streams import encode_messages
-from rabbit_chx.streams.messages.encode import encode_message
+from rabbit_chx.streams.messages.encode import encode_message, encode_messages
 from rabbit_chx.streams.messages.message import decode
 from spark_connector.columns import COLUMNS
 from spark_connector.writing.prepare import prepare

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, strategies as st
 
-from rabbit_chx.streams import encode_messages
 from rabbit_chx.streams.messages.amqp10 import as_text
+from rabbit_chx.streams.messages.encode import encode_messages
 from rabbit_chx.streams.messages.message import is_basic
 from tests.stream_messages import decode
 

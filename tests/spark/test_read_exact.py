@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 from rstream import CompressionType
 
-from rabbit_chx.streams import bounds, connect
+from rabbit_chx.streams import connect
+from rabbit_chx.streams.ends import bounds
 from tests.broker.stream_writers import over_amqp, over_stream_protocol, with_pika, with_rstream
 from tests.patience import wait_until
 from tests.proof import LONG, Check, dice, record_result

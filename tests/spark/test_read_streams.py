@@ -13,7 +13,8 @@ import pytest
 
 from rabbit_chx import SuperStream
 from rabbit_chx.errors import PublishFailed, StreamUnavailable
-from rabbit_chx.streams import StreamPublisher, bounds, connect
+from rabbit_chx.streams import StreamPublisher, connect
+from rabbit_chx.streams.ends import bounds
 from rabbit_chx.topology import (
     Binding,
     Exchange,

@@ -15,7 +15,6 @@ from rabbit_chx import (
     Inference,
     ModulusHashExchange,
     Movement,
-    QueueShare,
     RandomExchange,
     Release,
     Ring,
@@ -29,16 +28,17 @@ from rabbit_chx import (
     spread,
 )
 from rabbit_chx.mirror.kernel import jump_consistent_hash, phash2
+from rabbit_chx.mirror.skew import QueueShare
 from rabbit_chx.publishing import Failure, Publisher, Totals
 from rabbit_chx.streams import (
     AsyncStreamGroup,
-    OffsetSpec,
     StreamGroup,
     StreamMessage,
     StreamPublisher,
     StreamReader,
     connect,
 )
+from rabbit_chx.streams.protocol.requests import OffsetSpec
 from rabbit_chx.topology import Management, Observed, Plan, Topology, drift, lint, load, plan, read
 
 if TYPE_CHECKING:

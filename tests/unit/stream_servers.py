@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rabbit_chx.errors import StreamUnavailable
-from rabbit_chx.streams import Confirms, StreamConnection
-from rabbit_chx.streams.protocol.answers import Node, StreamMetadata
+from rabbit_chx.streams import StreamConnection
+from rabbit_chx.streams.protocol.answers import Confirms, Node, StreamMetadata
 from rabbit_chx.streams.publishing.outlet import Outlet
 
 if TYPE_CHECKING:

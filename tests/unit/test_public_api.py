@@ -32,10 +32,21 @@ LOWER_PACKAGES = (
 ONLY_READ = {
     *("Overview", "ListedQueue", "QueueState", "StreamConsumer", "User", "NodeState"),  # of Management
     *("Row", "Totals", "Problem", "Snapshot", "RingState", "RingCheck"),  # of an Interval
-    *("StreamMetadata", "StreamStats"),  # of a StreamConnection or a StreamReader
-    *("Uniformity", "Source"),  # of a Report, and of `available`
+    *("Applied", "Strategy", "RingChange", "Move", "QueueLoad", "Rebalancing"),  # of changes to a topology
+    *("QueueStatus", "MemberStatus", "PartitionStatus"),  # of the status of a group
+    *("StreamMetadata", "StreamStats", "Bounds"),  # of a StreamConnection or a StreamReader
+    *("HotKey", "QueueShare"),  # of a Spread
+    *("Uniformity", "Change", "Picture", "Source"),  # of a Report, and of `available`
+    *(
+        "Chunk",
+        "OffsetSpec",
+        "Delivery",
+        "ConsumerUpdate",
+        "Confirms",
+        "Refusals",
+    ),  # of what the clients of streams use
 }
-"""Types of values that callers receive and never make, whose names no guide uses."""
+"""Types of values that callers receive and never make, or that only clients of the package make, whose names no guide uses."""
 MIRROR = (
     "exchange",
     "fields",

@@ -18,7 +18,8 @@ from bootstrap import BROWSERS
 
 from rabbit_chx import ConsistentHashExchange, Ring, ToExchange, moved
 from rabbit_chx.errors import RingUnknown
-from rabbit_chx.report import Parity, Picture, flow_picture, report, ring_picture
+from rabbit_chx.report import Parity, flow_picture, report, ring_picture
+from rabbit_chx.report.drawing import Picture
 from rabbit_chx.topology.file.load import loads
 from tests.browser import browser
 from tests.programs import needed, ran

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rabbit_chx.errors import InvalidMessage, InvalidValue
-from rabbit_chx.streams import encode_messages
 from rabbit_chx.streams.messages.chunks import parse_chunk, records_of
+from rabbit_chx.streams.messages.encode import encode_messages
 from rabbit_chx.streams.messages.message import decode as decode_message
 from tests.stream_chunks import RECORDED
 from tests.stream_messages import MOMENT, RAW, SECONDS, Row, decode, expected_of

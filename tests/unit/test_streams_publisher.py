@@ -13,17 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rabbit_chx.errors import InvalidValue, PublishFailed, StreamUnavailable
-from rabbit_chx.streams import (
-    AsyncStreamPublisher,
-    Confirms,
-    StreamPublisher,
-    StreamReader,
-    Timeouts,
-    Totals,
-    connect,
-    encode_messages,
-)
-from rabbit_chx.streams.messages.encode import encode_message
+from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, StreamReader, Timeouts, Totals, connect
+from rabbit_chx.streams.messages.encode import encode_message, encode_messages
+from rabbit_chx.streams.protocol.answers import Confirms
 from tests.patience import wait_until
 from tests.unit import stream_servers
 from tests.unit.stream_servers import FIRST, SECOND, Connection, Servers

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
-from rabbit_chx.streams import OffsetSpec, StreamReader, Timeouts, reader as module
+from rabbit_chx.streams import StreamReader, Timeouts, reader as module
 from rabbit_chx.streams.ends import offset_at
+from rabbit_chx.streams.protocol.requests import OffsetSpec
 from tests.stream_chunks import a_chunk, sized
 
 if TYPE_CHECKING:

@@ -7,17 +7,9 @@ from unittest.mock import Mock
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
-from rabbit_chx import (
-    ConsistentHashExchange,
-    HotKey,
-    InvalidValue,
-    ModulusHashExchange,
-    QueueShare,
-    Ring,
-    ToExchange,
-    Unroutable,
-)
+from rabbit_chx import ConsistentHashExchange, InvalidValue, ModulusHashExchange, Ring, ToExchange, Unroutable
 from rabbit_chx.errors import MissingDependency
+from rabbit_chx.mirror.skew import HotKey, QueueShare
 from spark_connector.routing.queue_column import Prediction, index_behind, queue_of, register_queue_of
 from spark_connector.routing.spread_rows import _likely, _summary, spread
 

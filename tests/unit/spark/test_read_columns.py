@@ -22,8 +22,8 @@ from pyspark.sql.types import (
 from rabbit_chx import InvalidValue
 from rabbit_chx.streams import COLUMNS
 from rabbit_chx.streams.messages.arrow.batch import HEADERS_AS_STRUCTS
-from spark_connector import COLUMNS as WRITTEN, RabbitMQDataSource
-from spark_connector.columns import READ_COLUMNS, sql_type
+from spark_connector import RabbitMQDataSource
+from spark_connector.columns import COLUMNS as WRITTEN, READ_COLUMNS, sql_type
 from spark_connector.reading.schema import arrow_schema, batch_of, spark_schema
 from spark_connector.writing.rules import layout_of
 from tests.unit.complaints import complaint

@@ -15,7 +15,7 @@ import pytest
 from rabbit_chx.base import outages, urls
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
-from rabbit_chx.streams import Bounds
+from rabbit_chx.streams.ends import Bounds
 from spark_connector import RabbitMQDataSource
 from spark_connector.connections import connected
 from spark_connector.reading import rows, stream_access

@@ -13,7 +13,7 @@ from pyspark.sql import types as t
 from rabbit_chx import SuperStream
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.publishing import Totals
-from rabbit_chx.streams import encode_messages
+from rabbit_chx.streams.messages.encode import encode_messages
 from spark_connector import RabbitMQDataSource
 from spark_connector.worker import Task, WriteFailed
 from spark_connector.writing import sinks, stream_sink

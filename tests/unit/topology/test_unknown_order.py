@@ -10,8 +10,10 @@ from rabbit_chx import ConsistentHashExchange
 from rabbit_chx.errors import RingUnknown
 from rabbit_chx.mirror.ring import Ring
 from rabbit_chx.report import report
-from rabbit_chx.topology import Observed, Router, drift, dumps, lint, loads, plan, what_if
+from rabbit_chx.topology import Observed, drift, dumps, lint, loads, plan
 from rabbit_chx.topology.file.definitions import from_definitions
+from rabbit_chx.topology.planning.what_if import what_if
+from rabbit_chx.topology.routes import Router
 
 UNKNOWN = """
 schema: 1
