@@ -16,6 +16,8 @@ INTEGRATION := tests/broker tests/spark tests/faults tests/cluster
 LANES := -n $(WORKERS)
 # What decides whether a change may land: failed tests run once more, alone (tests/second_try.py).
 GATE := $(LANES) --second-try
+# The files of unit tests with long tests: to import all others takes each worker half a minute.
+LONG_UNITS = $(shell grep -lr --include='test_*.py' mark.long tests/unit tests/property)
 CANDIDATES := $(or $(PYTHON),python3.14 python3.13 python3.12 python3.11 python3)
 
 # Run scripts/bootstrap.py with the first candidate that is a complete Python 3.11 or later: tomllib came with
@@ -61,7 +63,7 @@ long: .venv/.test ## make integration, and the long tests that make test leaves 
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
 	$(call bootstrap,watch)
-	@$(BIN)/python -m pytest $(GATE) -m "not proof and (long or broker or spark or newest_first)" --durations 30
+	@$(BIN)/python -m pytest $(GATE) -m "not proof and (long or broker or spark or newest_first)" --durations 30 $(INTEGRATION) $(LONG_UNITS)
 
 lint: .venv/.test ## check style and types
 	@$(BIN)/ruff check --quiet .
