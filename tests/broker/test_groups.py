@@ -464,3 +464,38 @@ def test_members_go_on_acknowledging_and_a_new_one_joins_during_an_alarm(orders,
             wait_until(lambda: messages() == {"0"}, "all messages are acknowledged")
         wait_until(lambda: orders.seats() == [0, 1, 2], "all members answer")
     orders.assert_in_order()
+
+
+@pytest.mark.parametrize("seconds", [1, 60])
+def test_the_status_of_a_member_tells_of_an_alarm_that_keeps_a_message_from_being_parked(
+    orders, broker, seconds
+) -> None:
+    """Trials 3, service 11: no message seemed to wait, so that a health check passed."""
+    going = threading.Event()
+
+    def handle(_: Message) -> None:
+        assert going.wait(PATIENCE)
+        raise Reject("no")
+
+    def parked() -> int:
+        return orders.channel.queue_declare("failed", passive=True).method.message_count
+
+    orders.channel.queue_declare("failed", durable=True)
+    orders.channel.basic_publish("", QUEUES[0], b"0")
+    url = f"{orders.site.url()}?blocked_connection_timeout={seconds}"
+    options = {"exchange": "orders", "name": "billing", "management": orders.site.management}
+    group = Group(url, on_failure="park", parking_queue="failed", **options)
+    with running(group, handle):
+        wait_until(lambda: group.status.in_hand, "the message")
+        with memory_alarm(broker):
+            going.set()
+            wait_until(lambda: group.status.failed, "the handler has failed")
+            if seconds == 1:
+                wait_until(lambda: "(memory or disk alarm)" in group.status.reason, "the reason")
+            else:
+                before = group.status.oldest
+                wait_until(lambda: group.status.oldest > before + 2, "the message ages")
+                assert (group.status.connected, group.status.in_hand, parked()) == (True, 1, 0)
+        wait_until(parked, "the message is parked")
+        wait_until(lambda: (status := group.status).connected and status.oldest is None, "the end")
+        assert (group.status.reason, group.status.in_hand) == ("", 0)
