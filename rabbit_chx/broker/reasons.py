@@ -136,7 +136,7 @@ def why_rejected(code: int, words: str, where: str) -> BrokerUnavailable:
             "which part counts), or ssl_options.verify is not verify_peer; the broker log says which"
         )
     elif code == 403:
-        hint = "; guest may only connect from localhost" if "user 'guest'" in where else ""
+        hint = "; by default, guest may only connect from localhost" if "user 'guest'" in where else ""
         text = f"{broker} rejected the user name or password{hint}"
     elif code == 530 and (denied := _NO_PERMISSION(words)):
         address = where.partition(", virtual host ")[0]  # which the broker's words name, too

@@ -177,3 +177,23 @@ def test_streams_whose_offsets_the_broker_drops_leave_no_other_unstored(
         run()
     handled = {stream: offset for stream, offset, _ in seen.all}
     assert stored() == {name: (before if name in dropped else handled)[name] for name in names}
+
+
+def test_a_member_goes_on_while_another_client_stores_offsets_of_its_group(
+    stream_url, stream_connection, stream, monkeypatch, caplog
+):
+    """It ended for good, with "permission" (review 3, bug 12)."""
+    store_offset, seen = StreamConnection.store_offset, Seen()
+
+    def store_twice(connection, group, name, offset):
+        for each in offset, 0:
+            store_offset(connection, group, name, each)
+
+    monkeypatch.setattr(StreamConnection, "store_offset", store_twice)
+    monkeypatch.setattr("rabbit_chx.streams.group.offsets._READ_BACK", 0.5)
+    fill(stream_connection, stream, range(1, 11))
+    with running(StreamGroup(stream_url, stream=stream, name="g", store_seconds=0.1), seen.by(0)):
+        wait_until(lambda: "another client stores the group's offset" in caplog.text, "the warning")
+        fill(stream_connection, stream, range(11, 21))
+        wait_until(lambda: len(seen.all) == 20, "all messages are handled")
+    assert stream_connection.query_offset("g", stream) == 0

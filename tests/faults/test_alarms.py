@@ -1,17 +1,23 @@
-"""The broker raises a memory or disk alarm: publishing waits and continues, or ends at its timeout."""
+"""The broker raises a memory or disk alarm: publishing waits and continues, or ends at its timeout; a group says so."""
 
 from __future__ import annotations
 
 import logging
+import secrets
+import threading
 
 import pytest
 
 from rabbit_chx.publishing import Outcome, Timeouts
+from rabbit_chx.streams import Reject, StreamGroup
+from tests.broker.test_stream_groups import running
 from tests.faults.load import ALIVE, SLACK, killed
-from tests.patience import wait_until
+from tests.patience import PATIENCE, wait_until
 from tests.proof import LONG
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
+
+ALSO = {"test_a_stream_group_says_that_an_alarm_keeps_a_message_from_being_parked": ["4.0"]}
 
 
 def until_blocked(it, seconds=0.0):
@@ -64,3 +70,45 @@ def test_an_alarm_that_ends_with_a_kill(broker, scene, alarm):
             it.hold()
         # The restart has cleared the alarm.
         alarm("memory", raised=False)
+
+
+@pytest.fixture
+def parking(broker):
+    """A stream with a message, and a queue for failed ones."""
+    names = [f"alarm-{secrets.token_hex(3)}-{kind}" for kind in ("stream", "failed")]
+    with broker.connection() as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare(names[0], durable=True, arguments={"x-queue-type": "stream"})
+        channel.queue_declare(names[1], durable=True)
+        channel.basic_publish("", names[0], b"0")
+    yield names
+    with broker.connection() as connection:
+        for name in names:
+            connection.channel().queue_delete(name)
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_a_stream_group_says_that_an_alarm_keeps_a_message_from_being_parked(broker, parking, alarm, kind):
+    begun, going = threading.Event(), threading.Event()
+    stream, queue = parking
+
+    def handle(_):
+        begun.set()
+        assert going.wait(PATIENCE)
+        raise Reject("no")
+
+    options = {"amqp_url": f"{broker.url}?blocked_connection_timeout=1", "parking_queue": queue}
+    group = StreamGroup(broker.stream_url, stream=stream, name="g", on_failure="park", **options)
+    with running(group, handle):
+        wait_until(begun.is_set, "the handler")
+        alarm(kind, raised=True)
+        wait_until(lambda: kind in broker.eval("rabbit_alarm:get_alarms()."), "the alarm")
+        going.set()
+        wait_until(lambda: "(memory or disk alarm)" in group.status.reason, "the reason")
+        status = group.status
+        assert (status.connected, status.handled, status.failed, status.lag) == (True, 0, 1, 1)
+        alarm(kind, raised=False)
+        wait_until(lambda: (status := group.status).handled == 1 and not status.reason, "the end")
+    with broker.connection() as connection:
+        assert connection.channel().queue_declare(queue, passive=True).method.message_count

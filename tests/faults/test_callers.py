@@ -52,7 +52,7 @@ def test_closing_with_nothing_pending_while_the_broker_hangs(broker, topology):
 
 
 def test_what_a_call_did_not_publish_in_time_is_named_and_can_be_published_again(broker, topology):
-    """Trials 3, service 4 and 7: the list of failures was empty, and `submit` waited for the broker."""
+    """Trials 3, service 4 and 7: the list of failures was empty, and `submit` and `add` waited for the broker."""
     used, bodies = topology(queues=1), [body(row) for row in range(2_000)]
     with Publisher(broker.url, used.exchange, max_in_flight=500) as publisher:
         publisher.publish(b"2000 ", "k")
@@ -62,6 +62,9 @@ def test_what_a_call_did_not_publish_in_time_is_named_and_can_be_published_again
                 within(1 + SLACK, lambda: publisher.publish_many(bodies, "k", timeout=1), "publishing")
             refused = within(SLACK, lambda: publisher.submit(b"-1 ", "k", timeout=0), "not publishing")
             assert isinstance(refused.exception(0), PublishFailed)
+            bulk = publisher.bulk()
+            within(SLACK, lambda: bulk.add(b"-1 ", "k", timeout=0), "not adding")
+            assert bulk.totals.unsent == 1
         finally:
             broker.unpause()
         failures, totals = caught.value.failures, caught.value.totals
