@@ -466,6 +466,7 @@ def test_members_go_on_acknowledging_and_a_new_one_joins_during_an_alarm(orders,
     orders.assert_in_order()
 
 
+@pytest.mark.since_4_0
 @pytest.mark.parametrize("seconds", [1, 60])
 def test_the_status_of_a_member_tells_of_an_alarm_that_keeps_a_message_from_being_parked(
     orders, broker, seconds

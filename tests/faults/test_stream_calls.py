@@ -27,6 +27,7 @@ from tests.patience import PATIENCE, wait_until
 
 pytestmark = pytest.mark.broker
 
+ALSO = {"test_each_call_of_each_thread_tells_the_truth_through_a_fault": ["4.0"]}
 THREADS = 8
 TIMEOUTS = Timeouts(connect=4 * SLACK, reconnect=4 * SLACK, confirm=4 * SLACK, close=4 * SLACK)
 SHORT = Timeouts(connect=2, reconnect=1, confirm=4 * SLACK, close=4 * SLACK)
