@@ -301,6 +301,10 @@ def test_a_member_goes_on_and_says_so_when_another_client_stores_its_offset(monk
     assert (it.stored, it.is_refused) == (3, False)
     it.store_again = 0.0
     assert it.store_is_due  # so that its own offset replaces the other one, as documented
+    it.add(chunk(10, 1))
+    it.finish(it.take(), it.channel)
+    assignments.settle(place, it)  # although the same offset is there as before
+    assert "at last 3 instead of 10" in caplog.text
 
 
 def test_a_reset_that_another_client_undoes_fails(monkeypatch):

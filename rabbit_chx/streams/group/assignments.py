@@ -172,7 +172,9 @@ class Assignments:
             offset, lane.unstored = lane.done, 0
         assert offset is not None
         name, stream = self._settings.name, lane.stream
-        before = place.connection.query_offset(name, stream) if check else None
+        # Another client may store the same offset again, which does not mean that the broker stores none.
+        known = check and not lane.contested
+        before = place.connection.query_offset(name, stream) if known else None
         if offset != lane.stored:
             store(place.connection, name, stream, offset, mark=not lane.checked)
         lane.store_again = monotonic() + self._settings.store_seconds
@@ -189,6 +191,7 @@ class Assignments:
                 "Before `rabbit-chx group --reset`, stop all members"
             )
             log.warning(text, name, stream, others, offset)
+            lane.contested = True
         lane.stored = offset if others is None else others
         lane.checked = lane.checked or check
 

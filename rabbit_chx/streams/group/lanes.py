@@ -78,6 +78,8 @@ class StreamLane(OneByOne):
         """Whether a stored offset was read back in this assignment."""
         self.is_refused = False
         """Whether the broker did not store an offset of this assignment."""
+        self.contested = False
+        """Whether another client has stored offsets during this assignment."""
         self.unstored = 0
         """How many messages were handled since the last store."""
         self.store_again = 0.0
@@ -107,7 +109,7 @@ class StreamLane(OneByOne):
         self._drop()
         self.channel, self.leaving, self._start = object(), False, start
         self.done, self.stored, self.unstored, self.checked = None, stored, 0, False
-        self.is_refused = False
+        self.is_refused = self.contested = False
         self.empty_to = 0
 
     def revoke(self) -> None:
