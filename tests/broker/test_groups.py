@@ -500,3 +500,18 @@ def test_the_status_of_a_member_tells_of_an_alarm_that_keeps_a_message_from_bein
         wait_until(parked, "the message is parked")
         wait_until(lambda: (status := group.status).connected and status.oldest is None, "the end")
         assert (group.status.reason, group.status.in_hand) == ("", 0)
+
+
+def test_a_member_holds_as_many_messages_of_each_queue_as_its_prefetch_whatever_their_size(orders) -> None:
+    """SECURITY.md: the number limits no memory."""
+    queues, going = QUEUES[:2], threading.Event()
+
+    def waiting() -> list[int]:
+        return [orders.channel.queue_declare(queue, passive=True).method.message_count for queue in queues]
+
+    for queue in queues * 8:
+        orders.channel.basic_publish("", queue, bytes(1 << 20))
+    with running(orders.group(prefetch=3, queues=queues), lambda _: going.wait(PATIENCE)):
+        wait_until(lambda: waiting() == [5, 5], "the broker has sent three messages of each queue")
+        going.set()
+        wait_until(lambda: waiting() == [0, 0], "all messages are sent")

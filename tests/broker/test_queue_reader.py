@@ -80,6 +80,18 @@ def test_messages_arrive_in_order_and_unacknowledged_ones_return_in_order(broker
     assert [int(body) for body in rest] == list(range(10, 30))
 
 
+def test_a_reader_holds_as_many_messages_as_its_prefetch_whatever_their_size(broker, channel, declare):
+    """SECURITY.md: the number limits no memory."""
+    queue = declare()
+    for _ in range(8):
+        channel.basic_publish("", queue, bytes(1 << 20))
+    with QueueReader(broker.url, queue, prefetch=3):
+        wait_until(
+            lambda: channel.queue_declare(queue, passive=True).method.message_count == 5,
+            "the broker has sent three messages",
+        )
+
+
 def test_headers_that_pika_cannot_decode_are_received(broker, channel, declare):
     queue = declare()
     headers = {"double": 2.75, "milliseconds": Field("T", 1_700_000_000_000), "table": {"long": -(2**40)}}

@@ -109,6 +109,23 @@ def test_each_row_is_read_once_in_order_and_acknowledged(spark, broker, channel,
 
 
 @admission
+def test_the_driver_holds_twice_the_rows_of_a_micro_batch(spark, broker, channel, queue, tmp_path):
+    fill(channel, queue, range(20))
+    collected = Collected(spark, broker, tmp_path, queue, maxRowsPerTrigger="4")
+
+    def look(_, number):
+        if number == 0:
+            wait_until(lambda: ready(channel, queue) == 20 - 2 * 4, "the broker has sent eight messages")
+
+    query = collected.writer().foreachBatch(look).trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(DEADLINE)
+    finally:
+        query.stop()
+    assert query.exception() is None
+
+
+@admission
 def test_a_restarted_query_reads_unfinished_rows_again(spark, broker, channel, queue, tmp_path):
     """The broker redelivers them, after Spark has repeated the micro-batch of the checkpoint without rows."""
     fill(channel, queue, range(200))

@@ -100,6 +100,44 @@ def test_the_wrapper_leaves_out_the_module_alone(tmp_path):
         assert ran([program]).stdout == "<>"
 
 
+@pytest.fixture
+def apt(monkeypatch, tmp_path):
+    """A machine with an apt-get that notes what it was asked for, and returns that."""
+    asked = tmp_path / "asked"
+    program = tmp_path / "apt-get"
+    program.write_text(f'#!/bin/sh\necho "$@" >>{asked}\n')
+    program.chmod(0o755)
+    monkeypatch.chdir(SCRIPTS.parent)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("APT", "yes")
+    monkeypatch.setattr(environment, "SUDO", [])
+    return lambda: asked.read_text().splitlines() if asked.exists() else []
+
+
+def test_a_debian_package_is_announced_before_it_is_installed_and_apt_verifies_it(apt, monkeypatch, capsys):
+    run, announced = environment.run, []
+    monkeypatch.setattr(
+        environment, "run", lambda command: announced.append(capsys.readouterr().out) or run(command)
+    )
+    assert environment.apt_install("tree")
+    update, install = apt()
+    assert "installing the Debian package tree" in "".join(announced)
+    assert "unauthenticated" not in update + install
+    assert "trusted" not in update + install
+    assert (update.split()[0], install.split()[0], install.split()[-1]) == ("update", "install", "tree")
+
+
+@pytest.mark.parametrize("forbidden", ["by the user", "by sudo"])
+def test_where_debian_packages_are_not_allowed_none_is_installed(apt, monkeypatch, capsys, forbidden):
+    if forbidden == "by the user":
+        monkeypatch.setenv("APT", "no")
+    else:
+        monkeypatch.setattr(environment, "SUDO", ["false"])
+    assert not environment.apt_install("tree")
+    assert apt() == []
+    assert capsys.readouterr().out == ""
+
+
 # --- pins and hashes ----------------------------------------------------------------------------------------
 
 CONSTRAINTS = """\

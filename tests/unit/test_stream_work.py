@@ -8,6 +8,7 @@ import sys
 from itertools import islice
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from rabbit_chx.streams import BatchFailed, StreamBatch
@@ -21,6 +22,7 @@ from tests.stream_forgeries import BODY, a_map, text
 
 CUT = b"\0\x53\x75"
 COUNT = 4_000
+SIZE_OF_BODY = 4
 MOST = 40
 """Messages that may be searched for one, at the price of a few when they are searched together."""
 
@@ -167,6 +169,28 @@ def test_what_no_message_shows_is_skipped(message, items) -> None:
 
 def test_delivery_annotations_that_no_message_shows_may_be_damaged() -> None:
     assert decode(b"\0\x53\x71\xc1\x04\x01\xa1\x01a" + BODY, "s", 0).body == b"x"
+
+
+@pytest.mark.parametrize(
+    ("compression", "codec", "most_bytes", "most_messages"),
+    [pytest.param(1, "gzip", 1_000, 200, id="gzip"), pytest.param(4, "zstd", 30_000, 2_500, id="zstd")],
+)
+def test_a_stored_byte_becomes_as_many_bytes_and_messages_as_the_documentation_says(
+    compression, codec, most_bytes, most_messages
+) -> None:
+    """SECURITY.md, "How much a stored byte may cost": no reader refuses such batches."""
+
+    def stored_with(count: int, plain: bytes) -> int:
+        data = gzip.compress(plain) if codec == "gzip" else bytes(pa.compress(plain, codec=codec))
+        batch = a_batch(compression, count, data, len(plain))
+        assert len(stored.records_of(parse_chunk(a_chunk([batch], records=count), "s")).starts) == count
+        return len(data)
+
+    body = (16 << 20) - len(sized(CUT)) - len(b"\xb0") - SIZE_OF_BODY
+    plain = sized(CUT + b"\xb0" + struct.pack(">I", body) + bytes(body))
+    assert len(plain) == 16 << 20
+    assert len(plain) / stored_with(1, plain) == pytest.approx(most_bytes, rel=0.1)
+    assert 65_535 / stored_with(65_535, sized(b"") * 65_535) == pytest.approx(most_messages, rel=0.2)
 
 
 VALUES = {
