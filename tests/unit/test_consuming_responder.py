@@ -144,6 +144,40 @@ def test_every_dropped_publishing_is_closed_so_that_who_gave_it_can_tell(warning
     assert len(warnings) == 1
 
 
+def test_answers_are_dropped_for_a_second_after_a_failure_and_for_up_to_30_after_several(
+    connections, warnings, monkeypatch
+) -> None:
+    """As docs/permissions.md says of addresses that end the connection."""
+    clock, fails, attempts = SimpleNamespace(now=100.0), True, 0
+    monkeypatch.setattr(module, "monotonic", lambda: clock.now)
+
+    def connect() -> Connection:
+        nonlocal attempts
+        attempts += 1
+        if fails:
+            raise BrokerUnavailable("ended")
+        return _opening(connections)()
+
+    responder, pauses = Responder(connect, warnings.append), []
+    for number in range(1, 9):
+        responder.publish(reply("a", b""))
+        wait_until(
+            lambda number=number: attempts == number and responder._silent_until > clock.now, "the failure"
+        )
+        dropped = reply("b", b"")
+        responder.publish(dropped)
+        assert getgeneratorstate(dropped) == GEN_CLOSED
+        pauses.append(responder._silent_until - clock.now)
+        clock.now = responder._silent_until
+    assert pauses[0] <= 1
+    assert 10 < max(pauses) <= 30
+    fails = False
+    responder.publish(reply("c", b""))
+    wait_until(lambda: connections, "the connection")
+    assert connections[0].published.get(timeout=PATIENCE) == "c"
+    responder.close()
+
+
 def test_a_refusal_names_no_command_that_would_take_permissions_away(warnings) -> None:
     """The responder does not know the other permissions that its owner needs."""
 
