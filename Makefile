@@ -68,8 +68,8 @@ long: .venv/.test ## make integration, and the long tests that make test leaves 
 lint: .venv/.test ## check style and types
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
-	@$(BIN)/mypy rabbit_chx spark_connector pyspark_rabbitmq scripts tests/typing
-	@$(BIN)/basedpyright --pythonpath $(BIN)/python --project tests/typing
+	@$(BIN)/basedpyright --pythonpath $(BIN)/python --project tests/typing & \
+	$(BIN)/mypy rabbit_chx spark_connector pyspark_rabbitmq scripts tests/typing; code=$$?; wait $$! && exit $$code
 
 newest: .venv/.test ## the unit tests on the newest supported Python that this machine has
 	$(call bootstrap,newest)
