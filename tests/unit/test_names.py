@@ -7,7 +7,7 @@ import pytest
 from rabbit_chx import InvalidValue
 from rabbit_chx.base.names import check_name
 from rabbit_chx.topology.checks.lint import lint
-from rabbit_chx.topology.file.definitions import from_definitions
+from rabbit_chx.topology.file.load import loads
 from rabbit_chx.topology.model import Observed, Queue, Topology
 from rabbit_chx.topology.planning.plan import plan
 
@@ -52,7 +52,7 @@ def test_a_queue_with_an_invalid_name_is_neither_linted_planned_nor_imported():
     assert [finding.code for finding in lint(wanted)] == ["invalid-name"]
     assert "control character '\\n'" in plan(wanted, Observed()).refusals[0]
     with pytest.raises(InvalidValue, match="control character"):
-        from_definitions({"rabbit_version": "4.3.6", "queues": [{"name": "nl\nx"}]})
+        loads('{"rabbit_version": "4.3.6", "queues": [{"name": "nl\\nx"}]}', format="json")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from rabbit_chx.base.names import VALID_NAME, name_flaw
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.mirror.ring import ToExchange, name_of
 from rabbit_chx.topology.file.exportable import by_name
-from rabbit_chx.topology.file.problems import Document, check_values
+from rabbit_chx.topology.file.problems import Document
 from rabbit_chx.topology.model import (
     OWN,
     RESERVED,
@@ -42,17 +42,6 @@ def looks_like_definitions(value: Any) -> bool:
         return False
     marks = {"rabbit_version", "rabbitmq_version", "rabbitmq_definition_format"}
     return bool(marks & set(value)) or isinstance(value.get("exchanges"), list)
-
-
-def from_definitions(value: Any, vhost: str | None = None) -> Topology:
-    """The topology of one virtual host in parsed definitions; ``vhost`` selects it if there are several.
-
-    The bindings of an exchange keep their order in the file. That is no evidence of the order of a ring, so ``unordered``
-    of the topology names the exchanges with several destinations.
-    """
-    document = Document("definitions", value=value)
-    check_values(document)
-    return only(read_definitions(document, () if vhost is None else (vhost,)), document)
 
 
 def only(topologies: tuple[Topology, ...], document: Document) -> Topology:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rabbit_chx import ToExchange
-from rabbit_chx.topology.file.definitions import from_definitions, to_definitions
+from rabbit_chx.topology.file.definitions import to_definitions
 from rabbit_chx.topology.file.load import load, loads
 from rabbit_chx.topology.file.problems import InvalidTopology
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Slots, Topology
@@ -110,6 +110,10 @@ def of_one_vhost(export: dict) -> dict:
     }
 
 
+def from_definitions(export, vhost: str | None = None) -> Topology:
+    return loads(json.dumps(export), format="json", vhost=vhost)
+
+
 @pytest.mark.parametrize("export", [EXPORT_3_10, EXPORT_4_3])
 def test_an_export_of_a_broker_is_read_by_virtual_host_and_binds_keep_their_order(export):
     assert from_definitions(export, "/") == SHOP
@@ -184,12 +188,15 @@ def test_malformed_definitions_are_reported_with_their_positions():
 
 @pytest.mark.parametrize(
     ("value", "part"),
-    [(each, "invalid") for each in (None, 5, "text", [], {"queues": {}}, {"exchanges": [5]})]
-    + [({"queues": [{"name": "q", "type": "mqtt"}]}, "got 'mqtt', expected classic or quorum or stream")],
+    [
+        ({"queues": {}}, "invalid queues"),
+        ({"exchanges": [5]}, "invalid exchanges"),
+        ({"queues": [{"name": "q", "type": "mqtt"}]}, "got 'mqtt', expected classic or quorum or stream"),
+    ],
 )
 def test_what_is_no_export_is_refused(value, part):
     with pytest.raises(InvalidTopology, match=part):
-        from_definitions(value)
+        from_definitions({"rabbit_version": "4.3.6"} | value)
 
 
 def test_what_is_written_reads_back_and_does_not_depend_on_the_order_of_the_topology():
