@@ -60,6 +60,10 @@ DIRECT, TEMPORARY = (
     f"amq.gen-{'a' * 22}",
 )
 """Addresses as the broker makes them."""
+OF_ANOTHER_NODE = (
+    "amq.rabbitmq.reply-to.g1h2AA5yZXBseUBhbi1vdGhlcgAAA+YAAAAAawUESQ==.o/4DKGB8PU1y8cr6BoGHWA=="
+)
+"""The same, of a node with another name."""
 
 
 def growing_marker(reply_to: str, queue: str = "orders.0") -> Encoded:

@@ -22,6 +22,7 @@ from tests.faults.forgeries import (  # noqa: F401 - the fixtures
     KEYS,
     KINDS,
     MARKER,
+    OF_ANOTHER_NODE,
     ORDERED,
     QUEUE,
     QUEUES,
@@ -49,6 +50,7 @@ ALSO = {
     "test_a_forged_hold_cannot_use_a_real_one": ["4.0"],
     "test_the_answer_to_a_marker_whose_headers_grow_is_short": ["4.0", "3.10"],
     "test_a_reader_reads_on_after_forged_messages": ["4.0", "3.10"],
+    "test_an_answer_to_an_unknown_node_costs_no_more_than_answers": ["4.0", "3.10"],
 }
 
 
@@ -204,3 +206,26 @@ def test_a_question_of_others_is_not_answered_to_a_queue_and_names_no_queues(sce
         (answer,) = members_over(connection, "billing", timeout=30)
         assert {*answer.queues} == {*QUEUES}
         assert scene.seats() == ["rabbit-chx.seat.billing.0"]
+
+
+def test_an_answer_to_an_unknown_node_costs_no_more_than_answers(scene, member, caplog) -> None:
+    """RabbitMQ 3.10 ends the connection that publishes it, and the member drops answers for a while."""
+    caplog.set_level(logging.WARNING)
+    with (
+        a_user(scene.site.broker, "^$", r"^amq\.default$", "^$", vhost=scene.site.vhost) as peer,
+        running(Kind(Group), scene, member.url, scene.handle),
+        connect(peer.url) as connection,
+    ):
+
+        def is_answered() -> bool:
+            return [each.answered for each in members_over(connection, "billing")] == [True]
+
+        wait_until(is_answered, "the member")
+        asked = BasicProperties(reply_to=OF_ANOTHER_NODE, correlation_id="0")
+        connection.channel().basic_publish("", "rabbit-chx.seat.billing.0", b"{}", asked)
+        if scene.old:
+            wait_until(lambda: "questions are not answered" in caplog.text, "the end of the connection")
+        scene.send(20)
+        scene.assert_unharmed(caplog)
+        wait_until(is_answered, "the next answer")
+    assert ("questions are not answered" in caplog.text) == scene.old
