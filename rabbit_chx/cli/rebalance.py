@@ -166,8 +166,8 @@ def _choose(topologies: tuple[Topology, ...], exchange: str | None) -> tuple[Top
     """The topology and the exchange with slots: the named one, or the only one."""
     having = [(wanted, slots.exchange) for wanted in topologies for slots in wanted.slots]
     if exchange is None and len(having) != 1:
-        names = ", ".join(name for _, name in having) or "no exchange of the file has slots"
-        raise click.UsageError(f"missing --exchange: {names}")
+        names = " and ".join(name for _, name in having) or "no exchange with slots"
+        raise click.UsageError(f"--exchange is required: the file has {names}")
     chosen = [pair for pair in having if exchange in (None, pair[1])]
     if len(chosen) > 1:
         raise click.UsageError(

@@ -101,14 +101,16 @@ def _with_queues(given: dict[str, Any]) -> dict[str, Any]:
     is_given = any(each is not None for each in (to, add, remove))
     modes = (given["status"], given["abort"], given["write"] or is_given)
     if sum(modes) > 1:
-        raise click.UsageError("--status and --abort exclude each other, --write, --to, --add and --remove")
+        raise click.UsageError(
+            "--status and --abort cannot be combined with each other or with --write, --to, --add and --remove"
+        )
     if given["write"]:
         topology_file(click.get_current_context().params["file"])  # raises if it is not one
     if not is_given:
         refuse("exchange", on="a change without --to, --add and --remove")
         return given
     if to is not None and (add is not None or remove is not None):
-        raise click.UsageError("--to excludes --add and --remove")
+        raise click.UsageError("--to cannot be combined with --add and --remove")
     if len(given["topologies"]) > 1:
         raise click.UsageError("FILE has several virtual hosts: choose one with --vhost")
     (topology,) = given["topologies"]
@@ -146,8 +148,8 @@ _queue_options = bundle(
         "rabbit-chx scale topology.yaml --abort --yes",
     ],
     exit_codes={
-        Exit.FINE: "the broker has these queues",
-        Exit.FAILED: "refused, declined or failed; nothing was changed, and no queue is known to be held",
+        Exit.FINE: "the exchange has the requested queues",
+        Exit.FAILED: "refused, declined or failed; nothing was changed, and no queue was left on hold",
         Exit.DIFFERENT: "with --dry-run: changes needed; with --status: a change is unfinished",
         Exit.PARTLY: "a change is unfinished, this one or an earlier one: --status shows it; or after a change, another virtual host "
         "failed, or FILE could not be written. The same command continues",
@@ -177,7 +179,7 @@ _queue_options = bundle(
 @option(
     "--abort",
     is_flag=True,
-    help="Give an interrupted change up: restore the bindings before it, keeping the order of keys.",
+    help="Abandon an interrupted change: restore the bindings before it, keeping the order of keys.",
 )
 @option(
     "--write",

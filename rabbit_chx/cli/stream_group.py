@@ -104,7 +104,7 @@ def _of_streams(given: dict[str, Any]) -> dict[str, Any]:
     found = GroupOfStreams(name=given["name"], live=given["live"], **{name: given.pop(name) for name in own})
     sources = [each for each in (found.super_stream, found.exchange, found.stream) if each is not None]
     if len(sources) > 1:
-        raise click.UsageError("--super-stream, --exchange and --stream exclude each other")
+        raise click.UsageError("--super-stream, --exchange and --stream cannot be combined")
     if found.reset is not None and not sources:
         raise click.UsageError("--reset requires --super-stream, --exchange or --stream")
     return given | {"streams": found if sources else None}
@@ -123,7 +123,7 @@ stream_options = bundle(
     _option(
         "--reset",
         metavar="POSITION",
-        help="Set the stored offsets so that the group goes on there: first, last (the last chunk), next, a time with its "
+        help="Set the stored offsets, where the group resumes: first, last (the last chunk), next, a time with its "
         "zone, or an offset. The group must have no members.",
     ),
     _option("-y", "--yes", is_flag=True, help="Reset without asking for confirmation."),
@@ -144,7 +144,7 @@ def stream_group(group: GroupOfStreams, *, watch: bool, output: str) -> int:
     if group.reset is None:
         return _show(group, watch=watch, output=output)
     if watch:
-        raise click.UsageError("--reset and --watch exclude each other")
+        raise click.UsageError("--reset and --watch cannot be combined")
     position = parse_position(group.reset)
     if isinstance(position, int) and group.stream is None:
         raise InvalidValue(

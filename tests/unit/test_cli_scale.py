@@ -106,8 +106,8 @@ def test_scale_unbinds_no_queue_whose_keys_exceed_max_moved(file, run) -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (("--to", "3", "--add", "1", "--yes"), "--to excludes --add and --remove"),
-        (("--to", "3", "--yes"), "missing --exchange: ring, slots, flat"),
+        (("--to", "3", "--add", "1", "--yes"), "--to cannot be combined with --add and --remove"),
+        (("--to", "3", "--yes"), "--exchange is required: the file has ring and slots and flat"),
         (("-x", "ring", "--to", "0", "--yes"), "is not in the range"),
         (("-x", "ring", "--remove", "9", "--yes"), "fewer than the 4 queues of 'ring'"),
         (("--yes", "--amqp-only"), "scale needs the management API"),

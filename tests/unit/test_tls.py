@@ -147,7 +147,7 @@ def test_the_management_api_needs_a_password_all_the_same() -> None:
         (["-U", "amqp://host", "--tls-ca-cert-file", "x"], "--tls-ca-cert-file needs an amqps://"),
         (
             ["-U", "amqps://host", "--insecure", "--tls-ca-cert-file", "x"],
-            "--insecure and --tls-ca-cert-file exclude each other",
+            "--insecure and --tls-ca-cert-file cannot be combined",
         ),
         (["-U", "amqps://host", "--tls-key-file", "x"], "--tls-key-file needs --tls-cert-file"),
         (

@@ -94,7 +94,7 @@ def with_login(given: dict[str, Any]) -> dict[str, Any]:
     if not secure:
         raise click.UsageError(f"{named[0]} needs an amqps:// or https:// URL")
     if insecure and authorities:
-        raise click.UsageError("--insecure and --tls-ca-cert-file exclude each other")
+        raise click.UsageError("--insecure and --tls-ca-cert-file cannot be combined")
     if key and not certificate:
         raise click.UsageError("--tls-key-file needs --tls-cert-file")
     from rabbit_chx.broker.tls import context
@@ -254,7 +254,9 @@ def the_exchange(topology: Topology, name: str | None) -> str:
         return name
     known = list(hashing_exchanges(topology))
     if len(known) != 1:
-        raise click.UsageError(f"missing --exchange: {', '.join(known) or 'no exchange of the file hashes'}")
+        raise click.UsageError(
+            f"--exchange is required: the file has {' and '.join(known) or 'no exchange that hashes'}"
+        )
     return known[0]
 
 

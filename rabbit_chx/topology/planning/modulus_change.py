@@ -19,7 +19,7 @@ from rabbit_chx.topology.planning.steps import Bind, Step, Unbind
 _MOST_COUNTED: Final = 64
 """The most steps that are counted one by one; a longer change is counted only as a whole."""
 _HINT: Final = (
-    "with slots (`slots: 64`) under a new exchange, one queue more or less moves only its own share"
+    "with slots (`slots: 64`) under a new exchange, adding or removing a queue moves only that queue's share"
 )
 
 

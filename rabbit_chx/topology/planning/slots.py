@@ -160,8 +160,8 @@ def slots_strategy(case: Case, tracker: MovementTracker | None) -> Strategy | No
         share = 1 - sum(map(int, kept)) / SEEDS
     return Strategy(
         "slots",
-        f"build a new exchange with {count} slots and switch over to it once: later a queue more or less moves only "
-        f"the slots it takes or gives, 1/{count} of the keys each (computed for an exchange of type {CONSISTENT_HASH})",
+        f"build a new exchange with {count} slots and switch over to it once: from then on, adding or removing a "
+        f"queue moves only that queue's slots, 1/{count} of the keys each (computed for an exchange of type {CONSISTENT_HASH})",
         moved=share,
         moved_between=share,
     )
