@@ -15,7 +15,7 @@ from rabbit_chx.cli.ask.broker_access import BrokerAccess, note_unproven
 from rabbit_chx.cli.show.output import NOTHING_CHANGED, echo, notice, print_json
 from rabbit_chx.cli.show.plan_rows import condense, rows_of
 from rabbit_chx.cli.show.tables import Table, show
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, Unquoted
+from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.topology.checks.cluster import cluster_problems
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.checks.lint_rules import Finding
@@ -44,8 +44,8 @@ _SOURCES: Final[dict[RingSource, str]] = {
 def check_can_ask(verb: str, instead: str, hint: str, *, yes: bool) -> None:
     """Raise if the command needs confirmation but cannot ask for it."""
     if not (yes or (sys.stdin is not None and sys.stdin.isatty())):
-        got = Unquoted(f"stdin, which is not a terminal, so `{verb}` cannot ask")
-        raise InvalidValue("input", got, instead, hint)
+        text = f"`{verb}` asks for confirmation, but stdin is not a terminal: pass {instead}"
+        raise click.UsageError(f"{text}. {hint}" if hint else text)
 
 
 def agreed(*plans: Plan, yes: bool) -> bool:

@@ -14,6 +14,9 @@ from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
+import click
+
+from rabbit_chx.base.text import printable
 from rabbit_chx.cli.ask.row_files import RowBatch
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.publishing import Bulk
@@ -190,5 +193,5 @@ def _identity(file: str) -> dict[str, Any]:
     try:
         state = Path(file).stat()
     except OSError as error:
-        raise InvalidValue("file", file, "a readable file", str(error.strerror)) from None
+        raise click.UsageError(f"cannot read {printable(file)}: {error.strerror}") from None
     return {"file": str(Path(file).resolve()), "size": state.st_size, "modified_ns": state.st_mtime_ns}

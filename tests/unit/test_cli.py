@@ -246,7 +246,10 @@ PUBLISH = ("publish", "x.csv", "-x", "e", "-U", "amqp://h")
         (["route", "k", *TWO, "--release", "9.1"], "parity"),
         (["route", "k", *TWO, "--release", "3.12", "--store", "khepri"], "mnesia"),
         (["route", "k", "--keys", "f", *TWO], "KEY and --keys"),
-        (["route", "--keys", "/does/not/exist", *TWO], "No such file"),
+        (
+            ["route", "--keys", "/does/not/exist", *TWO],
+            "Error: cannot read /does/not/exist: No such file or directory",
+        ),
         (["route", "--keys", "/", *TWO], "Is a directory"),
         (["route", "--keys", "-", *TWO], "empty"),
         (["route", "soon", *TWO, "--hash-property", "timestamp"], "seconds since 1970"),

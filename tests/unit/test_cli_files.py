@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 
+import click
 import pytest
 
 from rabbit_chx.cli import _exit_code
@@ -117,7 +118,7 @@ def test_a_file_is_read_while_standard_input_is_closed(tmp_path, monkeypatch, ki
 
 def test_a_question_cannot_be_asked_where_standard_input_is_closed(monkeypatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(InvalidValue, match="not a terminal"):
+    with pytest.raises(click.UsageError, match=r"stdin is not a terminal: pass --yes$"):
         check_can_ask("apply", "--yes", "", yes=False)
 
 

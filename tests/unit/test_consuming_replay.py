@@ -238,7 +238,7 @@ def test_destinations_are_asked_about_before_anything_is_published(replaying, an
 def test_without_a_terminal_nothing_is_published_unasked(replaying) -> None:
     done, choices = replaying(*MESSAGES)
     assert (done.code, choices) == (64, [])
-    assert "expected --yes or --dry-run" in done.err
+    assert "pass --yes or --dry-run" in done.err
 
 
 def test_of_very_many_destinations_the_first_are_shown(replaying) -> None:

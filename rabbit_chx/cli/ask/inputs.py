@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
-from rabbit_chx.base.text import is_utf8
+import click
+
+from rabbit_chx.base.text import is_utf8, printable
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.mirror.exchange import ConsistentHashExchange
 from rabbit_chx.mirror.fields import Field
@@ -28,7 +30,7 @@ def open_file(path: str) -> IO[bytes]:
     try:
         return Path(path).open("rb")
     except OSError as error:
-        raise InvalidValue("file", path, "a readable file", str(error.strerror)) from None
+        raise click.UsageError(f"cannot read {printable(path)}: {error.strerror}") from None
 
 
 def size_of(path: str) -> int | None:
