@@ -47,7 +47,7 @@ class BaseOutbox(Generic[Item]):
         self._max_bytes = max_bytes
         self._unsent: deque[Item] = deque()
         self._outcomes: Counter[Outcome] = Counter()
-        self._published = self._pending_bytes = self._resent = self._bytes = self._connections = 0
+        self._pending = self._pending_bytes = self._resent = self._bytes = self._connections = 0
         self._accepting = True
         self._closed = False
         self.given_up_at: float = -math.inf
@@ -91,28 +91,25 @@ class BaseOutbox(Generic[Item]):
 
     def _has_space(self) -> bool:
         # Wait until a quarter is free, so that the threads do not switch for every message.
-        full = self._pending() > self._max_messages * 3 // 4
+        full = self._pending > self._max_messages * 3 // 4
         return not full and self._pending_bytes <= self._max_bytes * 3 // 4
 
     def wait_until_settled(self, timeout: float) -> bool:
         """Wait until nothing is pending; return whether that is so."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._pending(), min(timeout, threading.TIMEOUT_MAX))
+            return self._changed.wait_for(lambda: not self._pending, min(timeout, threading.TIMEOUT_MAX))
 
     def totals(self) -> Totals:
         """Return all counters as of one moment."""
         with self._changed:
             return Totals(
-                published=self._published,
+                published=self._pending + self._outcomes.total(),
                 **{outcome.value: self._outcomes[outcome] for outcome in Outcome},
-                pending=self._pending(),
+                pending=self._pending,
                 resent=self._resent,
                 bytes=self._bytes,
                 connections=self._connections,
             )
-
-    def _pending(self) -> int:
-        return self._published - self._outcomes.total()
 
     # -- the sender's side -------------------------------------------------------------------------
 
@@ -123,6 +120,7 @@ class BaseOutbox(Generic[Item]):
     def _settled(self, count: int, size: int, outcome: Outcome) -> None:
         with self._changed:
             self._outcomes[outcome] += count
+            self._pending -= count
             self._pending_bytes -= size
             if self._has_space():
                 self._changed.notify_all()
@@ -186,26 +184,28 @@ class Outbox(BaseOutbox[OutgoingMessage]):
             with self._changed:
                 if not self._wait_for_space(deadline, since):
                     break
-                part = self._fitting(messages, done)
+                part, size = self._fitting(messages, done)
                 part[0].owner.accepted(part)
                 self._unsent.extend(part)
-                self._published += len(part)
-                self._pending_bytes += sum(len(message.body) for message in part)
+                self._pending += len(part)
+                self._pending_bytes += size
             done += len(part)
             wake()
         return done
 
-    def _fitting(self, messages: Sequence[OutgoingMessage], start: int) -> Sequence[OutgoingMessage]:
-        """Return the next messages that fit: at least one, or a body above the limit would wait forever."""
-        count = self._max_messages - self._pending()
+    def _fitting(
+        self, messages: Sequence[OutgoingMessage], start: int
+    ) -> tuple[Sequence[OutgoingMessage], int]:
+        """Return the next messages that fit and their size: at least one, or a body above the limit would wait forever."""
+        part = messages[start : start + self._max_messages - self._pending]
         space = self._max_bytes - self._pending_bytes
-        end = start
-        while end < len(messages) and end - start < count:
-            space -= len(messages[end].body)
-            if space < 0 and end > start:
-                break
-            end += 1
-        return messages[start:end]
+        size = 0
+        for count, message in enumerate(part):
+            larger = size + len(message.body)
+            if larger > space and count:
+                return part[:count], size
+            size = larger
+        return part, size
 
     def take(self, max_messages: int, max_bytes: int) -> list[OutgoingMessage]:
         """Remove and return the next messages to send."""

@@ -215,7 +215,7 @@ class LotOutbox(BaseOutbox[Lot]):
         """Queue a lot, whether there is room or not."""
         with self._changed:
             self._unsent.append(lot)
-            self._published += len(lot)
+            self._pending += len(lot)
             self._pending_bytes += lot.size
         if self._closed and self.why_given_up is not None:  # meanwhile
             self.give_up(self.why_given_up, closed=True)
