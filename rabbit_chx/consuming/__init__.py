@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         members as members,
     )
     from rabbit_chx.consuming.queue_reader import Batch as Batch, QueueReader as QueueReader
+    from rabbit_chx.consuming.queues.sources import KeyFunction as KeyFunction
     from rabbit_chx.errors import BrokerUnavailable as BrokerUnavailable, InvalidValue as InvalidValue
     from rabbit_chx.messages.message import Message as Message
     from rabbit_chx.messages.message_fields import Headers as Headers, Properties as Properties
@@ -40,6 +41,7 @@ if not TYPE_CHECKING:
             "rabbit_chx.working.failures": "Reject RetryAfter",
             "rabbit_chx.consuming.group": "AsyncGroup Group",
             "rabbit_chx.consuming.queue_reader": "Batch QueueReader",
+            "rabbit_chx.consuming.queues.sources": "KeyFunction",
             "rabbit_chx.consuming.member.lanes": "GroupStatus",
             "rabbit_chx.consuming.member.roll_call": "members",
             "rabbit_chx.working.settings": "OnFailure Order",

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from rabbit_chx.report.contents import report
 from rabbit_chx.report.drawing import flow_picture, ring_picture
-from rabbit_chx.report.page import Parity, Report
+from rabbit_chx.report.page import Parity
 
 __all__ = [
     "Parity",
-    "Report",
     "flow_picture",
     "report",
     "ring_picture",

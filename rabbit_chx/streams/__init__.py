@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rabbit_chx.publishing.encoder import HeaderColumn as HeaderColumn
     from rabbit_chx.publishing.messages import Failure as Failure, Outcome as Outcome, Totals as Totals
     from rabbit_chx.streams.async_publisher import AsyncStreamPublisher as AsyncStreamPublisher
+    from rabbit_chx.streams.ends import Bounds as Bounds
     from rabbit_chx.streams.group.batch import BatchFailed as BatchFailed, StreamBatch as StreamBatch
     from rabbit_chx.streams.group.lanes import (
         StreamGroupStatus as StreamGroupStatus,
@@ -37,8 +38,10 @@ if TYPE_CHECKING:
     from rabbit_chx.streams.group.settings import (
         OnStreamFailure as OnStreamFailure,
         Start as Start,
+        StreamCallback as StreamCallback,
     )
     from rabbit_chx.streams.messages.arrow.batch import COLUMNS as COLUMNS
+    from rabbit_chx.streams.messages.chunks import Chunk as Chunk
     from rabbit_chx.streams.protocol.connection import StreamConnection as StreamConnection
     from rabbit_chx.streams.protocol.opening import connect as connect
     from rabbit_chx.streams.publisher import StreamBulk as StreamBulk, StreamPublisher as StreamPublisher
@@ -57,7 +60,9 @@ if not TYPE_CHECKING:
             "rabbit_chx.working.failures": "Reject RetryAfter",
             "rabbit_chx.streams.group.batch": "BatchFailed StreamBatch",
             "rabbit_chx.streams.group.lanes": "StreamGroupStatus",
-            "rabbit_chx.streams.group.settings": "OnStreamFailure Start",
+            "rabbit_chx.streams.group.settings": "OnStreamFailure Start StreamCallback",
+            "rabbit_chx.streams.ends": "Bounds",
+            "rabbit_chx.streams.messages.chunks": "Chunk",
             "rabbit_chx.streams.stream_group": "AsyncStreamGroup StreamGroup",
             "rabbit_chx.errors": "BrokerUnavailable CorruptChunk InvalidMessage InvalidValue PublishFailed RabbitChxError StreamProblem StreamUnavailable",
             "rabbit_chx.messages.message_fields": "DefaultProperties Headers Properties PropertyColumns",

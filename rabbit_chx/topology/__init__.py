@@ -34,11 +34,9 @@ if TYPE_CHECKING:
         ToExchange as ToExchange,
     )
     from rabbit_chx.topology.checks.drift import (
-        Drift as Drift,
         drift as drift,
     )
     from rabbit_chx.topology.checks.lint import lint as lint
-    from rabbit_chx.topology.checks.lint_rules import Finding as Finding
     from rabbit_chx.topology.file.dump import dumps as dumps
     from rabbit_chx.topology.file.load import load as load, loads as loads
     from rabbit_chx.topology.file.problems import InvalidTopology as InvalidTopology
@@ -87,9 +85,8 @@ if not TYPE_CHECKING:
             "rabbit_chx.errors": "ApplyStopped BrokerUnavailable InvalidValue",
             "rabbit_chx.mirror.releases": "Release Store",
             "rabbit_chx.mirror.ring": "Destination Ring RingBinding ToExchange",
-            "rabbit_chx.topology.checks.drift": "Drift drift",
+            "rabbit_chx.topology.checks.drift": "drift",
             "rabbit_chx.topology.checks.lint": "lint",
-            "rabbit_chx.topology.checks.lint_rules": "Finding",
             "rabbit_chx.topology.file.dump": "dumps",
             "rabbit_chx.topology.file.load": "load loads",
             "rabbit_chx.topology.file.problems": "InvalidTopology",

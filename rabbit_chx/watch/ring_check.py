@@ -10,8 +10,8 @@ from rabbit_chx.base.advice import Advice
 from rabbit_chx.mirror.movement import shares
 from rabbit_chx.mirror.partitioning import modulus_shares
 from rabbit_chx.mirror.ring import Destination, Ring, ToExchange
-from rabbit_chx.topology import Drift, InvalidValue, Observed, Release, Store, Topology, drift
-from rabbit_chx.topology.checks.drift import SECOND_BINDING, ring_drift
+from rabbit_chx.topology import InvalidValue, Observed, Release, Store, Topology, drift
+from rabbit_chx.topology.checks.drift import SECOND_BINDING, Drift, ring_drift
 from rabbit_chx.topology.graph import alternates_of, part_behind, reachable
 from rabbit_chx.topology.model import MODULUS_HASH
 from rabbit_chx.watch.snapshot import Problem, Snapshot

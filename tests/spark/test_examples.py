@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from rabbit_chx import Spread
-from rabbit_chx.report import Report
 from rabbit_chx.report.drawing import Picture
+from rabbit_chx.report.page import Report
 from tests.patience import PATIENCE
 from tests.programs import ran
 from tests.unit.test_examples import EXAMPLES, NOTEBOOKS, SPARK

@@ -33,12 +33,12 @@ ONLY_READ = {
     *("Overview", "ListedQueue", "QueueState", "StreamConsumer", "User", "NodeState"),  # of Management
     *("Row", "Totals", "Problem", "Snapshot", "RingState", "RingCheck"),  # of an Interval
     *("Applied", "Strategy", "RingChange", "Move", "QueueLoad", "Rebalancing"),  # of changes to a topology
+    *("Finding", "Drift"),  # of checks
     *("QueueStatus", "MemberStatus", "PartitionStatus"),  # of the status of a group
-    *("StreamMetadata", "StreamStats", "Bounds"),  # of a StreamConnection or a StreamReader
+    *("StreamMetadata", "StreamStats"),  # of a StreamConnection or a StreamReader
     *("HotKey", "QueueShare"),  # of a Spread
-    *("Uniformity", "Change", "Picture", "Source"),  # of a Report, and of `available`
+    *("Report", "Uniformity", "Change", "Picture", "Source"),  # of `report`, and of `available`
     *(
-        "Chunk",
         "OffsetSpec",
         "Delivery",
         "ConsumerUpdate",
