@@ -30,7 +30,6 @@ from rabbit_chx import (
 from rabbit_chx.mirror.kernel import jump_consistent_hash, phash2
 from rabbit_chx.mirror.skew import QueueShare
 from rabbit_chx.publishing import Failure, Publisher, Totals
-from rabbit_chx.report.drawing import Picture
 from rabbit_chx.streams import (
     AsyncStreamGroup,
     StreamGroup,
@@ -147,7 +146,7 @@ StreamGroup("rabbitmq-stream://localhost", stream="events", name="g", start=len,
 
 # --- pictures -----------------------------------------------------------------------------------------------
 
-assert_type(pictures.ring_picture(ring), Picture)
-assert_type(pictures.flow_picture(moved(ring, ring.bind("q2")), ring, ring.bind("q2")), Picture)
+assert_type(pictures.ring_picture(ring).svg(), str)
+assert_type(pictures.flow_picture(moved(ring, ring.bind("q2")), ring, ring.bind("q2")).svg(), str)
 page = pictures.report(topology, "orders", sample=found, add=1)
 assert_type(page.to_html(), str)
