@@ -12,7 +12,7 @@ from tests.broker.stream_writers import publish_encoded
 from tests.patience import PATIENCE
 from tests.stream_messages import MOMENT, PROPERTIES
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 HEADERS = {
     "text": "käse",

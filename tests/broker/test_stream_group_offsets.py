@@ -38,6 +38,7 @@ def test_a_group_goes_on_behind_its_stored_offset_and_another_group_begins_anew(
     assert len(handle_all(StreamGroup(stream_url, stream=stream, name="other"), 110)) == 110
 
 
+@pytest.mark.one_release
 @pytest.mark.parametrize("start", ["next", "last", 40, "time", "function"])
 def test_a_new_group_starts_where_it_is_told(stream_url, stream_connection, stream, start):
     fill(stream_connection, stream, range(1, 51))
@@ -92,6 +93,7 @@ def test_a_group_whose_offset_retention_removed_goes_on_with_the_oldest_message(
     assert "retention has removed its offset" in caplog.text
 
 
+@pytest.mark.one_release
 @pytest.mark.parametrize("start", [11, lambda name: 11])
 def test_a_start_beyond_the_end_is_an_error_and_skips_nothing(stream_url, stream_connection, stream, start):
     fill(stream_connection, stream, range(1, 11))
@@ -102,6 +104,7 @@ def test_a_start_beyond_the_end_is_an_error_and_skips_nothing(stream_url, stream
         wait_until(lambda: not thread.is_alive())
 
 
+@pytest.mark.one_release
 def test_a_function_decides_instead_of_the_stored_offset(stream_url, stream_connection, stream):
     fill(stream_connection, stream, range(1, 101))
     group = StreamGroup(stream_url, stream=stream, name="g", start=lambda name: 90)
@@ -110,6 +113,7 @@ def test_a_function_decides_instead_of_the_stored_offset(stream_url, stream_conn
     assert handle_all(group, 100) == list(range(100))
 
 
+@pytest.mark.one_release
 def test_offsets_are_stored_while_the_group_runs(stream_url, stream_connection, stream):
     group = StreamGroup(stream_url, stream=stream, name="g", store_every=10, store_seconds=3600, heartbeat=3)
     fill(stream_connection, stream, range(1, 26))
@@ -125,6 +129,7 @@ def test_offsets_are_stored_while_the_group_runs(stream_url, stream_connection, 
     assert stream_connection.query_offset("g", stream) == 24
 
 
+@pytest.mark.one_release
 def test_a_stop_waits_for_the_handler_and_stores_what_it_handled(stream_url, stream_connection, stream):
     begun, goes_on = threading.Event(), threading.Event()
 

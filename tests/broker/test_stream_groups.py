@@ -232,6 +232,7 @@ def test_streams_that_are_bound_later_are_found(broker, stream_url, streams_of, 
 # ---- batches
 
 
+@pytest.mark.one_release
 def test_a_batch_has_its_messages_as_arrow_columns(stream_url, stream_connection, stream):
     pytest.importorskip("pyarrow")
     fill(stream_connection, stream, range(1, 3001))
@@ -308,6 +309,7 @@ def test_the_handler_of_an_event_loop_is_awaited(broker, stream_url, streams_of)
     assert sorted(told) == [f"{exchange}-{number}" for number in range(PARTITIONS)]
 
 
+@pytest.mark.one_release
 def test_the_error_of_a_handler_in_an_event_loop_ends_the_run(stream_url, stream_connection, stream):
     fill(stream_connection, stream, range(1, 11))
 
@@ -322,6 +324,7 @@ def test_the_error_of_a_handler_in_an_event_loop_ends_the_run(stream_url, stream
 # ---- refusals
 
 
+@pytest.mark.one_release
 def test_a_missing_stream_or_exchange_is_an_error(stream_url, broker):
     with pytest.raises(StreamUnavailable, match="no stream 'none'"):
         StreamGroup(stream_url, stream="none", name="g").run(print)
@@ -331,12 +334,14 @@ def test_a_missing_stream_or_exchange_is_an_error(stream_url, broker):
         StreamGroup(stream_url, exchange="amq.topic", name="g").run(print)
 
 
+@pytest.mark.one_release
 def test_a_missing_parking_queue_is_an_error(broker, stream_url, stream):
     options = {"on_failure": "park", "parking_queue": "none", "amqp_url": broker.url}
     with pytest.raises(InvalidValue, match="invalid parking_queue: got 'none'"):
         StreamGroup(stream_url, stream=stream, name="g", **options).run(print)
 
 
+@pytest.mark.one_release
 def test_a_lost_connection_is_replaced(broker, stream_connection, stream):
     seen = Seen()
     fill(stream_connection, stream, range(1, 11))

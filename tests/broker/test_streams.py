@@ -27,7 +27,7 @@ from tests.patience import PATIENCE, wait_until
 from tests.tls import Authority, Listener
 from tests.users import a_user
 
-pytestmark = [pytest.mark.broker]
+pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 HEADER = struct.Struct(">bbHIqQQIIII")
 
@@ -85,7 +85,6 @@ def test_an_amqp_url_with_the_stream_port_connects(broker, url):
         assert connection.release == broker.version
 
 
-@pytest.mark.newest_first
 @pytest.mark.parametrize(
     ("changed", "problem", "words"),
     [
@@ -105,7 +104,6 @@ def test_a_failed_connection_is_explained(url, changed, problem, words):
         connect(replace(url, **changed), tls=ssl.create_default_context())
 
 
-@pytest.mark.newest_first
 def test_the_port_of_amqp_or_http_is_recognised(broker, url):
     with refused("protocol", "it speaks AMQP; the default port of the stream protocol is 5552"):
         connect(BrokerUrl.for_streams(broker.url, port=BrokerUrl.parse(broker.url).port))
@@ -140,7 +138,6 @@ def test_tls_carries_all_frames_and_failed_external_logins_are_explained(broker,
             connect(replace(secure, tls=False))
 
 
-@pytest.mark.newest_first
 def test_credentials_are_used_and_their_failure_is_explained(url):
     with connect(replace(url, password="geheim"), credentials=lambda: url.login) as connection:
         assert connection.is_open
@@ -418,7 +415,6 @@ def test_offsets_are_stored_under_a_name(connection, stream):
         connection.store_offset("", stream, 2)
 
 
-@pytest.mark.newest_first
 def test_a_connection_has_at_most_256_publishers(connection, stream):
     for _ in range(256):
         connection.declare_publisher(stream)
@@ -428,7 +424,6 @@ def test_a_connection_has_at_most_256_publishers(connection, stream):
         connection.declare_publisher(stream)
 
 
-@pytest.mark.newest_first
 def test_a_group_is_refused_by_releases_that_do_not_divide_streams(broker, url, stream):
     group = StreamGroup(url, stream=stream, name="g")
     if broker.version.startswith("3.10."):

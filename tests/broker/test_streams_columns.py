@@ -17,7 +17,7 @@ from tests.broker.privileges import release_of
 from tests.stream_chunks import moment
 from tests.stream_messages import EXCHANGE, FROM_0_9_1, SECONDS, Properties, expected_of
 
-pytestmark = [pytest.mark.broker]
+pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 
 @pytest.fixture

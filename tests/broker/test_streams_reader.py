@@ -20,7 +20,7 @@ from tests.broker.privileges import release_of
 from tests.broker.stream_scene import a_stream, delete_completely, fill, message, refused, settle
 from tests.patience import PATIENCE, wait_until
 
-pytestmark = [pytest.mark.broker]
+pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 SMALL_SEGMENTS = {"max_length_bytes": "200000", "stream_max_segment_size_bytes": "50000"}
 
