@@ -1,7 +1,7 @@
 """A second Erlang in the broker's container, kept running and asked over a pipe.
 
-`rabbitmqctl eval` starts an Erlang for each question, which takes a second. Here a question takes a millisecond, so
-that a broker can be looked at after each of ten thousand steps, and ten million hashes can be asked for.
+`rabbitmqctl` starts an Erlang for each command, which takes a second. Here a command takes ten milliseconds, so that a
+broker can be looked at after each of a thousand steps, and a program of a test can be asked for ten million hashes.
 
 Docker only: elsewhere it is not known how to run a program beside the broker.
 """
@@ -14,6 +14,7 @@ import socketserver
 import subprocess
 import sys
 import threading
+from base64 import b64decode, b64encode
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
+from rabbit_chx.testing.node import ctl_output
 from tests.proof import LONG
 
 if TYPE_CHECKING:
@@ -28,23 +30,45 @@ if TYPE_CHECKING:
 
     from rabbit_chx.testing import Broker
 
-# Reads an expression from each line, has the node evaluate it, and ends what that prints with a line of its own. What
-# is printed on the way comes here too: the node sends it to whoever asked.
-_SHELL = r"""
-{ok, Host} = inet:gethostname(),
-Node = list_to_atom("rabbit@" ++ Host),
+# The program of rabbitmqctl, with commands from its input: each line has the arguments of one, in base64 because they may
+# have several lines. The output of each ends with a line of its exit code and its error.
+_RABBITMQCTL = r"""
+{ok, Parts} = escript:extract(escript:script_name(), []),
+{archive, Archive} = lists:keyfind(archive, 1, Parts),
+{ok, Files} = zip:extract(Archive, [{cwd, "/tmp/rabbitmqctl"}]),
+code:add_pathsz(lists:usort([filename:dirname(File) || File <- Files])),
+{ok, _} = application:ensure_all_started(rabbitmqctl),
+logger:set_primary_config(level, none),
+Print = fun(Output, Command, Options) ->
+            Formatter = 'Elixir.RabbitMQ.CLI.Core.Config':get_formatter(Command, Options),
+            Printer = 'Elixir.RabbitMQ.CLI.Core.Config':get_printer(Command, Options),
+            Formatted = 'Elixir.RabbitMQ.CLI.Core.Output':format_output(Output, Formatter, Options),
+            'Elixir.RabbitMQ.CLI.Core.Output':print_output(Formatted, Printer, Options)
+        end,
 Loop = fun Loop(eof) ->
                halt();
            Loop(Line) ->
-               {ok, Tokens, _} = erl_scan:string(Line),
-               {ok, Expressions} = erl_parse:parse_exprs(Tokens),
-               {value, Value, _} = rpc:call(Node, erl_eval, exprs, [Expressions, []]),
-               io:format("~tp~n~s~n", [Value, [0]]),
+               Arguments = binary:split(base64:decode(string:trim(Line)), <<0>>, [global]),
+               {Code, Error} = case catch 'Elixir.RabbitMQCtl':exec_command(Arguments, Print) of
+                                   {error, Failed, Text} when is_binary(Text) -> {Failed, Text};
+                                   {error, Failed, _} -> {Failed, <<>>};
+                                   {'EXIT', Why} -> {70, io_lib:format("~tp", [Why])};
+                                   _ -> {0, <<>>}
+                               end,
+               io:format("~n~c~w ~s~n", [0, Code, base64:encode(unicode:characters_to_binary(Error))]),
                Loop(io:get_line(""))
        end,
 Loop(io:get_line("")).
 """
-_END = b"\0\n"
+# As the script rabbitmqctl starts it, whose folder and settings rabbitmq-env knows.
+_START = """\
+set -a
+RABBITMQ_SCRIPTS_DIR=$(dirname "$(readlink -f "$(command -v rabbitmqctl)")")
+. "$RABBITMQ_SCRIPTS_DIR/rabbitmq-env"
+ERL_LIBS=$RABBITMQ_HOME/plugins
+exec erl -noshell -hidden -boot "$CLEAN_BOOT_FILE" -eval "$0" -extra "$ESCRIPT_DIR/rabbitmqctl"
+"""
+_END = b"\0"
 _CLIENT = """\
 import socket, sys
 client = socket.socket(socket.AF_UNIX)
@@ -69,8 +93,12 @@ def node_command(broker: Broker) -> str:
 
 
 def quick_command(broker: Broker) -> str:
-    """As `node_command`, over the shell of `asked_quickly`; in `make proof` the same command."""
-    return node_command(broker) if LONG else broker.eval.command()
+    """As `node_command`, over the program of `asked_quickly`; in `make proof` the same command."""
+    return node_command(broker) if LONG else broker.ctl.command()
+
+
+class Ended(RuntimeError):
+    """The program in the container has ended, perhaps with the container."""
 
 
 class Erlang:
@@ -92,50 +120,63 @@ class Erlang:
             self._process.stdin.write(piece)
         self._process.stdin.flush()
 
-    def _died(self) -> RuntimeError:
-        return RuntimeError(f"the Erlang beside the broker has ended ({self._process.wait()})")
+    def _died(self) -> Ended:
+        return Ended(f"the Erlang beside the broker has ended ({self._process.wait()})")
 
 
-class Shell(Erlang):
-    """Evaluates on the broker's node what `Broker.eval` does, and answers the same."""
+class Control(Erlang):
+    """Runs commands of `rabbitmqctl` and answers the same."""
 
     def __init__(self, broker: Broker) -> None:
-        super().__init__(broker, "erl", "-noshell", "-hidden", "-sname", "shell", "-eval", _SHELL)
+        super().__init__(broker, "sh", "-c", _START, _RABBITMQCTL)
 
-    def eval(self, expression: str) -> str:
-        """Evaluate an Erlang expression on the node and return what was printed, its value last."""
-        line = " ".join(expression.split()).removesuffix(".")
-        self._send(line.encode(), b".\n")
+    def run(self, *arguments: str) -> tuple[int, bytes, bytes]:
+        """Run a command and return its exit code, its output and its error."""
+        self._send(b64encode("\0".join(arguments).encode()), b"\n")
         lines = []
-        while (line := self._process.stdout.readline()) != _END:
+        while not (line := self._process.stdout.readline()).startswith(_END):
             if not line:
                 raise self._died()
             lines.append(line)
-        return b"".join(lines).decode().rstrip("\n")
+        code, error = line.removeprefix(_END).rstrip(b"\n").split(b" ")
+        return int(code), b"".join(lines), b64decode(error)
 
 
 class Asking:
-    """`Broker.eval` at a millisecond a question: over a shell that is kept, where the broker is a container."""
+    """`Broker.ctl` at ten milliseconds a command, where the broker is a container."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._plain = broker.eval
-        self._shell: Shell | None = None
+        self._plain = broker.ctl
+        self._control: Control | None = None
         self._server: socketserver.BaseServer | None = None
         self._lock = threading.Lock()
 
-    def __call__(self, expression: str) -> str:
-        if self._broker.source.kind != "docker":
-            return self._plain(expression)
-        with self._lock:
-            try:
-                return self._kept().eval(expression)
-            except (BrokenPipeError, RuntimeError):  # the container has been started again since
-                self._end()
-                return self._kept().eval(expression)
+    def __call__(self, *arguments: str) -> str:
+        # A command that waits, perhaps for another one, keeps no other waiting.
+        if self._broker.source.kind != "docker" or not self._lock.acquire(blocking=False):
+            return self._plain(*arguments)
+        try:
+            # A second try, since the container may have been started again.
+            found = self._kept(*arguments) or self._kept(*arguments)
+        finally:
+            self._lock.release()
+        return ctl_output(arguments, *found) if found else self._plain(*arguments)
+
+    def _kept(self, *arguments: str) -> tuple[int, bytes, bytes] | None:
+        """What the program that is kept answers; nothing if it has ended, as it does where the container does not run."""
+        try:
+            if self._control is None:
+                self._control = Control(self._broker).__enter__()
+            return self._control.run(*arguments, "--quiet")
+        except BaseException as error:
+            self._end()  # an answer that nothing has read would be taken for the next one
+            if isinstance(error, (BrokenPipeError, Ended)):
+                return None
+            raise
 
     def command(self) -> str:
-        """A command that evaluates its last argument."""
+        """A command of the shell that evaluates its last argument."""
         container_of(self._broker)
         if self._server is None:
             self._server = self._serving()
@@ -144,13 +185,19 @@ class Asking:
         return shlex.join(client)
 
     def _serving(self) -> socketserver.BaseServer:
-        ask = self
+        ask = self._broker.eval
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
                 self.wfile.write(ask(self.rfile.read().decode()).encode())
 
         return socketserver.ThreadingUnixStreamServer(f"{mkdtemp()}/socket", Handler)
+
+    def disconnect(self) -> None:
+        """Disconnect the node as `Broker.disconnect` does; it returns with an address that the kept program does not know."""
+        with self._lock:
+            self._end()
+        type(self._broker).disconnect(self._broker)
 
     def close(self) -> None:
         self._end()
@@ -160,21 +207,18 @@ class Asking:
             shutil.rmtree(Path(self._server.server_address).parent)
 
     def _end(self) -> None:
-        shell, self._shell = self._shell, None
-        if shell is not None:
-            shell.__exit__()
-
-    def _kept(self) -> Shell:
-        if self._shell is None:
-            self._shell = Shell(self._broker).__enter__()
-        return self._shell
+        control, self._control = self._control, None
+        if control is not None:
+            control._process.kill()
+            control.__exit__()
 
 
 @contextmanager
 def asked_quickly(broker: Broker) -> Iterator[None]:
-    """Have `Broker.eval`, and with it `Broker.ring` and `Broker.store`, answer over a shell that is kept."""
+    """Have `Broker.ctl`, and with it `Broker.eval`, `Broker.ring` and `Broker.store`, asked of a program that is kept."""
     with closing(Asking(broker)) as asking:
-        broker.eval = asking
+        broker.ctl = asking
+        broker.disconnect = asking.disconnect
         yield
 
 

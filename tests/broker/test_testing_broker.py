@@ -54,9 +54,9 @@ def is_answering(url):
 
 @pytest.fixture(autouse=True)
 def as_users_have_it(request, monkeypatch):
-    """Take the shell of `asked_quickly` away."""
+    """Take away the program that `asked_quickly` keeps."""
     if "broker" in request.fixturenames:
-        monkeypatch.delattr(request.getfixturevalue("broker"), "eval")
+        monkeypatch.delattr(request.getfixturevalue("broker"), "ctl")
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ import pika
 import pytest
 
 from rabbit_chx.testing import Broker, available
+from tests.broker.erlang import asked_quickly
 from tests.brokers import replace, revive, running
 from tests.faults.load import Control, Load, on_queues
 from tests.faults.spark_programs import Program
@@ -65,7 +66,7 @@ def broker(request):
     if available(request.param).kind == "external":
         pytest.skip("the broker of RABBIT_CHX_BROKER_URL is not ours to break")
     broker = Broker(request.param, plugins=["rabbitmq_auth_mechanism_ssl", "rabbitmq_stream"], config=config)
-    with running(broker):
+    with running(broker), asked_quickly(broker):
         yield broker
 
 

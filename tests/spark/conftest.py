@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from rabbit_chx.testing import Broker
+from tests.broker.erlang import asked_quickly
 from tests.brokers import running
 from tests.inbox import Inbox
 from tests.spark import BRIEF_JAVA
@@ -45,7 +46,7 @@ def rabbitmq_broker(request):
     """The broker of all these tests, with the stream protocol, which the fixture of the plugin lacks."""
     release = request.config.getoption("--rabbitmq-release") or request.config.getini("rabbitmq_release")
     broker = Broker(release or None, plugins=["rabbitmq_stream"])
-    with running(broker):
+    with running(broker), asked_quickly(broker):
         yield broker
 
 
