@@ -59,7 +59,7 @@ integration: .venv/.test ## the tests on real brokers and a real Spark
 	@$(BIN)/python -m pytest $(GATE) -m "not long" --durations 20 $(INTEGRATION)
 
 # The clients from npm are no tests of a broker, since they may be skipped.
-long: .venv/.test ## make integration, and the long tests that make test leaves out
+long: .venv/.test .venv/spark.jsa ## make integration, and the long tests that make test leaves out
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
 	$(call bootstrap,watch)
@@ -184,6 +184,11 @@ PINNED := $(addprefix scripts/,bootstrap.py environment.py pins.py) pyproject.to
 .venv/pyspark-%/.ready: .venv/.test
 	$(call bootstrap,pyspark $*)
 	@touch $@
+
+# The classes of Spark, which spare each Java of the tests a third of its start (tests/spark/__init__.py).
+.venv/spark.jsa: .venv/.test
+	$(call bootstrap,java)
+	-@$(BIN)/python -m tests.spark.class_archive $@
 
 .venv/audit/.ready .venv/docs/.ready: .venv/%/.ready: $(PINNED) | .venv/.demo
 	$(call bootstrap,$*)
