@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rabbit_chx.consuming.group import AsyncGroup as AsyncGroup, Group as Group
     from rabbit_chx.consuming.member.lanes import GroupStatus as GroupStatus
     from rabbit_chx.consuming.member.roll_call import (
+        MemberStatus as MemberStatus,
         members as members,
     )
     from rabbit_chx.consuming.queue_reader import Batch as Batch, QueueReader as QueueReader
@@ -43,7 +44,7 @@ if not TYPE_CHECKING:
             "rabbit_chx.consuming.queue_reader": "Batch QueueReader",
             "rabbit_chx.consuming.queues.sources": "KeyFunction",
             "rabbit_chx.consuming.member.lanes": "GroupStatus",
-            "rabbit_chx.consuming.member.roll_call": "members",
+            "rabbit_chx.consuming.member.roll_call": "MemberStatus members",
             "rabbit_chx.working.settings": "OnFailure Order",
             "rabbit_chx.messages.message": "Message",
             "rabbit_chx.messages.message_fields": "Headers Properties",

@@ -34,7 +34,7 @@ ONLY_READ = {
     *("Row", "Totals", "Problem", "Snapshot", "RingState", "RingCheck"),  # of an Interval
     *("Applied", "Strategy", "RingChange", "Move", "QueueLoad", "Rebalancing"),  # of changes to a topology
     *("Finding", "Drift"),  # of checks
-    *("QueueStatus", "MemberStatus", "PartitionStatus"),  # of the status of a group
+    *("QueueStatus", "PartitionStatus"),  # of the status of a group
     *("StreamMetadata", "StreamStats"),  # of a StreamConnection or a StreamReader
     *("HotKey", "QueueShare"),  # of a Spread
     *("Report", "Uniformity", "Change", "Picture", "Source"),  # of `report`, and of `available`

@@ -203,7 +203,7 @@ import asyncio
 from opentelemetry.trace import get_current_span
 from rabbit_chx.working.messages import Delivery
 from rabbit_chx.publishing.encoder import Encoder
-from rabbit_chx.streams import encode_messages
+from rabbit_chx.streams.messages.encode import encode_messages
 from rabbit_chx.streams.messages.stored import StoredMessage
 from rabbit_chx.messages.traces import in_async_spans, in_spans
 
