@@ -34,6 +34,7 @@ from tests.users import a_user
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.broker,
+    pytest.mark.long,
     pytest.mark.proof,
     pytest.mark.timeout(900),
     pytest.mark.pyspark("4.2", "it has no Trigger.AvailableNow for Python sources"),
