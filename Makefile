@@ -17,7 +17,7 @@ LANES := -n $(WORKERS)
 # What decides whether a change may land: failed tests run once more, alone (tests/second_try.py).
 GATE := $(LANES) --second-try
 # The files of unit tests with long tests: to import all others takes each worker half a minute.
-LONG_UNITS = $(shell grep -lr --include='test_*.py' mark.long tests/unit tests/property)
+LONG_UNITS = $(shell grep -lrE --include='test_*.py' 'mark\.(long|broker|spark|newest_first)' tests/unit tests/property)
 CANDIDATES := $(or $(PYTHON),python3.14 python3.13 python3.12 python3.11 python3)
 
 # Run scripts/bootstrap.py with the first candidate that is a complete Python 3.11 or later: tomllib came with
@@ -111,7 +111,7 @@ oldest: .venv/.test ## the publisher's tests on the oldest supported pika
 
 # The connector's own tests, which older releases of PySpark pass too.
 SPARK_TESTS := tests/unit/spark tests/broker/test_spark_*.py $(patsubst %,tests/spark/test_%.py, \
-  batch_write stream_write write_to_streams read_streams read_queue checkpoints filters guide split_valid order queue_of \
+  batch_write stream_write write_to_streams read_streams read_micro_batches read_queue checkpoints filters guide split_valid order queue_of \
   spread doctor_spark connect secrets)
 
 # pytest in the environment of an older PySpark, $(1), on one RabbitMQ, $(2). Up to 4.1, PySpark leaves its sockets to

@@ -39,10 +39,7 @@ if TYPE_CHECKING:
     )
     from rabbit_chx.mirror.releases import Release as Release, Store as Store
     from rabbit_chx.mirror.ring import Ring as Ring, RingBinding as RingBinding, ToExchange as ToExchange
-    from rabbit_chx.mirror.skew import (
-        Spread as Spread,
-        spread as spread,
-    )
+    from rabbit_chx.mirror.skew import Spread as Spread, spread as spread
 
 __version__ = "0.2.0"
 

@@ -123,7 +123,7 @@ stream_options = bundle(
     _option(
         "--reset",
         metavar="POSITION",
-        help="Set the stored offsets, where the group resumes: first, last (the last chunk), next, a time with its "
+        help="Set the stored offsets, so that the group resumes there: first, last (the last chunk), next, a time with its "
         "zone, or an offset. The group must have no members.",
     ),
     _option("-y", "--yes", is_flag=True, help="Reset without asking for confirmation."),

@@ -33,9 +33,7 @@ if TYPE_CHECKING:
         RingBinding as RingBinding,
         ToExchange as ToExchange,
     )
-    from rabbit_chx.topology.checks.drift import (
-        drift as drift,
-    )
+    from rabbit_chx.topology.checks.drift import drift as drift
     from rabbit_chx.topology.checks.lint import lint as lint
     from rabbit_chx.topology.file.dump import dumps as dumps
     from rabbit_chx.topology.file.load import load as load, loads as loads
@@ -70,9 +68,7 @@ if TYPE_CHECKING:
         Unbind as Unbind,
     )
     from rabbit_chx.topology.routes import route as route
-    from rabbit_chx.topology.slots.rebalancing import (
-        rebalance as rebalance,
-    )
+    from rabbit_chx.topology.slots.rebalancing import rebalance as rebalance
 
 if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = lazy_exports(

@@ -9,6 +9,7 @@ import pytest
 from rabbit_chx.errors import RabbitChxError
 from rabbit_chx.testing import Broker
 from tests.broker.erlang import Asking
+from tests.patience import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
@@ -51,9 +52,8 @@ def test_a_command_that_waits_keeps_no_other_waiting(broker, asking):
     found = []
     waiting = threading.Thread(target=lambda: found.append(asking("eval", wait)))
     waiting.start()
-    while asking("eval", "whereis(gate).") == "undefined":
-        pass
+    wait_until(lambda: asking("eval", "whereis(gate).") != "undefined", "the command that waits")
     assert not found
     asking("eval", "gate ! done.")
-    waiting.join()
+    waiting.join(PATIENCE)
     assert found == ["done"]

@@ -1,4 +1,4 @@
-"""Members of a group on a real broker: division of the queues, failing handlers, stops, holds and seats."""
+"""Members of a group on a real broker: division of the queues, stops, status, holds, seats and alarms."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from typing import Any
 import pika
 import pytest
 
-from rabbit_chx import Field
 from rabbit_chx.broker import connect, drain
 from rabbit_chx.broker.driver import PikaDriver
-from rabbit_chx.broker.properties import Properties
 from rabbit_chx.changes.records import declare_commands, hold_commands
-from rabbit_chx.consuming import Group, Message, QueueReader, Reject
+from rabbit_chx.consuming import Group, Message
 from rabbit_chx.consuming.member.member import Member
 from rabbit_chx.consuming.member.responder import Responder
 from rabbit_chx.consuming.member.roll_call import ask, members_over
@@ -177,99 +175,6 @@ def test_progress_wakes_the_new_connection_if_the_old_one_was_lost_before_it_wok
         member.on_progress()
         new.process_data_events(time_limit=5)
     assert woken
-
-
-def test_a_failing_message_is_retried_before_later_ones_and_then_stops_the_member(orders) -> None:
-    tried: list[int] = []
-    orders.send(20, keys=1)
-
-    def handle(message: Message) -> None:
-        tried.append(int(message.body))
-        if int(message.body) == 3:
-            raise ValueError("out of stock")
-
-    group = orders.group(attempts=3, backoff=0.05)
-    with running(group, handle) as thread:
-        thread.join(PATIENCE)
-        (error,) = thread.errors
-        assert isinstance(error, ValueError)
-        assert "The handler failed 3 times" in "".join(error.__notes__)
-    assert tried == [0, 1, 2, 3, 3, 3]
-    with running(orders.group(), orders.handle):
-        wait_until(lambda: orders.seen["k0"][-1:] == [19], "the rest")
-    assert orders.seen["k0"] == list(range(3, 20))
-
-
-@pytest.mark.parametrize("on_failure", ["park", "dead-letter"])
-def test_a_failed_message_is_parked_or_dead_lettered_before_later_ones_are_handled(
-    orders, on_failure
-) -> None:
-    orders.channel.queue_declare("failed", durable=True)
-    if on_failure == "dead-letter":
-        policy = {"dead-letter-exchange": "", "dead-letter-routing-key": "failed"}
-        body = {"pattern": "^o", "definition": policy, "apply-to": "queues"}
-        orders.site.management._request("PUT", ["policies", orders.site.vhost, "dlx"], body=body)
-    orders.send(20, keys=1)
-
-    def handle(message: Message) -> None:
-        if int(message.body) == 3:
-            raise ValueError("out of stock")
-        orders.handle(message)
-
-    parking = "failed" if on_failure == "park" else None
-    group = orders.group(attempts=2, backoff=0.01, on_failure=on_failure, parking_queue=parking)
-    with running(group, handle):
-        wait_until(lambda: orders.seen["k0"][-1:] == [19], "all others")
-        wait_until(
-            lambda: orders.channel.queue_declare("failed", passive=True).method.message_count,
-            "the failed one",
-        )
-    assert orders.seen["k0"] == [*range(3), *range(4, 20)]
-    assert orders.channel.basic_get("failed", auto_ack=True)[2] == b"3"
-
-
-def test_a_parked_message_keeps_its_headers(orders) -> None:
-    orders.channel.queue_declare("failed", durable=True)
-    headers = {"price": 2.75, "at": Field("T", 1_700_000_000_000)}
-    orders.channel.basic_publish("", QUEUES[0], b"0", Properties(headers=headers))
-
-    def handle(_: Message) -> None:
-        raise ValueError("out of stock")
-
-    parked: list[Message] = []
-    group = orders.group(attempts=1, on_failure="park", parking_queue="failed")
-    with running(group, handle), QueueReader(orders.site.url(), "failed") as reader:
-        wait_until(lambda: parked.extend(reader.take(1).messages) or parked, "the parked message")
-    found = dict(parked[0].headers)
-    origin = {name: found.pop(name) for name in [*found] if name.startswith("x-rabbit-chx-parked-")}
-    assert found == headers
-    del origin["x-rabbit-chx-parked-time"]
-    assert origin == {
-        "x-rabbit-chx-parked-exchange": "",
-        "x-rabbit-chx-parked-routing-key": QUEUES[0],
-        "x-rabbit-chx-parked-queue": QUEUES[0],
-        "x-rabbit-chx-parked-group": "billing",
-        "x-rabbit-chx-parked-attempts": 1,
-        "x-rabbit-chx-parked-error": "ValueError: out of stock",
-    }
-
-
-def test_a_full_parking_queue_ends_no_member(orders) -> None:
-    """Security review 3, L8: it ended the member with an error about a missing queue."""
-    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
-    orders.channel.queue_declare("failed", durable=True, arguments=full)
-    orders.channel.basic_publish("", QUEUES[0], b"0")
-    orders.channel.basic_publish("", QUEUES[0], b"1")
-
-    def handle(_: Message) -> None:
-        raise Reject("no")
-
-    group = orders.group(on_failure="park", parking_queue="failed")
-    with running(group, handle) as member:
-        wait_until(lambda: "rejected a message: it is full" in group.status.reason, "the reason")
-        assert orders.channel.basic_get("failed", auto_ack=True)[2] == b"0"
-        wait_until(lambda: orders.channel.basic_get("failed", auto_ack=True)[2] == b"1", "the second message")
-    assert member.errors == []
 
 
 def test_the_status_of_a_group_says_whether_it_consumes_and_what_it_has_done(orders, monkeypatch) -> None:
@@ -464,42 +369,6 @@ def test_members_go_on_acknowledging_and_a_new_one_joins_during_an_alarm(orders,
             wait_until(lambda: messages() == {"0"}, "all messages are acknowledged")
         wait_until(lambda: orders.seats() == [0, 1, 2], "all members answer")
     orders.assert_in_order()
-
-
-@pytest.mark.since_4_0
-@pytest.mark.parametrize("seconds", [1, 60])
-def test_the_status_of_a_member_tells_of_an_alarm_that_keeps_a_message_from_being_parked(
-    orders, broker, seconds
-) -> None:
-    """Trials 3, service 11: no message seemed to wait, so that a health check passed."""
-    going = threading.Event()
-
-    def handle(_: Message) -> None:
-        assert going.wait(PATIENCE)
-        raise Reject("no")
-
-    def parked() -> int:
-        return orders.channel.queue_declare("failed", passive=True).method.message_count
-
-    orders.channel.queue_declare("failed", durable=True)
-    orders.channel.basic_publish("", QUEUES[0], b"0")
-    url = f"{orders.site.url()}?blocked_connection_timeout={seconds}"
-    options = {"exchange": "orders", "name": "billing", "management": orders.site.management}
-    group = Group(url, on_failure="park", parking_queue="failed", **options)
-    with running(group, handle):
-        wait_until(lambda: group.status.in_hand, "the message")
-        with memory_alarm(broker):
-            going.set()
-            wait_until(lambda: group.status.failed, "the handler has failed")
-            if seconds == 1:
-                wait_until(lambda: "(memory or disk alarm)" in group.status.reason, "the reason")
-            else:
-                before = group.status.oldest
-                wait_until(lambda: group.status.oldest > before + 2, "the message ages")
-                assert (group.status.connected, group.status.in_hand, parked()) == (True, 1, 0)
-        wait_until(parked, "the message is parked")
-        wait_until(lambda: (status := group.status).connected and status.oldest is None, "the end")
-        assert (group.status.reason, group.status.in_hand) == ("", 0)
 
 
 def test_a_member_holds_as_many_messages_of_each_queue_as_its_prefetch_whatever_their_size(orders) -> None:

@@ -15,7 +15,8 @@ from tests.broker.stream_writers import over_amqp, over_stream_protocol, with_pi
 from tests.patience import wait_until
 from tests.proof import LONG, Check, dice, record_result
 from tests.spark.streams import Streams
-from tests.spark.test_read_streams import DEADLINE, Copy, read
+from tests.spark.test_read_micro_batches import Copy
+from tests.spark.test_read_streams import DEADLINE, read
 
 pytestmark = [
     pytest.mark.spark,

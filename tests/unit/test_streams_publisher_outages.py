@@ -167,9 +167,9 @@ def test_a_thread_that_is_stopped_while_it_notices_a_loss_ends(
     with StreamPublisher(FIRST, "events") as publisher:
         (one,) = publisher.pipeline._outlets.values()
 
-        def stopped(outlet: outlet.Outlet, error: Any) -> None:
-            noticed(outlet, error)
-            outlet.stop()
+        def stopped(self: outlet.Outlet, error: Any) -> None:
+            noticed(self, error)
+            self.stop()
 
         monkeypatch.setattr(outlet.Outlet, "_after_loss", stopped)
         servers.close_connections()

@@ -1,0 +1,195 @@
+"""``spark.readStream`` of real streams in a real Spark: restarts, limits, new and deleted streams, outages."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from contextlib import suppress
+from uuid import uuid4
+
+import pytest
+
+from rabbit_chx.errors import PublishFailed, StreamUnavailable
+from rabbit_chx.streams import StreamPublisher, connect
+from tests.patience import wait_until
+from tests.spark.streams import SMALL_SEGMENTS
+from tests.spark.test_batch_write import failure
+from tests.spark.test_read_streams import DEADLINE, admission, given, numbered, read, values
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+
+def read_stream(spark, broker, **options):
+    return spark.readStream.format("rabbitmq").options(**given(broker, **options)).load()
+
+
+class Copy:
+    """A query that copies a stream to files, and can be restarted."""
+
+    def __init__(self, spark, broker, folder, **options):
+        self._spark, self._broker, self._folder, self._options = spark, broker, folder, options
+
+    def start(self, **changes):
+        options = {"columns": "value,stream,offset", "startingOffsets": "earliest", **self._options}
+        frame = read_stream(self._spark, self._broker, **(options | changes))
+        files = frame.writeStream.format("parquet").option("path", str(self._folder / "rows"))
+        return files.option("checkpointLocation", str(self._folder / "checkpoint"))
+
+    def run(self, **changes):
+        """Read all available rows, and return the number of rows of each micro-batch."""
+        query = self.start(**changes).trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(DEADLINE)
+        finally:
+            query.stop()
+        return [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
+
+    def rows(self):
+        frame = self._spark.read.parquet(str(self._folder / "rows"))
+        return sorted((row.stream, row.offset, int(bytes(row.value))) for row in frame.collect())
+
+    def values(self):
+        return [value for *_, value in self.rows()]
+
+
+def progress(query, rows):
+    """Wait until a query has read this many rows."""
+    wait_until(
+        lambda: query.exception() or sum(batch["numInputRows"] for batch in query.recentProgress) >= rows,
+        f"{rows} rows",
+        DEADLINE,
+    )
+    assert query.exception() is None
+
+
+def test_a_restarted_query_reads_each_row_once(spark, broker, streams, tmp_path):
+    one, two = streams.stream(), streams.stream()
+    copy = Copy(spark, broker, tmp_path, stream=f"{one},{two}")
+    streams.fill(one, numbered(0, 50))
+    copy.run()
+    streams.fill(two, numbered(50, 70))
+    copy.run()
+    copy.run()
+    assert copy.values() == list(range(70))
+
+
+@admission
+def test_micro_batches_are_limited_and_available_now_reads_all_rows(spark, broker, streams, tmp_path):
+    one, two = streams.stream(), streams.stream()
+    streams.fill(one, numbered(0, 100))
+    streams.fill(two, numbered(100, 120))
+    copy = Copy(spark, broker, tmp_path, stream=f"{one},{two}", maxRowsPerTrigger=30)
+    batches = copy.run()
+    assert max(batches) <= 30
+    assert sum(batches) == 120
+    assert copy.values() == list(range(120))
+    assert copy.run() == []
+
+
+def test_a_running_query_reads_new_rows_and_new_streams(spark, broker, streams, tmp_path):
+    one, two = streams.stream(), streams.stream()
+    exchange = streams.exchange("direct", {one: "1"})
+    streams.fill(one, numbered(0, 10))
+    copy = Copy(spark, broker, tmp_path, exchange=exchange, managementUrl=broker.management_url)
+    query = copy.start().start()
+
+    try:
+        progress(query, 10)
+        streams.fill(two, numbered(10, 20))
+        streams.channel.queue_bind(two, exchange, "2")
+        progress(query, 20)
+        streams.fill(two, numbered(20, 25))
+        progress(query, 25)
+        assert broker.password not in query.lastProgress.json
+    finally:
+        query.stop()
+    assert Counter(copy.values()) == Counter(range(25))
+
+
+@pytest.mark.long
+def test_rows_deleted_by_retention_fail_a_query_or_are_logged(spark, broker, streams, tmp_path):
+    stream = streams.stream(**SMALL_SEGMENTS)
+    copy = Copy(spark, broker, tmp_path, stream=stream)
+    streams.fill(stream, [body.ljust(200) for body in numbered(0, 20)])
+    copy.run()
+    streams.fill(stream, [body.ljust(1_000) for body in numbered(20, 400)])
+    # It has deleted all that it will delete once its process answers after these confirms.
+    broker.eval("sys:get_state(osiris_retention, infinity).")
+    assert read(spark, broker, stream=stream, columns="offset").first().offset > 20
+    assert "retention deleted them before" in failure(copy.run)
+    assert copy.values() == list(range(20))
+    copy.run(failOnDataLoss="false")
+    kept = values(read(spark, broker, stream=stream, columns="value"))
+    assert copy.values() == [*range(20), *kept]
+    assert kept == list(range(kept[0], 400))
+    options = {"stream": stream, "startingOffsets": f'{{"{stream}": 0}}'}
+    assert "failOnDataLoss=false" in failure(lambda: read(spark, broker, **options).collect())
+    assert values(read(spark, broker, **options, failOnDataLoss="false", columns="value")) == kept
+
+
+@pytest.mark.long
+def test_a_query_continues_after_a_restart_of_the_broker(spark, broker, tmp_path):
+    stream, url = f"read-restart-{uuid4().hex[:6]}", broker.stream_url
+
+    def fill(first, last):
+        with suppress(StreamUnavailable, PublishFailed), StreamPublisher(url, stream) as publisher:
+            return publisher.publish_many(numbered(first, last))
+
+    with connect(url) as connection:
+        connection.create(stream)
+    wait_until(lambda: fill(0, 10), "a leader", DEADLINE)
+    copy = Copy(spark, broker, tmp_path, stream=stream)
+    query = copy.start().start()
+    try:
+        progress(query, 10)
+        broker.restart_app()
+        wait_until(lambda: fill(10, 20), "a leader", DEADLINE)
+        progress(query, 20)
+    finally:
+        query.stop()
+    with connect(url) as connection:
+        connection.delete(stream)
+    assert copy.values() == list(range(20))
+
+
+@pytest.mark.long
+def test_a_new_query_at_the_end_of_a_busy_stream_starts(spark, broker, streams, tmp_path):
+    """Spark asks more than once where it starts, and the stream has grown in between."""
+    stream, full = streams.stream(), threading.Event()
+    streams.fill(stream, numbered(0, 20))
+
+    def fill() -> None:
+        with StreamPublisher(broker.stream_url, stream) as publisher:
+            while not full.wait(0.002):
+                publisher.publish(b"1")
+
+    filling = threading.Thread(target=fill)
+    filling.start()
+    copy = Copy(spark, broker, tmp_path, stream=stream, startingOffsets="latest")
+    query = copy.start().start()
+    try:
+        progress(query, 100)
+    finally:
+        query.stop()
+        full.set()
+        filling.join()
+    assert {*copy.values()} == {1}
+
+
+@pytest.mark.long
+def test_a_stream_that_was_deleted_or_created_again_fails_the_query(spark, broker, streams, tmp_path):
+    stream = streams.stream()
+    copy = Copy(spark, broker, tmp_path, stream=stream, connectionTimeoutMs=2_000)
+    streams.fill(stream, numbered(0, 20))
+    copy.run()
+    streams.channel.queue_delete(stream)
+    assert f"got '{stream}', expected a stream in the virtual host" in failure(copy.run)
+    streams.create_again(stream)
+    streams.fill(stream, numbered(0, 5))
+    assert "was deleted and created again" in failure(copy.run)
+    streams.fill(stream, numbered(5, 40))
+    assert "was deleted and created again" in failure(copy.run)
+    assert copy.values() == list(range(20))
+    copy.run(failOnDataLoss="false")
+    copy.run()
+    assert Counter(copy.values()) == Counter([*range(20), *range(40)])
