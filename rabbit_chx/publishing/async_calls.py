@@ -97,17 +97,20 @@ class AsyncClient(Client[AnyPipeline]):
             )
         self._loop, self._news = loop, _News(loop)
         self._turn = asyncio.Lock()  # one task at a time looks for room; they keep their order
+        self._waiting = 0  # tasks that look for room, or wait for their turn
 
     async def _accepted(self, attempt: Callable[[], int], deadline: float | None) -> bool:
         """Try to put messages into the outbox until there is room; return False if the deadline passes before."""
-        if deadline is None:
-            await self._until_accepted(attempt)
+        if not self._waiting and attempt():  # as almost always
             return True
+        self._waiting += 1
         try:
-            async with asyncio.timeout(deadline - time.monotonic()):
+            async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
                 await self._until_accepted(attempt)
         except TimeoutError:
             return False
+        finally:
+            self._waiting -= 1
         return True
 
     async def _until_accepted(self, attempt: Callable[[], int]) -> None:

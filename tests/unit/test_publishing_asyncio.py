@@ -88,6 +88,21 @@ def test_the_loop_runs_while_a_task_waits_for_room() -> None:
     play(work, max_in_flight=1)
 
 
+def test_a_call_that_finds_room_does_not_overtake_those_that_wait_for_it() -> None:
+    async def work(publisher: AsyncPublisher, script: Script) -> None:
+        late = asyncio.create_task(publisher.publish(b"late"))
+        await wait_until_async(script.late.is_set)
+        first = asyncio.create_task(publisher.publish(b"first"))
+        await asyncio.sleep(0.01)
+        script.send(spec.Basic.Ack(0, multiple=True), 1)
+        while publisher.totals.pending:  # the loop is busy, so the first one does not see the room yet
+            time.sleep(0.001)  # noqa: ASYNC251
+        await asyncio.gather(publisher.publish(b"second"), late, first)
+        assert script.bodies == [b"late", b"first", b"second"]
+
+    play(work, max_in_flight=1)
+
+
 def test_a_call_behind_others_that_wait_for_room_ends_in_time() -> None:
     text = "too many messages were in flight for 0.05 seconds"
 
