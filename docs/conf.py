@@ -26,6 +26,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 import python_pages  # noqa: E402 # of scripts
 
+from rabbit_chx import __version__  # noqa: E402
+
 PROJECT_PAGES = [
     "examples/README",
     "examples/ci/README",
@@ -54,7 +56,7 @@ add_module_names = False
 suppress_warnings = ["ref.python"]  # a name that several classes have gets no link
 
 html_theme = "furo"
-html_title = project
+html_title = f"{project} {__version__}"
 html_static_path = html_css_files = ["site.css"]
 html_copy_source = False
 html_show_copyright = False
