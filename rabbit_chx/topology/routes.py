@@ -19,6 +19,7 @@ from rabbit_chx.mirror.kernel.terms import format_term
 from rabbit_chx.mirror.partitioning import AnyOf, modulus_destination, modulus_destinations
 from rabbit_chx.mirror.releases import NEWEST, Release
 from rabbit_chx.mirror.ring import Destination, Ring, ToExchange
+from rabbit_chx.topology.file.problems import known_exchanges
 from rabbit_chx.topology.model import RESERVED, Binding, Exchange, Topology
 
 _NO_RINGS: Final[Mapping[str, Ring]] = {}
@@ -116,16 +117,21 @@ class Router:
             return tuple(sorted(name for name in names if self._topology.queue(name)))
         start = self._topology.exchange(exchange)
         if start is None or start.internal:
-            predeclared = start is None and exchange.startswith(RESERVED)
-            raise InvalidValue(
-                "exchange to publish to",
-                Unquoted(f"{exchange!r}, which is internal") if start else exchange,
-                "an exchange of the topology that is not internal, or '' for the default exchange",
-                f"An exchange {RESERVED}* is part of a topology only if it has bindings"
-                if predeclared
-                else "A broker closes the channel on any other",
-            )
+            raise self._cannot_publish_to(exchange, start)
         return tuple(sorted(self._reached(start, message, {exchange}), key=str))
+
+    def _cannot_publish_to(self, name: str, found: Exchange | None) -> InvalidValue:
+        """The error for an exchange that is internal or missing."""
+        got: object = name
+        expected = "an exchange of the topology"
+        if found is not None:
+            got, expected = Unquoted(f"{name!r}, which is internal"), f"{expected} that is not internal"
+        if found is None and name.startswith(RESERVED):
+            hint = f"An exchange {RESERVED}* is part of a topology only if it has bindings"
+        else:
+            known = (each.name for each in self._topology.exchanges if not each.internal)
+            hint = known_exchanges(name, known)
+        return InvalidValue("exchange to publish to", got, expected, hint)
 
     # rabbit_exchange.erl, route1/4 and process_route/2.
     def _reached(self, start: Exchange, message: _Message, seen: set[str]) -> list[str | AnyOf]:

@@ -39,7 +39,7 @@ from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
 from rabbit_chx.topology.checks.cluster import why_unchangeable
 from rabbit_chx.topology.file.definitions import looks_like_definitions
 from rabbit_chx.topology.file.load import read_file, topologies
-from rabbit_chx.topology.file.problems import did_you_mean
+from rabbit_chx.topology.file.problems import known_exchanges
 from rabbit_chx.topology.graph import part_behind
 from rabbit_chx.topology.model import Observed, Topology
 from rabbit_chx.topology.planning.plan_file import OPTIONS, is_plan_file, load_plan
@@ -292,11 +292,7 @@ def parts_behind(
     known = {each.name for topology in wanted for each in topology.exchanges}
     for name in exchanges:
         if name not in known:
-            hint = (
-                did_you_mean(name, sorted(known))
-                or f"It has {listed(sorted(known), 'exchange') if known else 'none'}"
-            )
-            raise InvalidValue("--exchange", name, "an exchange of the file", hint)
+            raise InvalidValue("--exchange", name, "an exchange of the file", known_exchanges(name, known))
     return [part_behind(each, exchanges) for each in wanted if any(map(each.exchange, exchanges))]
 
 

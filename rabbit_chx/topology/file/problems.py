@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Final, NoReturn, TypeAlias
 
-from rabbit_chx.base.text import is_utf8
+from rabbit_chx.base.text import is_utf8, listed
 from rabbit_chx.errors import InvalidValue, Unquoted
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -169,6 +169,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint that names the most similar known word, or nothing if none is similar."""
     near = get_close_matches(word, list(known), n=1)
     return f"Did you mean {near[0]!r}?" if near else ""
+
+
+def known_exchanges(word: str, known: Iterable[str]) -> str:
+    """A hint for an unknown exchange: the most similar one that is known, or else the first ones."""
+    names = sorted(known)
+    return did_you_mean(word, names) or f"It has {listed(names, 'exchange') if names else 'none'}"
 
 
 def check_values(document: Document) -> None:

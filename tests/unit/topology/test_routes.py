@@ -272,4 +272,20 @@ def test_where_a_message_cannot_be_published():
     topology = replace(world(d="direct"), exchanges=(Exchange("d", "direct", internal=True),))
     assert "internal" in complaint(lambda: route(topology, "d")).got
     assert complaint(lambda: route(topology, "nope")).got == "nope"
-    assert "closes the channel" not in complaint(lambda: route(topology, "amq.direct")).hint
+    assert "only if it has bindings" in complaint(lambda: route(topology, "amq.direct")).hint
+
+
+def test_a_missing_exchange_is_an_error_with_the_exchanges_that_there_are():
+    topology = world(orders="x_consistent_hash", tenants="x_modulus_hash")
+    topology = replace(
+        topology,
+        exchanges=(*topology.exchanges, Exchange("hidden", "fanout", internal=True)),
+        slots=(Slots("tenants", count=300, queues={"a": 1}),),
+    )
+    text = "invalid exchange to publish to: got {!r}, expected an exchange of the topology. {}"
+    for name, hint in (
+        ("nope", "It has exchanges 'orders', 'tenants'"),
+        ("order", "Did you mean 'orders'?"),
+    ):
+        assert str(complaint(lambda name=name: route(topology, name))) == text.format(name, hint)
+    assert complaint(lambda: route(Topology(), "nope")).hint == "It has none"
