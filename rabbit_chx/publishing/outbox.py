@@ -53,9 +53,9 @@ class BaseOutbox(Generic[Item]):
         self.given_up_at: float = -math.inf
         """When the sender has given up last, on the monotonic clock."""
         self.why_given_up: RabbitChxError | None = None
-        """Why it did."""
+        """Why it did, or that it is closed."""
         self.error: RabbitChxError | None = None
-        """Why the sender has given up; None as soon as it is connected again."""
+        """Why the sender has given up; None as soon as it is connected again, and unchanged by `close`."""
 
     # -- the caller's side -------------------------------------------------------------------------
 
@@ -134,7 +134,9 @@ class BaseOutbox(Generic[Item]):
     def give_up(self, error: RabbitChxError, *, closed: bool = False) -> None:
         """Give each message its outcome; none is in flight. Unless closed, later messages make the sender try again."""
         with self._changed:
-            self.error = self.why_given_up = error
+            self.why_given_up = error
+            if not closed:
+                self.error = error
             self._closed = closed
             self.given_up_at = time.monotonic()
             unsent = list(self._unsent)
@@ -157,9 +159,9 @@ class BaseOutbox(Generic[Item]):
     def wait_until_connected(self, timeout: float) -> bool:
         """Wait until a connection was opened; return whether one was, or raise the final error."""
         with self._changed:
-            self._changed.wait_for(lambda: self._connections or self.error is not None, timeout)
-            if self.error is not None:
-                raise self.error
+            self._changed.wait_for(lambda: self._connections or self.why_given_up is not None, timeout)
+            if self.why_given_up is not None and (self._closed or self.error is not None):
+                raise self.why_given_up
             return self._connections > 0
 
 

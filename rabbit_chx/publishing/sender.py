@@ -107,7 +107,6 @@ class Sender:
 
     def _run(self) -> None:
         self.thread_id = threading.get_ident()
-        end = CLOSED
         try:
             with without_pikas_log():
                 self._keep_connected()
@@ -118,9 +117,9 @@ class Sender:
                     self._keep_connected()
         except Exception as error:  # noqa: BLE001 - any error must reach a waiting caller
             log.exception("the publisher's thread failed")
-            end = f"the publisher failed: {type(error).__name__}: {error}"
+            self._outbox.error = BrokerUnavailable(f"the publisher failed: {type(error).__name__}: {error}")
         finally:
-            self._outbox.give_up(self._outbox.error or BrokerUnavailable(end), closed=True)
+            self._outbox.give_up(self._outbox.error or BrokerUnavailable(CLOSED), closed=True)
             self.thread_id = 0  # another thread may get the same number
 
     def _keep_connected(self) -> None:

@@ -128,6 +128,13 @@ def test_threads_that_open_a_publisher_at_the_same_time_share_a_connection() -> 
     assert server.connections == 10
 
 
+def test_a_publisher_that_was_closed_has_no_error() -> None:
+    with scene() as (publisher, _):
+        publisher.publish(b"yes", timeout=PATIENCE)
+    assert repr(publisher).endswith(": closed>")
+    assert publisher.error is None
+
+
 def test_each_thread_learns_the_outcome_of_its_own_messages() -> None:
     def work(number: int) -> list[str]:
         told = []

@@ -114,6 +114,15 @@ def test_a_publisher_that_gave_up_does_not_log_that_it_is_connected_again(
         assert isinstance(publisher.error, StreamUnavailable)
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == "publisher of stream 'events': first is down; trying again"
+    assert "first is down" in str(publisher.error)  # also after it was closed
+
+
+def test_a_publisher_that_was_closed_has_no_error(servers: Servers) -> None:
+    with StreamPublisher(FIRST, "events") as publisher:
+        publisher.publish(b"a")
+    assert repr(publisher).endswith(": closed>")
+    assert publisher.error is None
+    assert len(servers.stored) == 1
 
 
 @pytest.mark.usefixtures("clock")

@@ -137,7 +137,6 @@ class Outlet:
 
     def _run(self) -> None:
         self.thread_id = threading.get_ident()
-        end = CLOSED
         try:
             self._serve()
             while not self._stopping.is_set():  # after `_serve` has cleared the wish, which `stop` sets again
@@ -145,9 +144,9 @@ class Outlet:
                 self._serve()
         except Exception as error:
             log.exception("the thread of a publisher failed")
-            end = f"the publisher failed: {type(error).__name__}: {error}"
+            self.outbox.error = BrokerUnavailable(f"the publisher failed: {type(error).__name__}: {error}")
         finally:
-            self._ended = self.outbox.error or BrokerUnavailable(end)
+            self._ended = self.outbox.error or BrokerUnavailable(CLOSED)
             self._give_up(self._ended, closed=True)
             if self._connection is not None:
                 self._connection.close()
