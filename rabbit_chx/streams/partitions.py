@@ -16,6 +16,7 @@ from rabbit_chx.mirror.exchange import ConsistentHashExchange
 from rabbit_chx.mirror.partitioning import SuperStream
 from rabbit_chx.mirror.releases import Release
 from rabbit_chx.streams.protocol.connection import StreamConnection
+from rabbit_chx.streams.protocol.permissions import Access, routing
 
 _KEYS_PER_BUCKET: Final = 8
 """A bucket that no key belongs to is unknown: with so many keys, most rings have none."""
@@ -30,6 +31,8 @@ class Partitions:
 
     streams: tuple[str, ...]
     mirror: SuperStream | ConsistentHashExchange
+    access: Access
+    """Explains a refusal to list them."""
 
     def of(self, keys: Sequence[str]) -> list[str]:
         """Return the stream of each routing key."""
@@ -38,7 +41,7 @@ class Partitions:
 
     def holds(self, connection: StreamConnection, name: str) -> bool:
         """Whether the broker still has these streams, and routes as before."""
-        if set(connection.partitions(name)) != set(self.streams):
+        if set(connection.partitions(name, access=self.access)) != set(self.streams):
             return False
         if isinstance(self.mirror, SuperStream):
             return True
@@ -46,20 +49,22 @@ class Partitions:
         return [connection.route(name, key) for key in keys] == [[stream] for stream in self.of(keys)]
 
 
-def of_super_stream(connection: StreamConnection, name: str) -> Partitions:
-    """Return the partitions of a super stream, in their order."""
-    mirror = SuperStream(connection.partitions(name))
-    return Partitions(mirror.partitions, mirror)
+def of_super_stream(connection: StreamConnection, name: str, *, named: bool) -> Partitions:
+    """Return the partitions of a super stream, in their order, for a publisher with or without a name."""
+    access = routing(name, named=named)
+    mirror = SuperStream(connection.partitions(name, access=access))
+    return Partitions(mirror.partitions, mirror, access)
 
 
-def of_exchange(connection: StreamConnection, name: str) -> Partitions:
-    """Return the streams of a consistent-hash exchange that hashes the routing key, and its ring.
+def of_exchange(connection: StreamConnection, name: str, *, named: bool) -> Partitions:
+    """Return the streams of a consistent-hash exchange that hashes the routing key, and its ring, for a publisher with or without a name.
 
     Raises:
         InvalidValue: the broker routes in another way, or to queues that are not streams.
         StreamUnavailable: the exchange does not exist, has no stream, or the user lacks a permission.
     """
-    streams = connection.partitions(name)
+    access = routing(name, named=named)
+    streams = connection.partitions(name, access=access)
     if not streams:
         raise StreamUnavailable(f"no stream is bound to exchange {name!r}", "no such stream", name)
     owners: dict[str, str] = {}
@@ -71,7 +76,7 @@ def of_exchange(connection: StreamConnection, name: str) -> Partitions:
         for size in sizes if set(owners.values()) == set(streams) else ():
             if weights := _weights(owners, size, streams):
                 mirror = ConsistentHashExchange(weights, release=connection.release)
-                return Partitions(tuple(map(str, mirror.destinations)), mirror)
+                return Partitions(tuple(map(str, mirror.destinations)), mirror, access)
         count *= 4
     raise _not_by_key(name, "routes that are not those of a consistent hash of the routing key")
 

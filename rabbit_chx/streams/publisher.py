@@ -83,7 +83,7 @@ class StreamPublisherOptions(Client[StreamPipeline]):
 
         self.stream = stream
         self.name = name
-        find = of_exchange if super_stream is None else of_super_stream
+        find = partial(of_exchange if super_stream is None else of_super_stream, named=name is not None)
         source = super_stream or exchange or ""
         begin = partial(
             StreamPipeline, stream, source, find, name, connect, timeouts, properties, max_in_flight

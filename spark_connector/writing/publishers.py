@@ -18,6 +18,7 @@ from typing import Any, Final
 from rabbit_chx import RabbitChxError, SuperStream, publishing
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import StreamPublisher
+from rabbit_chx.streams.protocol.permissions import routing
 from spark_connector.connections import connected, credentials_of, names_port, tls_of, to_streams
 from spark_connector.logs import show
 from spark_connector.writing.options import WriteOptions
@@ -140,7 +141,8 @@ def streams_of(options: WriteOptions) -> Sequence[str]:
     if options.super_stream is None:
         return [options.stream or ""]
     with connected(options) as connection:
-        return connection.partitions(options.super_stream)
+        access = routing(options.super_stream, named=options.exactly_once)
+        return connection.partitions(options.super_stream, access=access)
 
 
 def last_ids(

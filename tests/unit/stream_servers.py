@@ -98,7 +98,7 @@ class Connection:
     def metadata(self, streams: list[str]) -> dict[str, StreamMetadata]:
         return {name: StreamMetadata(name, Node("first", 5552), ()) for name in streams}
 
-    def partitions(self, name: str) -> list[str]:
+    def partitions(self, name: str, **_: object) -> list[str]:
         return [f"{name}-{number}" for number in range(2)]
 
     def declare_publisher(self, _stream: str, _name: str | None) -> int:

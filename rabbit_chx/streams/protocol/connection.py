@@ -146,10 +146,15 @@ class StreamConnection:
             raise InvalidValue("streams", streams, "a list of names")
         return answers.metadata(self._calls.call(Command.METADATA, requests.array(map(name, streams))))
 
-    def partitions(self, super_stream: str) -> list[str]:
-        """Return the streams of a super stream in partition order."""
+    def partitions(self, super_stream: str, *, access: permissions.Access | None = None) -> list[str]:
+        """Return the streams of a super stream in partition order.
+
+        Args:
+            super_stream: its name.
+            access: explains a refusal; by default to a user who reads the streams.
+        """
         encoded = name(super_stream, "super stream name")
-        needs = permissions.listing(super_stream)
+        needs = access or permissions.listing(super_stream)
         return self._calls.call(Command.PARTITIONS, encoded, stream=super_stream, access=needs).strings()
 
     def route(self, super_stream: str, key: str) -> list[str]:

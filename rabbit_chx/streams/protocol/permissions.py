@@ -39,10 +39,16 @@ def listing(super_stream: str) -> Access:
     return _access("read", _all_of(super_stream), needs, "reading all of them")
 
 
-def routing(super_stream: str) -> Access:
-    """Look up the streams of a key and publish to them. The look-up needs permissions since RabbitMQ 4.3."""
+def routing(super_stream: str, *, named: bool = False) -> Access:
+    """Look up the streams, or those of a key, and publish to them. The look-up needs permissions since RabbitMQ 4.3.
+
+    The streams are listed for a user who may read or write each, so a publisher that is refused lacks the write permission.
+    """
     needs = Needs(write=_super_stream(super_stream))
-    return _access("write", _all_of(super_stream), needs, "publishing to all of them")
+    if named:
+        needs.read = _streams([Beginning(f"{super_stream}-")])
+    what = "publishing to all of them with a name" if named else "publishing to all of them"
+    return _access("write", _all_of(super_stream), needs, what)
 
 
 def changing_super_stream(super_stream: str, partitions: Iterable[str] | None = None) -> Access:
