@@ -89,7 +89,8 @@ class WriteOptions(AmqpOptions, StreamOptions):
     retry_timeout_ms: int = integer(
         _DELIVERY,
         10_000,
-        "How long to resend a message that no queue accepts. The write fails a few seconds after that.",
+        "How long to resend a message that no queue accepts. The write fails a few seconds after that, or after several times "
+        "that if a task has more such rows than maxInFlight.",
     )
     max_rate_per_task: int = integer(_DELIVERY, 0, "Rows per second; 0 means no limit.", least=0)
     task_headers: bool = flag(
