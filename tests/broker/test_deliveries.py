@@ -79,6 +79,7 @@ def test_a_reader_gets_every_message_in_order(broker, queue, reads):
     check(messages, queue)
 
 
+@pytest.mark.since_4_0
 def test_a_group_gets_every_message_in_order(broker, queue, reads):
     messages = []
     name = f"deliveries-{uuid4().hex[:6]}"

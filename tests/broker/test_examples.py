@@ -120,6 +120,7 @@ def test_example_predicts_what_arrives(broker, name) -> None:
     assert sum(int(row[-1].replace(",", "")) for row in rows) == count
 
 
+@pytest.mark.since_4_0
 @pytest.mark.parametrize("name", WORKERS)
 def test_workers_share_the_queues_and_end_on_sigterm(broker, name) -> None:
     exchange = f"example.{uuid.uuid4().hex[:8]}"
@@ -146,6 +147,7 @@ def test_workers_share_the_queues_and_end_on_sigterm(broker, name) -> None:
     assert handled == [f"key-{number}: body {number}" for number in range(10)]
 
 
+@pytest.mark.since_4_0
 @pytest.mark.parametrize("name", SERVICE)
 def test_a_service_whose_worker_has_ended_is_not_healthy(broker, name) -> None:
     exchange, (port,) = f"example.{uuid.uuid4().hex[:8]}", free_ports(1)

@@ -13,7 +13,7 @@ from tests.broker import test_groups
 from tests.broker.test_groups import QUEUES, memory_alarm, running
 from tests.patience import PATIENCE, wait_until
 
-pytestmark = [pytest.mark.one_release, pytest.mark.broker]
+pytestmark = [pytest.mark.one_release, pytest.mark.broker, pytest.mark.since_4_0]
 
 orders = test_groups.orders
 
@@ -111,7 +111,6 @@ def test_a_full_parking_queue_ends_no_member(orders) -> None:
     assert member.errors == []
 
 
-@pytest.mark.since_4_0
 @pytest.mark.parametrize("seconds", [1, 60])
 def test_the_status_of_a_member_tells_of_an_alarm_that_keeps_a_message_from_being_parked(
     orders, broker, seconds

@@ -21,7 +21,7 @@ from rabbit_chx.working.markers import Hold
 from tests.broker.topology_site import Site
 from tests.patience import PATIENCE, wait_until
 
-pytestmark = [pytest.mark.one_release, pytest.mark.broker]
+pytestmark = [pytest.mark.one_release, pytest.mark.broker, pytest.mark.since_4_0]
 
 QUEUES = ["k0", "k1"]
 ORDERED = {"x-queue-type": "quorum", "x-single-active-consumer": True, "x-delivery-limit": -1}

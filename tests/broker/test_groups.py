@@ -31,7 +31,7 @@ from tests.json_lines import documented, printed
 from tests.patience import PATIENCE, wait_until
 from tests.verbs import in_a_process
 
-pytestmark = [pytest.mark.one_release, pytest.mark.broker]
+pytestmark = [pytest.mark.one_release, pytest.mark.broker, pytest.mark.since_4_0]
 
 QUEUES = [f"o{number}" for number in range(6)]
 ORDERED = {"x-queue-type": "quorum", "x-single-active-consumer": True, "x-delivery-limit": -1}

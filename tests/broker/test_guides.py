@@ -77,6 +77,7 @@ def test_the_test_of_the_testing_guide_passes(broker) -> None:
     names["test_each_message_is_where_it_was_predicted"](broker)
 
 
+@pytest.mark.since_4_0
 def test_the_group_of_the_testing_guide_handles_its_message(broker) -> None:
     names: dict[str, object] = {}
     exec(marked("testing.md", "test_the_group_of_the_testing_guide_handles_its_message"), names)
@@ -106,16 +107,19 @@ MESSAGE = r"key-\d b'body \d'"
 HANDLED = [f"key-{number} b'body {number}'" for number in range(10)]
 
 
+@pytest.mark.since_4_0
 def test_the_worker_of_the_consuming_guide_handles_messages(broker) -> None:
     block = marked("consuming.md", "test_the_worker_of_the_consuming_guide_handles_messages")
     assert handled_by(broker, block) == HANDLED
 
 
+@pytest.mark.since_4_0
 def test_the_asyncio_worker_of_the_consuming_guide_handles_messages(broker) -> None:
     block = marked("consuming.md", "test_the_asyncio_worker_of_the_consuming_guide_handles_messages")
     assert handled_by(broker, block) == HANDLED
 
 
+@pytest.mark.since_4_0
 def test_the_lifespan_of_the_consuming_guide_handles_messages(broker) -> None:
     block = marked("consuming.md", "test_the_lifespan_of_the_consuming_guide_handles_messages")
     assert handled_by(broker, f"{block}\n{APPLICATION}") == HANDLED
@@ -141,6 +145,7 @@ def test_the_readmes_publisher_publishes_what_it_is_given(broker, orders, capsys
     assert orders() == 2
 
 
+@pytest.mark.since_4_0
 def test_the_readmes_worker_handles_messages(broker) -> None:
     (block,) = [block for _, block in fenced(README, "python") if "import Group" in block]
     assert handled_by(broker, block) == HANDLED

@@ -21,7 +21,13 @@ from tests.patience import wait_until
 from tests.programs import ran
 from tests.unit.test_docs import PAGES, ROOT, fenced, marked
 
-pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long, pytest.mark.proof]
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.one_release,
+    pytest.mark.since_4_0,
+    pytest.mark.long,
+    pytest.mark.proof,
+]
 
 WORKER = """
 import os, threading

@@ -15,7 +15,7 @@ from tests.broker.stream_scene import stored
 from tests.broker.test_stream_groups import running
 from tests.patience import wait_until
 
-pytestmark = [pytest.mark.broker, pytest.mark.one_release]
+pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.since_4_0]
 
 KEYS = [f"customer-{number}" for number in range(1_000)]
 NUMBERED = """

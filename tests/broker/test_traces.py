@@ -17,7 +17,7 @@ from tests.patience import PATIENCE, wait_until
 from tests.programs import ran
 from tests.traces import recorded
 
-pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
+pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long, pytest.mark.since_4_0]
 
 
 def spans(name):
