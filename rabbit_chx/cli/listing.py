@@ -101,7 +101,9 @@ def _print(surveyed: Sequence[tuple[str, Surveyed]]) -> None:
         for vhost, each in surveyed:
             shown.add_row(
                 *(vhost, each.exchange, each.kind, each.hashes, f"{each.destinations:,}"),
-                *(each.order or "", f"{each.waiting:,}", str(len(each.troubles) or "")),
+                each.order or "",
+                "" if each.waiting is None else f"{each.waiting:,}",
+                str(len(each.troubles) or ""),
             )
         show(shown)
     for vhost, each in surveyed:

@@ -33,8 +33,8 @@ class Surveyed:
     destinations: int
     order: Order | None
     """How the order of the ring is known, ``assumed`` for a single binding that may have no buckets; None without a ring."""
-    waiting: int
-    """The messages in all queues that the exchange leads to, as of the last statistics."""
+    waiting: int | None
+    """The messages in all queues that the exchange leads to, as of the last statistics; None if there are none, as after a restart."""
     troubles: tuple[Drift, ...]
 
     @property
@@ -63,6 +63,7 @@ def _kind_of(exchange: Exchange) -> str:
 def _surveyed(exchange: Exchange, kind: str, observed: Observed, in_effect: Topology) -> Surveyed:
     name, there = exchange.name, observed.topology
     behind = sorted(each for each in reachable(there, [ToExchange(name)]) if isinstance(each, str))
+    unknown = any(there.queue(each) and each not in observed.backlog for each in behind)
     return Surveyed(
         exchange=name,
         kind=kind,
@@ -71,7 +72,7 @@ def _surveyed(exchange: Exchange, kind: str, observed: Observed, in_effect: Topo
         else str(hash_on(exchange.hash_header, exchange.hash_property)),
         destinations=len({each.destination for each in there.bindings_from(name)}),
         order=_order(name, observed),
-        waiting=sum(observed.backlog.get(each, 0) for each in behind),
+        waiting=None if unknown else sum(observed.backlog.get(each, 0) for each in behind),
         troubles=(
             *_of_ring(exchange, observed, in_effect),
             *(_of_queue(NO_MAJORITY, each, name) for each in behind if each in observed.without_majority),

@@ -62,3 +62,9 @@ def test_queues_without_a_majority_are_differences_and_those_without_consumers_w
     first = survey(found)[0]
     assert first.waiting == 5
     assert [each.queue for each in first.differences] == ["b"]
+
+
+def test_the_messages_are_unknown_while_the_broker_has_no_number_of_a_queue():
+    """In the first five seconds after a restart, the management API lists queues without numbers."""
+    assert survey(live(backlog={"a": 2, "b": 0}))[0].waiting == 2
+    assert survey(live(backlog={"a": 2}))[0].waiting is None
