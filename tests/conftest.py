@@ -29,7 +29,8 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     )
 
 pytest_plugins = [
-    f"tests.{each}" for each in ("proof_report", "parallel", "patience", "second_try", "skips", "leaks")
+    f"tests.{each}"
+    for each in ("proof_report", "parallel", "patience", "second_try", "skips", "leaks", "wheels")
 ]
 
 REAL = ("broker", "spark")

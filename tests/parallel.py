@@ -21,7 +21,7 @@ NEWEST: Final = "4.3"
 """The release with most tests: its broker tests make three groups, and its fault tests two, as all tests of Spark do."""
 
 CONSUMERS: Final = ("async_group", "group", "handover", "queue_reader", "rebalance", "scaling", "stream")
-OWN_SPARKS: Final = ("archives", "connect", "demo", "order", "progress", "secrets", "session")
+OWN_SPARKS: Final = ("archives", "connect", "demo", "order", "progress", "readme", "secrets", "session")
 PARTS: Final = {
     "broker": {"consumers": CONSUMERS, "topology": ("topology",)},
     "faults": {"spark": ("spark",)},

@@ -1,16 +1,23 @@
-"""Wheels of installed packages, so that a test can run ``pip install`` as in the docs without a download."""
+"""The wheel in an environment of its own, and wheels of installed packages: ``pip install`` as in the docs, without a download."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import zipfile
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from packaging.requirements import Requirement
 
+from tests.programs import ran
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 ROOT = Path(__file__).parents[1]
 OWN = ("rabbit_chx", "spark_connector", "pyspark_rabbitmq")
@@ -18,10 +25,10 @@ LEFT_OUT = {"__pycache__", "tests", "include"}
 """Large folders of other packages that are not needed at run time."""
 
 
-def installed(requirement: str) -> Iterable[metadata.Distribution]:
-    """The installed distributions that a requirement needs, itself included."""
+def installed(*requirements: str) -> Iterable[metadata.Distribution]:
+    """The installed distributions that requirements need, themselves included."""
     found: dict[tuple[str, str], metadata.Distribution] = {}
-    waiting = [Requirement(requirement)]
+    waiting = [*map(Requirement, requirements)]
     while waiting:
         wanted = waiting.pop()
         for extra in {"", *wanted.extras} - {extra for name, extra in found if name == wanted.name}:
@@ -50,3 +57,40 @@ def write_wheel(one: metadata.Distribution, folder: Path) -> Path:
             archive.write(path, name)
         archive.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in [*kept, f"{info}/RECORD"]))
     return wheel
+
+
+@pytest.fixture(scope="session")
+def install(tmp_path_factory) -> Callable[..., Path]:
+    """Builds the wheel and installs it as `pip install REQUIREMENTS` does; returns the folder of programs of the environment."""
+    dist = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", dist]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+
+    @cache
+    def install(*requirements: str) -> Path:
+        folder = tmp_path_factory.mktemp("environment")
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        (site,) = folder.glob("lib/*/site-packages")
+        for one in installed(*requirements):
+            if one.name != "rabbit-chx":
+                link(one, site)
+        programs = folder / "bin"
+        pip = [sys.executable, "-m", "pip", "--python", programs / "python", "install", "--no-compile"]
+        done = ran([*pip, *requirements], env=os.environ | {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(dist)})
+        assert done.returncode == 0, done.stdout + done.stderr
+        return programs
+
+    return install
+
+
+def link(one: metadata.Distribution, site: Path) -> None:
+    """Put an installed distribution into another environment; pip still compares it with what the wheel requires."""
+    for name in {file.parts[0] for file in one.files or ()} - {"..", "__pycache__"}:
+        if not (name.endswith(".pth") or (site / name).exists()):
+            (site / name).symlink_to(one.locate_file(name))
+
+
+def outside(programs: Path, **more: str) -> dict[str, str]:
+    """The environment of a shell whose programs come first, and whose Python finds nothing of the checkout."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return kept | {"PATH": f"{programs}{os.pathsep}{kept['PATH']}"} | more

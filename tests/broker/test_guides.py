@@ -1,4 +1,4 @@
-"""Run the blocks of docs/ and the README that need a broker; only the broker's address is replaced."""
+"""Run the blocks of docs/ that need a broker; only the broker's address is replaced."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ import pytest
 
 from rabbit_chx.testing import available
 from rabbit_chx.testing.node import CannotSupply
-from tests.broker.erlang import node_command
 from tests.broker.worker_programs import ordered_exchange, started
 from tests.patience import wait_until
 from tests.programs import ran
-from tests.unit.test_docs import README, ROOT, fenced, marked
+from tests.unit.test_docs import ROOT, marked
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
 
 
 def at(broker, block: str) -> str:
     """Replace the URLs in a block with those of the broker."""
-    assert "user:password@host" in block
     scheme, _, place = broker.management_url.partition("://")
     management = f"{scheme}://{broker.username}:{broker.password}@{place}"
     block = block.replace("http://user:password@host:15672", management)
@@ -46,12 +44,12 @@ def environment(broker) -> dict[str, str]:
     return {**os.environ, **mine}
 
 
-def answered(lines: list[str], broker) -> subprocess.CompletedProcess[str]:
+def answered(lines: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Run the lines at a terminal, and answer yes to every question."""
     ours, theirs = pty.openpty()
     try:
         os.write(ours, b"y\n" * len(lines))
-        done = ran(["sh", "-c", "\n".join(lines)], stdin=theirs, env=environment(broker))
+        done = ran(["sh", "-c", "\n".join(lines)], stdin=theirs, env=env)
     finally:
         os.close(ours)
         os.close(theirs)
@@ -138,35 +136,6 @@ asyncio.run(serve())
 """
 
 
-def test_the_readmes_publisher_publishes_what_it_is_given(broker, orders, capsys) -> None:
-    (block,) = [block for _, block in fenced(README, "python") if "with Publisher(" in block]
-    exec(at(broker, block), {})
-    assert "confirmed=2" in capsys.readouterr().out.replace(" ", "")
-    assert orders() == 2
-
-
-@pytest.mark.since_4_0
-def test_the_readmes_worker_handles_messages(broker) -> None:
-    (block,) = [block for _, block in fenced(README, "python") if "import Group" in block]
-    assert handled_by(broker, block) == HANDLED
-
-
-def test_the_readmes_route_reads_the_exchange_and_the_node(broker, orders) -> None:
-    (block,) = [block for _, block in fenced(README, "sh") if "--node" in block]
-    (docker, kubectl) = commands(block)
-    assert kubectl.replace("kubectl exec POD --", "docker exec NAME") == docker
-    done = answered([docker.replace("docker exec NAME rabbitmqctl eval", node_command(broker))], broker)
-    assert done.returncode == 0, done.stderr
-    with broker.connection() as connection:
-        channel = connection.channel()
-        channel.basic_publish("orders", "customer-42", b"")
-        key, queue = done.stdout.split()
-        wait_until(
-            lambda: channel.queue_declare(queue, passive=True).method.message_count == 1, "it is there"
-        )
-    assert key == "customer-42"
-
-
 def test_the_python_of_the_topology_guide_applies_a_file(broker, here, capsys) -> None:
     (here / "topology.yaml").write_text((ROOT / "examples/topology.yaml").read_text())
     exec(at(broker, marked("topology.md", "test_the_python_of_the_topology_guide_applies_a_file")), {})
@@ -177,24 +146,9 @@ def test_the_python_of_the_topology_guide_applies_a_file(broker, here, capsys) -
 def test_the_commands_of_the_topology_guide_apply_a_file(broker, here) -> None:
     (here / "examples").symlink_to(ROOT / "examples")
     block = marked("topology.md", "test_the_commands_of_the_topology_guide_apply_a_file")
-    done = answered(commands(block), broker)
+    done = answered(commands(block), environment(broker))
     assert done.returncode == 0, done.stdout + done.stderr  # that of the last one: no drift
     assert broker.ring("orders") == [f"orders.{number}" for number in range(4)]
-
-
-def test_the_commands_of_the_readme_declare_check_publish_compare_and_draw(broker, here) -> None:
-    (topology,) = [block for _, block in fenced(README, "yaml")]
-    (here / "topology.yaml").write_text(topology)
-    (block,) = [block for _, block in fenced(README, "sh") if "rabbit-chx check" in block]
-    lines = [line for line in block.splitlines() if not line.startswith(("docker ", "export "))]
-    done = answered(["set -e", *lines], broker)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert len(broker.ring("orders")) == 4
-    with broker.connection() as connection:
-        channel = connection.channel()
-        queues = [channel.queue_declare(f"orders.{number}", passive=True) for number in range(4)]
-    assert sum(queue.method.message_count for queue in queues) == 2
-    assert "orders.3" in (here / "report.html").read_text()
 
 
 def test_the_broker_of_the_testing_guide_starts(capsys) -> None:

@@ -11,6 +11,7 @@ import threading
 from contextlib import contextmanager
 
 from tests.patience import PATIENCE
+from tests.wheels import outside
 
 ORDERED = {"x-queue-type": "quorum", "x-single-active-consumer": True, "x-delivery-limit": -1}
 
@@ -39,11 +40,12 @@ class Program:
 
 
 @contextmanager
-def started(arguments, variables=(), codes=(0,)):
-    """Run a Python program, which must exit with one of these codes after SIGTERM."""
+def started(arguments, variables=(), codes=(0,), programs=None):
+    """Run a Python program, which must exit with one of these codes after SIGTERM; `programs` are those of `install`."""
+    python, env = (programs / "python", outside(programs)) if programs else (sys.executable, os.environ)
     with subprocess.Popen(
-        [sys.executable, "-W", "error", *map(str, arguments)],
-        env={**os.environ, **dict(variables), "PYTHONUNBUFFERED": "1"},
+        [python, "-W", "error", *map(str, arguments)],
+        env={**env, **dict(variables), "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=sys.stderr,
         text=True,

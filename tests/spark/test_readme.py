@@ -1,45 +1,145 @@
-"""Run the README's block about Spark as it is."""
+"""Work through the README as a newcomer: install the wheel as it says, and run each block in that environment, outside the checkout.
+
+A warning names what is not run as it is: the commands for a clone, and `kubectl`, which becomes `docker`. Any other block is
+run, one that is added later as well.
+"""
 
 from __future__ import annotations
 
 import re
-import sys
+from contextlib import ExitStack, contextmanager
+from doctest import OutputChecker
 from pathlib import Path
 
 import pytest
 
-from tests.programs import ran
+from tests.broker.erlang import container_of
+from tests.broker.test_guides import answered, at
+from tests.broker.worker_programs import started
+from tests.brokers import say
+from tests.patience import wait_until
+from tests.unit.test_docs import README, SAME, marked
+from tests.wheels import outside
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
 
-ROOT = Path(__file__).parents[2]
-(BLOCK,) = re.findall(
-    r"^```python\n([^`]*\.write\.[^`]*)^```", (ROOT / "README.md").read_text(), re.MULTILINE
-)
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+BULK = "bulk"
+"""A virtual host for the super stream of docs/spark-bulk.md, which has the name of the README's exchange."""
+HANDLED = """\
+ada b'two apples'
+ada b'{"customer": "ada", "amount": "3"}'
+ada b'{"customer":"ada","amount":3}'
+grace b'a pear'
+grace b'{"customer": "grace", "amount": "5"}'
+grace b'{"customer":"grace","amount":5}'
+"""
+"""What the worker prints of the messages of the publisher, of the commands, and of Spark."""
 
 
 @pytest.fixture
 def broker(rabbitmq_broker):
+    rabbitmq_broker.ctl("add_vhost", BULK)
+    rabbitmq_broker.ctl("set_permissions", "-p", BULK, rabbitmq_broker.username, ".*", ".*", ".*")
     yield rabbitmq_broker
-    with rabbitmq_broker.connection() as connection:
+    rabbitmq_broker.ctl("delete_vhost", BULK)
+    delete(rabbitmq_broker)
+
+
+def delete(broker) -> None:
+    """Delete the exchange orders, its queues, and the record of its order."""
+    with broker.connection() as connection:
         channel = connection.channel()
         for kind in ("queue", "exchange"):
-            for name in rabbitmq_broker.ctl(f"list_{kind}s", "name").splitlines():
-                if name.startswith(("orders", "payments")):
+            for name in broker.ctl(f"list_{kind}s", "name").splitlines():
+                if name.startswith(("orders", "rabbit-chx")):
                     getattr(channel, f"{kind}_delete")(name)
 
 
-def test_the_lines_write_to_the_exchange(spark, broker, monkeypatch):
-    monkeypatch.setenv("AMQP_URL", broker.url)
-    monkeypatch.setenv("RABBITMQ_MANAGEMENT_URL", broker.management_url)
-    done = ran(
-        [Path(sys.executable).with_name("rabbit-chx"), "apply", "examples/topology.yaml", "--yes"],
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr
-    names: dict[str, object] = {}
-    exec(BLOCK, names)
+@contextmanager
+def bound_by_an_application(broker):
+    """An exchange orders in an order that only its node knows; checks where printed keys go."""
+
+    def check(printed: str) -> None:
+        for key, queue in map(str.split, printed.splitlines()):
+            channel.basic_publish("orders", key, b"")
+            wait_until(lambda queue=queue: channel.basic_get(queue, auto_ack=True)[0], f"{key} is in {queue}")
+
     with broker.connection() as connection:
         channel = connection.channel()
-        queues = [channel.queue_declare(f"orders.{number}", passive=True) for number in range(4)]
-    assert sum(queue.method.message_count for queue in queues) == names["df"].count() > 0
+        channel.exchange_declare("orders", "x-consistent-hash", durable=True)
+        for number in (2, 0, 3, 1):
+            channel.queue_declare(f"orders.{number}", durable=True)
+            channel.queue_bind(f"orders.{number}", "orders", "1")
+        yield check
+    delete(broker)
+
+
+class Newcomer:
+    """Runs blocks in the working directory, with the environment that `pip install` has made."""
+
+    def __init__(self, broker, programs: Path) -> None:
+        self._broker = broker
+        self.programs = programs
+
+    def run(self, language: str, block: str) -> str:
+        """Run a block and return what it printed; answer yes to each question, and save a program or a file first."""
+        if language == "yaml":
+            Path(block.splitlines()[0].removeprefix("# ")).write_text(block)
+            return ""
+        block = at(self._broker, block).replace("amqp://guest:guest@localhost", self._broker.url)
+        if language == "python":
+            Path("program.py").write_text(block)
+            block = f"export AMQP_URL={self._broker.url}\npython program.py"
+        management = {"RABBITMQ_MANAGEMENT_URL": self._broker.management_url}
+        done = answered(["set -e", *block.splitlines()], outside(self.programs, **management))
+        assert done.returncode == 0, f"{block}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def compare(self, session: str) -> None:
+        """Run the commands of a session, and compare what they print with what the page shows."""
+        for each in re.split(r"^\$ ", session, flags=re.MULTILINE)[1:]:
+            command, _, shown = each.partition("\n")
+            printed = self.run("sh", command)
+            assert OutputChecker().check_output(shown, printed, SAME), f"{command}\n{printed}"
+
+    def work(self, program: str):
+        """Start a worker."""
+        management = f'exchange="orders", management={self._broker.management_url!r}'
+        Path("worker.py").write_text(at(self._broker, program).replace('exchange="orders"', management))
+        return started(["worker.py"], programs=self.programs)
+
+
+def rows_of_a_stream(broker) -> str:
+    """The lines of docs/spark-bulk.md, which create a super stream, write rows to it and read them back."""
+    lines = marked("spark-bulk.md", "test_the_created_super_stream_is_there")
+    lines += marked("spark-bulk.md", "test_rows_are_written_once_and_read_back")
+    return lines.replace("rabbitmq-stream://user:password@host", broker.stream_url.replace("%2F", BULK))
+
+
+def test_each_block_of_the_readme_runs_outside_the_checkout(install, broker, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    needed, with_spark = re.findall(r"rabbit-chx\[[\w,]+\]", README)
+    newcomer = Newcomer(broker, install(needed))
+    with ExitStack() as workers:
+        for language, block in BLOCKS:
+            if block.startswith("pip install "):
+                continue  # done above, since the page begins with a program
+            if block.startswith("make "):
+                say(f"a block of the README is not run, as it needs a clone:\n{block}")
+            elif language == "console":
+                newcomer.compare(block)
+            elif "kubectl" in block:
+                say(f"`docker` is run for `kubectl`:\n{block}")
+                node = f"docker exec {container_of(broker)}"
+                with bound_by_an_application(broker) as check:
+                    check(newcomer.run("sh", re.sub(r"docker exec NAME|kubectl exec POD --", node, block)))
+            elif "import Group" in block:
+                worker = workers.enter_context(newcomer.work(block))
+            elif "SparkSession" in block:
+                newcomer.programs = install(with_spark)
+                newcomer.run("python", block + rows_of_a_stream(broker))
+            else:
+                newcomer.run(language, block)
+        wait_until(lambda: worker.found(".+") == HANDLED.splitlines(), lambda: worker.text)
+    assert "orders.3" in Path("report.html").read_text()

@@ -70,9 +70,7 @@ def marked(page: str, test: str) -> str:
 
 # --- the README ---------------------------------------------------------------------------------------------
 
-NEEDS_MORE = re.compile(
-    r"\bwith |\.write\b|\.run\("
-).search  # run by tests/broker/test_guides.py, tests/spark/test_readme.py
+NEEDS_MORE = re.compile(r"\bwith |\.write\b|\.run\(").search  # run by tests/spark/test_readme.py
 
 
 @pytest.mark.parametrize("block", [dedent(*found) for found in BLOCKS if not NEEDS_MORE(found[1])])

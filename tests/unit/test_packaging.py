@@ -1,7 +1,7 @@
 """The project's own papers and what is built from them: one version, all pinned, no trace of any one machine.
 
 This file opens no socket; it reads the checkout and the metadata of what is installed, builds the package in copies of the
-checkout, and installs it beside wheels made of what is installed.
+checkout, and installs the wheel into an empty environment.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from doctest import OutputChecker
 from pathlib import Path
 
 import pytest
@@ -28,8 +25,7 @@ from packaging.version import Version
 from pins import read_constraints
 
 from tests.programs import ran
-from tests.unit.test_docs import README, SAME, fenced
-from tests.wheels import installed, write_wheel
+from tests.wheels import outside
 
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -286,42 +282,13 @@ print(*sorted(one.name for one in importlib.metadata.distributions()))
 """
 
 
-@contextmanager
-def environment(built: Path, folder: Path, requirement: str) -> Iterator[Path]:
-    """The folder of programs of an environment that has the wheel and what a requirement of it needs."""
-    wheels, programs = folder / "wheels", folder / "venv" / "bin"
-    wheels.mkdir()
-    for one in installed(requirement):
-        if one.name != "rabbit-chx":
-            write_wheel(one, wheels)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
-    shutil.copy(next(built.glob("*.whl")), wheels)
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        programs / "python",
-        "install",
-        "--no-compile",
-        requirement,
-    ]
-    found_here = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
-    subprocess.run(command, env=os.environ | found_here, check=True, capture_output=True)
-    shutil.rmtree(wheels)
-    yield programs
-    shutil.rmtree(folder)
-
-
 @pytest.fixture(scope="module")
-def bare(built, tmp_path_factory):
-    with environment(built, tmp_path_factory.mktemp("bare"), "rabbit-chx") as programs:
-        yield programs
+def bare(install):
+    return install("rabbit-chx")
 
 
 def in_the_bare(programs: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return ran([programs / command[0], *command[1:]], cwd=programs.parent, env=kept)
+    return ran([programs / command[0], *command[1:]], cwd=programs.parent, env=outside(programs))
 
 
 def test_the_wheel_works_in_an_environment_without_any_extra(bare):
@@ -350,16 +317,3 @@ def test_its_command_line_works_there(bare, line, said):
     done = in_the_bare(bare, *line.split())
     assert done.returncode == 0, done.stderr
     assert said in done.stdout
-
-
-def test_the_commands_of_the_readme_work_after_its_install(built, tmp_path_factory):
-    """Outside the checkout, as a newcomer runs them; tests/broker/test_guides.py has those that need a broker."""
-    (line,) = re.findall(r"^pip install '(.*?)'", README, re.MULTILINE)
-    with environment(built, tmp_path_factory.mktemp("readme"), line) as programs:
-        for _, block in fenced(README, "yaml"):
-            (programs.parent / "topology.yaml").write_text(block)
-        for _, block in fenced(README, "console"):
-            command, _, shown = block.removeprefix("$ ").partition("\n")
-            done = in_the_bare(programs, *command.split())
-            assert done.returncode == 0, done.stderr
-            assert OutputChecker().check_output(shown, done.stdout, SAME)
