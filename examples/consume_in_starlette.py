@@ -1,5 +1,6 @@
 """A worker in a web service on asyncio (Starlette or FastAPI), with the health checks that Kubernetes asks for.
 
+    pip install rabbit-chx starlette uvicorn
     uvicorn --app-dir examples consume_in_starlette:app
     curl -i http://127.0.0.1:8000/readyz
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -149,7 +150,13 @@ def test_workers_share_the_queues_and_end_on_sigterm(broker, name) -> None:
 
 @pytest.mark.since_4_0
 @pytest.mark.parametrize("name", SERVICE)
-def test_a_service_whose_worker_has_ended_is_not_healthy(broker, name) -> None:
+def test_a_service_whose_worker_has_ended_is_not_healthy(
+    broker, name, install, tmp_path, monkeypatch
+) -> None:
+    """With what the example says to install, and outside the checkout."""
+    (packages,) = re.findall("^ *pip install (.*)$", (EXAMPLES / name).read_text(), re.MULTILINE)
+    programs = install(*packages.split())
+    monkeypatch.chdir(tmp_path)
     exchange, (port,) = f"example.{uuid.uuid4().hex[:8]}", free_ports(1)
     variables = {
         "AMQP_URL": broker.url,
@@ -161,7 +168,10 @@ def test_a_service_whose_worker_has_ended_is_not_healthy(broker, name) -> None:
         return [answer(port, "GET", path) for path in ("/readyz", "/healthz")] == [ready, healthy]
 
     program = served(name, port)[1:]
-    with ordered_exchange(broker, exchange) as publish, started(program, variables, ENDS) as service:
+    with (
+        ordered_exchange(broker, exchange) as publish,
+        started(program, variables, ENDS, programs) as service,
+    ):
         wait_until(lambda: answers(200, 200), "the service consumes", pause=0.1)
         publish()
         wait_until(lambda: len(service.found(r"key-\d: body \d")) == 10, "all are handled")

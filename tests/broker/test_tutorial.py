@@ -1,6 +1,7 @@
 """Work through the pages that begin with a broker: each file is written, each command is run in one shell, and each output is compared.
 
-The broker of a page gets a name and ports that are free.
+The wheel is installed as the page says, and nothing of the checkout is found. The broker of a page gets a name and ports that
+are free.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import re
 import secrets
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from rabbit_chx.testing.node import free_ports
 from tests.patience import PATIENCE, wait_until
 from tests.programs import ran
 from tests.unit.test_docs import PAGES, fenced
+from tests.wheels import outside
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
 
@@ -61,9 +62,9 @@ class Shell:
 
 
 @pytest.fixture
-def shell(tmp_path):
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    found = Shell(tmp_path, os.environ | {"PATH": path, "COLUMNS": "160"})
+def shell(name, install, tmp_path):
+    (requirement,) = re.findall("^pip install '(.*)'$", PAGES[name], re.MULTILINE)
+    found = Shell(tmp_path, outside(install(requirement), COLUMNS="160"))
     yield found
     found.stop()
 
@@ -137,7 +138,7 @@ def test_a_page_does_what_it_shows(name, place, shell, tmp_path) -> None:
     for file, text in files(page).items():
         (tmp_path / file).write_text(place.there(text))
     begin, *_, end = (place.there(block) for _, block in fenced(page, "sh"))
-    shell.run(re.sub("^pip .*\n", "", begin))
+    shell.run(re.sub("^(python3 -m venv|pip) .*\n", "", begin, flags=re.MULTILINE))  # done by the fixture
     shell.run(f"export RABBITMQ_MANAGEMENT_URL=http://localhost:{place.http}")
     sessions = "".join(block for _, block in fenced(page, "console"))
     commands = re.split(r"^\$ ", sessions, flags=re.MULTILINE)[1:]
