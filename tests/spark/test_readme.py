@@ -123,7 +123,7 @@ def test_each_block_of_the_readme_runs_outside_the_checkout(install, broker, tmp
     newcomer = Newcomer(broker, install(needed))
     with ExitStack() as workers:
         for language, block in BLOCKS:
-            if block.startswith("pip install "):
+            if "pip install " in block:
                 continue  # done above, since the page begins with a program
             if block.startswith("make "):
                 say(f"a block of the README is not run, as it needs a clone:\n{block}")
