@@ -1,21 +1,28 @@
-"""The shell lines of examples/ci run against a broker, and exit with the codes that its page lists."""
+"""The shell lines of examples/ci run against a broker, with the wheel, and exit with the codes that its page lists."""
 
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.broker.test_guides import environment, here  # noqa: F401 - a fixture
+from tests.broker.erlang import container_of
+from tests.broker.test_guides import answered, here  # noqa: F401 - a fixture
 from tests.unit.test_docs import ROOT, marked
+from tests.wheels import outside
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
+
+
+INSTALLED = "rabbit-chx[topology]"
 
 
 def steps_of(workflow: str) -> dict[str, str]:
     """The shell lines of the named steps of all jobs."""
     jobs = yaml.safe_load((ROOT / "examples/ci" / workflow).read_text())["jobs"]
+    assert all({"run": f"pip install '{INSTALLED}'"} in job["steps"] for job in jobs.values())
     return {step["name"]: step["run"] for job in jobs.values() for step in job["steps"] if "name" in step}
 
 
@@ -23,17 +30,21 @@ STEPS, DEPLOYMENT = steps_of("topology.yml"), steps_of("deploy.yml")
 
 
 @pytest.fixture
-def step(broker, here):  # noqa: F811
+def shell(broker, install):
+    """The environment of the workflow."""
+    return outside(install(INSTALLED), AMQP_URL=broker.url, RABBITMQ_MANAGEMENT_URL=broker.management_url)
+
+
+@pytest.fixture
+def step(shell, here):  # noqa: F811
     """Run a step of the workflow as GitHub does, and return its exit code and the summary."""
     (here / "topology.yaml").write_text((ROOT / "examples/topology.yaml").read_text())
     summary = here / "summary.md"
-    more = {"TOPOLOGY": "topology.yaml", "GITHUB_STEP_SUMMARY": str(summary)}
+    env = shell | {"TOPOLOGY": "topology.yaml", "GITHUB_STEP_SUMMARY": str(summary)}
 
-    def step(run: str) -> tuple[int, str]:
+    def step(run: str, **more: str) -> tuple[int, str]:
         summary.write_text("")
-        done = subprocess.run(
-            ["bash", "-eo", "pipefail", "-c", run], env=environment(broker) | more, check=False
-        )
+        done = subprocess.run(["bash", "-eo", "pipefail", "-c", run], env=env | more, check=False)
         return done.returncode, summary.read_text()
 
     return step
@@ -69,6 +80,44 @@ def test_the_two_jobs_of_the_deployment_show_and_apply_a_plan(step) -> None:
     assert step(DEPLOYMENT["Apply the plan"])[0] == 0
     assert step(STEPS["Check for drift"])[0] == 0
     assert step(f"export AMQP_URL=amqp://127.0.0.1:1\n{DEPLOYMENT['Save the plan']}")[0] == 1
+
+
+def test_a_foreign_exchange_is_adopted_deployed_and_checked(site, shell, step) -> None:
+    """Only the adoption has access to the node."""
+    order = ["c", "a", "d", "b"]
+
+    def start_application() -> None:
+        with site.connection() as connection:
+            channel = connection.channel()
+            channel.exchange_declare("orders", "x-consistent-hash", durable=True)
+            for queue in order:
+                channel.queue_declare(queue, durable=True)
+                channel.queue_bind(queue, "orders", "1")
+
+    def in_ci(run: str) -> tuple[int, str]:
+        return step(run, AMQP_URL=site.url())
+
+    start_application()
+    file = Path("topology.yaml")
+    file.unlink()
+    block = marked("existing-exchange.md", "test_a_foreign_exchange_is_adopted_deployed_and_checked")
+    block = block.replace("amqp://user:password@localhost", site.url())
+    block = block.replace("docker exec NAME", f"docker exec {container_of(site.broker)}")
+    done = answered(["set -e", *block.splitlines()], shell)
+    assert done.returncode == 0, done.stdout + done.stderr
+    start_application()
+    assert in_ci(STEPS["Check for drift"])[0] == 0
+    assert in_ci(STEPS["Plan the change"]) == (0, "No changes needed.\n")
+    file.write_text(file.read_text().replace("b: 1}", "b: 1, e: 1}") + "  e: {type: classic}\n")
+    assert in_ci(STEPS["Lint the file"])[0] == 0
+    assert "bind queue 'e'" in in_ci(STEPS["Plan the change"])[1]
+    assert "bind queue 'e'" in in_ci(DEPLOYMENT["Save the plan"])[1]
+    assert in_ci(DEPLOYMENT["Apply the plan"])[0] == 0
+    assert in_ci(STEPS["Check for drift"])[0] == 0
+    assert site.broker.ring("orders", site.vhost) == [*order, "e"]
+    with site.connection() as connection:
+        connection.channel().queue_unbind("a", "orders", "1")
+    assert in_ci(STEPS["Check for drift"])[0] == 2
 
 
 def test_a_broker_that_cannot_be_reached_fails_the_plan(step) -> None:
