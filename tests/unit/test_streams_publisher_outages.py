@@ -193,7 +193,7 @@ def test_a_call_in_another_thread_waits_until_the_streams_are_known(
 ) -> None:
     found, asked, answers = Connection.partitions, threading.Event(), threading.Event()
 
-    def late(connection: Connection, name: str) -> list[str]:
+    def late(connection: Connection, name: str, **_: object) -> list[str]:
         asked.set()
         answers.wait(PATIENCE)
         return found(connection, name)
@@ -366,7 +366,7 @@ def test_a_new_stream_that_does_not_answer_takes_no_time_from_the_others(
     keys = [str(number) for number in range(300)]
     with StreamPublisher(FIRST, super_stream="events") as publisher:
         assert publisher.publish_many([], []).published == 0
-        monkeypatch.setattr(Connection, "partitions", lambda _, name: [f"{name}-{n}" for n in range(3)])
+        monkeypatch.setattr(Connection, "partitions", lambda _, name, **__: [f"{name}-{n}" for n in range(3)])
         wait_until(lambda: len(publisher.pipeline.outboxes) == 3, "a change")
         for _ in range(2):
             with pytest.raises(PublishFailed, match=r"withdrawn after 0\.2 seconds") as caught:
@@ -390,7 +390,7 @@ def test_the_messages_before_a_change_of_the_streams_are_confirmed_first(
         servers.silent = True
         first = [publisher.submit(b"a", str(number)) for number in range(10)]
         wait_until(lambda: len(servers.stored) == 10, "a change")
-        monkeypatch.setattr(Connection, "partitions", lambda _, name: [f"{name}-{n}" for n in range(3)])
+        monkeypatch.setattr(Connection, "partitions", lambda _, name, **__: [f"{name}-{n}" for n in range(3)])
         wait_until(lambda: publisher.pipeline._routes._changing, "a change")
         with pytest.raises(PublishFailed, match="too many messages were in flight"):
             publisher.publish(b"b", "k", timeout=0.1)
@@ -405,7 +405,7 @@ def test_the_messages_before_a_change_of_the_streams_are_confirmed_first(
 def test_a_super_stream_that_is_gone_is_told_to_each_caller_until_it_is_back(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(_: Connection, name: str) -> list[str]:
+    def gone(_: Connection, name: str, **__: object) -> list[str]:
         raise StreamUnavailable(f"no super stream {name}", "no such stream")
 
     monkeypatch.setattr(routes, "_LOOK", 0.05)
