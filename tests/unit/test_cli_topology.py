@@ -348,6 +348,14 @@ def test_a_report_needs_an_exchange_with_a_ring(run, write, monkeypatch) -> None
         assert expected in run.refused("report", "-x", "tenants", *options, "-o", "x.html")
 
 
+def test_check_names_the_queues_without_a_majority(run, write, monkeypatch):
+    observed = Observed(loads(ORDERS, format="yaml"), without_majority=("q", "r"))
+    monkeypatch.setattr(BrokerAccess, "read", lambda *_: observed)
+    found = run("check", write(ORDERS), "-U", "amqp://h")
+    assert "most members of these quorum queues are down" in found.err
+    assert ": 'q', 'r'" in " ".join(found.err.split())
+
+
 def test_the_default_exchange_of_a_broker_routes_to_queues(run, monkeypatch) -> None:
     monkeypatch.setattr(BrokerAccess, "read", lambda *_: Observed(Topology(queues=(Queue("q"),))))
     assert run("route", "q", "other", "-x", "", "-U", "amqp://h").out.split() == [
