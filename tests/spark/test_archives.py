@@ -251,7 +251,8 @@ def test_the_documented_install_is_enough_for_the_examples_of_the_pages(rabbitmq
         marked("spark.md", "test_the_first_lines_write_a_frame"),
         marked("spark.md", "test_a_frame_is_written_to_a_stream"),
         marked("spark.md", "test_the_mirror_in_a_frame"),
-        marked("spark.md", "test_the_created_super_stream_is_written_and_read").replace("orders", "super"),
+        marked("spark-bulk.md", "test_the_created_super_stream_is_there").replace("orders", "super"),
+        marked("spark-bulk.md", "test_rows_are_written_once_and_read_back").replace("orders", "super"),
         marked("spark-read.md", "test_the_first_lines_read_a_stream").replace(
             "amqp://user@host", f"rabbitmq-stream://user@{streams.hostname}:{streams.port}"
         ),
