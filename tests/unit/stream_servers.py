@@ -113,8 +113,9 @@ class Connection:
     def publish(self, _: int, messages: Iterable[tuple[int, bytes]], *, timeout: float) -> None:
         self._check_open()
         self.servers.waits.add(timeout)
-        self._arrived += [number for number, _ in messages]
-        self.servers.stored |= dict(messages)
+        sent = dict(messages)
+        self._arrived += sent
+        self.servers.stored |= sent
         self.tell()
 
     def confirms(self, timeout: float) -> Iterator[Confirms]:

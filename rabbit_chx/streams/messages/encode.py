@@ -77,11 +77,13 @@ def encode_messages(
     given["exchange"] = _text_column("exchange", exchange, count)
     tables = column(headers, count, "headers")
     sections = (
-        _each(_annotations, *map(given.get, _IN_ANNOTATIONS)),
+        *_annotation_parts(*map(given.get, _IN_ANNOTATIONS)),
         _each(_properties, *map(given.get, _IN_PROPERTIES)),
         by_row(tables, _headers) if isinstance(tables, list) else repeat(_headers(tables)),
     )
-    return map(b"".join, zip(*sections, map(_data, checked_bodies), strict=False))
+    present = [each for each in sections if not isinstance(each, repeat) or next(each)]
+    data = (map(_before_data, map(len, checked_bodies)), checked_bodies)
+    return map(b"".join, zip(*present, *data, strict=False))
 
 
 def encode_message(
@@ -103,7 +105,7 @@ def encode_message(
         _properties(*map(given.get, _IN_PROPERTIES)),
         _headers(headers),
     )
-    return b"".join((*sections, _data(content)))
+    return b"".join((*sections, _before_data(len(content)), content))
 
 
 def _short(what: str, text: Any) -> bytes | None:
@@ -147,6 +149,13 @@ _PLACED: Final = {field.name: field.places[0] for field in FIELDS if field.place
 _IN_ANNOTATIONS: Final = tuple(name for name, place in _PLACED.items() if place.startswith("x-"))
 """The routing key is the first."""
 _IN_PROPERTIES: Final = tuple(name for name in _PLACED if name not in _IN_ANNOTATIONS)
+
+
+def _annotation_parts(routing_key: Any, *others: Any) -> Iterable[Iterable[bytes]]:
+    """Encode the section of each message, in two parts if all have their own routing keys."""
+    if isinstance(routing_key, list) and None not in routing_key:
+        return _each(_before_key, list(map(len, routing_key)), *others), routing_key
+    return (_each(_annotations, routing_key, *others),)
 
 
 def _annotations(routing_key: bytes | None, *others: Any) -> bytes:
@@ -262,7 +271,12 @@ def _sized(short: bytes, long: bytes, value: str | bytes) -> bytes:
 _text = partial(_sized, b"\xa1", b"\xb1")
 _symbol = partial(_sized, b"\xa3", b"\xb3")
 _binary = partial(_sized, b"\xa0", b"\xb0")
-_data = partial(_sized, b"\0\x53\x75\xa0", b"\0\x53\x75\xb0")
+
+
+@lru_cache(maxsize=_KEPT)
+def _before_data(size: int) -> bytes:
+    """Return the section of the body up to the body, which has this size."""
+    return b"\0\x53\x75\xa0%c" % size if size < _SHORT else b"\0\x53\x75\xb0" + _U32.pack(size)
 
 
 def _compound(short: bytes, long: bytes, parts: bytes, count: int) -> bytes:

@@ -125,6 +125,11 @@ class Lot(Sequence[OutgoingMessage]):
         for part in self._parts or ():
             part.ids = [ids[row - self.rows[0]] for row in part.rows]
 
+    def entries(self) -> Iterable[tuple[int, bytes]]:
+        """Return the encoded messages with their publishing ids."""
+        assert self.ids is not None
+        return zip(self.ids, self.messages, strict=True)
+
     def divide(self, streams: Sequence[str]) -> None:
         """Divide the messages into `parts` by the stream of each."""
         places: dict[str, list[int]] = {}

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from itertools import chain, repeat
 from typing import Final
 
 from rabbit_chx.base.outages import CALLER_WAITS, Backoff, Outage
@@ -265,16 +266,14 @@ class Outlet:
         if not lots:
             return False
         nothing_in_flight = not self._waiting
-        entries: dict[int, bytes] = {}
         for lot in lots:
-            assert lot.ids is not None
-            entries.update(zip(lot.ids, lot.messages, strict=True))
+            self._waiting.update(lot.entries())
             lot.waiting = self._waiting
-        self._sent = next(reversed(entries))
-        self._waiting |= entries
+        self._sent = next(reversed(self._waiting))
         self._lots.extend(lots)
         self.outbox.note_sent(sum(lot.size for lot in lots), 0)
-        connection.publish(self._number, entries.items(), timeout=self._timeouts.confirm)
+        entries = chain.from_iterable(lot.entries() for lot in lots)
+        connection.publish(self._number, entries, timeout=self._timeouts.confirm)
         if nothing_in_flight:
             self._moved = time.monotonic()
         return True
@@ -288,8 +287,7 @@ class Outlet:
 
     def _confirmed(self, confirms: Confirms) -> None:
         waiting, before = self._waiting, len(self._waiting)
-        for number in confirms.publishing_ids:
-            waiting.pop(number, None)
+        deque(map(waiting.pop, confirms.publishing_ids, repeat(None)), maxlen=0)  # a loop in C
         if len(waiting) == before:
             return
         self._moved, self._failing_since = time.monotonic(), math.inf
