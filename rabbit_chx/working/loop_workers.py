@@ -138,7 +138,7 @@ class LoopWorkers(Progress):
             except BaseException as error:  # noqa: BLE001 - the member raises it from `run`
                 self.failed(lane, error)
                 return
-            if self.was_trial(lane, channel, message):
+            if message is self.noted and self.was_trial(lane, channel, message):
                 return
             if monotonic() <= self._turn_ends:
                 taken = self.next_of(lane, taken)

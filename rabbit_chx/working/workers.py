@@ -299,7 +299,7 @@ class Workers(Progress):
             except Exception as error:  # noqa: BLE001 - a handler may raise anything
                 self._owner.on_interruption(lane, channel, message, error)
                 return
-            if self.was_trial(lane, channel, message):
+            if message is self.noted and self.was_trial(lane, channel, message):
                 return
             if monotonic() > turn_ends and not self._ready.empty():
                 self.finished(lane, channel, message)

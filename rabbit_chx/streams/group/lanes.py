@@ -226,14 +226,13 @@ class StreamLane(OneByOne):
 
     def finish(self, message: Any, channel: Any) -> int:
         """Mark what was taken as handled; the worker goes on with what is next."""
-        if type(message) is Change:
+        kind = type(message)
+        if kind is Change:
             message.done = self._attention.wanted = True
-            return 0
-        if isinstance(message, StreamBatch):
-            last, count = message.last, len(message)
+        elif kind is StreamBatch:
+            self._count(message.last, len(message), channel)
         else:
-            last, count = message.offset, 1
-        self._count(last, count, channel)
+            self._count(message.offset, 1, channel)
         return 0
 
     def finish_before(self, batch: StreamBatch, offset: int, channel: Any) -> None:

@@ -24,7 +24,7 @@ from rabbit_chx.streams.group.offsets import not_stored
 from rabbit_chx.streams.group.parking import Parking
 from rabbit_chx.streams.group.places import Place, in_order, is_gone
 from rabbit_chx.streams.group.settings import StreamSettings
-from rabbit_chx.streams.messages.chunks import parse_chunk
+from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
 from rabbit_chx.streams.protocol.answers import Delivery
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.opening import no_such_stream
@@ -286,20 +286,30 @@ class StreamMember(Running):
 
     def _receive(self, place: Place) -> None:
         count = 0
-        for event in islice(place.connection.events(0), _EVENTS):
-            count += 1
-            lane = place.lanes.get(event.subscription)
-            if lane is None:
-                continue
-            if isinstance(event, Delivery):
-                chunk = parse_chunk(event.chunk, lane.stream)
-                with self.workers.lock:
-                    submit = lane.add(chunk)
-                if submit:
-                    self.workers.submit(lane)
-            else:
-                self._assignments.on_update(lane, event)
+        arrived: list[tuple[StreamLane, Chunk]] = []
+        try:
+            for event in islice(place.connection.events(0), _EVENTS):
+                count += 1
+                lane = place.lanes.get(event.subscription)
+                if lane is None:
+                    continue
+                if isinstance(event, Delivery):
+                    arrived.append((lane, parse_chunk(event.chunk, lane.stream)))
+                else:
+                    self._add(arrived)
+                    self._assignments.on_update(lane, event)
+        finally:
+            self._add(arrived)
         self._more |= count == _EVENTS
+
+    def _add(self, arrived: list[tuple[StreamLane, Chunk]]) -> None:
+        """Hand what has arrived to the workers, all at once: busy workers seldom leave the lock to others."""
+        if arrived:
+            with self.workers.lock:
+                ready = [lane for lane, chunk in arrived if lane.add(chunk)]
+            for lane in ready:
+                self.workers.submit(lane)
+            arrived.clear()
 
     def _do_chores(self) -> None:
         now = monotonic()
