@@ -63,7 +63,7 @@ long: .venv/.test .venv/spark.jsa ## make integration, and the long tests that m
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
 	$(call bootstrap,watch)
-	@$(BIN)/python -m pytest $(GATE) -m "not proof and (long or broker or spark or newest_first)" --durations 30 $(INTEGRATION) $(LONG_UNITS)
+	@$(BIN)/python -m pytest $(GATE) -m "not proof and (long or broker or spark or newest_first)" --durations 300 --durations-min 8 $(INTEGRATION) $(LONG_UNITS)
 
 lint: .venv/.test ## check style and types
 	@$(BIN)/ruff check --quiet .
