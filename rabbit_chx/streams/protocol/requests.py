@@ -9,7 +9,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from operator import add
 from typing import Any, Final, TypeAlias
 
@@ -247,31 +247,33 @@ def publish_frames(
     most = (frame_max or 1 << 31) - _PUBLISH_HEAD
     rest = iter(messages)
     while some := list(islice(rest, _AT_ONCE)):
-        entries = _entries(*zip(*some, strict=True))
-        ends = list(accumulate(map(len, entries)))
+        heads, bodies = _entries(*zip(*some, strict=True))
+        ends = list(accumulate(map(add, map(len, heads), map(len, bodies))))
         start = before = 0
-        while start < len(entries):
+        while start < len(ends):
             end = bisect_right(ends, before + most, start)
             if end == start:
-                raise _too_large(len(entries[start]) - _MESSAGE.size, frame_max)
+                raise _too_large(len(bodies[start]), frame_max)
             size = ends[end - 1] - before + _PUBLISH_HEAD
             head = _PUBLISH.pack(size, Command.PUBLISH, VERSION, publisher, end - start)
-            yield b"".join([head, *entries[start:end]])
+            entries = chain.from_iterable(zip(heads[start:end], bodies[start:end], strict=True))
+            yield b"".join([head, *entries])
             start, before = end, ends[end - 1]
 
 
-def _entries(numbers: Sequence[int], messages: Sequence[Any]) -> list[bytes]:
-    """Encode messages with their ids. Loops in C, because each message passes here."""
+def _entries(numbers: Sequence[int], messages: Sequence[Any]) -> tuple[Sequence[bytes], Sequence[bytes]]:
+    """What comes before each message, and the messages. Loops in C, because each message passes here."""
     if tuple in map(type, messages):
-        return list(map(_entry, numbers, messages))
-    return list(map(add, map(_MESSAGE.pack, numbers, map(len, messages)), messages))
+        heads, bodies = zip(*map(_entry, numbers, messages), strict=True)
+        return heads, bodies
+    return list(map(_MESSAGE.pack, numbers, map(len, messages))), messages
 
 
-def _entry(number: int, message: bytes | Batch) -> bytes:
+def _entry(number: int, message: bytes | Batch) -> tuple[bytes, bytes]:
     if isinstance(message, tuple):
         compression, count, plain, data = message
-        return _BATCH.pack(number, _IS_BATCH | compression << 4, count, plain, len(data)) + data
-    return _MESSAGE.pack(number, len(message)) + message
+        return _BATCH.pack(number, _IS_BATCH | compression << 4, count, plain, len(data)), data
+    return _MESSAGE.pack(number, len(message)), message
 
 
 def command_versions() -> bytes:
