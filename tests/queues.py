@@ -1,10 +1,32 @@
-"""Publish to the queues of a test, and close connections by their names."""
+"""Rings of queues for tests, channels to publish to them, and connections that are closed by their names."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
+from typing import Final
 
 import pika
+
+ORDERED: Final = {"x-queue-type": "quorum", "x-single-active-consumer": True, "x-delivery-limit": -1}
+ORDERED_ON_3: Final = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+"""On 3.x, a limit of -1 drops every returned message."""
+STREAM: Final = {"x-queue-type": "stream"}
+
+
+def bind_ring(channel, exchange: str, queues: Iterable[str], arguments=None) -> None:
+    """Declare a hash exchange, and queues bound to it in this order; the values of a mapping are their weights."""
+    weights = queues if isinstance(queues, Mapping) else dict.fromkeys(queues, "1")
+    channel.exchange_declare(exchange, "x-consistent-hash", durable=True)
+    for queue, weight in weights.items():
+        channel.queue_declare(queue, durable=True, arguments=arguments)
+        channel.queue_bind(queue, exchange, weight)
+
+
+def delete_ring(channel, exchange: str, queues: Iterable[str]) -> None:
+    channel.exchange_delete(exchange)
+    for queue in queues:
+        channel.queue_delete(queue)
 
 
 @contextmanager

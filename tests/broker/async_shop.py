@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import subprocess
@@ -20,8 +19,8 @@ from rabbit_chx.consuming import AsyncGroup
 from rabbit_chx.consuming.member.roll_call import ask
 from rabbit_chx.working.markers import Hold
 from tests.broker.privileges import release_of
-from tests.faults.load import within
 from tests.patience import PATIENCE, wait_until
+from tests.queues import ORDERED, ORDERED_ON_3, bind_ring
 
 
 class Shop:
@@ -34,14 +33,9 @@ class Shop:
         self.connection = site.connection()
         self.channel = self.connection.channel()
         self.channel.confirm_delivery()
-        self.channel.exchange_declare("orders", "x-consistent-hash", durable=True)
 
     def declare(self, *names, **arguments):
-        kind = {"x-queue-type": "quorum", "x-single-active-consumer": True}
-        unlimited = {} if self.old else {"x-delivery-limit": -1}  # on 3.x, -1 drops every returned message
-        for name in names:
-            self.channel.queue_declare(name, durable=True, arguments={**kind, **unlimited, **arguments})
-            self.channel.queue_bind(name, "orders", "1")
+        bind_ring(self.channel, "orders", names, (ORDERED_ON_3 if self.old else ORDERED) | arguments)
 
     def publish(self, queue, *bodies, **properties):
         for body in bodies:
@@ -71,20 +65,6 @@ class Shop:
     async def handle(self, message):
         self.handled.append(message.body.decode())
 
-    @contextmanager
-    def running(self, group, handler=None):
-        """Run a member in another thread, and raise the error that ended it, if any."""
-        run = lambda: asyncio.run(group.run(handler or self.handle))  # noqa: E731
-        thread = Raising(target=within, args=(3 * PATIENCE, run, "the member"))
-        thread.start()
-        try:
-            yield thread
-        finally:
-            group.stop()
-            thread.join()
-        if thread.error is not None:
-            raise thread.error
-
     def wait_for(self, *bodies):
         wait_until(lambda: set(bodies) <= set(self.handled), f"{bodies} handled; so far {self.handled[-5:]}")
 
@@ -98,16 +78,6 @@ class Shop:
         for commands in (declare_commands(hold), hold_commands(hold)):
             PikaDriver(self.connection).run(commands)
         return hold
-
-
-class Raising(threading.Thread):
-    error = None
-
-    def run(self):
-        try:
-            super().run()
-        except BaseException as error:  # noqa: BLE001 - the test raises it
-            self.error = error
 
 
 class Process:

@@ -27,7 +27,7 @@ from tests.broker.stream_scene import delete_stream, new_stream
 from tests.broker.topology_site import CLIENTS, Site
 from tests.brokers import revive, running
 from tests.proof import LONG, record_result
-from tests.queues import confirming_channel
+from tests.queues import bind_ring, confirming_channel, delete_ring
 from tests.spark.conftest import inbox, streams  # noqa: F401 - the same fixtures for both folders
 from tests.verbs import Result
 
@@ -166,11 +166,6 @@ def orders(broker):
     """An exchange orders with two queues, of weight 1 and 3; called, the number of messages that lie in them."""
     weights = {"orders.a": "1", "orders.b": "3"}
     with confirming_channel(broker) as channel:
-        channel.exchange_declare("orders", "x-consistent-hash", durable=True)
-        for name, weight in weights.items():
-            channel.queue_declare(name, durable=True)
-            channel.queue_bind(name, "orders", weight)
+        bind_ring(channel, "orders", weights)
         yield lambda: sum(channel.queue_declare(name, passive=True).method.message_count for name in weights)
-        for name in weights:
-            channel.queue_delete(name)
-        channel.exchange_delete("orders")
+        delete_ring(channel, "orders", weights)

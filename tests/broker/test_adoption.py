@@ -11,6 +11,7 @@ from rabbit_chx import ConsistentHashExchange, Release, Ring
 from rabbit_chx.cli import _exit_code
 from tests.broker.erlang import quick_command
 from tests.proof import Check, record_result
+from tests.queues import bind_ring
 from tests.verbs import Result
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
@@ -30,11 +31,7 @@ class Scene:
 
     def start_application(self) -> None:
         with self.site.connection() as connection:
-            channel = connection.channel()
-            channel.exchange_declare("orders", "x-consistent-hash", durable=True)
-            for queue, weight in WEIGHTS.items():
-                channel.queue_declare(queue, durable=True)
-                channel.queue_bind(queue, "orders", weight)
+            bind_ring(connection.channel(), "orders", WEIGHTS)
 
     def by_hand(self, *changes: tuple[str, str, str]) -> None:
         with self.site.connection() as connection:

@@ -20,6 +20,7 @@ from rabbit_chx.consuming import AsyncGroup, Group, QueueReader, members
 from rabbit_chx.mirror.fields import Field
 from tests.broker.async_shop import Shop, process
 from tests.faults.load import within
+from tests.members import running
 from tests.patience import PATIENCE, wait_until
 from tests.queues import close_connections
 
@@ -54,7 +55,7 @@ def test_members_share_the_queues_and_a_killed_one_hands_over_in_order(shop):
 
     with process(shop) as other:
         wait_until(lambda: len(shop.statuses()) == 1, "a member")
-        with shop.running(shop.group(), handle):
+        with running(shop.group(), handle):
             # An answer shows that the member consumes; it has a seat before.
             wait_until(lambda: [each.answered for each in shop.statuses()] == [True] * 2, "two members")
             for number in range(100):
@@ -101,7 +102,7 @@ def test_tasks_handle_several_queues_at_the_same_time_and_each_in_order(shop):
         out.discard(message.queue)
         await shop.handle(message)
 
-    with shop.running(shop.group(), handle):
+    with running(shop.group(), handle):
         shop.wait_for(*(f"{queue}:29" for queue in "abc"))
     assert first_sights(shop.handled) == {queue: list(range(30)) for queue in "abc"}
     assert len(shop.handled) == 90
@@ -158,7 +159,7 @@ def test_values_that_aio_pika_cannot_read_reach_the_handler_and_the_parking_queu
         headers.append(message.headers)
         raise KeyError
 
-    with shop.running(shop.group(attempts=1, on_failure="park", parking_queue="failed"), handle):
+    with running(shop.group(attempts=1, on_failure="park", parking_queue="failed"), handle):
         wait_until(lambda: shop.channel.queue_declare("failed").method.message_count, "the message is parked")
     assert headers == [{"late": late, "third": 1 / 3}]
     with connect(shop.site.url()) as connection:
@@ -179,7 +180,7 @@ def test_a_handler_that_blocks_the_event_loop_does_not_stop_the_heartbeats(shop,
     group = shop.group(
         heartbeat=4
     )  # with less, the broker may close the connection when the machine halts for a moment
-    with shop.running(group, handle):
+    with running(group, handle):
         assert blocked.wait(PATIENCE)
         heartbeats = group._member._connection._impl._heartbeat_checker
         before, answered = heartbeats._heartbeat_frames_sent, 0
@@ -207,10 +208,7 @@ def test_a_member_uses_the_next_address_also_after_a_lost_connection(shop, kind)
     addresses = ["amqp://127.0.0.1:1", shop.site.url()]
     group = kind(addresses, exchange="orders", name="billing", connection_name="to be cut", **shop.options)
     plain = lambda message: shop.handled.append(message.body.decode())  # noqa: E731
-    run = group.run if kind is Group else lambda _: asyncio.run(group.run(shop.handle))
-    thread = threading.Thread(target=run, args=(plain,))
-    thread.start()
-    try:
+    with running(group, plain if kind is Group else shop.handle):
         shop.publish("a", "1")
         shop.wait_for("1")
         close_connections(shop.site.broker, "to be cut")
@@ -224,9 +222,6 @@ def test_a_member_uses_the_next_address_also_after_a_lost_connection(shop, kind)
         wait_until(lambda: sum(handled()) >= 2, "the member counts the messages of both connections")
         with QueueReader(addresses, "a") as reader:
             wait_until(lambda: reader.waiting() == 0, "the reader is connected")
-    finally:
-        group.stop()
-        thread.join()
 
 
 @pytest.mark.parametrize("policy", ["stop", "dead-letter", "park"])
@@ -243,13 +238,13 @@ def test_a_failing_message_is_retried_in_place_and_then_handled_as_on_failure_sa
     parking = {"parking_queue": "failed"} if policy == "park" else {}
     group = shop.group(attempts=3, backoff=0.01, on_failure=policy, **parking)
     if policy == "stop":
-        with pytest.raises(KeyError, match="no such order") as caught, shop.running(group, handle) as thread:
+        with pytest.raises(KeyError, match="no such order") as caught, running(group, handle) as thread:
             thread.join()
         assert "failed 3 times" in caught.value.__notes__[0]
         assert shop.handled == ["1", "2", "2", "2"]
         assert shop.left("a", 2) == ["2", "3"]
         return
-    with shop.running(group, handle):
+    with running(group, handle):
         shop.wait_for("3")
     assert shop.handled == ["1", "2", "2", "2", "3"]
     wait_until(lambda: shop.channel.queue_declare("failed").method.message_count, "the failed message")
@@ -273,7 +268,7 @@ def test_a_handler_whose_task_is_cancelled_has_failed_and_is_tried_again(shop, o
             await asyncio.sleep(3600)
         await shop.handle(message)
 
-    with shop.running(group, handle):
+    with running(group, handle):
         shop.wait_for("3")
         assert group.status.failed == 1
     assert shop.handled == ["1", "2", "3"]
@@ -300,7 +295,7 @@ def test_a_stop_waits_for_handlers_and_cancels_slow_ones(shop, monkeypatch):
             raise
         await shop.handle(message)
 
-    with shop.running(group, handle):
+    with running(group, handle):
         wait_until(lambda: {b"a1", b"b1"} <= set(began), "both queues")
     assert cancelled == [b"b1"]
     assert shop.handled == ["a1"]
@@ -331,7 +326,7 @@ def test_a_cancelled_run_finishes_the_current_message(shop):
 
 def test_a_drain_is_answered_after_all_earlier_messages(shop):
     shop.declare("a")
-    with shop.running(shop.group()):
+    with running(shop.group(), shop.handle):
         shop.publish("a", *(f"a:{number}" for number in range(100)))
         drain(shop.connection, ["a"], settle=0.0, timeout=PATIENCE)
         assert len(shop.handled) == 100
@@ -343,7 +338,7 @@ def test_a_held_queue_waits_until_its_hold_is_deleted(shop):
     shop.publish("a", "1")
     hold = shop.hold("a")
     shop.publish("a", "2")
-    with shop.running(shop.group()):
+    with running(shop.group(), shop.handle):
         holds = lambda: [each.queues["a"].hold for each in shop.statuses() if each.answered]  # noqa: E731
         wait_until(lambda: holds() == [hold.name], "the member has reached the hold")
         shop.publish("b", "3")
@@ -357,7 +352,7 @@ def test_a_held_queue_waits_until_its_hold_is_deleted(shop):
 @pytest.mark.newest_first
 def test_a_member_reconnects_drops_deleted_queues_and_consumes_new_ones(shop):
     shop.declare("a", "b")
-    with shop.running(shop.group(queues=["a", "b"])):
+    with running(shop.group(queues=["a", "b"]), shop.handle):
         shop.publish("a", "1")
         shop.wait_for("1")
         shop.channel.queue_delete("a")

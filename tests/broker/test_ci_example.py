@@ -10,6 +10,7 @@ import yaml
 
 from tests.broker.erlang import container_of
 from tests.broker.test_guides import answered, here  # noqa: F401 - a fixture
+from tests.queues import bind_ring
 from tests.unit.test_docs import ROOT, marked
 from tests.wheels import outside
 
@@ -84,15 +85,10 @@ def test_the_two_jobs_of_the_deployment_show_and_apply_a_plan(step) -> None:
 
 def test_a_foreign_exchange_is_adopted_deployed_and_checked(site, shell, step) -> None:
     """Only the adoption has access to the node."""
-    order = ["c", "a", "d", "b"]
 
     def start_application() -> None:
         with site.connection() as connection:
-            channel = connection.channel()
-            channel.exchange_declare("orders", "x-consistent-hash", durable=True)
-            for queue in order:
-                channel.queue_declare(queue, durable=True)
-                channel.queue_bind(queue, "orders", "1")
+            bind_ring(connection.channel(), "orders", ["c", "a", "d", "b"])
 
     def in_ci(run: str) -> tuple[int, str]:
         return step(run, AMQP_URL=site.url())
@@ -114,7 +110,7 @@ def test_a_foreign_exchange_is_adopted_deployed_and_checked(site, shell, step) -
     assert "bind queue 'e'" in in_ci(DEPLOYMENT["Save the plan"])[1]
     assert in_ci(DEPLOYMENT["Apply the plan"])[0] == 0
     assert in_ci(STEPS["Check for drift"])[0] == 0
-    assert site.broker.ring("orders", site.vhost) == [*order, "e"]
+    assert site.broker.ring("orders", site.vhost) == ["c", "a", "d", "b", "e"]
     with site.connection() as connection:
         connection.channel().queue_unbind("a", "orders", "1")
     assert in_ci(STEPS["Check for drift"])[0] == 2

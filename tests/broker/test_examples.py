@@ -20,6 +20,7 @@ from rabbit_chx.testing.node import free_ports
 from tests.broker.worker_programs import ordered_exchange, started
 from tests.patience import PATIENCE, wait_until
 from tests.programs import ran
+from tests.queues import bind_ring
 from tests.unit.test_examples import DECLARING, EXAMPLES, ONLINE, SERVICE, SHARDING, WEB, WORKERS
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
@@ -38,11 +39,8 @@ def test_example_confirms_what_arrives(broker, name) -> None:
     exchange = f"example.{uuid.uuid4().hex[:8]}"
     with broker.connection() as connection:
         channel = connection.channel()
-        channel.exchange_declare(exchange, "x-consistent-hash", durable=True)
         queues = [f"{exchange}.{number}" for number in range(3)]
-        for queue in queues:
-            channel.queue_declare(queue, durable=True)
-            channel.queue_bind(queue, exchange, "1")
+        bind_ring(channel, exchange, queues)
         done = run(name, AMQP_URL=broker.url, EXCHANGE=exchange)
         arrived = sum(channel.queue_delete(queue).method.message_count for queue in queues)
         channel.exchange_delete(exchange)

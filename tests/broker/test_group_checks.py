@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import shlex
-import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 
 import pytest
@@ -19,6 +18,7 @@ from rabbit_chx.consuming.member.roll_call import ask
 from rabbit_chx.working.markers import Hold
 from tests.broker.privileges import release_of
 from tests.faults.load import within
+from tests.members import running
 from tests.patience import PATIENCE, wait_until
 from tests.users import a_user
 
@@ -71,19 +71,6 @@ class Shop:
     def group(self, queues, **options):
         given = {"url": self.site.url(), "exchange": "orders", "name": "billing", "failover_only": self.old}
         return Group(**{**given, **options}, queues=queues)
-
-    @contextmanager
-    def running(self, group, handler=lambda _: None):
-        """Run a member in another thread."""
-        thread = threading.Thread(
-            target=within, args=(3 * PATIENCE, lambda: group.run(handler), "the member")
-        )
-        thread.start()
-        try:
-            yield
-        finally:
-            group.stop()
-            thread.join()
 
     def refused(self, queues, **options):
         """Run a member that must raise; return the text of its error."""
@@ -141,7 +128,7 @@ def test_one_warning_lists_all_queues_with_a_delivery_limit(shop, warnings):
     limited = UNLIMITED if shop.old else SINGLE  # on 3.x, -1 drops every returned message
     free = SINGLE if shop.old else UNLIMITED
     shop.declare(a=limited, b={**SINGLE, "x-delivery-limit": 5}, c=free, d={**free, **MANY})
-    with shop.running(shop.group(list("abcd"))):
+    with running(shop.group(list("abcd"))):
         wait_until(warnings, "the warning")
         wait_until(shop.seated, "the member has a seat")
     (warning,) = warnings()
@@ -151,7 +138,7 @@ def test_one_warning_lists_all_queues_with_a_delivery_limit(shop, warnings):
 def test_a_member_warns_about_dead_lettering_without_an_exchange(shop, warnings):
     free = SINGLE if shop.old else UNLIMITED
     shop.declare(a=free, b={**free, **MANY})
-    with shop.running(shop.group(["a", "b"], on_failure="dead-letter")):
+    with running(shop.group(["a", "b"], on_failure="dead-letter")):
         wait_until(warnings, "the warning")
     (warning,) = warnings()
     assert "queue 'a': no argument x-dead-letter-exchange" in warning
@@ -175,7 +162,7 @@ def test_a_parking_queue_that_the_group_consumes_is_an_error_at_the_start(shop):
 def test_a_member_consumes_suitable_new_queues(shop, warnings):
     shop.declare(a=UNLIMITED)
     seen = []
-    with shop.running(shop.group(["a"]), lambda message: seen.append(message.queue)):
+    with running(shop.group(["a"]), lambda message: seen.append(message.queue)):
         wait_until(shop.seated, "the member has a seat")
         shop.declare(b={"x-queue-type": "classic"}, c=UNLIMITED)
         for queue in "abc":
@@ -195,9 +182,9 @@ def test_of_two_groups_one_gets_all_messages_of_a_queue_until_it_ends(shop, warn
     shop.declare(a=UNLIMITED)
     seen = {"billing": [], "shipping": []}
     groups = {name: shop.group(["a"], name=name) for name in seen}
-    with ExitStack() as running:
+    with ExitStack() as stack:
         for name, group in groups.items():
-            running.enter_context(shop.running(group, seen[name].append))
+            stack.enter_context(running(group, seen[name].append))
             wait_until(partial(shop.seated, group=name), "the group has a member")
             wait_until(partial(shop.consumed, "a"), "its queue is consumed")
         wait_until(lambda: "consumed by others" in "".join(warnings()), "the warning")
@@ -218,12 +205,12 @@ def test_of_two_groups_one_gets_all_messages_of_a_queue_until_it_ends(shop, warn
 
 def test_members_of_one_group_do_not_warn_about_each_other(shop, warnings):
     shop.declare(a=SINGLE if shop.old else UNLIMITED, b=SINGLE if shop.old else UNLIMITED)
-    with ExitStack() as running:
-        with shop.running(shop.group(["a", "b"])):
+    with ExitStack() as stack:
+        with running(shop.group(["a", "b"])):
             wait_until(shop.seated, "the first member has a seat")
-            running.enter_context(shop.running(shop.group(["a", "b"])))
+            stack.enter_context(running(shop.group(["a", "b"])))
             wait_until(partial(shop.seated, 1), "the second member has a seat")
-        running.enter_context(shop.running(shop.group(["a", "b"])))
+        stack.enter_context(running(shop.group(["a", "b"])))
         # Usually in the seat of the first one, unless the second has moved there.
         wait_until(lambda: shop.seated(0) and shop.seated(1), "a third member has a seat")
     assert not [text for text in warnings() if "consumed by others" in text]
@@ -237,7 +224,7 @@ def test_a_release_that_ignores_priorities_is_rejected_unless_failover_only_is_s
         assert text.startswith("invalid broker release: got '3.10.")
         assert "failover_only=True accepts that" in text
     seen = []
-    with shop.running(shop.group(["a"], failover_only=True), seen.append):
+    with running(shop.group(["a"], failover_only=True), seen.append):
         shop.publish("a")
         wait_until(lambda: seen, "a message")
 
@@ -246,7 +233,7 @@ def test_deleting_one_queue_does_not_stop_the_others(shop, warnings):
     shop.declare(a=UNLIMITED, b=UNLIMITED)
     seen = []
     group = shop.group(["a", "b"])
-    with shop.running(group, lambda message: seen.append((message.queue, message.body))):
+    with running(group, lambda message: seen.append((message.queue, message.body))):
         shop.publish("a", b"1")
         wait_until(lambda: ("a", b"1") in seen, "the first message")
         with shop.site.connection() as connection:
@@ -272,7 +259,7 @@ NEEDS = {
 def test_without_configure_permission_queues_are_not_checked(shop, warnings):
     shop.declare(a=UNLIMITED)
     seen = []
-    with shop.user(Needs(**NEEDS)) as user, shop.running(shop.group(["a"], url=user.url), seen.append):
+    with shop.user(Needs(**NEEDS)) as user, running(shop.group(["a"], url=user.url), seen.append):
         shop.publish("a")
         wait_until(lambda: seen, "a message")
     (warning,) = warnings()

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -19,12 +19,13 @@ from rabbit_chx.consuming import AsyncGroup, Group, Message
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.working.markers import Hold
 from tests.broker.topology_site import Site
+from tests.members import Member, running
 from tests.patience import PATIENCE, wait_until
+from tests.queues import ORDERED, bind_ring
 
 pytestmark = [pytest.mark.one_release, pytest.mark.broker, pytest.mark.since_4_0]
 
 QUEUES = ["k0", "k1"]
-ORDERED = {"x-queue-type": "quorum", "x-single-active-consumer": True, "x-delivery-limit": -1}
 
 
 class Shop:
@@ -34,8 +35,6 @@ class Shop:
         self.site, self.kind = site, kind
         self.seen: dict[str, list[int]] = defaultdict(list)
         self.done: Counter[str] = Counter()
-        self.errors: list[BaseException] = []
-        self.stopped = threading.Event()
         self._sent: Counter[str] = Counter()
         self._lock = threading.Lock()
 
@@ -62,8 +61,9 @@ class Shop:
         for key, numbers in self.seen.items():
             assert numbers == list(range(len(numbers))), key
 
-    @contextmanager
-    def running(self, group: Group | AsyncGroup, busy: Callable[[Message], bool]) -> Iterator[None]:
+    def running(
+        self, group: Group | AsyncGroup, busy: Callable[[Message], bool]
+    ) -> AbstractContextManager[Member]:
         """Run a member whose handler records each message as soon as it is no longer busy with it."""
 
         def handle(message: Message) -> None:
@@ -76,37 +76,14 @@ class Shop:
                 await asyncio.sleep(0.01)
             self.record(message)
 
-        def run() -> None:
-            self.stopped.clear()
-            try:
-                if isinstance(group, AsyncGroup):
-                    asyncio.run(group.run(handle_in_loop))
-                else:
-                    group.run(handle)
-            except BaseException as error:  # noqa: BLE001 - raised below
-                self.errors.append(error)
-            self.stopped.set()
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield
-        finally:
-            group.stop()
-            thread.join(PATIENCE)
-            assert not thread.is_alive()
-        if self.errors:
-            raise self.errors.pop()
+        return running(group, handle_in_loop if self.kind is AsyncGroup else handle)
 
 
 @pytest.fixture(params=[Group, AsyncGroup], ids=["Group", "AsyncGroup"])
 def shop(broker, request) -> Iterator[Shop]:
     with Site(broker) as site, connect(site.url()) as connection:
         channel = connection.channel()
-        channel.exchange_declare("orders", "x-consistent-hash", durable=True)
-        for queue in QUEUES:
-            channel.queue_declare(queue, durable=True, arguments=ORDERED)
-            channel.queue_bind(queue, "orders", "1")
+        bind_ring(channel, "orders", QUEUES, ORDERED)
         channel.queue_declare("parked", durable=True)
         yield Shop(site, request.param)
 
@@ -187,8 +164,9 @@ def test_a_member_with_a_failing_key_stops_and_leaves_the_rest_in_order(shop) ->
             raise ValueError("out of stock")
         return False
 
-    with pytest.raises(ValueError, match="out of stock"), shop.running(shop.group(attempts=1), busy):
-        wait_until(shop.stopped.is_set, "the end of the member")
+    member = shop.running(shop.group(attempts=1), busy)
+    with pytest.raises(ValueError, match="out of stock"), member as thread:
+        wait_until(lambda: not thread.is_alive(), "the end of the member")
     assert len(shop.seen["key-3"]) == 7
     with shop.running(shop.group(), lambda _: False):
         wait_until(lambda: shop.count == 500, "the rest")

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -28,13 +28,14 @@ from rabbit_chx.working.markers import Hold
 from rabbit_chx.working.workers import Workers
 from tests.broker.topology_site import Site
 from tests.json_lines import documented, printed
+from tests.members import running
 from tests.patience import PATIENCE, wait_until
+from tests.queues import ORDERED, bind_ring
 from tests.verbs import in_a_process
 
 pytestmark = [pytest.mark.one_release, pytest.mark.broker, pytest.mark.since_4_0]
 
 QUEUES = [f"o{number}" for number in range(6)]
-ORDERED = {"x-queue-type": "quorum", "x-single-active-consumer": True, "x-delivery-limit": -1}
 
 
 class Orders:
@@ -77,38 +78,13 @@ class Orders:
             return [member.seat for member in members_over(connection, "billing") if member.answered]
 
 
-@contextmanager
-def running(group: Group, handler: Callable[[Message], object]) -> Iterator[threading.Thread]:
-    """Run a member in a thread; an error that ends it is in ``thread.errors``."""
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            group.run(handler)
-        except BaseException as error:  # noqa: BLE001 - looked at by the test
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.errors = errors
-    thread.start()
-    try:
-        yield thread
-    finally:
-        group.stop()
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
-
-
 @pytest.fixture
 def orders(broker) -> Iterator[Orders]:
     # Without heartbeats, because tests leave the connection idle.
     with Site(broker) as site, connect(site.url(), heartbeat=0) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
-        channel.exchange_declare("orders", "x-consistent-hash", durable=True)
-        for queue in QUEUES:
-            channel.queue_declare(queue, durable=True, arguments=ORDERED)
-            channel.queue_bind(queue, "orders", "1")
+        bind_ring(channel, "orders", QUEUES, ORDERED)
         yield Orders(site, channel)
 
 

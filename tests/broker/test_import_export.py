@@ -11,6 +11,7 @@ from rabbit_chx import ToExchange
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.topology.file.load import load
 from tests.broker.erlang import quick_command
+from tests.queues import bind_ring
 from tests.verbs import Result
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
@@ -38,10 +39,7 @@ def node(broker) -> list[str]:
 def channel(site):
     with site.connection() as connection:
         channel = connection.channel()
-        channel.exchange_declare("orders", "x-consistent-hash", durable=True)
-        for name in ORDER:
-            channel.queue_declare(name, durable=True)
-            channel.queue_bind(name, "orders", "1")
+        bind_ring(channel, "orders", ORDER)
         yield channel
 
 

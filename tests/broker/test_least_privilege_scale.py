@@ -6,7 +6,6 @@ change when it is run again.
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
 
 import pytest
@@ -17,7 +16,8 @@ from rabbit_chx.topology import apply, load, plan, read
 from rabbit_chx.topology.planning.slot_changes import plan_moves
 from tests.broker.privileges import Grant, Shop, check_complaint, run_cli, sections
 from tests.broker.scaling_scene import MEMBER
-from tests.patience import PATIENCE, wait_until
+from tests.members import running
+from tests.patience import wait_until
 from tests.proof import LONG
 from tests.users import a_user
 
@@ -71,15 +71,10 @@ def consumed(shop, exchange):
         shop.broker, *MEMBER, "^([a-e]$|rabbit-chx\\.seat\\.)", vhost=shop.vhost, tags="management"
     ) as user:
         member = Group(user.url, exchange=exchange, name=exchange, management=user.management)
-        thread = threading.Thread(target=member.run, args=(lambda _: None,))
-        thread.start()
-        try:
+        with running(member):
             with shop.connection() as connection:
                 wait_until(lambda: members_over(connection, exchange), "a member has joined", pause=0.1)
             yield
-        finally:
-            member.stop()
-            thread.join(PATIENCE)
 
 
 def slots_of(shop):

@@ -15,6 +15,7 @@ from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue,
 from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, Unbind
 from tests.broker.topology_site import CLIENTS
 from tests.patience import wait_until
+from tests.queues import bind_ring
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
@@ -29,11 +30,7 @@ BINDINGS = [Binding("orders", queue, weight) for queue, weight in WEIGHTS.items(
 
 def bind_with_pika(site) -> None:
     with site.connection() as connection:
-        channel = connection.channel()
-        channel.exchange_declare("orders", CONSISTENT_HASH, durable=True)
-        for queue, weight in WEIGHTS.items():
-            channel.queue_declare(queue, durable=True)
-            channel.queue_bind(queue, "orders", weight)
+        bind_ring(connection.channel(), "orders", WEIGHTS)
 
 
 def bind_with_aio_pika(site) -> None:

@@ -16,6 +16,7 @@ from rabbit_chx.cli.publish_resume import MAX_SENT_AGAIN
 from tests.inbox import emptied
 from tests.json_lines import documented, printed
 from tests.patience import PATIENCE, wait_until
+from tests.queues import bind_ring, delete_ring
 from tests.verbs import in_a_process as run
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
@@ -25,16 +26,11 @@ pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 def exchange(broker):
     """A hash exchange over two durable queues, gone with the test."""
     name = f"publish.{uuid.uuid4().hex[:8]}"
+    queues = [f"{name}.{queue}" for queue in "ab"]
     with broker.connection() as connection:
-        channel = connection.channel()
-        channel.exchange_declare(name, "x-consistent-hash", durable=True)
-        for queue in ("a", "b"):
-            channel.queue_declare(f"{name}.{queue}", durable=True)
-            channel.queue_bind(f"{name}.{queue}", name, "1")
+        bind_ring(connection.channel(), name, queues)
         yield name
-        for queue in ("a", "b"):
-            channel.queue_delete(f"{name}.{queue}")
-        channel.exchange_delete(name)
+        delete_ring(connection.channel(), name, queues)
 
 
 def drained(broker, exchange: str) -> list[tuple[str, str | None, bytes]]:

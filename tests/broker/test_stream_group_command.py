@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from itertools import chain
 from urllib.parse import urlsplit
@@ -17,7 +16,9 @@ from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import BrokerUrl, StreamGroup, StreamReader, connect
 from tests.broker.erlang import quick_command
 from tests.json_lines import printed
-from tests.patience import PATIENCE, wait_until
+from tests.members import running
+from tests.patience import wait_until
+from tests.queues import STREAM, bind_ring, delete_ring
 from tests.users import a_user
 from tests.verbs import Result, in_a_process
 
@@ -34,16 +35,11 @@ def exchange(broker):
     streams = [f"{name}-{number}" for number in range(STREAMS)]
     with broker.connection() as connection:
         channel = connection.channel()
-        channel.exchange_declare(name, "x-consistent-hash", durable=True)
-        for stream in streams:
-            channel.queue_declare(stream, durable=True, arguments={"x-queue-type": "stream"})
-            channel.queue_bind(stream, name, "1")
+        bind_ring(channel, name, streams, STREAM)
         with Publisher(broker.url, name) as publisher:
             publisher.publish_many([b"body"] * MESSAGES, [f"key-{row}" for row in range(MESSAGES)])
         yield name
-        channel.exchange_delete(name)
-        for stream in streams:
-            channel.queue_delete(stream)
+        delete_ring(channel, name, streams)
 
 
 @pytest.fixture
@@ -64,28 +60,22 @@ def group(broker, exchange, capsys):
 def members(url, exchange, count, seen):
     """Members that share the streams; they start one after another, because they join in any order if they start at once."""
     groups = [StreamGroup(url, exchange=exchange, name="billing") for _ in range(count)]
-    options = {"args": (seen.append,), "kwargs": {"signals": False}, "daemon": True}
-    threads = [threading.Thread(target=each.run, **options) for each in groups]
-    started: list[threading.Thread] = []
+    started: list[StreamGroup] = []
 
     def share() -> bool:
-        running = [each.status for each in groups[: len(started)]]
+        found = [each.status for each in started]
         return (
-            all(each.connected for each in running)
-            and sum(len(each.partitions) for each in running) == STREAMS
+            all(each.connected for each in found) and sum(len(each.partitions) for each in found) == STREAMS
         )
 
-    try:
-        for thread in threads:
-            thread.start()
-            started.append(thread)
+    with ExitStack() as stack:
+        for each in groups:
+            stack.enter_context(running(each, seen.append))
+            started.append(each)
             wait_until(share, "members that share the streams")
         yield
-    finally:
         for each in groups:
             each.stop()
-        for thread in started:
-            thread.join(PATIENCE)
 
 
 def handled_again(url, exchange, count) -> list:
@@ -171,14 +161,9 @@ def test_an_offset_beyond_the_end_that_a_reader_has_stored_is_warned_of(group, b
     assert (row["stored"], row["lag"]) == (10**9, None)
     assert f"stream {stream!r}: the stored offset is beyond the end" in shown.err
     member = StreamGroup(stream_url, stream=stream, name="billing")
-    thread = threading.Thread(target=member.run, args=(print,), kwargs={"signals": False})
-    thread.start()
-    try:
+    with running(member):
         wait_until(lambda: member.status.partitions, "the assignment")
         assert member.status.lag is None
-    finally:
-        member.stop()
-        thread.join(PATIENCE)
 
 
 def test_what_a_user_cannot_see_is_named(group, broker, exchange):

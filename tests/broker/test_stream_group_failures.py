@@ -14,7 +14,7 @@ from rabbit_chx.base.text import counted
 from rabbit_chx.errors import InvalidMessage
 from rabbit_chx.streams import BatchFailed, Reject, RetryAfter, StreamGroup
 from tests.broker.stream_scene import fill, settle
-from tests.broker.test_stream_groups import running
+from tests.members import running
 from tests.patience import wait_until
 from tests.stream_chunks import sized
 from tests.unit.test_streams_hostile_entries import a_list

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from rabbit_chx.streams import BatchFailed, Reject, StreamGroup
 from rabbit_chx.streams.messages.stored import Undecodable
 from tests.broker.stream_scene import fill, settle
-from tests.broker.test_stream_groups import running
+from tests.members import running
 from tests.patience import wait_until
 from tests.proof import LONG
 from tests.property.test_stream_parking_laws import stored

@@ -11,6 +11,7 @@ import pytest
 
 from rabbit_chx.publishing import Publisher
 from tests.patience import PATIENCE
+from tests.queues import STREAM, bind_ring, delete_ring
 from tests.unit.test_docs import marked
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.since_4_0]
@@ -21,9 +22,7 @@ def printed(broker, program: str, lines: int) -> list[str]:
     exchange = f"guide.{uuid.uuid4().hex[:8]}"
     with broker.connection() as connection:
         channel = connection.channel()
-        channel.exchange_declare(exchange, "x-consistent-hash", durable=True)
-        channel.queue_declare(f"{exchange}-0", durable=True, arguments={"x-queue-type": "stream"})
-        channel.queue_bind(f"{exchange}-0", exchange, "1")
+        bind_ring(channel, exchange, [f"{exchange}-0"], STREAM)
         with Publisher(broker.url, exchange) as publisher:
             publisher.publish_many([b"%d" % row for row in range(10)], ["key"] * 10)
         code = program.replace("rabbitmq-stream://user:password@host", broker.stream_url)
@@ -32,8 +31,7 @@ def printed(broker, program: str, lines: int) -> list[str]:
             found = [worker.stdout.readline().strip() for _ in range(lines)]
             worker.send_signal(signal.SIGTERM)
             assert worker.wait(PATIENCE) == 0
-        channel.exchange_delete(exchange)
-        channel.queue_delete(f"{exchange}-0")
+        delete_ring(channel, exchange, [f"{exchange}-0"])
     return [line.replace(exchange, "X") for line in found]
 
 

@@ -15,7 +15,8 @@ from rabbit_chx.streams.ends import bounds
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from tests.broker import test_stream_groups
 from tests.broker.stream_scene import fill
-from tests.broker.test_stream_groups import Seen, handle_all, publish, running
+from tests.broker.test_stream_groups import Seen, handle_all, publish
+from tests.members import running
 from tests.patience import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.since_4_0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import pytest
 
@@ -22,6 +22,7 @@ from rabbit_chx.streams import (
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 from tests.broker.stream_scene import fill
 from tests.faults.proxy import Proxy
+from tests.members import running
 from tests.patience import PATIENCE, wait_until
 from tests.users import a_user
 
@@ -85,29 +86,6 @@ class Seen:
             seen.add((stream, offset))
             last[stream] = max(offset, last.get(stream, -1))
         return True
-
-
-@contextmanager
-def running(group, handler, run="run"):
-    """Run a group in a thread, and raise its error at the end."""
-    errors = []
-
-    def work():
-        try:
-            getattr(group, run)(handler)
-        except Exception as error:  # noqa: BLE001 - raised below
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield thread
-    finally:
-        group.stop()
-        thread.join(PATIENCE)
-    assert not thread.is_alive()
-    if errors:
-        raise errors[0]
 
 
 def publish(broker, exchange: str, rows: range) -> None:

@@ -12,7 +12,7 @@ from rabbit_chx.topology import load
 from rabbit_chx.watch import Observer
 from rabbit_chx.watch.interval import compare
 from tests.broker.stream_scene import stored
-from tests.broker.test_stream_groups import running
+from tests.members import running
 from tests.patience import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.since_4_0]

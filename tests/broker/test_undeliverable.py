@@ -9,7 +9,8 @@ from pika.exceptions import ConnectionClosedByBroker
 
 from rabbit_chx.topology.model import Policy
 from tests.amqp10 import Outcome, Sender
-from tests.broker.test_groups import orders, running  # noqa: F401 - the fixture
+from tests.broker.test_groups import orders  # noqa: F401 - the fixture
+from tests.members import running
 from tests.patience import PATIENCE, wait_until
 from tests.stream_forgeries import BODY, NULL, a_map, compound, symbol, text, value_of
 

@@ -17,7 +17,8 @@ from rabbit_chx.publishing import Publisher
 from rabbit_chx.topology import apply, plan, read
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue, Topology
 from rabbit_chx.working.markers import Hold
-from tests.broker.test_groups import orders, running  # noqa: F401 - the fixture
+from tests.broker.test_groups import orders  # noqa: F401 - the fixture
+from tests.members import running
 from tests.patience import wait_until
 from tests.users import a_user
 

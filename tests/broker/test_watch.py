@@ -31,6 +31,7 @@ from tests.broker.conftest import NEWEST_IN_CI
 from tests.broker.erlang import container_of, node_command
 from tests.json_lines import documented, printed
 from tests.patience import PATIENCE, wait_until
+from tests.queues import bind_ring
 from tests.unit.test_docs import marked
 
 pytestmark = pytest.mark.broker
@@ -191,10 +192,7 @@ def test_a_restart_of_rabbitmq_within_its_node_is_detected(own) -> None:
     management = Management(own.management_url, credentials=lambda: (own.username, own.password))
     with own.connection() as connection:
         channel = connection.channel()
-        channel.exchange_declare("plain", "x-consistent-hash", durable=True)
-        for name in ("p0", "p1"):
-            channel.queue_declare(name, durable=True)
-            channel.queue_bind(name, "plain", "1")
+        bind_ring(channel, "plain", ["p0", "p1"])
         observer = Observer(management, "/", "plain")
         first = observer.poll()
         for number in range(200):

@@ -11,9 +11,8 @@ import threading
 from contextlib import contextmanager
 
 from tests.patience import PATIENCE
+from tests.queues import ORDERED, bind_ring, delete_ring
 from tests.wheels import outside
-
-ORDERED = {"x-queue-type": "quorum", "x-single-active-consumer": True, "x-delivery-limit": -1}
 
 
 class Program:
@@ -63,13 +62,9 @@ def started(arguments, variables=(), codes=(0,), programs=None):
 @contextmanager
 def ordered_exchange(broker, exchange):
     """Declare a hash exchange with two ordered queues; yield a function that publishes a message for each of ten keys."""
-    queues = [f"{exchange}.{number}" for number in range(2)]
+    queues = {f"{exchange}.{number}": "100" for number in range(2)}
     with broker.connection() as connection:
-        channel = connection.channel()
-        channel.exchange_declare(exchange, "x-consistent-hash", durable=True)
-        for name in queues:
-            channel.queue_declare(name, durable=True, arguments=ORDERED)
-            channel.queue_bind(name, exchange, "100")
+        bind_ring(connection.channel(), exchange, queues, ORDERED)
 
     def publish():
         with broker.connection() as connection:
@@ -80,7 +75,4 @@ def ordered_exchange(broker, exchange):
         yield publish
     finally:
         with broker.connection() as connection:
-            channel = connection.channel()
-            channel.exchange_delete(exchange)
-            for name in queues:
-                channel.queue_delete(name)
+            delete_ring(connection.channel(), exchange, queues)

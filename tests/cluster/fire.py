@@ -21,6 +21,7 @@ from tests.cluster.site import CONTROL, HASHED, QUEUES, SLOTTED, Site
 from tests.faults.load import Control, Load
 from tests.patience import PATIENCE, wait_until
 from tests.proof import dice
+from tests.queues import bind_ring
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -200,9 +201,7 @@ class Fire:
         """A control that publishes through a node, into a quorum queue that this node leads."""
         name = f"{CONTROL}{secrets.token_hex(3)}"
         with self.site.channel(through) as channel:
-            channel.exchange_declare(name, "x-consistent-hash", durable=True)
-            channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum"})
-            channel.queue_bind(name, name, "1")
+            bind_ring(channel, name, [name], {"x-queue-type": "quorum"})
         control = Abrupt(self.site.url(through), name, **{"heartbeat": 2, **options})
         control.queue = name
         control.start()

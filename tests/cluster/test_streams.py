@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import count, islice
 
 import pytest
@@ -11,7 +11,8 @@ import pytest
 from rabbit_chx.streams import StreamGroup, StreamPublisher, StreamReader, Timeouts, connect
 from rabbit_chx.streams.ends import bounds
 from tests.broker.stream_scene import refused
-from tests.patience import PATIENCE, wait_until
+from tests.members import running
+from tests.patience import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -110,20 +111,13 @@ def members(urls, handled, **options):
         handled.append((message.queue, message.offset, int(message.body)))
 
     groups = [StreamGroup(urls, name="readers", follow_advertised=True, **options) for _ in range(2)]
-    threads = [
-        threading.Thread(target=each.run, args=(handle,), kwargs={"signals": False}, daemon=True)
-        for each in groups
-    ]
-    for thread in threads:
-        thread.start()
-    try:
+    with ExitStack() as stack:
+        for each in groups:
+            stack.enter_context(running(each, handle))
         wait_until(lambda: all(each.status.connected for each in groups), "members")
         yield groups
-    finally:
         for each in groups:
             each.stop()
-        for thread in threads:
-            thread.join(PATIENCE)
 
 
 def test_a_group_misses_nothing_while_the_leaders_of_its_streams_stop(cluster, urls):

@@ -5,13 +5,11 @@ The members have the permissions of docs/permissions.md and no others.
 
 from __future__ import annotations
 
-import asyncio
 import struct
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 import pytest
@@ -21,15 +19,17 @@ from rabbit_chx.base.names import SEATS
 from rabbit_chx.broker import connect
 from rabbit_chx.consuming import AsyncGroup, Group, Message
 from rabbit_chx.working.markers import HOLD
+from tests import members
 from tests.broker.privileges import release_of
 from tests.broker.topology_site import Site
-from tests.patience import PATIENCE, wait_until
+from tests.members import Member
+from tests.patience import wait_until
 from tests.proof import Check, record_result
+from tests.queues import ORDERED, ORDERED_ON_3, bind_ring
 from tests.users import a_user
 from tests.wire import Encoded
 
 QUEUES = ["orders.0", "orders.1"]
-ORDERED = {"x-queue-type": "quorum", "x-single-active-consumer": True}
 MEMBER = (
     r"^rabbit-chx\.seat\.billing\.[0-9a-f]+$",
     r"^(amq\.default$|rabbit-chx\.hold\.|failed$)",
@@ -101,13 +101,8 @@ class Scene:
         self.connection = site.connection()
         self.channel = self.connection.channel()
         self.channel.confirm_delivery()
-        self.channel.exchange_declare("orders", "x-consistent-hash", durable=True)
         self.old = release_of(site.broker) < (4, 0)
-        # On 3.x, a limit of -1 drops every returned message.
-        arguments = ORDERED | ({} if self.old else {"x-delivery-limit": -1})
-        for queue in QUEUES:
-            self.channel.queue_declare(queue, durable=True, arguments=arguments)
-            self.channel.queue_bind(queue, "orders", "1")
+        bind_ring(self.channel, "orders", QUEUES, ORDERED_ON_3 if self.old else ORDERED)
         for queue in ("foreign", "victim", "victim2", "failed"):
             self.channel.queue_declare(queue, durable=True)
         self.sent = 0
@@ -159,37 +154,17 @@ class Kind(NamedTuple):
         return self.group.__name__ + (', order="key"' if self.order == "key" else "")
 
 
-@contextmanager
-def running(kind: Kind, scene: Scene, url: str, handle, **options) -> Iterator[None]:
+def running(kind: Kind, scene: Scene, url: str, handle, **options) -> AbstractContextManager[Member]:
     """Run a member in a thread; raise what ended it."""
     if kind.order == "key":
         options |= {"order": "key", "key": lambda message: message.routing_key}
     options |= {"failover_only": scene.old}
     group = kind.group(url, exchange="orders", name="billing", queues=QUEUES, **options)
-    errors: list[BaseException] = []
 
     async def handle_async(message: Message) -> None:
         handle(message)
 
-    def run() -> None:
-        try:
-            if kind.group is AsyncGroup:
-                asyncio.run(group.run(handle_async))
-            else:
-                group.run(handle)
-        except BaseException as error:  # noqa: BLE001 - raised below
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        group.stop()
-        thread.join(PATIENCE)
-    assert not thread.is_alive()
-    if errors:
-        raise errors[0]
+    return members.running(group, handle_async if kind.group is AsyncGroup else handle)
 
 
 @contextmanager

@@ -10,8 +10,8 @@ import pytest
 
 from rabbit_chx.publishing import Outcome, Timeouts
 from rabbit_chx.streams import Reject, StreamGroup
-from tests.broker.test_stream_groups import running
 from tests.faults.load import ALIVE, SLACK, killed
+from tests.members import running
 from tests.patience import PATIENCE, wait_until
 from tests.proof import LONG
 

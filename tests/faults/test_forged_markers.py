@@ -23,7 +23,6 @@ from tests.faults.forgeries import (  # noqa: F401 - the fixtures
     KINDS,
     MARKER,
     OF_ANOTHER_NODE,
-    ORDERED,
     QUEUE,
     QUEUES,
     TEMPORARY,
@@ -37,6 +36,7 @@ from tests.faults.forgeries import (  # noqa: F401 - the fixtures
     table,
 )
 from tests.patience import wait_until
+from tests.queues import ORDERED_ON_3
 from tests.users import a_user
 from tests.wire import Encoded
 
@@ -180,7 +180,7 @@ def test_a_reader_reads_on_after_forged_messages(scene, member, attacker, caplog
 def test_a_question_of_others_is_not_answered_to_a_queue_and_names_no_queues(scene, member, caplog) -> None:
     """Every user who may publish to the default exchange reaches the seats' queues."""
     caplog.set_level(logging.WARNING)
-    scene.channel.queue_declare("other", durable=True, arguments=ORDERED)
+    scene.channel.queue_declare("other", durable=True, arguments=ORDERED_ON_3)
     what = "`Group`: questions to a member's seat, from a user who may publish to the default exchange"
     with (
         recorded(what, scene, 60, "the member answers the group's own question, and holds one seat"),

@@ -19,10 +19,10 @@ from tests.broker.topology_site import Site
 from tests.faults.proxy import Proxy
 from tests.patience import PATIENCE, wait_until
 from tests.proof import Check, dice, record_result
+from tests.queues import ORDERED, bind_ring
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
-ORDERED = {"x-queue-type": "quorum", "x-single-active-consumer": True, "x-delivery-limit": -1}
 MOST_BYTES = 200 << 20
 FLOOD = 300 << 20
 """More than a consumer may hold."""
@@ -96,10 +96,7 @@ class Scene:
     @contextmanager
     def consuming(self, url: str):
         with self.site.connection() as connection:
-            channel = connection.channel()
-            channel.exchange_declare(self.queue, "x-consistent-hash", durable=True)
-            channel.queue_declare(self.queue, durable=True, arguments=ORDERED)
-            channel.queue_bind(self.queue, self.queue, "1")
+            bind_ring(connection.channel(), self.queue, [self.queue], ORDERED)
         thread = threading.Thread(target=self._run, args=(url,))
         thread.start()
         try:

@@ -10,9 +10,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.broker.worker_programs import ORDERED, started
+from tests.broker.worker_programs import started
 from tests.faults.load import killed
 from tests.patience import PATIENCE, wait_until
+from tests.queues import ORDERED, STREAM
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(400)]
 
@@ -24,7 +25,7 @@ CUT = "the handler did not return within 1 s of the stop; its messages from '{}'
 def queues(broker, request):
     """Two queues or streams, with a message in each."""
     names = [f"stop-{secrets.token_hex(3)}" for _ in range(2)]
-    arguments = {"x-queue-type": "stream"} if request.getfixturevalue("kind") == "StreamGroup" else ORDERED
+    arguments = STREAM if request.getfixturevalue("kind") == "StreamGroup" else ORDERED
     with broker.connection() as connection:
         channel = connection.channel()
         for name in names:

@@ -25,6 +25,7 @@ from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import connect
 from tests.patience import PATIENCE, wait_until
 from tests.proof import LONG, dice, promised
+from tests.queues import STREAM, bind_ring, delete_ring
 from tests.unit.test_docs import marked
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(3600 if LONG else 400)]
@@ -113,11 +114,7 @@ class Scene:
                 )
         else:
             with self._broker.connection() as connection:
-                channel = connection.channel()
-                channel.exchange_declare(self.name, "x-consistent-hash", durable=True)
-                for stream in self.streams:
-                    channel.queue_declare(stream, durable=True, arguments={"x-queue-type": "stream"})
-                    channel.queue_bind(stream, self.name, "1")
+                bind_ring(connection.channel(), self.name, self.streams, STREAM)
         self._thread.start()
         return self
 
@@ -127,10 +124,7 @@ class Scene:
         for member in self.members:
             member.end()
         with self._broker.connection() as connection:
-            channel = connection.channel()
-            channel.exchange_delete(self.name)
-            for stream in self.streams:
-                channel.queue_delete(stream)
+            delete_ring(connection.channel(), self.name, self.streams)
 
     def _publish(self) -> None:
         """Publish rows whose key is row % KEYS, some hundred a second."""

@@ -11,7 +11,7 @@ from rabbit_chx.streams import StreamReader, connect
 from rabbit_chx.topology.file.load import loads
 from spark_connector import LagListener
 from tests.patience import PATIENCE, wait_until
-from tests.queues import confirming_channel
+from tests.queues import bind_ring, confirming_channel, delete_ring
 from tests.spark.conftest import PASSWORD
 from tests.spark.streams import Streams
 from tests.unit.test_docs import marked
@@ -19,7 +19,7 @@ from tests.users import a_user
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
 
-NAMES = ("q0", "q1", "q2")
+WEIGHTS = {"q0": "1", "q1": "1", "q2": "2"}
 ROWS = [("ada", 1), ("grace", 2), ("ada", 3)]
 
 
@@ -27,19 +27,14 @@ ROWS = [("ada", 1), ("grace", 2), ("ada", 3)]
 def orders(rabbitmq_broker):
     """An exchange orders, and a function that consumes and returns the bodies of all messages."""
     with confirming_channel(rabbitmq_broker) as channel:
-        channel.exchange_declare("orders", "x-consistent-hash", durable=True)
-        for name in NAMES:
-            channel.queue_declare(name, durable=True)
-            channel.queue_bind(name, "orders", "2" if name == "q2" else "1")
+        bind_ring(channel, "orders", WEIGHTS)
 
         def take() -> list[dict[str, object]]:
-            found = (channel.basic_get(name, auto_ack=True) for name in NAMES for _ in range(100))
+            found = (channel.basic_get(name, auto_ack=True) for name in WEIGHTS for _ in range(100))
             return sorted((json.loads(body) for *_, body in found if body), key=lambda row: row["seq"])
 
         yield take
-        for name in NAMES:
-            channel.queue_delete(name)
-        channel.exchange_delete("orders")
+        delete_ring(channel, "orders", WEIGHTS)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from spark_connector.routing.queue_column import order_for, queue_of
 from tests.deliveries import deliveries
 from tests.patience import PATIENCE
 from tests.programs import ran
+from tests.queues import bind_ring
 from tests.spark import two_executors
 
 pytestmark = [
@@ -121,10 +122,7 @@ def site(rabbitmq_broker):
     with pika.BlockingConnection(pika.URLParameters(f"{rabbitmq_broker.url}?heartbeat=0")) as connection:
         channel = connection.channel()
         for exchange in exchanges:
-            channel.exchange_declare(exchange, "x-consistent-hash", durable=True)
-            for queue in two_executors.queues(exchange):
-                channel.queue_declare(queue, durable=True)
-                channel.queue_bind(queue, exchange, "1")
+            bind_ring(channel, exchange, two_executors.queues(exchange))
         program = ran(
             [
                 sys.executable,

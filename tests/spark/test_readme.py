@@ -18,6 +18,7 @@ from tests.broker.test_guides import answered, at
 from tests.broker.worker_programs import started
 from tests.brokers import say
 from tests.patience import wait_until
+from tests.queues import bind_ring
 from tests.unit.test_docs import README, SAME, marked
 from tests.wheels import outside
 
@@ -67,10 +68,7 @@ def bound_by_an_application(broker):
 
     with broker.connection() as connection:
         channel = connection.channel()
-        channel.exchange_declare("orders", "x-consistent-hash", durable=True)
-        for number in (2, 0, 3, 1):
-            channel.queue_declare(f"orders.{number}", durable=True)
-            channel.queue_bind(f"orders.{number}", "orders", "1")
+        bind_ring(channel, "orders", [f"orders.{number}" for number in (2, 0, 3, 1)])
         yield check
     delete(broker)
 

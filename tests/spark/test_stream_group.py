@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from threading import Thread
-
 import pytest
 
 from rabbit_chx.streams import StreamGroup
-from tests.patience import PATIENCE, wait_until
+from tests.members import running
+from tests.patience import wait_until
 from tests.spark.test_read_streams import numbered, read, values
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
@@ -26,9 +25,7 @@ def test_spark_and_a_group_read_the_same_streams_undisturbed(spark, broker, stre
         on_assigned=told.append,
         on_revoked=lambda stream: told.append(f"without {stream}"),
     )
-    member = Thread(target=group.run, args=[lambda message: seen.append((message.queue, message.offset))])
-    member.start()
-    try:
+    with running(group, lambda message: seen.append((message.queue, message.offset))):
         for first in range(0, ROWS, ROWS // 4):
             for number, partition in enumerate(partitions):
                 rows = range(first, first + ROWS // 4)
@@ -37,7 +34,4 @@ def test_spark_and_a_group_read_the_same_streams_undisturbed(spark, broker, stre
             assert sorted(found) == list(range(first + ROWS // 4))
             wait_until(lambda: len(seen) >= len(found), "the group handled the rows")  # noqa: B023
         assert sorted(told) == partitions
-    finally:
-        group.stop()
-        member.join(PATIENCE)
     assert len(seen) == len(set(seen)) == ROWS

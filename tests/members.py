@@ -1,0 +1,45 @@
+"""Run a member of a group in a thread of a test."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.patience import PATIENCE
+
+
+class Member(threading.Thread):
+    """The thread of a member; ``error`` is what ended the member, if anything."""
+
+    error: BaseException | None = None
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        super().__init__(name="member")
+        self._work = work
+
+    def run(self) -> None:
+        try:
+            done = self._work()
+            if inspect.iscoroutine(done):
+                asyncio.run(done)
+        except BaseException as error:  # noqa: BLE001 - `running` raises it
+            self.error = error
+
+
+@contextmanager
+def running(group: Any, handler: Any = lambda _: None, run: str = "run") -> Iterator[Member]:
+    """Run a member until the block ends, for some groups in an event loop, and raise the error that ended it."""
+    member = Member(lambda: getattr(group, run)(handler))
+    member.start()
+    try:
+        yield member
+    finally:
+        group.stop()
+        member.join(PATIENCE)
+        assert not member.is_alive(), "the member does not stop"
+    if member.error is not None:
+        raise member.error
