@@ -12,8 +12,29 @@ import pytest
 
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.cli.ask.broker_access import BrokerAccess
-from rabbit_chx.topology.model import Observed, Topology
+from rabbit_chx.topology.file.load import loads
+from rabbit_chx.topology.model import NodeState, Observed, Topology
+from rabbit_chx.topology.planning.what_if import assume_applied
 from tests.verbs import Result
+
+
+class NoQueues:
+    """A management API that lists no queue, so that nothing is held."""
+
+    def vhosts(self) -> list[str]:
+        return ["/"]
+
+    def queues(self, _vhost: str) -> list[object]:
+        return []
+
+    def bindings(self, _vhost: str) -> list[object]:
+        return []
+
+    def tracing(self, _vhost: str) -> bool:
+        return False
+
+    def nodes(self) -> dict[str, NodeState]:
+        return {"a": NodeState()}
 
 
 class Runner:
@@ -54,6 +75,22 @@ def answer(monkeypatch):
         monkeypatch.setattr(sys, "stdin", stdin)
 
     return answer
+
+
+@pytest.fixture
+def live(monkeypatch):
+    """Set what verbs read from the broker: what is observed, or a topology that was applied, perhaps as text."""
+
+    def live(there: Observed | Topology | str, management: object | None = None) -> None:
+        if isinstance(there, str):
+            there = loads(there, format="yaml")
+        observed = there if isinstance(there, Observed) else assume_applied(there)
+        monkeypatch.setattr(BrokerAccess, "read", lambda *_, **__: observed)
+        monkeypatch.setattr(BrokerAccess, "recounted", lambda _self, found, _queues: found)
+        monkeypatch.setattr(BrokerAccess, "management", lambda _self: management or NoQueues())
+        monkeypatch.setattr(BrokerAccess, "amqp", lambda *_: nullcontext())
+
+    return live
 
 
 @pytest.fixture

@@ -86,10 +86,10 @@ def test_an_export_of_a_file_writes_sixteen_equal_queues_as_a_range(run, file):
     assert '  "orders.{0..15}": {type: quorum}\n' in out
 
 
-def test_an_export_of_a_file_takes_the_order_from_the_broker_where_it_is_asked(run, file, monkeypatch):
+def test_an_export_of_a_file_takes_the_order_from_the_broker_where_it_is_asked(run, file, live):
     ring = Ring.of([f"orders.{number}" for number in (3, *range(3), *range(4, 16))])
     observed = Observed(Topology("shop"), rings={"orders": ring})
-    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: observed)
+    live(observed)
     found = run("export", file, "--vhost", "shop", "--url", "amqp://host/")
     assert found.code == 0
     assert "Warning" not in found.err

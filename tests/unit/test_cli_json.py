@@ -6,12 +6,9 @@ test_replay.py, test_groups.py and test_watch.py.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from rabbit_chx import Ring
-from rabbit_chx.cli.ask.broker_access import BrokerAccess
 from rabbit_chx.cli.spark import executor_check
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Queue, Topology
 from tests.json_lines import PAGE, documented, printed
@@ -113,16 +110,14 @@ def test_check(rows, write) -> None:
     assert printed("check", rows("check", (write(ORDERS),))) == documented("check")
 
 
-def test_list(rows, monkeypatch) -> None:
+def test_list(rows, live) -> None:
     there = Topology(
         exchanges=(Exchange("orders", "x-consistent-hash"),),
         queues=(Queue("a"),),
         bindings=(Binding("orders", "a", "1"),),
     )
     observed = Observed(there, rings={"orders": Ring.of({"b": 1})}, ring_sources={"orders": "node"})
-    monkeypatch.setattr(BrokerAccess, "read", lambda *_, consumers: observed)
-    api = SimpleNamespace(vhosts=lambda: ["/"])
-    monkeypatch.setattr(BrokerAccess, "management", lambda _self: api)
+    live(observed)
     found = rows("list", ("--url", "amqp://host/"))
     assert printed("list", found) == documented("list")
     (trouble,) = found[0]["troubles"]

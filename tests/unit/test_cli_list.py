@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from rabbit_chx import Ring
-from rabbit_chx.cli.ask.broker_access import BrokerAccess
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Queue, Topology
 
 THERE = Topology(
@@ -18,7 +17,7 @@ THERE = Topology(
 
 
 @pytest.fixture
-def broker(monkeypatch):
+def broker(live):
     def broker(ring: Ring, **more) -> None:
         observed = Observed(
             THERE,
@@ -27,9 +26,7 @@ def broker(monkeypatch):
             unconsumed=frozenset({"a"}),
             **more,
         )
-        api = SimpleNamespace(vhosts=lambda: ["/", "the shop"])
-        monkeypatch.setattr(BrokerAccess, "read", lambda *_, consumers: observed)
-        monkeypatch.setattr(BrokerAccess, "management", lambda _self: api)
+        live(observed, SimpleNamespace(vhosts=lambda: ["/", "the shop"]))
 
     return broker
 

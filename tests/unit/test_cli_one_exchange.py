@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
-from rabbit_chx.cli.ask.broker_access import BrokerAccess
 from rabbit_chx.mirror.ring import Ring
 from rabbit_chx.topology.file.load import loads
 from rabbit_chx.topology.model import Binding
@@ -17,24 +15,11 @@ from tests.verbs import ORDERS, SCALED
 BROKER = "-U", "amqp://h"
 
 
-@pytest.fixture
-def live(monkeypatch):
-    """Set what is read from the broker."""
-
-    def live(observed) -> None:
-        api = SimpleNamespace(tracing=lambda _: False, queues=lambda _: [])
-        monkeypatch.setattr(BrokerAccess, "read", lambda *_: observed)
-        monkeypatch.setattr(BrokerAccess, "recounted", lambda *_: observed)
-        monkeypatch.setattr(BrokerAccess, "management", lambda _: api)
-
-    return live
-
-
 CHANGED = SCALED.replace("r.{0..3}", "r.{0..4}").replace("f.{0..3}", "f.{0..4}")
 
 
 def test_single_exchanges_are_compared_with_what_they_lead_to(run, write, live) -> None:
-    live(assume_applied(loads(SCALED, format="yaml")))
+    live(SCALED)
     file = write(CHANGED)
     planned = run("plan", file, *BROKER, "-x", "ring", "--output", "json")
     assert planned.code == 2

@@ -64,11 +64,8 @@ def test_names_and_keys_do_not_control_the_terminal(run, line, output, hostile_f
     assert done.code != 70
 
 
-def test_names_on_a_live_broker_do_not_control_the_terminal(run, hostile_file, monkeypatch) -> None:
-    from rabbit_chx.cli.ask.broker_access import BrokerAccess
-
-    live = Observed(Topology(queues=(Queue("planted\x1b[2J\u202e"), Queue("\x9b"))))
-    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: live)
+def test_names_on_a_live_broker_do_not_control_the_terminal(run, hostile_file, live) -> None:
+    live(Observed(Topology(queues=(Queue("planted\x1b[2J\u202e"), Queue("\x9b")))))
     for verb in ("check", "plan"):
         done = run(
             verb, hostile_file, "--url", "amqp://127.0.0.1:1", "--strict" if verb == "check" else "--prune"

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import json
 import stat
-from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
 
 from rabbit_chx.broker.applying.plan_commands import Applied
-from rabbit_chx.cli.ask.broker_access import BrokerAccess
-from rabbit_chx.topology.file.load import loads
-from rabbit_chx.topology.planning.what_if import assume_applied
 from tests.verbs import ORDERS, SCALED
 
 URL = "amqp://ci-user:ci-secret@h/"
@@ -22,8 +17,9 @@ CHANGED = "Refused: the broker has changed since this plan was made"
 
 
 @pytest.fixture(autouse=True)
-def environment(run, monkeypatch) -> None:
+def environment(run, live, monkeypatch) -> None:
     monkeypatch.setenv("AMQP_URL", URL)
+    live(ORDERS)
 
 
 @pytest.fixture
@@ -39,22 +35,6 @@ def applied(monkeypatch):
 
     monkeypatch.setattr("rabbit_chx.cli.apply.apply_steps", apply)
     return steps
-
-
-@pytest.fixture
-def live(monkeypatch):
-    """Set what is read from the broker."""
-    api = SimpleNamespace(tracing=lambda _: False, queues=lambda _: [])
-
-    def live(text: str) -> None:
-        observed = assume_applied(loads(text, format="yaml"))
-        monkeypatch.setattr(BrokerAccess, "read", lambda *_: observed)
-        monkeypatch.setattr(BrokerAccess, "recounted", lambda *_: observed)
-
-    monkeypatch.setattr(BrokerAccess, "management", lambda _: api)
-    monkeypatch.setattr(BrokerAccess, "amqp", lambda *_: nullcontext())
-    live(ORDERS)
-    return live
 
 
 @pytest.fixture

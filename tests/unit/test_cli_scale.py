@@ -13,10 +13,11 @@ from rabbit_chx.cli.verb import Exit
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.topology.file.definitions import to_definitions
 from rabbit_chx.topology.file.load import load
-from rabbit_chx.topology.model import NodeState, Queue, Topology
+from rabbit_chx.topology.model import Queue, Topology
 from rabbit_chx.topology.planning.scaled import scaled
 from rabbit_chx.topology.planning.what_if import assume_applied
 from rabbit_chx.working.markers import CHANGES, HOLDS
+from tests.unit.conftest import NoQueues
 from tests.verbs import ORDERS, SCALED
 
 STREAMS = """
@@ -28,30 +29,11 @@ queues:
 """
 
 
-class NoQueues:
-    """A management API that lists no queue, so that nothing is held."""
-
-    def queues(self, _vhost: str) -> list[object]:
-        return []
-
-    def bindings(self, _vhost: str) -> list[object]:
-        return []
-
-    def tracing(self, _vhost: str) -> bool:
-        return False
-
-    def nodes(self) -> dict[str, NodeState]:
-        return {"a": NodeState()}
-
-
 @pytest.fixture
-def file(write, monkeypatch):
+def file(write, live):
     """A file that the broker matches."""
-    path = write(SCALED)
-    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(load(path)))
-    monkeypatch.setattr(BrokerAccess, "recounted", lambda _self, observed, _queues: observed)
-    monkeypatch.setattr(BrokerAccess, "management", lambda _self: NoQueues())
-    return path
+    live(SCALED)
+    return write(SCALED)
 
 
 def test_nothing_to_do(file, run) -> None:
@@ -82,12 +64,9 @@ def test_a_change_without_an_order_of_release_is_refused(file, run, options, rea
     assert reason in found.err
 
 
-def test_a_change_of_streams_is_refused(run, write, monkeypatch) -> None:
-    path = write(STREAMS)
-    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(load(path)))
-    monkeypatch.setattr(BrokerAccess, "recounted", lambda _self, observed, _queues: observed)
-    monkeypatch.setattr(BrokerAccess, "management", lambda _self: NoQueues())
-    found = run("scale", path, "-x", "events", "--add", "1", "--yes")
+def test_a_change_of_streams_is_refused(run, write, live) -> None:
+    live(STREAMS)
+    found = run("scale", write(STREAMS), "-x", "events", "--add", "1", "--yes")
     assert found.code == 1
     assert "keys that move between streams: events-0, events-1, events-2, events-3, events-4" in found.err
     assert "use `rabbit-chx apply`" in found.err
@@ -146,10 +125,9 @@ def test_rebalance_asks_before_it_moves_anything(file, run, keys, answer, monkey
     assert run("rebalance", file, "-x", "slots", "--keys", keys, "--dry-run").out == found.out
 
 
-def test_rebalance_prints_the_name_of_an_exchange_as_a_file_has_it(run, write, monkeypatch, keys) -> None:
+def test_rebalance_prints_the_name_of_an_exchange_as_a_file_has_it(run, write, live, keys) -> None:
     path = write(SCALED.replace("  slots: {", '  "slots{a}": {', 1))
-    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(load(path)))
-    monkeypatch.setattr(BrokerAccess, "management", lambda _self: NoQueues())
+    live(load(path))
     found = run("rebalance", path, "--keys", keys, "--dry-run")
     assert found.code == 2
     assert '"slots{a}": {queues: {' in found.out
@@ -181,9 +159,9 @@ def test_the_part_of_the_file_is_printed_only_if_something_was_changed(
     assert ("s.{0..5}" in found.out) == is_printed
 
 
-def test_a_file_that_is_older_than_the_broker_gets_its_queues(file, run, monkeypatch) -> None:
+def test_a_file_that_is_older_than_the_broker_gets_its_queues(file, run, live) -> None:
     more = scaled(scaled(load(file), "ring", to=6), "slots", add=["s.new"])
-    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(more))
+    live(more)
     found = run("plan", file)
     assert "queues 'r.4', 'r.5', 's.new': if `scale` added them, the file is older" in found.err
     assert run("scale", file, "--write").code == 0
@@ -193,11 +171,9 @@ def test_a_file_that_is_older_than_the_broker_gets_its_queues(file, run, monkeyp
     assert "has these queues already" in run("scale", file, "--write").err
 
 
-def test_a_file_with_queues_that_scale_removed_is_older_than_the_broker(
-    file, run, monkeypatch, tmp_path
-) -> None:
+def test_a_file_with_queues_that_scale_removed_is_older_than_the_broker(file, run, live, tmp_path) -> None:
     fewer = scaled(scaled(load(file), "ring", to=3), "slots", to=2)
-    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(fewer))
+    live(fewer)
     gone = "queues 'r.3', 's.2', 's.3': if `scale` removed them, the file is older than the broker"
     for verb in (("plan", file), ("apply", file, "--dry-run")):
         assert f"only the file has {gone}" in run(*verb).err
@@ -240,17 +216,17 @@ def test_a_silent_node_is_named_before_anything_is_asked_that_waits_for_it(
     assert "a node of the cluster is silent" in found.err
 
 
-def test_one_queue_that_scale_added_is_called_it(file, run, monkeypatch) -> None:
+def test_one_queue_that_scale_added_is_called_it(file, run, live) -> None:
     more = scaled(load(file), "ring", to=5)
-    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(more))
+    live(more)
     assert "only the broker has queue 'r.4': if `scale` added it, the file is" in run("plan", file).err
 
 
-def test_a_file_with_comments_is_not_written_but_the_changes_are_shown(file, run, monkeypatch) -> None:
+def test_a_file_with_comments_is_not_written_but_the_changes_are_shown(file, run, live) -> None:
     more = scaled(load(file), "ring", to=3)
     text = "# ours\n" + Path(file).read_text()
     Path(file).write_text(text)
-    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(more))
+    live(more)
     found = run("scale", file, "--write")
     assert found.code == 0
     assert "has comments" in found.err
@@ -263,7 +239,7 @@ UNFINISHED = "the interrupted change is unfinished. Run the command that began t
 
 @pytest.mark.parametrize("unfinished", [True, False])
 def test_a_command_that_cannot_finish_the_change_of_another_one_names_that(
-    file, run, monkeypatch, keys, unfinished
+    file, run, live, monkeypatch, keys, unfinished
 ) -> None:
     """Killed while it pointed slot 0 from s.0 to s.1; by the file, a third queue gets the slot."""
     state = assume_applied(load(file))
@@ -275,7 +251,7 @@ def test_a_command_that_cannot_finish_the_change_of_another_one_names_that(
     ]
     rings = {name: ring for name, ring in state.rings.items() if name not in to}
     state = replace(state, topology=replace(state.topology, bindings=tuple(bindings)), rings=rings)
-    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: state)
+    live(state)
     for verb in ("scale", "rebalance"):
         monkeypatch.setattr(f"rabbit_chx.cli.{verb}.print_unfinished", lambda *_: unfinished)
         monkeypatch.setattr(f"rabbit_chx.cli.{verb}.carry_out_plans", lambda *_, **__: 0)
@@ -284,7 +260,7 @@ def test_a_command_that_cannot_finish_the_change_of_another_one_names_that(
     assert "which gain keys from each other" in found.err
     assert (UNFINISHED in found.err) is unfinished
     older = scaled(load(file), "slots", remove=["s.3"], add=["s.new"])
-    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(older))
+    live(older)
     found = run("rebalance", file, "-x", "slots", "--keys", keys, "--yes")
     assert found.code == (3 if unfinished else 64)
     assert "The file may be older than the broker" in found.err
@@ -311,9 +287,9 @@ def test_no_queues_and_queues_without_a_name_are_refused(file, run, verb, option
     assert f"invalid {option}: got {value!r}, expected {expected}" in complaint
 
 
-def test_a_dry_run_does_not_write_the_file_but_shows_the_changes(file, run, monkeypatch) -> None:
+def test_a_dry_run_does_not_write_the_file_but_shows_the_changes(file, run, live) -> None:
     more, text = scaled(load(file), "ring", to=3), Path(file).read_text()
-    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(more))
+    live(more)
     found = run("scale", file, "--write", "--dry-run")
     assert found.code == 2
     assert f"{file} would be written" in found.err
@@ -352,16 +328,15 @@ def test_what_to_write_is_printed_if_the_file_cannot_be_written(file, run, monke
 
 
 def test_a_virtual_host_that_fails_after_another_was_changed_leaves_the_work_partly_done(
-    run, write, monkeypatch
+    run, write, live, monkeypatch
 ) -> None:
     def read(_self, wanted):
         if wanted.vhost == "b":
             raise BrokerUnavailable("the management API refused virtual host 'b'")
         return assume_applied(Topology(vhost="a"))
 
+    live(ORDERS)
     monkeypatch.setattr(BrokerAccess, "read", read)
-    monkeypatch.setattr(BrokerAccess, "recounted", lambda _self, observed, _queues: observed)
-    monkeypatch.setattr(BrokerAccess, "management", lambda _self: NoQueues())
     monkeypatch.setattr("rabbit_chx.cli.scale.carry_out_plans", lambda *_, **__: Exit.FINE)
     found = run("scale", _definitions(write, "a", "b"), "--yes")
     assert found.code == Exit.PARTLY

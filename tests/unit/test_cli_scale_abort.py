@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 
 from rabbit_chx.changes.records import ChangeRecord
-from rabbit_chx.cli.ask.broker_access import BrokerAccess
 from rabbit_chx.cli.group import _print_problems
 from rabbit_chx.cli.verb import Exit
-from rabbit_chx.topology.file.load import load
-from rabbit_chx.topology.model import NodeState, Queue
-from rabbit_chx.topology.planning.what_if import assume_applied
+from rabbit_chx.topology.model import Queue
 from rabbit_chx.working.markers import CHANGES, RECORD
+from tests.unit.conftest import NoQueues
 
 FILE = """
 schema: 1
@@ -26,7 +24,7 @@ queues:
 """
 
 
-class Api:
+class Api(NoQueues):
     """A management API that lists the record of a change."""
 
     def __init__(self, record: dict[str, Any]) -> None:
@@ -35,18 +33,9 @@ class Api:
     def queues(self, _vhost: str) -> list[tuple[Queue, int]]:
         return [(self.record, 0)]
 
-    def nodes(self) -> dict[str, NodeState]:
-        return {"a": NodeState()}
-
-    def bindings(self, _vhost: str) -> list[object]:
-        return []
-
-    def tracing(self, _vhost: str) -> bool:
-        return False
-
 
 @pytest.fixture
-def abort(write, run, monkeypatch):
+def abort(write, run, live, monkeypatch):
     """Abort a change that has this record; return what is printed, and the record of what is carried out."""
     path = write(FILE)
     carried_out: list[ChangeRecord] = []
@@ -55,11 +44,10 @@ def abort(write, run, monkeypatch):
         carried_out.append(restores)
         return Exit.FINE
 
-    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: assume_applied(load(path)))
     monkeypatch.setattr("rabbit_chx.cli.scale.carry_out_plans", carry_out)
 
     def abort(record: dict[str, Any], *options: str):
-        monkeypatch.setattr(BrokerAccess, "management", lambda _self: Api(record))
+        live(FILE, Api(record))
         return run("scale", path, "--abort", *options), carried_out
 
     return abort

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
 from rabbit_chx.broker.applying.lock import HOLDER, LOCK
 from rabbit_chx.changes.records import ChangeRecord
-from rabbit_chx.cli.ask.broker_access import BrokerAccess
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.mirror.ring import Ring
 from rabbit_chx.topology.file.load import load
@@ -17,7 +15,8 @@ from rabbit_chx.topology.model import Binding, Queue
 from rabbit_chx.topology.planning.scaled import scaled
 from rabbit_chx.topology.planning.what_if import assume_applied
 from rabbit_chx.working.markers import CHANGES
-from tests.unit.test_cli_scale import UNFINISHED, NoQueues
+from tests.unit.conftest import NoQueues
+from tests.unit.test_cli_scale import UNFINISHED
 
 OTHERS = """
 schema: 1
@@ -36,10 +35,9 @@ NEXT = {"orders": "orders.4", "tenants": "tenants.3"}
 
 
 @pytest.fixture
-def others(write, monkeypatch):
+def others(write, live):
     """The file, and a function that sets what the broker has: more or fewer queues than the file, after an earlier change."""
     path = write(OTHERS)
-    monkeypatch.setattr(BrokerAccess, "recounted", lambda _self, observed, _queues: observed)
 
     def on_broker(exchange: str = "orders", kept=(), also=(), **change) -> None:
         """A change may have kept queues that were not empty; other programs may have bound some, too."""
@@ -49,8 +47,7 @@ def others(write, monkeypatch):
         there = assume_applied(replace(wanted, queues=(*wanted.queues, *queues), bindings=bindings))
         management = NoQueues()
         management.bindings = lambda _vhost: there.topology.bindings
-        monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: there)
-        monkeypatch.setattr(BrokerAccess, "management", lambda _self: management)
+        live(there, management)
 
     on_broker()
     return path, on_broker
@@ -172,7 +169,7 @@ def test_the_plan_names_the_queues_that_are_deleted(others, run) -> None:
 
 
 @pytest.mark.parametrize("exchange", ["orders", "tenants"])
-def test_a_new_queue_gets_no_name_that_something_else_uses(others, run, exchange, monkeypatch) -> None:
+def test_a_new_queue_gets_no_name_that_something_else_uses(others, run, exchange, live) -> None:
     file, on_broker = others
     new, add = NEXT[exchange], ("scale", file, "-x", exchange, "--add", "1", "--dry-run", "-v")
     assert f"declare quorum queue '{new}'" in run(*add).out
@@ -182,8 +179,7 @@ def test_a_new_queue_gets_no_name_that_something_else_uses(others, run, exchange
     foreign = Binding("amq.fanout", new)
     management = NoQueues()
     management.bindings = lambda _vhost: (*there.topology.bindings, foreign)
-    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: there)
-    monkeypatch.setattr(BrokerAccess, "management", lambda _self: management)
+    live(there, management)
     stem, number = new.split(".")
     assert f"declare quorum queue '{stem}.{int(number) + 1}'" in run(*add).out
 
@@ -196,20 +192,18 @@ def test_queues_of_an_exchange_without_any_are_declared(others, run) -> None:
     assert "bind queue 'empty.1'" in found.out
 
 
-def test_write_takes_a_queue_of_another_program_as_it_is(others, run, monkeypatch) -> None:
+def test_write_takes_a_queue_of_another_program_as_it_is(others, run, live) -> None:
     file, _ = others
     there = scaled(load(file), "orders", add=["ext"])
     queues = (*(each for each in there.queues if each.name != "ext"), Queue("ext", "classic"))
-    monkeypatch.setattr(
-        BrokerAccess, "read", lambda _self, _wanted: assume_applied(replace(there, queues=queues))
-    )
+    live(replace(there, queues=queues))
     assert run("scale", file, "--write").code == 0
     assert run("plan", file).code == 0
     assert load(file).queue("ext").type == "classic"
 
 
 @pytest.mark.parametrize("order", ["unknown", "first", "last"])
-def test_write_takes_a_binding_of_another_program_as_it_is(others, run, monkeypatch, order) -> None:
+def test_write_takes_a_binding_of_another_program_as_it_is(others, run, live, order) -> None:
     """Its weight, and its place in the ring; a place that is not known is not made up."""
     file, _ = others
     now = load(file).bindings_from("orders")
@@ -223,7 +217,7 @@ def test_write_takes_a_binding_of_another_program_as_it_is(others, run, monkeypa
     there = replace(there, queues=(*there.queues, Queue("ext", "classic")))
     observed = assume_applied(there)
     observed = replace(observed, rings=observed.rings | {"orders": ring})
-    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: observed)
+    live(observed)
     found = run("scale", file, "--write")
     assert found.code == 0
     assert (
@@ -238,15 +232,14 @@ def test_write_takes_a_binding_of_another_program_as_it_is(others, run, monkeypa
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_queue_that_was_bound_before_has_no_place_in_the_file_unless_it_is_known(
-    others, run, monkeypatch, known
+    others, run, live, known
 ) -> None:
     file, _ = others
     observed = assume_applied(scaled(load(file), "orders", add=["orders.4"]))
     if not known:
         ring = replace(observed.rings["orders"], runs=None, why_unknown="its record lacks 'orders.4'")
         observed = replace(observed, rings=observed.rings | {"orders": ring})
-    monkeypatch.setattr(BrokerAccess, "read", lambda _self, _wanted: observed)
-    monkeypatch.setattr(BrokerAccess, "management", lambda _self: NoQueues())
+    live(observed)
     found = run("scale", file, "-x", "orders", "--to", "4", "--yes")
     assert found.code == 0
     assert ("order: unknown" in found.out) is not known
@@ -298,7 +291,6 @@ def test_a_lock_that_is_refused_leaves_nothing_to_write_or_to_continue(
         raise BrokerUnavailable("another apply holds the lock")
 
     monkeypatch.setattr("rabbit_chx.cli.carry_out.carry_out", refused)
-    monkeypatch.setattr(BrokerAccess, "amqp", lambda *_: nullcontext())
     found = run("scale", file, "-x", "orders", "--to", "4", "--yes")
     assert found.code == 1
     assert "Nothing was changed." in found.err

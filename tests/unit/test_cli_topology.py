@@ -6,9 +6,7 @@ import io
 import json
 import re
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -21,6 +19,7 @@ from rabbit_chx.topology.file.load import loads
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Queue, Topology
 from rabbit_chx.topology.planning.steps import Bind, DeclareQueue, Plan, Unbind
 from rabbit_chx.topology.planning.what_if import assume_applied
+from tests.unit.conftest import NoQueues
 from tests.verbs import ORDERS, SLOTS, Result
 
 APPLY = "rabbit_chx.cli.apply.apply_steps"
@@ -307,12 +306,8 @@ def test_what_a_check_lacks_is_named(run, write, options, expected) -> None:
 
 
 @pytest.mark.parametrize("waiting", [0, 5])
-def test_a_queue_with_messages_is_unbound_only_with_force(run, write, monkeypatch, waiting) -> None:
-    observed = replace(assume_applied(loads(ORDERS, format="yaml")), backlog={"vip": waiting})
-    api = SimpleNamespace(tracing=lambda _: False, queues=lambda _: [])
-    monkeypatch.setattr(BrokerAccess, "read", lambda *_: observed)
-    monkeypatch.setattr(BrokerAccess, "recounted", lambda *_: observed)
-    monkeypatch.setattr(BrokerAccess, "management", lambda _: api)
+def test_a_queue_with_messages_is_unbound_only_with_force(run, write, live, waiting) -> None:
+    live(replace(assume_applied(loads(ORDERS, format="yaml")), backlog={"vip": waiting}))
     file = write(ORDERS.replace(", vip: 2", ""))
     found = run("plan", file, "-U", "amqp://h")
     assert found.code == (1 if waiting else 2)
@@ -333,31 +328,31 @@ def test_a_queue_with_messages_is_unbound_only_with_force(run, write, monkeypatc
         ((Exchange("orders", "x-consistent-hash"),), "exchange 'orders': its weights are invalid there"),
     ],
 )
-def test_a_report_says_why_the_broker_has_no_ring(run, write, monkeypatch, there, expected) -> None:
-    monkeypatch.setattr(BrokerAccess, "read", lambda *_: Observed(Topology(exchanges=there)))
+def test_a_report_says_why_the_broker_has_no_ring(run, write, live, there, expected) -> None:
+    live(Observed(Topology(exchanges=there)))
     options = ("-f", write(ORDERS), "--live", "-U", "amqp://h", "-o", "x.html")
     assert expected in run.refused("report", *options)
 
 
-def test_a_report_needs_an_exchange_with_a_ring(run, write, monkeypatch) -> None:
+def test_a_report_needs_an_exchange_with_a_ring(run, write, live) -> None:
     observed = Observed(loads(SLOTS % 1, format="yaml"))
-    monkeypatch.setattr(BrokerAccess, "read", lambda *_: observed)
+    live(observed)
     expected = "got 'tenants', expected one of none. Only an x-consistent-hash exchange has a ring"
     file = ("-f", write(SLOTS % 1))
     for options in (file, (*file, "--live", "-U", "amqp://h"), ("-U", "amqp://h")):
         assert expected in run.refused("report", "-x", "tenants", *options, "-o", "x.html")
 
 
-def test_check_names_the_queues_without_a_majority(run, write, monkeypatch):
+def test_check_names_the_queues_without_a_majority(run, write, live):
     observed = Observed(loads(ORDERS, format="yaml"), without_majority=("q", "r"))
-    monkeypatch.setattr(BrokerAccess, "read", lambda *_: observed)
+    live(observed)
     found = run("check", write(ORDERS), "-U", "amqp://h")
     assert "most members of these quorum queues are down" in found.err
     assert ": 'q', 'r'" in " ".join(found.err.split())
 
 
-def test_the_default_exchange_of_a_broker_routes_to_queues(run, monkeypatch) -> None:
-    monkeypatch.setattr(BrokerAccess, "read", lambda *_: Observed(Topology(queues=(Queue("q"),))))
+def test_the_default_exchange_of_a_broker_routes_to_queues(run, live) -> None:
+    live(Observed(Topology(queues=(Queue("q"),))))
     assert run("route", "q", "other", "-x", "", "-U", "amqp://h").out.split() == [
         "q",
         "q",
@@ -367,11 +362,9 @@ def test_the_default_exchange_of_a_broker_routes_to_queues(run, monkeypatch) -> 
 
 
 @pytest.mark.parametrize("verb", [("route", "k"), ("ring",), ("simulate",)])
-def test_an_exchange_that_the_broker_does_not_have_is_named_with_those_that_it_has(
-    run, monkeypatch, verb
-) -> None:
+def test_an_exchange_that_the_broker_does_not_have_is_named_with_those_that_it_has(run, live, verb) -> None:
     there = (Exchange("orders", "x-consistent-hash"), Exchange("tenants", "fanout"))
-    monkeypatch.setattr(BrokerAccess, "read", lambda *_: Observed(Topology(exchanges=there)))
+    live(Observed(Topology(exchanges=there)))
     expected = "virtual host '/' has no exchange '{}': it has exchanges 'orders', 'tenants'{}"
     for given, hint in (("order", ". Did you mean 'orders'?"), ("x", "")):
         assert expected.format(given, hint) in run.refused(*verb, "-x", given, "-U", "amqp://h", code=1)
@@ -387,11 +380,7 @@ def test_pairs_teach_a_ring_or_leave_what_is_possible(run, write, monkeypatch) -
         ring_sources={"orders": "unknown"},
     )
     monkeypatch.setenv("AMQP_URL", "amqp://nowhere")
-    monkeypatch.setattr(
-        BrokerAccess,
-        "management",
-        lambda _self: SimpleNamespace(tracing=lambda _: False, queues=lambda _: []),
-    )
+    monkeypatch.setattr(BrokerAccess, "management", lambda _self: NoQueues())
     monkeypatch.setattr("rabbit_chx.cli.ask.broker_access.read", lambda *_, **__: unknown)
     classic = "queues: {a: {type: classic}, b: {type: classic}, c: {type: classic}}\n"
     file = write("schema: 1\nexchanges: {orders: {type: x-consistent-hash, queues: [c, a, b]}}\n" + classic)
@@ -409,16 +398,13 @@ def test_pairs_teach_a_ring_or_leave_what_is_possible(run, write, monkeypatch) -
     assert run("check", file, "--pairs", "orders=/does/not/exist").code == 64
 
 
-def test_one_note_names_all_exchanges_whose_order_apply_records(run, write, monkeypatch) -> None:
+def test_one_note_names_all_exchanges_whose_order_apply_records(run, write, live, monkeypatch) -> None:
     """Trials 3, operator 6: adopting a virtual host repeated one note for each of its exchanges."""
     names = ["orders", "payments", "tenants"]
     exchanges = "".join(f"  {name}: {{type: x-consistent-hash, queues: [a, b]}}\n" for name in names)
     file = write(f"schema: 1\nexchanges:\n{exchanges}queues: {{a: {{}}, b: {{}}}}\n")
     observed = replace(assume_applied(loads(file.read_text(), format="yaml")), unrecorded=frozenset(names))
-    api = SimpleNamespace(tracing=lambda _: False, queues=lambda _: [])
-    monkeypatch.setattr(BrokerAccess, "read", lambda *_: observed)
-    monkeypatch.setattr(BrokerAccess, "management", lambda _: api)
-    monkeypatch.setattr(BrokerAccess, "amqp", lambda *_: nullcontext())
+    live(observed)
     monkeypatch.setattr(APPLY, lambda *_, **__: Applied(recorded=tuple(names)))
     found = run("apply", file, "-U", "amqp://h", "--yes")
     listed = "exchanges 'orders', 'payments', 'tenants'"

@@ -236,6 +236,7 @@ INVALID = {
         "invalid broker URL: got '(not shown: it may contain a password)'",
     ),
     "no address": ({"url": []}, "invalid broker URL: got 'an empty list', expected one or more URLs"),
+    "a list of numbers": ({"url": [5]}, "invalid broker URL: got 'list', expected a str or a list of str"),
     "no text": ({"url": 7}, "invalid broker URL: got 'int', expected a str or a list of str"),
     "no heartbeats": ({"heartbeat": 0}, "invalid heartbeat: got 0, expected an integer from 1 to 65535"),
     "rare heartbeats": ({"heartbeat": 65_536}, "invalid heartbeat: got 65536, expected an integer from 1"),

@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry
 from rabbit_chx import consuming
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.consuming import (
-    AsyncGroup,
     BrokerUnavailable,
     Group,
     GroupStatus,
@@ -41,22 +40,9 @@ STATUS = GroupStatus(
     failed=2,
     last_delivery=None,
 )
-CALLS = [Group.__init__, Group.run, Group.stop, QueueReader.__init__, QueueReader.take, members]
-CALLS += [AsyncGroup.__init__, AsyncGroup.run, AsyncGroup.running]
-
-
-def parameters(function) -> dict[str, inspect.Parameter]:
-    return dict(inspect.signature(function).parameters)
 
 
 # ---- signatures
-
-
-@pytest.mark.parametrize("client", [Group.__init__, QueueReader.__init__, members])
-def test_the_words_for_a_connection_are_the_same(client) -> None:
-    taken = parameters(client)
-    assert next(name for name in taken if name != "self") == "url"
-    assert {"credentials", "tls", "connection_name"} <= taken.keys()
 
 
 def named(hint) -> set[object]:
@@ -67,9 +53,12 @@ def named(hint) -> set[object]:
     return set().union(*(named(each) for each in inner if not isinstance(each, (list, str))))
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_every_type_of_a_signature_is_known_and_can_be_imported(call) -> None:
-    for hint in typing.get_type_hints(call).values():
+def test_members_takes_the_words_for_a_connection_and_names_types_that_can_be_imported() -> None:
+    """As the clients do (test_clients.py)."""
+    taken = inspect.signature(members).parameters
+    assert next(iter(taken)) == "url"
+    assert {"credentials", "tls", "connection_name"} <= taken.keys()
+    for hint in typing.get_type_hints(members).values():
         for found in named(hint):
             assert found is not typing.Any
             if isinstance(found, type) and found.__module__.startswith("rabbit_chx"):
@@ -86,35 +75,7 @@ def test_the_error_of_several_addresses_names_each_and_no_password() -> None:
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("client", [Group, AsyncGroup])
-@pytest.mark.parametrize(("url", "got"), [([], "an empty list"), (5, "int"), ([5], "list")])
-def test_what_is_no_url_is_refused_at_once(client, url, got) -> None:
-    with pytest.raises(InvalidValue, match=f"invalid broker URL: got {got!r}"):
-        client(**{**GIVEN, "url": url})
-    with pytest.raises(InvalidValue, match=f"invalid broker URL: got {got!r}"):
-        QueueReader(url, "a")
-
-
-def test_a_reader_refuses_a_timeout_that_it_cannot_honour() -> None:
-    with pytest.raises(InvalidValue, match="invalid confirm timeout: got 5"):
-        QueueReader(DEAD, "a", timeouts=Timeouts(confirm=5))
-
-
 # ---- a reader without a broker
-
-
-@pytest.mark.parametrize(
-    ("call", "what"),
-    [
-        (lambda reader: reader.take(1, quiet="soon"), "quiet"),
-        (lambda reader: reader.take(1, quiet=-1.0), "quiet"),
-        (lambda reader: reader.take(1, most_bytes=0.5), "most_bytes"),
-        (lambda reader: reader.waiting(timeout="long"), "timeout"),
-    ],
-)
-def test_a_reader_refuses_impossible_arguments_of_a_call(call, what) -> None:
-    with QueueReader(DEAD, "a") as reader, pytest.raises(InvalidValue, match=f"invalid {what}"):
-        call(reader)
 
 
 def test_a_reader_that_waits_for_no_quiet_moment_needs_no_cpu_until_it_is_connected() -> None:
@@ -155,6 +116,8 @@ def test_a_lost_connection_answers_the_question_for_the_number_of_waiting_messag
         (lambda reader: reader.take(1, timeout=-1.0), "timeout: got -1.0, expected seconds"),
         (lambda reader: reader.take(1, timeout=float("nan")), "timeout: got nan, expected seconds"),
         (lambda reader: reader.take(1, quiet="1"), "quiet: got '1', expected seconds"),
+        (lambda reader: reader.take(1, quiet=-1.0), "quiet: got -1.0, expected seconds"),
+        (lambda reader: reader.take(1, most_bytes=0.5), "most_bytes: got 0.5"),
         (lambda reader: reader.waiting("1"), "timeout: got '1', expected seconds"),
         (lambda _: members(DEAD, "billing", timeout="1"), "timeout: got '1', expected seconds"),
     ],

@@ -44,7 +44,6 @@ queues: {a: {preset: ordered}, b: {preset: ordered}, c: {preset: ordered}}
         ({"concurrency": 0}, "invalid concurrency: got 0, expected"),
         ({"concurrency": True}, "invalid concurrency: got True, expected"),
         ({"attempts": 0}, "invalid attempts: got 0, expected"),
-        ({"heartbeat": 0}, "invalid heartbeat: got 0, expected"),
         ({"backoff": -1}, "invalid backoff: got -1, expected seconds, at least 0"),
         (
             {"timeouts": Timeouts(connect=5)},
@@ -67,7 +66,6 @@ queues: {a: {preset: ordered}, b: {preset: ordered}, c: {preset: ordered}}
         ({"queues": ["a", 1]}, "invalid queue: got 1, expected text of 1 to 255 bytes of UTF-8"),
         ({"exchange": ""}, "invalid exchange: got ''"),
         ({"exchange": "x" * 256}, "invalid exchange"),
-        ({"url": "http://host"}, "invalid"),
     ],
     ids=str,
 )

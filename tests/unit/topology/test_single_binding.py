@@ -9,7 +9,6 @@ import pytest
 from rabbit_chx.broker.management_rows import Overview
 from rabbit_chx.broker.reading.order_record import anchor, as_recorded, entry, order_exchange
 from rabbit_chx.broker.reading.reader import read
-from rabbit_chx.cli.ask.broker_access import BrokerAccess
 from rabbit_chx.topology.checks.drift import drift
 from rabbit_chx.topology.model import Binding, Exchange
 from rabbit_chx.topology.planning.plan import plan
@@ -39,17 +38,15 @@ class Single(Api):
 
 
 @pytest.fixture
-def live(run, write, monkeypatch):
+def live(live, run, write):
     """Run a verb on what was read from a broker."""
 
-    def live(observed, verb: str, *arguments: str):
-        monkeypatch.setattr(BrokerAccess, "read", lambda *_: observed)
-        monkeypatch.setattr(BrokerAccess, "management", lambda _: api)
-        api = Single()
+    def shown(observed, verb: str, *arguments: str):
+        live(observed, Single())
         about = ["-x", "x"] if verb in {"route", "ring", "simulate"} else [write(FILE)]
         return run(verb, *arguments, *about, "--url", "amqp://host/v")
 
-    return live
+    return shown
 
 
 def test_a_dead_one_is_drift_that_a_plan_repairs(live) -> None:
