@@ -29,6 +29,21 @@ def delete_ring(channel, exchange: str, queues: Iterable[str]) -> None:
         channel.queue_delete(queue)
 
 
+def message_count(channel, queue: str) -> int:
+    """How many messages are ready in a queue."""
+    return channel.queue_declare(queue, passive=True).method.message_count
+
+
+@contextmanager
+def a_channel(where, *, confirms=False):
+    """A channel on a new connection to a broker or to a virtual host."""
+    with where.connection() as connection:
+        channel = connection.channel()
+        if confirms:
+            channel.confirm_delivery()
+        yield channel
+
+
 @contextmanager
 def confirming_channel(broker):
     """A channel with publisher confirms; its connection has no heartbeats, because tests leave it idle."""

@@ -11,7 +11,7 @@ from functools import cache
 
 import click
 
-from rabbit_chx.cli import cli
+from rabbit_chx.cli import _exit_code, cli
 from tests.patience import PATIENCE
 
 ORDERS = """
@@ -77,6 +77,12 @@ class Result:
     @property
     def rows(self) -> list[dict[str, object]]:
         return [json.loads(line) for line in self.out.splitlines()]
+
+
+def run_verb(capsys, *arguments: object) -> Result:
+    """Run a verb in this process."""
+    capsys.readouterr()
+    return Result(_exit_code(list(map(str, arguments))), *capsys.readouterr())
 
 
 def in_a_process(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:

@@ -12,24 +12,24 @@ broker that is to be had but does not start is an error everywhere.
 from __future__ import annotations
 
 import os
+import uuid
 from urllib.parse import urlsplit
 
 import pytest
 
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.management import Management
-from rabbit_chx.cli import _exit_code
 from rabbit_chx.streams import connect
 from rabbit_chx.testing import Broker, available
-from tests.broker.erlang import asked_quickly
+from tests.broker.erlang import asked_quickly, quick_command
 from tests.broker.parity import Lab
 from tests.broker.stream_scene import delete_stream, new_stream
 from tests.broker.topology_site import CLIENTS, Site
 from tests.brokers import revive, running
 from tests.proof import LONG, record_result
-from tests.queues import bind_ring, confirming_channel, delete_ring
+from tests.queues import a_channel, bind_ring, confirming_channel, delete_ring, message_count
 from tests.spark.conftest import inbox, streams  # noqa: F401 - the same fixtures for both folders
-from tests.verbs import Result
+from tests.verbs import Result, run_verb
 
 PLUGINS = ["rabbitmq_sharding", "rabbitmq_random_exchange", "rabbitmq_stream", "rabbitmq_stream_management"]
 PLUGINS += ["rabbitmq_auth_mechanism_ssl"]
@@ -124,10 +124,26 @@ def stream(stream_url):
 
 
 @pytest.fixture
+def lot(broker):
+    """A parking queue, and a function that counts its messages."""
+    queue = f"parked-{uuid.uuid4().hex[:8]}"
+    with a_channel(broker) as channel:
+        channel.queue_declare(queue, durable=True)
+        yield queue, lambda: message_count(channel, queue)
+        channel.queue_delete(queue)
+
+
+@pytest.fixture
 def site(broker):
     """A virtual host of its own."""
     with Site(broker) as site:
         yield site
+
+
+@pytest.fixture
+def node(broker) -> list[str]:
+    """Options that name the broker's node."""
+    return ["--node", quick_command(broker)]
 
 
 @pytest.fixture
@@ -146,9 +162,7 @@ def environment(broker, monkeypatch):
 @pytest.fixture
 def run(environment, capsys):
     def run(*arguments: object) -> Result:
-        capsys.readouterr()
-        code = _exit_code(list(map(str, arguments)))
-        found = Result(code, *capsys.readouterr())
+        found = run_verb(capsys, *arguments)
         assert "Traceback" not in found.err
         return found
 
@@ -167,5 +181,5 @@ def orders(broker):
     weights = {"orders.a": "1", "orders.b": "3"}
     with confirming_channel(broker) as channel:
         bind_ring(channel, "orders", weights)
-        yield lambda: sum(channel.queue_declare(name, passive=True).method.message_count for name in weights)
+        yield lambda: sum(message_count(channel, name) for name in weights)
         delete_ring(channel, "orders", weights)

@@ -25,6 +25,7 @@ from rabbit_chx.topology import apply, loads, plan
 from tests.json_lines import printed
 from tests.patience import PATIENCE, wait_until
 from tests.proof import never, promised
+from tests.queues import a_channel, message_count
 from tests.users import a_user
 
 if TYPE_CHECKING:
@@ -222,12 +223,9 @@ class Scene:
     def assert_clean(self, queues: int) -> None:
         """Check that exactly these queues exist, that they are empty, and that no hold and no pending step is left."""
         expected = self.assert_finished(queues)
-        with self.site.connection() as connection:
-            channel = connection.channel()
+        with a_channel(self.site) as channel:
             for name in expected:  # where messages of members that ended may be handled once more
-                self.wait(
-                    lambda name=name: channel.queue_declare(name, passive=True).method.message_count == 0
-                )
+                self.wait(lambda name=name: message_count(channel, name) == 0)
         self.write(queues)
         assert not self.planned().steps
 

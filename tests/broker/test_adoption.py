@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from time import monotonic
 
 import pytest
 
 from rabbit_chx import ConsistentHashExchange, Release, Ring
-from rabbit_chx.cli import _exit_code
 from tests.broker.erlang import quick_command
 from tests.proof import Check, record_result
-from tests.queues import bind_ring
-from tests.verbs import Result
+from tests.queues import a_channel, bind_ring
+from tests.verbs import Result, run_verb
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
@@ -25,7 +25,8 @@ class Scene:
     """An exchange of an application, and the command line as its operator uses it."""
 
     def __init__(self, site, capsys, folder) -> None:
-        self.site, self._capsys, self.file = site, capsys, folder / "orders.yaml"
+        self.site, self.file = site, folder / "orders.yaml"
+        self.run = partial(run_verb, capsys)
         self.node = ["--node", quick_command(site.broker)]
         self.began = monotonic()
 
@@ -34,15 +35,10 @@ class Scene:
             bind_ring(connection.channel(), "orders", WEIGHTS)
 
     def by_hand(self, *changes: tuple[str, str, str]) -> None:
-        with self.site.connection() as connection:
-            channel = connection.channel()
+        with a_channel(self.site) as channel:
             for verb, queue, weight in changes:
                 channel.queue_declare(queue, durable=True)
                 getattr(channel, f"queue_{verb}")(queue, "orders", weight)
-
-    def run(self, *arguments: object) -> Result:
-        self._capsys.readouterr()
-        return Result(_exit_code(list(map(str, arguments))), *self._capsys.readouterr())
 
     def live(self, verb: str, *arguments: object) -> Result:
         return self.run(verb, *arguments, "--url", self.site.url())
@@ -162,8 +158,7 @@ def test_applying_a_correct_file_records_the_order_for_everything_that_follows(s
 def test_a_second_binding_without_effect_does_not_block_the_adoption_of_the_others(scene, second) -> None:
     """Trials 3, operator 3: nothing of the virtual host was recorded, and the plan rebound the exchange."""
     weight, arguments = second
-    with scene.site.connection() as connection:
-        channel = connection.channel()
+    with a_channel(scene.site) as channel:
         channel.exchange_declare("twice", "x-consistent-hash", durable=True)
         for queue in ("a", "b"):
             channel.queue_bind(queue, "twice", "1")

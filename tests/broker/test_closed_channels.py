@@ -8,7 +8,7 @@ from rabbit_chx.broker import server_version
 from rabbit_chx.consuming.member.channels import close_in_one_step
 from rabbit_chx.mirror.releases import Release
 from tests.patience import wait_until
-from tests.queues import ORDERED
+from tests.queues import ORDERED, a_channel
 
 pytestmark = [pytest.mark.newest_first, pytest.mark.since_4_0, pytest.mark.broker]
 
@@ -39,8 +39,7 @@ class Consumer:
 
 
 def test_a_consumer_that_was_closed_in_the_middle_of_a_takeover_is_forgotten(site) -> None:
-    with site.connection() as connection:
-        channel = connection.channel()
+    with a_channel(site) as channel:
         channel.queue_declare("q", durable=True, arguments=ORDERED)
         for number in range(3 * PREFETCH):
             channel.basic_publish("", "q", str(number).encode())

@@ -20,7 +20,7 @@ from rabbit_chx.testing.node import free_ports
 from tests.broker.worker_programs import ordered_exchange, started
 from tests.patience import PATIENCE, wait_until
 from tests.programs import ran
-from tests.queues import bind_ring
+from tests.queues import a_channel, bind_ring
 from tests.unit.test_examples import DECLARING, EXAMPLES, ONLINE, SERVICE, SHARDING, WEB, WORKERS
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
@@ -37,8 +37,7 @@ def run(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("name", ONLINE)
 def test_example_confirms_what_arrives(broker, name) -> None:
     exchange = f"example.{uuid.uuid4().hex[:8]}"
-    with broker.connection() as connection:
-        channel = connection.channel()
+    with a_channel(broker) as channel:
         queues = [f"{exchange}.{number}" for number in range(3)]
         bind_ring(channel, exchange, queues)
         done = run(name, AMQP_URL=broker.url, EXCHANGE=exchange)
@@ -80,8 +79,7 @@ def answer(port: int, method: str, path: str, body: bytes = b"") -> int | None:
 @pytest.mark.parametrize("name", WEB)
 def test_what_a_web_service_accepts_arrives(broker, name, tmp_path) -> None:
     exchange = f"example.{uuid.uuid4().hex[:8]}"
-    with broker.connection() as connection, (tmp_path / "log").open("w+") as log:
-        channel = connection.channel()
+    with a_channel(broker) as channel, (tmp_path / "log").open("w+") as log:
         channel.exchange_declare(exchange, "x-consistent-hash")
         queue = channel.queue_declare(f"{exchange}.0", exclusive=True).method.queue
         channel.queue_bind(queue, exchange, "1")

@@ -17,11 +17,10 @@ from rabbit_chx.streams import StreamGroup, StreamReader
 from tests.amqp10 import Outcome, Sender
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import fill
-from tests.broker.test_stream_group_forged import lot  # noqa: F401 - the fixture
 from tests.members import running
 from tests.patience import wait_until
 from tests.proof import LONG as PROOF
-from tests.queues import ORDERED_ON_3, bind_ring
+from tests.queues import ORDERED_ON_3, a_channel, bind_ring, message_count
 from tests.stream_forgeries import (
     BODY,
     HEADERS,
@@ -165,9 +164,7 @@ class Handler:
 @pytest.fixture
 def channel(site):
     """A channel in a virtual host with an exchange, its two queues, one to park messages in, and one to read."""
-    with site.connection() as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
+    with a_channel(site, confirms=True) as channel:
         bind_ring(channel, "orders", ["a", "b"], ORDERED_ON_3)
         channel.queue_declare("parked", durable=True)
         yield channel
@@ -186,7 +183,7 @@ def test_no_message_harms_a_group(site, channel, rejecting, caplog) -> None:
             channel.basic_publish("orders", KEYS[number % len(KEYS)], b"%d" % number)
         wait_until(lambda: member.error or handler.has_seen(60, count), "all messages")
     handler.assert_handled(60, count)
-    assert channel.queue_declare("parked", passive=True).method.message_count == count * rejecting
+    assert message_count(channel, "parked") == count * rejecting
     assert "trying again" not in caplog.text
 
 
@@ -210,7 +207,7 @@ def test_no_message_harms_a_reader_of_a_queue(site, channel, kind, caplog) -> No
 
         wait_until(read, "all messages")
     handler.assert_handled(60, count)
-    assert channel.queue_declare("read", passive=True).method.message_count == 0
+    assert message_count(channel, "read") == 0
     assert "trying again" not in caplog.text
 
 
@@ -220,7 +217,7 @@ def test_no_message_harms_a_group_of_streams_that_parks(
     stream_url,
     stream_connection,
     stream,
-    lot,  # noqa: F811
+    lot,
     rejecting,
     caplog,
 ) -> None:

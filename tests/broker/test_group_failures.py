@@ -13,6 +13,7 @@ from tests.broker import test_groups
 from tests.broker.test_groups import QUEUES, memory_alarm
 from tests.members import running
 from tests.patience import PATIENCE, wait_until
+from tests.queues import message_count
 
 pytestmark = [pytest.mark.one_release, pytest.mark.broker, pytest.mark.since_4_0]
 
@@ -58,10 +59,7 @@ def test_a_failed_message_is_parked_or_dead_lettered_before_later_ones_are_handl
     group = orders.group(attempts=2, backoff=0.01, on_failure=on_failure, parking_queue=parking)
     with running(group, handle):
         wait_until(lambda: orders.seen["k0"][-1:] == [19], "all others")
-        wait_until(
-            lambda: orders.channel.queue_declare("failed", passive=True).method.message_count,
-            "the failed one",
-        )
+        wait_until(lambda: message_count(orders.channel, "failed"), "the failed one")
     assert orders.seen["k0"] == [*range(3), *range(4, 20)]
     assert orders.channel.basic_get("failed", auto_ack=True)[2] == b"3"
 
@@ -121,7 +119,7 @@ def test_the_status_of_a_member_tells_of_an_alarm_that_keeps_a_message_from_bein
         raise Reject("no")
 
     def parked() -> int:
-        return orders.channel.queue_declare("failed", passive=True).method.message_count
+        return message_count(orders.channel, "failed")
 
     orders.channel.queue_declare("failed", durable=True)
     orders.channel.basic_publish("", QUEUES[0], b"0")

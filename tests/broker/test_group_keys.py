@@ -21,7 +21,7 @@ from rabbit_chx.working.markers import Hold
 from tests.broker.topology_site import Site
 from tests.members import Member, running
 from tests.patience import PATIENCE, wait_until
-from tests.queues import ORDERED, bind_ring
+from tests.queues import ORDERED, bind_ring, message_count
 
 pytestmark = [pytest.mark.one_release, pytest.mark.broker, pytest.mark.since_4_0]
 
@@ -107,9 +107,7 @@ def test_a_slow_key_and_a_failing_one_keep_no_other_key_waiting(shop) -> None:
     with shop.running(group, busy), connect(shop.site.url()) as connection:
         wait_until(lambda: shop.count == 1_999, "all messages but one")
         channel = connection.channel()
-        wait_until(
-            lambda: channel.queue_declare("parked", passive=True).method.message_count, "the parked one"
-        )
+        wait_until(lambda: message_count(channel, "parked"), "the parked one")
         _, properties, body = channel.basic_get("parked", auto_ack=True)
     assert body == b"0"
     origin = {

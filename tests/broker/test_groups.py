@@ -30,7 +30,7 @@ from tests.broker.topology_site import Site
 from tests.json_lines import documented, printed
 from tests.members import running
 from tests.patience import PATIENCE, wait_until
-from tests.queues import ORDERED, bind_ring
+from tests.queues import ORDERED, bind_ring, message_count
 from tests.verbs import in_a_process
 
 pytestmark = [pytest.mark.one_release, pytest.mark.broker, pytest.mark.since_4_0]
@@ -352,7 +352,7 @@ def test_a_member_holds_as_many_messages_of_each_queue_as_its_prefetch_whatever_
     queues, going = QUEUES[:2], threading.Event()
 
     def waiting() -> list[int]:
-        return [orders.channel.queue_declare(queue, passive=True).method.message_count for queue in queues]
+        return [message_count(orders.channel, queue) for queue in queues]
 
     for queue in queues * 8:
         orders.channel.basic_publish("", queue, bytes(1 << 20))

@@ -35,6 +35,7 @@ from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
 from tests.patience import PATIENCE, wait_until
 from tests.programs import ran
 from tests.proof import never, promised
+from tests.queues import a_channel, message_count
 from tests.unit.test_examples import EXAMPLES, HANDOVER
 
 if TYPE_CHECKING:
@@ -118,9 +119,7 @@ class Scene:
 
     def publish(self, rounds: Iterable[object]) -> None:
         """Publish the next number of every key in each round."""
-        with self.broker.connection() as connection:
-            channel = connection.channel()
-            channel.confirm_delivery()
+        with a_channel(self.broker, confirms=True) as channel:
             for _ in rounds:
                 for key in KEYS:
                     channel.basic_publish(self.name, key, f"{key} {self.numbers}".encode(), mandatory=True)
@@ -196,7 +195,7 @@ class Scene:
         self.switched.set()
 
     def waiting(self, queues) -> int:
-        return sum(self.channel.queue_declare(queue, passive=True).method.message_count for queue in queues)
+        return sum(message_count(self.channel, queue) for queue in queues)
 
     def wait(self, condition) -> None:
         def met() -> bool:

@@ -19,6 +19,7 @@ from rabbit_chx.topology.model import CONSISTENT_HASH, Binding
 from rabbit_chx.topology.planning.steps import Bind
 from tests.broker.topology_site import Site
 from tests.proof import LONG, Check, dice, never, record_result
+from tests.queues import a_channel
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first, pytest.mark.timeout(3600 if LONG else 300)]
 
@@ -137,8 +138,7 @@ def outcomes_of(site: Site, run: Any, rng: random.Random, number: int) -> Iterat
 
 def begin(site: Site, histories: list[History]) -> None:
     """Bind two or three queues to each exchange: half of the exchanges by a plan, which records their order."""
-    with site.connection() as connection:
-        channel = connection.channel()
+    with a_channel(site) as channel:
         for history in histories:
             for queue in history.queues:
                 channel.queue_declare(queue, durable=True)
@@ -153,8 +153,7 @@ def begin(site: Site, histories: list[History]) -> None:
 
 
 def take_steps(site: Site, histories: list[History], most: int) -> None:
-    with site.connection() as connection:
-        channel = connection.channel()
+    with a_channel(site) as channel:
         for history in histories:
             for _ in range(history.dice.randint(0, most)):
                 history.step(channel)
@@ -163,8 +162,7 @@ def take_steps(site: Site, histories: list[History], most: int) -> None:
 def published(site: Site, history: History) -> dict[str, str]:
     """The queue that each key has reached; a key that reached none is missing."""
     landed = {}
-    with site.connection() as connection:
-        channel = connection.channel()
+    with a_channel(site) as channel:
         for queue in history.queues:
             channel.queue_purge(queue)
         channel.confirm_delivery()

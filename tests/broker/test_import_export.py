@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
 
 from rabbit_chx import ToExchange
-from rabbit_chx.cli import _exit_code
 from rabbit_chx.topology.file.load import load
-from tests.broker.erlang import quick_command
-from tests.queues import bind_ring
-from tests.verbs import Result
+from tests.queues import a_channel, bind_ring
+from tests.verbs import run_verb
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
@@ -22,23 +21,12 @@ ORDER = ("q.3", "q.0", "q.1", "q.2", "q.4")
 @pytest.fixture
 def run(site, capsys, monkeypatch):
     monkeypatch.setenv("RABBITMQ_MANAGEMENT_URL", site.broker.management_url)
-
-    def run(*arguments: object) -> Result:
-        capsys.readouterr()
-        return Result(_exit_code(list(map(str, arguments))), *capsys.readouterr())
-
-    return run
-
-
-@pytest.fixture
-def node(broker) -> list[str]:
-    return ["--node", quick_command(broker)]
+    return partial(run_verb, capsys)
 
 
 @pytest.fixture
 def channel(site):
-    with site.connection() as connection:
-        channel = connection.channel()
+    with a_channel(site) as channel:
         bind_ring(channel, "orders", ORDER)
         yield channel
 

@@ -9,20 +9,20 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from rabbit_chx.broker.reading.tracing import traced
-from rabbit_chx.cli import _exit_code
 from rabbit_chx.mirror.releases import Release
 from tests.broker.erlang import node_command
 from tests.broker.scaling_scene import KEYS, RING, SLOTS, Scene, scale
 from tests.broker.test_rebalance import Shop, is_traced
 from tests.json_lines import printed
 from tests.patience import PATIENCE, wait_until
-from tests.verbs import Result, commands
+from tests.verbs import commands, run_verb
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,12 +89,7 @@ def run(site, capsys, monkeypatch):
     """A verb in this process."""
     monkeypatch.setenv("AMQP_URL", site.url())
     monkeypatch.setenv("RABBITMQ_MANAGEMENT_URL", site.broker.management_url)
-
-    def run(*arguments: object) -> Result:
-        capsys.readouterr()
-        return Result(_exit_code(list(map(str, arguments))), *capsys.readouterr())
-
-    return run
+    return partial(run_verb, capsys)
 
 
 def runs(site: Site) -> list[str]:

@@ -36,6 +36,7 @@ from tests.broker.privileges import (
 )
 from tests.broker.spark_frames import rows
 from tests.patience import wait_until
+from tests.queues import a_channel
 
 pytestmark = [
     pytest.mark.newest_first,
@@ -65,8 +66,7 @@ def shop(broker, tmp_path_factory):
     with Shop(broker, tmp_path_factory.mktemp("shop")) as shop:
         shop.write("topology.yaml", TOPOLOGY)
         (shop.folder / "rows.csv").write_text("customer,amount\nc1,5\nc2,7\n")
-        with shop.connection() as connection:
-            channel = connection.channel()
+        with a_channel(shop) as channel:
             for exchange, kind in (("orders", "x-consistent-hash"), ("tenants", "x-modulus-hash")):
                 channel.exchange_declare(exchange, kind, durable=True)
                 for queue in ("a", "b"):
@@ -180,8 +180,7 @@ def meanwhile(shop, what):
 
 
 def consume_on(shop, over):
-    with shop.connection() as connection:
-        channel = connection.channel()
+    with a_channel(shop) as channel:
         for found in channel.consume("a", inactivity_timeout=0.05):
             if found[0] is not None:
                 assert pass_marker(channel, found[0], found[1])
@@ -192,8 +191,7 @@ def consume_on(shop, over):
 
 def emptied(shop):
     """Take out all messages, and return how many there were."""
-    with shop.connection() as connection:
-        channel = connection.channel()
+    with a_channel(shop) as channel:
         return sum(channel.queue_purge(queue).method.message_count for queue in ("a", "b"))
 
 

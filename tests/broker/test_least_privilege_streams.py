@@ -24,6 +24,7 @@ from tests.broker.privileges import (
     release_of,
     sections,
 )
+from tests.queues import a_channel
 
 pytestmark = [
     pytest.mark.newest_first,
@@ -44,8 +45,7 @@ PARTITIONS = {"tenants-0": "0", "tenants-1": "1"}
 def shop(broker, tmp_path_factory):
     """An exchange that is bound to the stream events, and a super stream."""
     with Shop(broker, tmp_path_factory.mktemp("shop")) as shop:
-        with shop.connection() as connection:
-            channel = connection.channel()
+        with a_channel(shop) as channel:
             channel.exchange_declare("orders", "fanout", durable=True)
             channel.exchange_declare("tenants", "direct", durable=True, arguments={"x-super-stream": True})
             bindings = {
@@ -110,8 +110,7 @@ def attempt(shop, what):
 
 def created(shop):
     """Delete what a call created, and return the names."""
-    with shop.connection() as connection:
-        channel = connection.channel()
+    with a_channel(shop) as channel:
         names = [name for name in shop.queue_names("") if name not in {"events", *PARTITIONS}]
         for name in names:
             channel.queue_delete(name)

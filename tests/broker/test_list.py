@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
-from rabbit_chx.cli import _exit_code
-from tests.broker.erlang import quick_command
 from tests.patience import wait_until
-from tests.verbs import Result
+from tests.verbs import Result, run_verb
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
@@ -18,23 +17,13 @@ pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 def run(site, capsys, monkeypatch):
     monkeypatch.setenv("RABBITMQ_MANAGEMENT_URL", site.broker.management_url)
     monkeypatch.delenv("AMQP_URL", raising=False)
-
-    def run(*arguments: object) -> Result:
-        capsys.readouterr()
-        return Result(_exit_code(list(map(str, arguments))), *capsys.readouterr())
-
-    return run
+    return partial(run_verb, capsys)
 
 
 @pytest.fixture
 def channel(site):
     with site.connection() as connection:
         yield connection.channel()
-
-
-@pytest.fixture
-def node(broker) -> list[str]:
-    return ["--node", quick_command(broker)]
 
 
 def bind(channel, exchange: str, *queues: str, **arguments: str) -> None:

@@ -15,7 +15,7 @@ from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue,
 from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, Unbind
 from tests.broker.topology_site import CLIENTS
 from tests.patience import wait_until
-from tests.queues import bind_ring
+from tests.queues import a_channel, bind_ring
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
@@ -99,8 +99,7 @@ def test_a_binding_replaced_by_one_with_other_arguments_makes_the_order_unknown(
     """Where the queue has its buckets then depends on the release and on which command came first."""
     applied(site.url(), site.plan(*DECLARE, *map(Bind, BINDINGS)), management=site.management)
     other = Binding("orders", "a", "1", {"note": "2"})
-    with site.connection() as connection:
-        channel = connection.channel()
+    with a_channel(site) as channel:
         if first == "bind":
             channel.queue_bind("a", "orders", "1", dict(other.arguments))
             assert order(site) == (RING, "record")
@@ -112,8 +111,7 @@ def test_a_binding_replaced_by_one_with_other_arguments_makes_the_order_unknown(
     assert order(site) == (["c", "c", "d", "d", "d", "b"], "record")
     applied(site.url(), site.plan(Bind(other)), management=site.management)
     assert order(site) == (["c", "c", "d", "d", "d", "b", "a"], "record")
-    with site.connection() as connection:
-        channel = connection.channel()
+    with a_channel(site) as channel:
         channel.queue_unbind("a", "orders", "1", dict(other.arguments))
         channel.queue_bind("a", "orders", "1")
     assert order(site) == ([], "unknown")
@@ -134,8 +132,7 @@ def test_each_client_undoes_what_the_other_recorded(site) -> None:
 
 def test_what_is_deleted_and_declared_again_takes_its_entry_along(site, applied) -> None:
     applied(site.url(), site.plan(*DECLARE, *map(Bind, BINDINGS)), management=site.management)
-    with site.connection() as connection:
-        channel = connection.channel()
+    with a_channel(site) as channel:
         channel.queue_delete("a")
         assert order(site) == (["c", "c", "d", "d", "d", "b"], "record")
         channel.queue_declare("a", durable=True)

@@ -16,7 +16,7 @@ from rabbit_chx.cli.publish_resume import MAX_SENT_AGAIN
 from tests.inbox import emptied
 from tests.json_lines import documented, printed
 from tests.patience import PATIENCE, wait_until
-from tests.queues import bind_ring, delete_ring
+from tests.queues import a_channel, bind_ring, delete_ring, message_count
 from tests.verbs import in_a_process as run
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
@@ -35,8 +35,7 @@ def exchange(broker):
 
 def drained(broker, exchange: str) -> list[tuple[str, str | None, bytes]]:
     found = []
-    with broker.connection() as connection:
-        channel = connection.channel()
+    with a_channel(broker) as channel:
         for queue in ("a", "b"):
             messages = emptied(channel, f"{exchange}.{queue}")
             found += [(one.key, one.properties.message_id, one.body) for one in messages]
@@ -63,8 +62,7 @@ def test_returned_rows_are_named_and_resumed(broker, exchange, tmp_path) -> None
     file, position = tmp_path / "rows.jsonl", tmp_path / "position"
     file.write_text("".join(json.dumps({"k": f"c{i}"}) + "\n" for i in range(200)))
     arguments = ["publish", str(file), "-x", exchange, "-k", "k", "--resume", str(position)]
-    with broker.connection() as connection:
-        channel = connection.channel()
+    with a_channel(broker) as channel:
         for queue in ("a", "b"):
             channel.queue_unbind(f"{exchange}.{queue}", exchange, "1")
         failed = run(*arguments, env={"AMQP_URL": broker.url})
@@ -92,7 +90,7 @@ def test_a_missing_exchange_is_named_without_a_traceback(broker, tmp_path) -> No
 
 def depth(channel, exchange: str) -> int:
     queues = (f"{exchange}.{queue}" for queue in ("a", "b"))
-    return sum(channel.queue_declare(queue, passive=True).method.message_count for queue in queues)
+    return sum(message_count(channel, queue) for queue in queues)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +110,7 @@ def test_an_interrupted_file_is_resumed(broker, exchange, tmp_path, number, code
     arguments = ["publish", str(file), *options]
     env = {"AMQP_URL": broker.url}
     with (
-        broker.connection() as connection,
+        a_channel(broker) as channel,
         subprocess.Popen(
             [sys.executable, "-m", "rabbit_chx", *arguments, "--rate", "6000"],  # the rest takes seconds
             stdout=subprocess.PIPE,
@@ -120,7 +118,6 @@ def test_an_interrupted_file_is_resumed(broker, exchange, tmp_path, number, code
             env=os.environ | env,
         ) as command,
     ):
-        channel = connection.channel()
         wait_until(
             lambda: depth(channel, exchange) >= 12_000 or command.poll() is not None,
             "12,000 messages",

@@ -17,7 +17,7 @@ from rabbit_chx.consuming import QueueReader
 from rabbit_chx.errors import RabbitChxError
 from tests.faults.proxy import Proxy
 from tests.patience import PATIENCE, wait_until
-from tests.queues import close_connections, confirming_channel
+from tests.queues import close_connections, confirming_channel, message_count
 from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
@@ -73,8 +73,7 @@ def test_messages_arrive_in_order_and_unacknowledged_ones_return_in_order(broker
         assert bodies(taken(reader, 5)) == list(range(10, 15))
         assert reader.waiting() <= 10
     wait_until(
-        lambda: channel.queue_declare(queue, passive=True).method.message_count == 20,
-        "the broker has requeued the unacknowledged messages",
+        lambda: message_count(channel, queue) == 20, "the broker has requeued the unacknowledged messages"
     )
     rest = [channel.basic_get(queue, auto_ack=True)[2] for _ in range(20)]
     assert [int(body) for body in rest] == list(range(10, 30))
@@ -86,10 +85,7 @@ def test_a_reader_holds_as_many_messages_as_its_prefetch_whatever_their_size(bro
     for _ in range(8):
         channel.basic_publish("", queue, bytes(1 << 20))
     with QueueReader(broker.url, queue, prefetch=3):
-        wait_until(
-            lambda: channel.queue_declare(queue, passive=True).method.message_count == 5,
-            "the broker has sent three messages",
-        )
+        wait_until(lambda: message_count(channel, queue) == 5, "the broker has sent three messages")
 
 
 def test_headers_that_pika_cannot_decode_are_received(broker, channel, declare):
@@ -150,7 +146,7 @@ def test_a_batch_that_is_acknowledged_already_can_be_acknowledged_again(broker, 
         reader.acknowledge(third)
         assert not reader.take(1, timeout=1.0, quiet=0.5).messages
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert channel.queue_declare(queue, passive=True).method.message_count == 0
+    assert message_count(channel, queue) == 0
 
 
 @pytest.mark.newest_first

@@ -12,7 +12,6 @@ import pytest
 from rabbit_chx import ModulusHashExchange, ToExchange
 from rabbit_chx.broker.applying.apply import apply
 from rabbit_chx.broker.reading.reader import read
-from rabbit_chx.cli import _exit_code
 from rabbit_chx.consuming import Group
 from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.planning.plan import plan
@@ -22,7 +21,7 @@ from tests.broker.topology_site import Site
 from tests.json_lines import printed
 from tests.patience import PATIENCE, wait_until
 from tests.proof import never, promised
-from tests.verbs import Result
+from tests.verbs import Result, run_verb
 
 pytestmark = [pytest.mark.one_release, pytest.mark.broker]
 
@@ -126,9 +125,7 @@ def run(broker, monkeypatch, capsys):
 
     def run(*arguments: object, url: str = broker.url) -> Result:
         monkeypatch.setenv("AMQP_URL", url.rpartition("/")[0] if url == broker.url else url)
-        capsys.readouterr()
-        code = _exit_code(list(map(str, arguments)))
-        return Result(code, *capsys.readouterr())
+        return run_verb(capsys, *arguments)
 
     return run
 

@@ -17,6 +17,7 @@ from rabbit_chx.broker import connect
 from rabbit_chx.broker.properties import Properties
 from tests.json_lines import documented, printed
 from tests.patience import wait_until
+from tests.queues import message_count
 from tests.verbs import in_a_process
 
 pytestmark = [pytest.mark.one_release, pytest.mark.broker]
@@ -52,10 +53,6 @@ def bodies(channel, queue: str) -> list[str]:
     return found
 
 
-def count(channel, queue: str) -> int:
-    return channel.queue_declare(queue, passive=True).method.message_count
-
-
 def run(site, *options: str) -> tuple[int, str]:
     """The exit code and the output."""
     ran = in_a_process("replay", "parked", "--yes", *options, env={"AMQP_URL": site.url()})
@@ -75,7 +72,7 @@ def test_messages_go_back_to_where_they_came_from_without_the_headers_that_were_
         "m-1",
         None,
     )
-    assert count(channel, "parked") == 0
+    assert message_count(channel, "parked") == 0
 
 
 def test_messages_that_the_broker_dead_lettered_go_back_too(site, channel) -> None:
@@ -86,9 +83,9 @@ def test_messages_that_the_broker_dead_lettered_go_back_too(site, channel) -> No
     channel.basic_publish("crm", "k", b"1", Properties(headers={"n": 7}))
     wait_until(lambda: channel.basic_get("orders", auto_ack=False)[0], "the message")
     channel.basic_reject(1, requeue=False)
-    wait_until(lambda: count(channel, "parked") == 1, "the dead letter")
+    wait_until(lambda: message_count(channel, "parked") == 1, "the dead letter")
     assert run(site)[0] == 0
-    wait_until(lambda: count(channel, "orders") == 1, "the message is back")
+    wait_until(lambda: message_count(channel, "orders") == 1, "the message is back")
     method, properties, _ = channel.basic_get("orders")
     assert (method.exchange, method.routing_key, properties.headers) == ("crm", "k", {"n": 7})
 
@@ -106,7 +103,7 @@ def test_a_dry_run_lists_and_changes_nothing_and_options_select(site, channel) -
     ]
     assert printed("replay", rows) == documented("replay")
     assert "exchange 'shop', key 'a', from 'a'" in run(site, "--dry-run")[1]
-    assert (count(channel, "parked"), count(channel, "a")) == (4, 0)
+    assert (message_count(channel, "parked"), message_count(channel, "a")) == (4, 0)
     assert run(site, "--only", "a", "--limit", "1")[0] == 0
     assert bodies(channel, "a") == ["0"]
     assert bodies(channel, "parked") == ["1", "2", "3"]
@@ -160,11 +157,13 @@ def test_a_replay_that_is_killed_loses_nothing(site, channel) -> None:
             cwd=Path(__file__).parents[2],
             env={**os.environ, "AMQP_URL": site.url()},
         )
-        wait_until(lambda it=process: it.poll() is not None or count(channel, "a") > 20, "some are replayed")
+        wait_until(
+            lambda it=process: it.poll() is not None or message_count(channel, "a") > 20, "some are replayed"
+        )
         process.send_signal(signal.SIGKILL)
         process.wait()
         arriving += bodies(channel, "a")
-    wait_until(lambda: run(site)[0] == 0 and count(channel, "parked") == 0, "the rest")
+    wait_until(lambda: run(site)[0] == 0 and message_count(channel, "parked") == 0, "the rest")
     arriving += bodies(channel, "a")
     assert {*map(int, arriving)} == {*range(600)}
     assert len(arriving) <= 600 + 3

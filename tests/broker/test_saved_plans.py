@@ -6,15 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from itertools import count
 
 import pytest
 
-from rabbit_chx.cli import _exit_code
 from tests.broker.erlang import quick_command
 from tests.patience import PATIENCE
 from tests.proof import record_result
-from tests.verbs import Result
+from tests.queues import a_channel
+from tests.verbs import run_verb
 
 pytestmark = [pytest.mark.one_release, pytest.mark.broker]
 
@@ -42,13 +43,9 @@ class Plans:
     """Topology files of one exchange, and verbs in this process."""
 
     def __init__(self, site, folder, capsys, monkeypatch) -> None:
-        self.site, self.folder, self.capsys = site, folder, capsys
+        self.site, self.folder, self.run = site, folder, partial(run_verb, capsys)
         monkeypatch.setenv("AMQP_URL", site.url())
         monkeypatch.setenv("RABBITMQ_MANAGEMENT_URL", site.broker.management_url)
-
-    def run(self, *arguments: object) -> Result:
-        self.capsys.readouterr()
-        return Result(_exit_code(list(map(str, arguments))), *self.capsys.readouterr())
 
     def file(self, queues: str):
         path = self.folder / "topology.yaml"
@@ -97,8 +94,7 @@ def test_a_saved_plan_does_the_reviewed_steps_on_an_unchanged_broker(plans) -> N
 
 
 def bound_another(plans: Plans) -> None:
-    with plans.site.connection() as connection:
-        channel = connection.channel()
+    with a_channel(plans.site) as channel:
         channel.queue_declare("other", durable=True)
         channel.queue_bind("other", "orders", "1")
 
@@ -109,8 +105,7 @@ def deleted_a_queue(plans: Plans) -> None:
 
 
 def bound_in_another_order(plans: Plans) -> None:
-    with plans.site.connection() as connection:
-        channel = connection.channel()
+    with a_channel(plans.site) as channel:
         for queue in "ab":
             channel.queue_unbind(queue, "orders", "1")
             channel.queue_bind(queue, "orders", "1")

@@ -10,6 +10,7 @@ from rabbit_chx import ConsistentHashExchange, ModulusHashExchange
 from rabbit_chx.topology import Policy
 from tests.inbox import emptied
 from tests.patience import wait_until
+from tests.queues import a_channel, message_count
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
@@ -18,9 +19,7 @@ KEYS = [f"customer-{number}" for number in range(1_000)]
 
 @pytest.fixture
 def channel(broker):
-    with broker.connection() as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
+    with a_channel(broker, confirms=True) as channel:
         yield channel
 
 
@@ -80,6 +79,6 @@ def test_a_smaller_policy_leaves_shards_bound_that_no_consumer_is_attached_to(ma
         pause=0,
     )
     assert consumed.total() == reachable
-    left = {shard: channel.queue_declare(shard, passive=True).method.message_count for shard in shards[2:]}
+    left = {shard: message_count(channel, shard) for shard in shards[2:]}
     assert left == {shard: predicted[shard] for shard in shards[2:]}
     assert all(left.values())

@@ -6,6 +6,7 @@ import pytest
 
 from rabbit_chx import Ring
 from tests.broker.erlang import quick_command
+from tests.queues import a_channel
 
 pytestmark = [pytest.mark.newest_first, pytest.mark.broker]
 
@@ -34,8 +35,7 @@ def live(site, run, tmp_path):
 
 def change_weight(site, old: str, new: str) -> None:
     """Bind with a new weight, then unbind the old one: the broker then has no bucket for the queue."""
-    with site.connection() as connection:
-        channel = connection.channel()
+    with a_channel(site) as channel:
         channel.exchange_declare("M", "x-consistent-hash", durable=True)
         channel.queue_declare("m.0", durable=True)
         for verb, weight in (("bind", old), ("bind", new), ("unbind", old)):

@@ -10,6 +10,7 @@ from rabbit_chx.streams import StreamPublisher, StreamReader
 from rabbit_chx.streams.messages.encode import encode_messages
 from tests.broker.stream_writers import publish_encoded
 from tests.patience import PATIENCE
+from tests.queues import a_channel
 from tests.stream_messages import MOMENT, PROPERTIES
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
@@ -33,8 +34,7 @@ def of_python(properties):
 
 def consumed(broker, stream, count):
     """Consume over AMQP 0-9-1, and return exchange, routing key, properties and body of each message."""
-    with broker.connection() as connection:
-        channel = connection.channel()
+    with a_channel(broker) as channel:
         channel.basic_qos(prefetch_count=count)
         found = channel.consume(stream, arguments={"x-stream-offset": "first"}, inactivity_timeout=PATIENCE)
         received = [next(found) for _ in range(count)]

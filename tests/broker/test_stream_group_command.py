@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rabbit_chx.cli import _exit_code
 from rabbit_chx.cli.verb import Exit
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import BrokerUrl, StreamGroup, StreamReader, connect
@@ -18,9 +17,9 @@ from tests.broker.erlang import quick_command
 from tests.json_lines import printed
 from tests.members import running
 from tests.patience import wait_until
-from tests.queues import STREAM, bind_ring, delete_ring
+from tests.queues import STREAM, a_channel, bind_ring, delete_ring
 from tests.users import a_user
-from tests.verbs import Result, in_a_process
+from tests.verbs import Result, in_a_process, run_verb
 
 pytestmark = [pytest.mark.newest_first, pytest.mark.broker, pytest.mark.since_4_0]
 
@@ -33,8 +32,7 @@ def exchange(broker):
     """A hash exchange with filled streams."""
     name = f"shown-{uuid.uuid4().hex[:8]}"
     streams = [f"{name}-{number}" for number in range(STREAMS)]
-    with broker.connection() as connection:
-        channel = connection.channel()
+    with a_channel(broker) as channel:
         bind_ring(channel, name, streams, STREAM)
         with Publisher(broker.url, name) as publisher:
             publisher.publish_many([b"body"] * MESSAGES, [f"key-{row}" for row in range(MESSAGES)])
@@ -50,8 +48,7 @@ def group(broker, exchange, capsys):
         port = urlsplit(broker.stream_url).port
         given = ["group", "billing", "-U", url, "--management-url", broker.management_url]
         given += ["--stream-port", port, "--exchange", exchange, *options]
-        capsys.readouterr()
-        return Result(_exit_code(list(map(str, given))), *capsys.readouterr())
+        return run_verb(capsys, *given)
 
     return run
 

@@ -16,6 +16,7 @@ from rabbit_chx.streams import BatchFailed, Reject, RetryAfter, StreamGroup
 from tests.broker.stream_scene import fill, settle
 from tests.members import running
 from tests.patience import wait_until
+from tests.queues import a_channel, message_count
 from tests.stream_chunks import sized
 from tests.unit.test_streams_hostile_entries import a_list
 from tests.users import a_user
@@ -88,8 +89,7 @@ def test_a_failed_message_is_parked_and_the_stream_goes_on(broker, stream_url, s
     queue = f"parked-{uuid.uuid4().hex[:8]}"
     fill(stream_connection, stream, range(1, 11))
     needed = rf"^(amq\.default|{queue})$"
-    with broker.connection() as connection, a_user(broker, "^$", needed, "^$") as user:
-        channel = connection.channel()
+    with a_channel(broker) as channel, a_user(broker, "^$", needed, "^$") as user:
         channel.queue_declare(queue, durable=True)
         seen = []
 
@@ -101,7 +101,7 @@ def test_a_failed_message_is_parked_and_the_stream_goes_on(broker, stream_url, s
         parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": user.url}
         with running(StreamGroup(stream_url, stream=stream, name="g", **parking), handle):
             wait_until(lambda: seen[-1:] == [9])
-            wait_until(lambda: channel.queue_declare(queue, passive=True).method.message_count == 2)
+            wait_until(lambda: message_count(channel, queue) == 2)
         assert seen == list(range(10))
         _, properties, body = channel.basic_get(queue, auto_ack=True)
         channel.queue_delete(queue)
@@ -115,8 +115,7 @@ def test_a_full_parking_queue_is_waited_for(broker, stream_url, stream_connectio
     """Security review 3, L8: it ended the member with an error about a missing queue."""
     queue = f"parked-{uuid.uuid4().hex[:8]}"
     fill(stream_connection, stream, range(1, 4))
-    with broker.connection() as connection:
-        channel = connection.channel()
+    with a_channel(broker) as channel:
         channel.queue_declare(
             queue, durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"}
         )
@@ -153,15 +152,14 @@ def test_a_batch_continues_at_the_message_that_failed(broker, stream_url, stream
                 raise BatchFailed(42)
             seen.append(message.offset)
 
-    with broker.connection() as connection:
-        channel = connection.channel()
+    with a_channel(broker) as channel:
         channel.queue_declare(queue, durable=True)
         parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
         group = StreamGroup(stream_url, stream=stream, name="g", attempts=3, backoff=0.01, **parking)
         with running(group, handle, "run_batches"):
             wait_until(lambda: seen[-1:] == [99])
             assert group.status.failed == 3
-        assert channel.queue_declare(queue, passive=True).method.message_count == 1
+        assert message_count(channel, queue) == 1
         channel.queue_delete(queue)
     assert seen == [number for number in range(100) if number != 42]
 
@@ -176,8 +174,7 @@ def test_what_cannot_be_decoded_is_parked_as_it_is_stored(
     def handle(given):
         seen.extend([given.offset] if run == "run" else [each.offset for each in given.messages()])
 
-    with broker.connection() as connection:
-        channel = connection.channel()
+    with a_channel(broker) as channel:
         channel.queue_declare(queue, durable=True)
         parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
         with running(StreamGroup(stream_url, stream=hostile, name="g", **parking), handle, run):

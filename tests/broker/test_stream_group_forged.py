@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import uuid
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -44,17 +43,6 @@ def forged() -> list:
     draw()
     fitting = [each for each in found if isinstance(each, tuple) or len(each) <= MEGABYTE]
     return [*CHOSEN, *fitting, *[JUNK] * 25]
-
-
-@pytest.fixture
-def lot(broker):
-    """A parking queue, and a function that counts its messages."""
-    queue = f"parked-{uuid.uuid4().hex[:8]}"
-    with broker.connection() as connection:
-        channel = connection.channel()
-        channel.queue_declare(queue, durable=True)
-        yield queue, lambda: channel.queue_declare(queue, passive=True).method.message_count
-        channel.queue_delete(queue)
 
 
 def published(connection, stream: str, entries: list) -> list:

@@ -11,7 +11,7 @@ import pytest
 
 from rabbit_chx.publishing import Publisher
 from tests.patience import PATIENCE
-from tests.queues import STREAM, bind_ring, delete_ring
+from tests.queues import STREAM, a_channel, bind_ring, delete_ring
 from tests.unit.test_docs import marked
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.since_4_0]
@@ -20,8 +20,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.since_4_0
 def printed(broker, program: str, lines: int) -> list[str]:
     """What a program of the guide prints of ten messages."""
     exchange = f"guide.{uuid.uuid4().hex[:8]}"
-    with broker.connection() as connection:
-        channel = connection.channel()
+    with a_channel(broker) as channel:
         bind_ring(channel, exchange, [f"{exchange}-0"], STREAM)
         with Publisher(broker.url, exchange) as publisher:
             publisher.publish_many([b"%d" % row for row in range(10)], ["key"] * 10)

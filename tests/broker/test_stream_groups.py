@@ -24,6 +24,7 @@ from tests.broker.stream_scene import fill
 from tests.faults.proxy import Proxy
 from tests.members import running
 from tests.patience import PATIENCE, wait_until
+from tests.queues import a_channel
 from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.since_4_0]
@@ -38,8 +39,7 @@ def streams_of(broker):
 
     def make(kind: str = "exchange", count: int = PARTITIONS) -> str:
         name = f"group-{uuid.uuid4().hex[:8]}"
-        with broker.connection() as connection:
-            channel = connection.channel()
+        with a_channel(broker) as channel:
             channel.exchange_declare(
                 name, {"exchange": "x-consistent-hash"}.get(kind, "direct"), durable=True
             )
@@ -56,8 +56,7 @@ def streams_of(broker):
 
     make.add = add
     yield make
-    with broker.connection() as connection:
-        channel = connection.channel()
+    with a_channel(broker) as channel:
         for name in made:
             channel.exchange_delete(name)
             channel.queue_delete(name)

@@ -19,6 +19,7 @@ from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.testing import Broker, available, local_node, sources
 from rabbit_chx.testing.node import READY, CannotSupply
 from tests.patience import PATIENCE, wait_until
+from tests.queues import a_channel
 
 pytestmark = [pytest.mark.newest_first, pytest.mark.broker, pytest.mark.long]
 
@@ -131,9 +132,7 @@ def test_what_has_no_ring_is_an_error(broker, name):
 def test_a_restart_keeps_urls_queues_and_messages(own):
     bind(own, "kept", [("kept.q", "1")])
     urls, boots = (own.url, own.management_url), own.logs().count(READY)
-    with own.connection() as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
+    with a_channel(own, confirms=True) as channel:
         persistent = pika.BasicProperties(delivery_mode=2)
         channel.basic_publish("kept", "key", b"kept", persistent, mandatory=True)
 

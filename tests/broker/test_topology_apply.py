@@ -28,6 +28,7 @@ from rabbit_chx.topology.planning.steps import (
 )
 from tests.broker.topology_site import CHX, CLASSIC, Site, foundation, with_aio_pika, with_pika
 from tests.programs import ran
+from tests.queues import a_channel
 from tests.unit.test_examples import EXAMPLES, TOPOLOGY
 
 pytestmark = pytest.mark.broker
@@ -187,8 +188,7 @@ def test_the_example_declares_once(broker, name) -> None:
         assert broker.ring("example.orders") == [*names, "example.vip", "example.vip"]
         assert run() == "0 steps done\n"
     finally:
-        with broker.connection() as connection:
-            channel = connection.channel()
+        with a_channel(broker) as channel:
             channel.exchange_delete("example.orders")
             for queue in names:
                 channel.queue_delete(queue)

@@ -23,6 +23,7 @@ from tests.broker.topology_site import CHX, CLASSIC, QUORUM, STREAM, foundation
 from tests.faults.load import within
 from tests.patience import PATIENCE, wait_until
 from tests.proof import dice
+from tests.queues import a_channel
 
 pytestmark = [
     pytest.mark.newest_first,
@@ -112,8 +113,7 @@ def test_changes_of_another_program_are_noticed(site, monkeypatch) -> None:
     apply(site.url(), site.plan(DeclareExchange(CHX), DeclareQueue(CLASSIC), DeclareQueue(QUORUM)))
 
     def meddle(_: object) -> None:
-        with site.connection() as connection:
-            channel = connection.channel()
+        with a_channel(site) as channel:
             channel.queue_declare("stranger", durable=True)
             channel.queue_bind("stranger", "orders", "1")
 
@@ -126,9 +126,7 @@ def test_changes_of_another_program_are_noticed(site, monkeypatch) -> None:
 def test_a_queue_with_messages_is_deleted_by_force_only(site, applied) -> None:
     kinds = (CLASSIC, QUORUM, STREAM)
     apply(site.url(), site.plan(*map(DeclareQueue, kinds)))
-    with site.connection() as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
+    with a_channel(site, confirms=True) as channel:
         for queue in kinds:
             channel.basic_publish("", queue.name, b"", mandatory=True)
     for queue in kinds:
@@ -242,8 +240,7 @@ def test_two_applies_on_one_connection_exclude_each_other_too(site) -> None:
     assert len(refused) == 1
     assert "holds the lock" in str(refused[0])
 
-    with site.connection() as connection:
-        channel = connection.channel()
+    with a_channel(site) as channel:
 
         def meanwhile(_: object) -> None:
             with pytest.raises(ApplyStopped, match="holds the lock"):

@@ -22,6 +22,7 @@ from rabbit_chx.mirror.releases import Release
 from tests.broker.topology_site import Site
 from tests.json_lines import documented, printed
 from tests.patience import PATIENCE, wait_until
+from tests.queues import a_channel, message_count
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
@@ -101,8 +102,7 @@ def test_from_nothing_to_applied_and_what_is_changed_behind_its_back_is_named(ru
 
 
 def test_a_quiet_exchange_is_probed_for_the_order_of_its_ring(run, site, write) -> None:
-    with site.connection() as connection:  # bound by another program, so that no number tells the order
-        channel = connection.channel()
+    with a_channel(site) as channel:  # bound by another program, so that no number tells the order
         channel.exchange_declare(
             "orders", "x-consistent-hash", durable=True, arguments={"hash-header": "tenant"}
         )
@@ -164,9 +164,7 @@ def test_messages_count_as_waiting_as_soon_as_they_are_published(run, site, writ
     """The management API counts those of a quorum queue up to five seconds later."""
     quorum = ORDERS.replace("type: classic", "type: quorum")
     assert run("apply", write(quorum), "--yes").code == 0
-    with site.connection() as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
+    with a_channel(site, confirms=True) as channel:
         for number in range(40):
             channel.basic_publish("orders", "", b"", BasicProperties(headers={"tenant": str(number)}))
         grown = write(quorum.replace("c: 2}", "c: 2, lost: 1}"))
@@ -308,12 +306,10 @@ def test_apply_leaves_messages_in_unbound_queues_only_with_force_and_check_lists
 
     write("first, second, third")
     assert run("apply", file, "--yes").code == 0
-    with site.connection() as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
+    with a_channel(site, confirms=True) as channel:
         for number in range(60):
             channel.basic_publish("orders", f"key-{number}", b"x")
-        count = channel.queue_declare("third", passive=True).method.message_count
+        count = message_count(channel, "third")
         assert count
         write("first, second")
         announced = f"queue 'third' is unbound with {count} messages in it: `rabbit-chx scale FILE`"

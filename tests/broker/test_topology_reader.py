@@ -22,6 +22,7 @@ from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
 from tests.broker.erlang import quick_command
 from tests.patience import wait_until
+from tests.queues import message_count
 from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
@@ -194,7 +195,7 @@ def test_probes_work_out_a_ring_and_leave_nothing_behind(broker, management, vho
     learnt = learn(observed, probe(channel.connection, observed, ODD))
     assert learnt.ring_sources[ODD] == "inference"
     assert list(learnt.rings[ODD].bucket_map) == broker.ring(ODD, vhost)
-    left = {queue: channel.queue_declare(queue, passive=True).method.message_count for queue, _ in SHUFFLED}
+    left = {queue: message_count(channel, queue) for queue, _ in SHUFFLED}
     assert not any(left.values())
 
 
@@ -238,7 +239,7 @@ def test_a_user_with_few_rights_sees_the_topology_and_is_told_the_rest(
 def test_over_amqp_alone_existence_is_seen_and_the_rest_is_named(vhost, channel) -> None:
     ring_exchange(channel, ("q", 1), ("r", 1))
     channel.basic_publish("", "q", b"")
-    wait_until(lambda: channel.queue_declare("q", passive=True).method.message_count == 1, "it counts")
+    wait_until(lambda: message_count(channel, "q") == 1, "it counts")
     wanted = Topology(
         vhost,
         (Exchange(ODD, "x-consistent-hash"), Exchange("none", "topic")),

@@ -14,6 +14,7 @@ from rabbit_chx import ToExchange
 from rabbit_chx.topology.model import Binding, Exchange, Queue, Topology
 from rabbit_chx.topology.routes import Router
 from tests.inbox import emptied
+from tests.queues import a_channel
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
@@ -95,18 +96,15 @@ def test_random_messages_through_random_topologies_land_in_the_queues_that_the_m
         topology = random_topology(rng)
         router = Router(topology, release=lab.release, client="pika")
         messages = [random_message(topology, rng) for _ in range(250)]
-        with lab.broker.connection() as connection:
-            channel = connection.channel()
-            channel.confirm_delivery()
-            with declared(topology, channel):
-                for number, (exchange, key, headers) in enumerate(messages):
-                    properties = pika.BasicProperties(headers=headers)
-                    channel.basic_publish(exchange, key, str(number).encode(), properties)
-                landed = defaultdict(set)
-                for queue in topology.queues:
-                    for message in emptied(channel, queue.name):
-                        assert queue.name not in landed[int(message.body)]
-                        landed[int(message.body)].add(queue.name)
+        with a_channel(lab.broker, confirms=True) as channel, declared(topology, channel):
+            for number, (exchange, key, headers) in enumerate(messages):
+                properties = pika.BasicProperties(headers=headers)
+                channel.basic_publish(exchange, key, str(number).encode(), properties)
+            landed = defaultdict(set)
+            for queue in topology.queues:
+                for message in emptied(channel, queue.name):
+                    assert queue.name not in landed[int(message.body)]
+                    landed[int(message.body)].add(queue.name)
         for number, (exchange, key, headers) in enumerate(messages):
             expected = router.route(exchange, key, headers=headers)
             assert set(expected) == landed[number], (seed, exchange, key, headers)

@@ -12,6 +12,7 @@ from tests.amqp10 import Outcome, Sender
 from tests.broker.test_groups import orders  # noqa: F401 - the fixture
 from tests.members import running
 from tests.patience import PATIENCE, wait_until
+from tests.queues import a_channel
 from tests.stream_forgeries import BODY, NULL, a_map, compound, symbol, text, value_of
 
 pytestmark = [pytest.mark.long, pytest.mark.one_release, pytest.mark.broker, pytest.mark.since_4_0]
@@ -37,8 +38,7 @@ TOO_LARGE = "the broker sent a larger frame than agreed"
 @pytest.mark.parametrize("message", MESSAGES)
 def test_the_broker_closes_the_connection_to_which_it_delivers(orders, message) -> None:  # noqa: F811
     """What consuming-production.md lists; a release that delivers one of these fails here."""
-    with orders.site.connection() as connection:
-        channel = connection.channel()
+    with a_channel(orders.site) as channel:
         channel.queue_declare("undelivered", durable=True)
         with Sender(orders.site.url(), "/queues/undelivered") as sender:
             assert sender.send(MESSAGES[message]) is Outcome.ACCEPTED

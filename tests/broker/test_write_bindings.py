@@ -15,6 +15,7 @@ from spark_connector.writing.between_tasks import WriteJob
 from spark_connector.writing.bindings import bindings_of
 from spark_connector.writing.options import WriteOptions
 from spark_connector.writing.writer import Writer
+from tests.queues import a_channel
 from tests.unit.spark.test_writer import job
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
@@ -26,8 +27,7 @@ WRITTEN = Written(0, rows=3, published=3, confirmed=3)
 def exchange(broker):
     """An exchange that is bound to the queues kept, unbound and deleted, and an unbound queue new."""
     name = f"bindings-{uuid4().hex[:8]}"
-    with broker.connection() as connection:
-        channel = connection.channel()
+    with a_channel(broker) as channel:
         channel.exchange_declare(name, "x-consistent-hash")
         for queue in ("kept", "unbound", "deleted", "new"):
             channel.queue_declare(f"{name}.{queue}")

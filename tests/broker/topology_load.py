@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 from rabbit_chx.publishing import Publisher
 from tests.inbox import emptied
 from tests.patience import PATIENCE, wait_until
+from tests.queues import a_channel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,8 +31,7 @@ _MANY: Final = 20_000
 def drained(site: Site) -> dict[int, list[str]]:
     """Empty all queues: for each message those in which it was."""
     found: dict[int, list[str]] = defaultdict(list)
-    with site.connection() as connection:
-        channel = connection.channel()
+    with a_channel(site) as channel:
         for queue in site.queue_names("^(?!rabbit-chx[.])"):  # no lock of an apply's
             for message in emptied(channel, queue):
                 found[int(message.body)].append(queue)

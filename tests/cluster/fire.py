@@ -21,7 +21,7 @@ from tests.cluster.site import CONTROL, HASHED, QUEUES, SLOTTED, Site
 from tests.faults.load import Control, Load
 from tests.patience import PATIENCE, wait_until
 from tests.proof import dice
-from tests.queues import bind_ring
+from tests.queues import bind_ring, message_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -220,7 +220,7 @@ class Fire:
         with self.site.channel(self.reader) as channel:
 
             def arrived() -> bool:
-                count = channel.queue_declare(control.queue, passive=True).method.message_count
+                count = message_count(channel, control.queue)
                 return count >= control.ledger.taken_in
 
             wait_until(arrived, "all messages of the control arrive", SLOW)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import pytest
 
 from rabbit_chx import Store
 from rabbit_chx.broker.reading.reader import read
-from rabbit_chx.cli import _exit_code
 from rabbit_chx.topology.checks.cluster import cluster_problems
 from tests.patience import wait_until
 from tests.proof import Check, record_result
-from tests.verbs import Result
+from tests.verbs import run_verb
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -40,13 +40,7 @@ def run(cluster, site, monkeypatch, capsys):
     member = cluster.members[0]
     monkeypatch.setenv("AMQP_URL", site.url(member))
     monkeypatch.setenv("RABBITMQ_MANAGEMENT_URL", member.management_url)
-
-    def run(*arguments: object) -> Result:
-        capsys.readouterr()
-        code = _exit_code(list(map(str, arguments)))
-        return Result(code, *capsys.readouterr())
-
-    return run
+    return partial(run_verb, capsys)
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from tests.faults.scene import scene, survives  # noqa: F401 - the fixtures
 from tests.faults.spark_programs import Program
 from tests.faults.spark_read import committed, compare, table
 from tests.proof import LONG, Fault, never, record_result
+from tests.queues import message_count
 from tests.spark.conftest import spark  # noqa: F401 - one Spark for both folders
 from tests.tls import Authority
 
@@ -165,9 +166,7 @@ class Topology:
 
     def depth(self) -> int:
         with self.channel() as channel:
-            return sum(
-                channel.queue_declare(queue, passive=True).method.message_count for queue in self.queues
-            )
+            return sum(message_count(channel, queue) for queue in self.queues)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from tests.broker.topology_site import Site
 from tests.members import Member
 from tests.patience import wait_until
 from tests.proof import Check, record_result
-from tests.queues import ORDERED, ORDERED_ON_3, bind_ring
+from tests.queues import ORDERED, ORDERED_ON_3, bind_ring, message_count
 from tests.users import a_user
 from tests.wire import Encoded
 
@@ -129,7 +129,7 @@ class Scene:
         return len(self.handled) == self.sent
 
     def count(self, queue: str) -> int:
-        return self.channel.queue_declare(queue, passive=True).method.message_count
+        return message_count(self.channel, queue)
 
     def seats(self) -> list[str]:
         """The seats' queues."""

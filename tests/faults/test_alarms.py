@@ -14,6 +14,7 @@ from tests.faults.load import ALIVE, SLACK, killed
 from tests.members import running
 from tests.patience import PATIENCE, wait_until
 from tests.proof import LONG
+from tests.queues import a_channel, message_count
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -76,9 +77,7 @@ def test_an_alarm_that_ends_with_a_kill(broker, scene, alarm):
 def parking(broker):
     """A stream with a message, and a queue for failed ones."""
     names = [f"alarm-{secrets.token_hex(3)}-{kind}" for kind in ("stream", "failed")]
-    with broker.connection() as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
+    with a_channel(broker, confirms=True) as channel:
         channel.queue_declare(names[0], durable=True, arguments={"x-queue-type": "stream"})
         channel.queue_declare(names[1], durable=True)
         channel.basic_publish("", names[0], b"0")
@@ -111,4 +110,4 @@ def test_a_stream_group_says_that_an_alarm_keeps_a_message_from_being_parked(bro
         alarm(kind, raised=False)
         wait_until(lambda: (status := group.status).handled == 1 and not status.reason, "the end")
     with broker.connection() as connection:
-        assert connection.channel().queue_declare(queue, passive=True).method.message_count
+        assert message_count(connection.channel(), queue)

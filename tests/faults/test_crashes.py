@@ -15,6 +15,7 @@ from rabbit_chx.publishing import Publisher
 from tests.faults.groups import REPOSITORY
 from tests.patience import PATIENCE
 from tests.proof import LONG
+from tests.queues import a_channel
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -57,8 +58,7 @@ def publish(settings, bodies, keys):
 
 def parked_of(broker, settings):
     """The bodies and the errors of parked messages, which stay."""
-    with broker.connection() as connection:
-        channel = connection.channel()
+    with a_channel(broker) as channel:
         found = []
         while (got := channel.basic_get(settings["parking_queue"]))[0] is not None:
             found.append((got[2], got[1].headers["x-rabbit-chx-parked-error"]))

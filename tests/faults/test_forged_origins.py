@@ -15,6 +15,7 @@ from rabbit_chx.mirror.releases import Release
 from rabbit_chx.working.failures import OFFSET
 from tests.broker.topology_site import Site
 from tests.patience import wait_until
+from tests.queues import a_channel, message_count
 from tests.users import a_user
 
 pytestmark = [
@@ -49,9 +50,7 @@ FORGED = [
 @pytest.fixture
 def channel(broker):
     """A queue `orders` whose messages die into `dead`, and others with which its publishers have nothing to do."""
-    with Site(broker) as site, site.connection() as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
+    with Site(broker) as site, a_channel(site, confirms=True) as channel:
         channel.exchange_declare("orders", "fanout")
         channel.exchange_declare("admin", "fanout")
         arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
@@ -62,10 +61,6 @@ def channel(broker):
         channel.queue_bind("admin", "admin")
         channel.site = site
         yield channel
-
-
-def count(channel, queue: str) -> int:
-    return channel.queue_declare(queue, passive=True).method.message_count
 
 
 def test_a_dead_letter_goes_only_to_where_its_publisher_published_it(channel) -> None:
@@ -80,7 +75,7 @@ def test_a_dead_letter_goes_only_to_where_its_publisher_published_it(channel) ->
         for headers in FORGED:
             attacking.basic_publish("orders", "k", b"forged", Properties(headers=headers, expiration="1"))
         attacking.basic_publish("orders", "k", b"honest", BasicProperties(expiration="1"))
-    wait_until(lambda: count(channel, "dead") == len(FORGED) + 1, "the messages have died")
+    wait_until(lambda: message_count(channel, "dead") == len(FORGED) + 1, "the messages have died")
     with site.connection() as operator:
         release = Release.of_broker(server_version(operator))
         outcomes = Counter(each.outcome for each in replay(operator, "dead", Choice(), warn=print))
@@ -95,4 +90,4 @@ def test_a_dead_letter_goes_only_to_where_its_publisher_published_it(channel) ->
                 if each.outcome is Outcome.REPLAYED
             }
             assert b"honest" in bodies
-    assert [count(channel, queue) for queue in ("payroll", "admin")] == [0, 0]
+    assert [message_count(channel, queue) for queue in ("payroll", "admin")] == [0, 0]

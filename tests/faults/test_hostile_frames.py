@@ -19,7 +19,7 @@ from tests.broker.topology_site import Site
 from tests.faults.proxy import Proxy
 from tests.patience import PATIENCE, wait_until
 from tests.proof import Check, dice, record_result
-from tests.queues import ORDERED, bind_ring
+from tests.queues import ORDERED, a_channel, bind_ring
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
@@ -109,8 +109,7 @@ class Scene:
             raise self._error
 
     def send(self, count: int) -> None:
-        with self.site.connection() as connection:
-            channel = connection.channel()
+        with a_channel(self.site) as channel:
             for _ in range(count):
                 channel.basic_publish(self.queue, "k", b"%d" % self.sent + b" " * 100)
                 self.sent += 1

@@ -18,6 +18,7 @@ from rabbit_chx.consuming.member.roll_call import members_over
 from tests.broker.privileges import run_cli
 from tests.broker.topology_site import Site
 from tests.patience import PATIENCE
+from tests.queues import a_channel
 
 pytestmark = [
     pytest.mark.broker,
@@ -64,8 +65,7 @@ def shown(site, capsys, monkeypatch):
         # A group of its own: a broker may delete exclusive queues a moment after their connection has closed.
         group = f"group-{secrets.token_hex(4)}"
         left = len(answers)
-        with site.connection() as connection:
-            channel = connection.channel()
+        with a_channel(site) as channel:
 
             def reply(_, __, asked: BasicProperties, ___) -> None:
                 nonlocal left

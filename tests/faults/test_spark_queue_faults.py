@@ -14,6 +14,7 @@ from tests.faults.spark_load import SLOW
 from tests.faults.spark_programs import Program
 from tests.faults.spark_read import committed
 from tests.proof import LONG, dice, never, record_result
+from tests.queues import message_count
 
 pytestmark = [
     pytest.mark.spark,
@@ -63,7 +64,7 @@ def queue(broker):
         channel = connection.channel()
         limits = {"x-queue-type": "quorum", "x-delivery-limit": 1_000_000}
         channel.queue_declare(QUEUE, durable=True, arguments=limits)
-        yield lambda: channel.queue_declare(QUEUE, passive=True).method.message_count
+        yield lambda: message_count(channel, QUEUE)
         channel.queue_delete(QUEUE)
 
 

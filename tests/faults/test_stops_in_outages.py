@@ -13,7 +13,7 @@ import pytest
 from tests.broker.worker_programs import started
 from tests.faults.load import killed
 from tests.patience import PATIENCE, wait_until
-from tests.queues import ORDERED, STREAM
+from tests.queues import ORDERED, STREAM, a_channel
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(400)]
 
@@ -26,8 +26,7 @@ def queues(broker, request):
     """Two queues or streams, with a message in each."""
     names = [f"stop-{secrets.token_hex(3)}" for _ in range(2)]
     arguments = STREAM if request.getfixturevalue("kind") == "StreamGroup" else ORDERED
-    with broker.connection() as connection:
-        channel = connection.channel()
+    with a_channel(broker) as channel:
         for name in names:
             channel.queue_declare(name, durable=True, arguments=arguments)
             channel.basic_publish("", name, b"x")

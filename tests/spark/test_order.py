@@ -19,7 +19,7 @@ from spark_connector.routing.queue_column import order_for, queue_of
 from tests.deliveries import deliveries
 from tests.patience import PATIENCE
 from tests.programs import ran
-from tests.queues import bind_ring
+from tests.queues import bind_ring, message_count
 from tests.spark import two_executors
 
 pytestmark = [
@@ -111,7 +111,7 @@ class Site(NamedTuple):
     def received(self, way: str) -> Iterator[list[tuple[bytes, int]]]:
         """For each queue its messages in order of delivery: key and number."""
         for queue in two_executors.queues(f"{self.prefix} {way}"):
-            count = self.channel.queue_declare(queue, passive=True).method.message_count
+            count = message_count(self.channel, queue)
             yield [(one.key, int(one.body)) for one in deliveries(self.url, queue, count)]
 
 

@@ -11,7 +11,7 @@ import pika
 import pytest
 
 from tests.patience import PATIENCE, wait_until
-from tests.queues import close_connections, confirming_channel
+from tests.queues import close_connections, confirming_channel, message_count
 from tests.spark.test_batch_write import failure
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -45,7 +45,7 @@ def fill(channel, queue, numbers, **properties):
 
 
 def ready(channel, queue):
-    return channel.queue_declare(queue, passive=True).method.message_count
+    return message_count(channel, queue)
 
 
 def unacknowledged(broker, queue):

@@ -18,7 +18,7 @@ from tests.broker.test_guides import answered, at
 from tests.broker.worker_programs import started
 from tests.brokers import say
 from tests.patience import wait_until
-from tests.queues import bind_ring
+from tests.queues import a_channel, bind_ring
 from tests.unit.test_docs import README, SAME, marked
 from tests.wheels import outside
 
@@ -49,8 +49,7 @@ def broker(rabbitmq_broker):
 
 def delete(broker) -> None:
     """Delete the exchange orders, its queues, and the record of its order."""
-    with broker.connection() as connection:
-        channel = connection.channel()
+    with a_channel(broker) as channel:
         for kind in ("queue", "exchange"):
             for name in broker.ctl(f"list_{kind}s", "name").splitlines():
                 if name.startswith(("orders", "rabbit-chx")):
@@ -66,8 +65,7 @@ def bound_by_an_application(broker):
             channel.basic_publish("orders", key, b"")
             wait_until(lambda queue=queue: channel.basic_get(queue, auto_ack=True)[0], f"{key} is in {queue}")
 
-    with broker.connection() as connection:
-        channel = connection.channel()
+    with a_channel(broker) as channel:
         bind_ring(channel, "orders", [f"orders.{number}" for number in (2, 0, 3, 1)])
         yield check
     delete(broker)
