@@ -5,9 +5,11 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -32,3 +34,12 @@ def needed(*names: str) -> str:
         reason = f"{' or '.join(names)} is not installed: run scripts/bootstrap.py watch"
         (pytest.fail if in_ci() else pytest.skip)(reason)
     return found
+
+
+@contextmanager
+def stopping(running: Any) -> Iterator[Any]:
+    """Stop a query, a reader or a program at the end of the block."""
+    try:
+        yield running
+    finally:
+        running.stop()

@@ -14,6 +14,7 @@ from rabbit_chx.publishing import Publisher
 from spark_connector import RabbitMQDataSource
 from tests.inbox import Inbox
 from tests.patience import wait_until
+from tests.programs import stopping
 from tests.spark.streams import Streams
 from tests.tls import Authority, Listener
 
@@ -186,13 +187,10 @@ def receive(broker, authority):
         url = f"{scheme}://{broker.username}:{broker.password}@{where}"
         given = {"url": url, "queue": queue, "reconnectTimeoutMs": "500", **in_folder(authority, options)}
         chosen = RabbitMQDataSource(given)
-        reader = chosen.streamReader(chosen.schema())
-        try:
+        with stopping(chosen.streamReader(chosen.schema())) as reader:
             start = reader.initialOffset()
             wait_until(lambda: reader.latestOffset() != start, "a message", pause=0.1)
             return bodies(reader, reader.partitions(start, reader.latestOffset()))
-        finally:
-            reader.stop()
 
     return receive
 

@@ -26,6 +26,7 @@ from tests.broker.privileges import release_of
 from tests.broker.stream_scene import settle
 from tests.broker.stream_writers import publish_encoded
 from tests.patience import PATIENCE, wait_until
+from tests.programs import stopping
 
 pytestmark = pytest.mark.broker
 
@@ -37,11 +38,8 @@ def reader(broker):
         port = str(urlsplit(broker.stream_url).port)
         given = {"url": broker.url, "streamPort": port, "startingOffsets": "earliest", "columns": "value"}
         source = RabbitMQDataSource({**given, **options})
-        made = source.streamReader(source.schema())
-        try:
+        with stopping(source.streamReader(source.schema())) as made:
             yield made
-        finally:
-            made.stop()
 
     return reader
 

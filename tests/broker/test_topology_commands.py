@@ -20,6 +20,7 @@ from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.mirror.releases import Release
 from tests.broker.topology_site import Site
+from tests.faults.load import paused
 from tests.json_lines import documented, printed
 from tests.patience import PATIENCE, wait_until
 from tests.queues import a_channel, message_count
@@ -335,8 +336,7 @@ def test_a_broker_that_hangs_is_reported_at_the_limit(run, site, tmp_path) -> No
         pytest.skip("a broker of somebody else is not paused")
     file = tmp_path / "topology.yaml"
     file.write_text(STRANDING.replace("VHOST", site.vhost).replace("QUEUES", "first"))
-    site.broker.pause()
-    try:
+    with paused(site.broker):
         for limit, verb in (
             (4, ["check", file]),
             (1, ["apply", file, "--yes"]),
@@ -348,8 +348,6 @@ def test_a_broker_that_hangs_is_reported_at_the_limit(run, site, tmp_path) -> No
             assert f"did not answer within {limit} seconds" in found.out + found.err
             silent = "the broker has not answered for 3 seconds; this command gives up after 4 seconds"
             assert (silent in found.err) == (limit > 3)
-    finally:
-        site.broker.unpause()
     assert run("plan", file).code == 2
 
 

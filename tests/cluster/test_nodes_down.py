@@ -10,6 +10,7 @@ import pytest
 from rabbit_chx import Store
 from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.topology.checks.cluster import cluster_problems
+from tests.faults.load import paused
 from tests.patience import wait_until
 from tests.proof import Check, record_result
 from tests.verbs import run_verb
@@ -180,11 +181,8 @@ def test_a_silent_node_is_named_before_the_broker_counts_it_as_down(cluster, sit
         member.eval("net_kernel:set_net_ticktime(300, 0).")
     try:
         for verb in (["apply", file, "--yes"], ["scale", file, "--status"]):
-            silent.node.pause()
-            try:
+            with paused(silent.node):
                 refused = run(*verb)
-            finally:
-                silent.node.unpause()
             assert (refused.code, refused.out) == (1, "")
             assert "is silent: it has crashed, hangs or is cut off" in refused.err
             cluster.run()  # which may have counted the node as down since

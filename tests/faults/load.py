@@ -63,6 +63,16 @@ def killed(broker):
         broker.restart()
 
 
+@contextmanager
+def paused(broker):
+    """Suspend the processes of the broker until the body ends, even if it fails, because other tests share it."""
+    broker.pause()
+    try:
+        yield
+    finally:
+        broker.unpause()
+
+
 class Load:
     """Publishes as many messages as requested, until it is finished."""
 

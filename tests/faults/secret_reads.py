@@ -15,6 +15,7 @@ from rabbit_chx.streams.protocol.requests import OffsetSpec
 from spark_connector import RabbitMQDataSource
 from tests.faults.secret_scenarios import Scenarios, Site, common
 from tests.patience import wait_until
+from tests.programs import stopping
 from tests.spark.streams import Streams
 
 STREAM, QUEUE = "secrets.read", "secrets.read.queue"
@@ -68,10 +69,8 @@ def spark_read(site: Site, url: str, tls: dict[str, str] | None = None, **option
     batch = source.reader(source.schema())
     site.places.show(batch, streaming, batch._job, batch._job.options)
     partitions = batch.partitions()
-    try:
+    with stopping(streaming):
         site.places.note("files", json.dumps([streaming.initialOffset(), streaming.latestOffset()]))
-    finally:
-        streaming.stop()
     site.places.show(*partitions)
     assert sum(rows.num_rows for one in partitions for rows in batch.read(one)) == ROWS
 
@@ -82,14 +81,12 @@ def spark_receive(site: Site, url: str, tls: dict[str, str] | None = None, **opt
     reader = source.streamReader(source.schema())
     site.places.show(reader, reader._options)
     start = reader.initialOffset()
-    try:
+    with stopping(reader):
         wait_until(lambda: reader.latestOffset()["rows"] == ROWS, "all messages", pause=0.1)
         end = reader.latestOffset()
         site.places.note("files", json.dumps([start, end]))
         partitions = reader.partitions(start, end)
         site.places.show(reader, reader._reader)
-    finally:
-        reader.stop()
     assert sum(rows.num_rows for one in partitions for rows in reader.read(one))
 
 

@@ -26,6 +26,7 @@ import pytest
 from tests.faults.spark_load import SLOW, SMALL, numbered, stream
 from tests.faults.spark_read import copy, until_committed
 from tests.patience import wait_until
+from tests.programs import stopping
 from tests.spark import BRIEF_JAVA
 
 REPOSITORY = Path(__file__).parents[2]
@@ -210,15 +211,12 @@ class Program:
 def kill_drivers(kills: int, folder: Path, begin: Callable[[Program], object], random: Random) -> None:
     """Let drivers begin a query one after another, and kill each at a random moment."""
     for kill in range(kills):
-        driver = Program("local[2]", folder / f"driver-{kill}")
-        try:
+        with stopping(Program("local[2]", folder / f"driver-{kill}")) as driver:
             begin(driver)
             until_committed(driver, folder, random.randint(0, 1))
             moment = time.monotonic() + random.uniform(0, 2)
             driver.until(lambda moment=moment: time.monotonic() > moment, "a random moment")
             driver.kill()
-        finally:
-            driver.stop()
 
 
 if __name__ == "__main__":

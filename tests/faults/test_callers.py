@@ -11,7 +11,7 @@ import pytest
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed
 from rabbit_chx.publishing import Outcome, Publisher, Timeouts
 from tests.faults.ledger import body, drain
-from tests.faults.load import SLACK, killed, within
+from tests.faults.load import SLACK, killed, paused, within
 from tests.patience import PATIENCE, wait_until
 from tests.users import a_user
 
@@ -26,15 +26,12 @@ THOUSAND = [body(row) for row in range(1_000)]
 def test_closing_with_a_timeout_while_the_broker_hangs(broker, topology):
     publisher = Publisher(broker.url, topology().exchange)
     publisher.open()
-    broker.pause()
-    try:
+    with paused(broker):
         bulk = publisher.bulk()
         bulk.add_many(THOUSAND, "k")
         within(1 + SLACK, lambda: publisher.close(timeout=1), "closing")
         with pytest.raises(PublishFailed, match="1000 of 1000 messages were not confirmed"):
             bulk.flush()
-    finally:
-        broker.unpause()
     totals = publisher.totals
     assert totals.pending == 0
     assert totals.unknown + totals.unsent == 1_000
@@ -44,11 +41,8 @@ def test_closing_with_nothing_pending_while_the_broker_hangs(broker, topology):
     publisher = Publisher(broker.url, topology().exchange)
     publisher.open()
     publisher.publish(b"0 ", "k")
-    broker.pause()
-    try:
+    with paused(broker):
         within(SLACK, publisher.close, "closing")
-    finally:
-        broker.unpause()
 
 
 def test_what_a_call_did_not_publish_in_time_is_named_and_can_be_published_again(broker, topology):
@@ -56,8 +50,7 @@ def test_what_a_call_did_not_publish_in_time_is_named_and_can_be_published_again
     used, bodies = topology(queues=1), [body(row) for row in range(2_000)]
     with Publisher(broker.url, used.exchange, max_in_flight=500) as publisher:
         publisher.publish(b"2000 ", "k")
-        broker.pause()
-        try:
+        with paused(broker):
             with pytest.raises(PublishFailed) as caught:
                 within(1 + SLACK, lambda: publisher.publish_many(bodies, "k", timeout=1), "publishing")
             refused = within(SLACK, lambda: publisher.submit(b"-1 ", "k", timeout=0), "not publishing")
@@ -65,8 +58,6 @@ def test_what_a_call_did_not_publish_in_time_is_named_and_can_be_published_again
             bulk = publisher.bulk()
             within(SLACK, lambda: bulk.add(b"-1 ", "k", timeout=0), "not adding")
             assert bulk.totals.unsent == 1
-        finally:
-            broker.unpause()
         failures, totals = caught.value.failures, caught.value.totals
         assert [each.row for each in failures] == [*range(2_000)]
         outcomes = Counter(each.outcome for each in failures)

@@ -6,7 +6,7 @@ import pytest
 
 from rabbit_chx.broker.management import Management
 from rabbit_chx.publishing import Outcome, Timeouts
-from tests.faults.load import ALIVE, SLACK, on_queues
+from tests.faults.load import ALIVE, SLACK, on_queues, paused
 from tests.patience import wait_until
 from tests.proof import LONG
 
@@ -21,15 +21,12 @@ def test_a_broker_that_is_paused_for_a_moment(broker, scene):
     control, brief = {"size": 20_000, "heartbeat": 60}, "container paused (short)"
     with scene(brief, more=1_000, control=control, harmless=ALIVE, heartbeat=60) as it:
         it.flow(5_000)
-        broker.pause()
-        try:
+        with paused(broker):
             it.control.flow()
             wait_until(lambda: it.totals.pending, "messages are in flight")
             it.load.hold()
             wait_until(lambda: it.control.ledger.taken_in, "the control publishes")
             it.control.hold()
-        finally:
-            broker.unpause()
     assert it.totals.connections == 1
 
 
@@ -37,15 +34,12 @@ def test_a_broker_that_is_paused_until_its_heartbeats_are_missed(broker, survive
     def pause(load, control):
         # On a busy machine, both may have lost a connection before.
         tried, broken, connections = len(log("trying again")), control.broken, control.connections
-        broker.pause()
-        try:
+        with paused(broker):
             load.hold()
             wait_until(
                 lambda: len(log("trying again")) > tried, "the publisher notices that the broker is silent"
             )
             wait_until(lambda: control.broken > broken, "the control notices, too")
-        finally:
-            broker.unpause()
         # The resumed broker continues to read, so the control's queues hang until it has reconnected: by then a
         # heartbeat has met the closed connection, and what the control's side still held is gone.
         wait_until(lambda: control.connections > connections, "the control has reconnected")

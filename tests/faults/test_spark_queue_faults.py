@@ -13,6 +13,7 @@ from rabbit_chx.publishing import Publisher
 from tests.faults.spark_load import SLOW
 from tests.faults.spark_programs import Program
 from tests.faults.spark_read import committed
+from tests.programs import stopping
 from tests.proof import LONG, dice, never, record_result
 from tests.queues import message_count
 
@@ -80,23 +81,17 @@ def test_killed_drivers_lose_no_message(spark, broker, queue, tmp_path):
     load = Load(broker.url, ready=queue)
     try:
         for number in range(KILLS):
-            program = begin(number)
-            try:
+            with stopping(begin(number)) as program:
                 before, more = committed(tmp_path), moments.randint(1, 6)
                 program.until(
                     lambda before=before, more=more: committed(tmp_path) >= before + more,
                     f"{more} micro-batches",
                 )
                 wait(moments.random())
-            finally:
-                program.stop()
     finally:
         count = load.stop()
-    program = begin(KILLS)
-    try:
+    with stopping(begin(KILLS)) as program:
         program.until(lambda: not queue() and found(spark, tmp_path).keys() >= set(range(count)), "the rest")
-    finally:
-        program.stop()
     table = found(spark, tmp_path)
     lost = set(range(count)) - table.keys()
     again = table.total() - len(table)

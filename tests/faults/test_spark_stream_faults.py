@@ -11,6 +11,7 @@ from tests.faults.spark_load import SLOW, copies, duplicates, options, put_files
 from tests.faults.spark_programs import Program
 from tests.inbox import Inbox
 from tests.patience import wait_until
+from tests.programs import stopping
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1_200)]
 
@@ -113,8 +114,7 @@ def test_after_a_driver_is_killed_another_continues_from_the_checkpoint(
 ):
     used = topology()
     put_files(tmp_path / "in", 6, ROWS)
-    driver = Program("local[2]", tmp_path / "driver")
-    try:
+    with stopping(Program("local[2]", tmp_path / "driver")) as driver:
         chosen = options(broker, used, maxRatePerTask=1_000)
         driver.order(folder=str(tmp_path / "in"), checkpoint=str(checkpoint), options=chosen)
         driver.until(lambda: in_the_second(used), "the second file")
@@ -124,8 +124,6 @@ def test_after_a_driver_is_killed_another_continues_from_the_checkpoint(
             lambda: not workers(broker, used.exchange), "the broker drops their connections", pause=0.1
         )
         assert driver.busy, "it reported that it was done"
-    finally:
-        driver.stop()
     before = committed(checkpoint)
     run_out(begin(used))
     _, again = judge_query("driver killed in a micro-batch, query restarted", 6, used.queues)

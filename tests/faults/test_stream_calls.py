@@ -22,7 +22,7 @@ from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
 from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, Timeouts, connect
 from tests.broker.stream_scene import stored
 from tests.broker.test_streams_partitions import Bound
-from tests.faults.load import SLACK, killed, within
+from tests.faults.load import SLACK, killed, paused, within
 from tests.patience import PATIENCE, wait_until
 
 pytestmark = pytest.mark.broker
@@ -296,14 +296,11 @@ def test_closing_with_a_timeout_while_the_broker_hangs(broker, target):
     publisher = StreamPublisher(broker.stream_url, "called", timeouts=TIMEOUTS)
     publisher.open()
     bulk = publisher.bulk()
-    broker.pause()
-    try:
+    with paused(broker):
         bulk.add_many([b"a"] * 1_000)
         within(1 + SLACK, lambda: publisher.close(timeout=1), "closing")
         with pytest.raises(PublishFailed, match="1000 of 1000 messages were not confirmed"):
             bulk.flush()
-    finally:
-        broker.unpause()
     totals = publisher.totals
     assert totals.pending == 0
     assert totals.unknown + totals.unsent == 1_000

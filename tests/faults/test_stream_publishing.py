@@ -12,7 +12,7 @@ from rabbit_chx.streams import StreamPublisher, Timeouts, connect
 from rabbit_chx.streams.publishing import routes
 from tests.broker.stream_scene import delete_stream, new_stream, stored
 from tests.broker.test_streams_partitions import Bound
-from tests.faults.load import SLACK
+from tests.faults.load import SLACK, paused
 from tests.faults.proxy import Proxy
 from tests.patience import wait_until
 
@@ -60,14 +60,11 @@ def proxy(broker):
 def test_a_call_ends_at_its_timeout_while_the_broker_hangs(broker, stream):
     with StreamPublisher(broker.stream_url, stream, name="job", timeouts=LONG) as publisher:
         publisher.publish(b"before")
-        broker.pause()
-        try:
+        with paused(broker):
             for number, timeout in enumerate((0.2, 1, 0.2)):
                 with pytest.raises(PublishFailed) as caught, within(timeout + SLACK):
                     publisher.publish(b"%d" % number, timeout=timeout)
                 assert caught.value.may_have_arrived  # the kernel has taken it for the broker
-        finally:
-            broker.unpause()
         publisher.publish(b"after")
         totals = publisher.totals
     assert (totals.published, totals.confirmed, totals.pending) == (5, 5, 0)

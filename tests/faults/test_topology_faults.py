@@ -7,7 +7,7 @@ import pytest
 
 from rabbit_chx.publishing import Outcome, Timeouts
 from tests.faults.ledger import drain
-from tests.faults.load import SLACK
+from tests.faults.load import SLACK, paused
 from tests.patience import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
@@ -135,12 +135,9 @@ def test_a_channel_closed_by_the_broker_in_the_middle_of_the_window(broker, scen
         it.control.flood()
         it.control.hold()
         wait_until(lambda: it.other.depth() >= it.control.ledger.taken_in, "all buffers are empty")
-        broker.pause()  # so that messages follow the invalid one before the broker sees it
-        try:
+        with paused(broker):  # so that messages follow the invalid one before the broker sees it
             it.control.poison = pika.BasicProperties(user_id="somebody else")
             it.control.flood(5)
-        finally:
-            broker.unpause()
         wait_until(lambda: it.control.broken, "the control notices")
         it.control.hold()
         it.load.inject(lambda bulk: rows.append(bulk.add(b"-1 ", "k", user_id="somebody else")))

@@ -21,6 +21,7 @@ from pyspark.sql import (
 
 from spark_connector import register, split_valid
 from tests.patience import PATIENCE
+from tests.programs import stopping
 
 DEADLINE = 4 * PATIENCE
 OTHERS = ("stream", "offset", "stream_timestamp", "exchange", "redelivered", "user_id", "expiration")
@@ -53,11 +54,8 @@ class Scene:
         writer = (
             frame.writeStream.format("parquet").option("path", rows).option("checkpointLocation", checkpoint)
         )
-        query = writer.trigger(availableNow=True).start()
-        try:
+        with stopping(writer.trigger(availableNow=True).start()) as query:
             assert query.awaitTermination(DEADLINE)
-        finally:
-            query.stop()
         return self.spark.read.parquet(rows)
 
     def write_again(self, frame: DataFrame, options: dict[str, str]) -> dict[str, int]:

@@ -48,11 +48,9 @@ def stream():
     )
 
 def run(query):
-    try:
+    with stopping(query):
         while not any(one["batchId"] >= 2 for one in query.recentProgress):
             assert not query.awaitTermination(0.5), query.exception()
-    finally:
-        query.stop()
 
 kind = "stream"
 run(stream().format("rabbitmq").options(**options).start())

@@ -8,6 +8,7 @@ import pytest
 
 from rabbit_chx import SuperStream
 from rabbit_chx.streams import StreamPublisher
+from tests.programs import stopping
 from tests.spark.test_read_streams import admission, read
 
 pytestmark = [pytest.mark.spark]
@@ -124,11 +125,9 @@ def test_spark_does_not_wait_for_the_least_number_of_rows_of_a_source_written_in
         .option("checkpointLocation", str(tmp_path))
         .start()
     )
-    try:
+    with stopping(query):
         query.processAllAvailable()
         assert spark.table("impatient").count() == 1
-    finally:
-        query.stop()
 
 
 def impatient_source(spark):

@@ -11,6 +11,7 @@ from rabbit_chx.streams import StreamReader, connect
 from rabbit_chx.topology.file.load import loads
 from spark_connector import LagListener
 from tests.patience import PATIENCE, wait_until
+from tests.programs import stopping
 from tests.queues import bind_ring, confirming_channel, delete_ring
 from tests.spark.conftest import PASSWORD
 from tests.spark.streams import Streams
@@ -81,10 +82,8 @@ def test_the_helper_writes_each_batch(rabbitmq_broker, orders, spark, tmp_path):
     given = {"stream": stream, "url": rabbitmq_broker.url, "path": str(tmp_path / "checkpoint")}
     exec(marked("spark.md", "test_the_helper_writes_each_batch"), given)
     (query,) = spark.streams.active
-    try:
+    with stopping(query):
         query.processAllAvailable()
-    finally:
-        query.stop()
     assert orders() == [{"seq": number} for number in range(5)]
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from rabbit_chx.streams import connect
 from tests.patience import PATIENCE
+from tests.programs import stopping
 from tests.proof import Check, record_result
 from tests.queues import confirming_channel
 from tests.spark.test_batch_write import failure
@@ -143,11 +144,8 @@ def queried(frame, tmp_path) -> int:
     rows = []
     writer = frame.writeStream.foreachBatch(lambda found, _: rows.append(scanned(found)))
     writer = writer.option("checkpointLocation", str(tmp_path / uuid4().hex))
-    query = writer.trigger(availableNow=True).start()
-    try:
+    with stopping(writer.trigger(availableNow=True).start()) as query:
         assert query.awaitTermination(DEADLINE)
-    finally:
-        query.stop()
     return sum(rows)
 
 

@@ -13,6 +13,7 @@ from rabbit_chx.streams import connect
 from rabbit_chx.streams.ends import bounds
 from tests.broker.stream_writers import over_amqp, over_stream_protocol, with_pika, with_rstream
 from tests.patience import wait_until
+from tests.programs import stopping
 from tests.proof import LONG, Check, dice, record_result
 from tests.spark.streams import Streams
 from tests.spark.test_read_micro_batches import Copy
@@ -129,11 +130,9 @@ def some_batches(copy, random):
     def sizes():
         return [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
 
-    try:
+    with stopping(query):
         wait_until(lambda: query.exception() or len(sizes()) >= enough, "micro-batches", DEADLINE)
         assert query.exception() is None
-    finally:
-        query.stop()
     # The first may be one that the stopped query had planned, with its own limit: Spark repeats it.
     assert max(sizes()[1:]) <= most
     return sizes()

@@ -12,6 +12,7 @@ import pytest
 from rabbit_chx.errors import PublishFailed, StreamUnavailable
 from rabbit_chx.streams import StreamPublisher, connect
 from tests.patience import wait_until
+from tests.programs import stopping
 from tests.spark.streams import SMALL_SEGMENTS
 from tests.spark.test_batch_write import failure
 from tests.spark.test_read_streams import DEADLINE, admission, given, numbered, read, values
@@ -37,11 +38,8 @@ class Copy:
 
     def run(self, **changes):
         """Read all available rows, and return the number of rows of each micro-batch."""
-        query = self.start(**changes).trigger(availableNow=True).start()
-        try:
+        with stopping(self.start(**changes).trigger(availableNow=True).start()) as query:
             assert query.awaitTermination(DEADLINE)
-        finally:
-            query.stop()
         return [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
 
     def rows(self):
@@ -93,7 +91,7 @@ def test_a_running_query_reads_new_rows_and_new_streams(spark, broker, streams, 
     copy = Copy(spark, broker, tmp_path, exchange=exchange, managementUrl=broker.management_url)
     query = copy.start().start()
 
-    try:
+    with stopping(query):
         progress(query, 10)
         streams.fill(two, numbered(10, 20))
         streams.channel.queue_bind(two, exchange, "2")
@@ -101,8 +99,6 @@ def test_a_running_query_reads_new_rows_and_new_streams(spark, broker, streams, 
         streams.fill(two, numbered(20, 25))
         progress(query, 25)
         assert broker.password not in query.lastProgress.json
-    finally:
-        query.stop()
     assert Counter(copy.values()) == Counter(range(25))
 
 
@@ -139,14 +135,11 @@ def test_a_query_continues_after_a_restart_of_the_broker(spark, broker, tmp_path
         connection.create(stream)
     wait_until(lambda: fill(0, 10), "a leader", DEADLINE)
     copy = Copy(spark, broker, tmp_path, stream=stream)
-    query = copy.start().start()
-    try:
+    with stopping(copy.start().start()) as query:
         progress(query, 10)
         broker.restart_app()
         wait_until(lambda: fill(10, 20), "a leader", DEADLINE)
         progress(query, 20)
-    finally:
-        query.stop()
     with connect(url) as connection:
         connection.delete(stream)
     assert copy.values() == list(range(20))

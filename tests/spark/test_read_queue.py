@@ -11,6 +11,7 @@ import pika
 import pytest
 
 from tests.patience import PATIENCE, wait_until
+from tests.programs import stopping
 from tests.queues import close_connections, confirming_channel, message_count
 from tests.spark.test_batch_write import failure
 
@@ -81,11 +82,8 @@ class Collected:
 
     def run(self):
         """Read until the queue is empty."""
-        query = self.writer().trigger(availableNow=True).start()
-        try:
+        with stopping(self.writer().trigger(availableNow=True).start()) as query:
             assert query.awaitTermination(DEADLINE)
-        finally:
-            query.stop()
 
     @property
     def values(self):
@@ -117,11 +115,8 @@ def test_the_driver_holds_twice_the_rows_of_a_micro_batch(spark, broker, channel
         if number == 0:
             wait_until(lambda: ready(channel, queue) == 20 - 2 * 4, "the broker has sent eight messages")
 
-    query = collected.writer().foreachBatch(look).trigger(availableNow=True).start()
-    try:
+    with stopping(collected.writer().foreachBatch(look).trigger(availableNow=True).start()) as query:
         assert query.awaitTermination(DEADLINE)
-    finally:
-        query.stop()
     assert query.exception() is None
 
 
@@ -147,15 +142,13 @@ def test_a_restarted_query_reads_unfinished_rows_again(spark, broker, channel, q
 def test_a_lost_connection_loses_no_row(spark, broker, channel, queue, tmp_path):
     collected = Collected(spark, broker, tmp_path, queue, maxRowsPerTrigger="50", connectionName="to be cut")
     query = collected.writer().start()
-    try:
+    with stopping(query):
         fill(channel, queue, range(120))
         wait_until(lambda: query.exception() or len(collected.values) >= 120, "rows", DEADLINE)
         close_connections(broker, "to be cut driver")
         fill(channel, queue, range(120, 300))
         wait_until(lambda: query.exception() or set(collected.values) == set(range(300)), "rows", DEADLINE)
         assert query.exception() is None
-    finally:
-        query.stop()
     assert set(collected.values) == set(range(300))
     again = [value for value, count in Counter(collected.values).items() if count > 1]
     assert len(again) <= 100
@@ -166,13 +159,11 @@ def test_an_idle_query_has_acknowledged_all_its_rows(spark, broker, channel, que
     """Spark commits a micro-batch when it plans the next one, which may be later than consumer_timeout."""
     collected = Collected(spark, broker, tmp_path, queue)
     query = collected.writer().start()
-    try:
+    with stopping(query):
         for last in (20, 25):
             fill(channel, queue, range(last - 5, last))
             wait_until(lambda last=last: query.exception() or last - 1 in collected.values, "rows", DEADLINE)
             wait_until(lambda: not unacknowledged(broker, queue), "acknowledgements", DEADLINE, pause=0.5)
-    finally:
-        query.stop()
     assert collected.values == list(range(15, 25))
 
 

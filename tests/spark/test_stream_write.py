@@ -10,6 +10,7 @@ import pytest
 from spark_connector import foreach_batch
 from tests.deliveries import deliveries
 from tests.patience import PATIENCE, wait_until
+from tests.programs import stopping
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
@@ -40,10 +41,8 @@ def put(folder: Path, name: str, *texts: str) -> None:
 
 def run_out(query):
     """Wait for a query that ends by itself, and raise its error."""
-    try:
+    with stopping(query):
         assert query.awaitTermination(DEADLINE), "still running"
-    finally:
-        query.stop()
 
 
 def test_each_file_is_written_once_over_restarts(spark, broker, inbox, tmp_path):
@@ -100,12 +99,10 @@ def commits_of_a_continuous_query(writer, checkpoint, least=0) -> list[str]:
     query = (
         writer.option("checkpointLocation", str(checkpoint)).trigger(continuous="500 milliseconds").start()
     )
-    try:
+    with stopping(query):
         wait_until(lambda: query.exception() or enough(), "four epochs", DEADLINE)
         assert query.exception() is None
         return numbered(checkpoint / "commits")
-    finally:
-        query.stop()
 
 
 @pytest.mark.long
