@@ -23,7 +23,7 @@ from rabbit_chx.streams import connect
 from rabbit_chx.testing import Broker, available
 from tests.broker.erlang import asked_quickly, quick_command
 from tests.broker.parity import Lab
-from tests.broker.stream_scene import delete_stream, new_stream
+from tests.broker.stream_scene import a_name, streams_at
 from tests.broker.topology_site import CLIENTS, Site
 from tests.brokers import revive, running
 from tests.proof import LONG, record_result
@@ -115,12 +115,8 @@ def stream_connection(stream_url):
 
 @pytest.fixture
 def stream(stream_url):
-    """A new stream, created over a separate connection, because tests may close theirs."""
-    with connect(stream_url) as connection:
-        name = new_stream(connection)
-    yield name
-    with connect(stream_url) as connection:
-        delete_stream(connection, name)
+    with streams_at(stream_url, a_name()) as (name,):
+        yield name
 
 
 @pytest.fixture

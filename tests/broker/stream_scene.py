@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from rabbit_chx.errors import StreamUnavailable
-from rabbit_chx.streams import StreamReader
+from rabbit_chx.streams import StreamReader, connect
 from rabbit_chx.streams.protocol.answers import Confirms, Refusals
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 from tests.patience import PATIENCE
@@ -21,17 +21,28 @@ def message(number: int, size: int = 10) -> bytes:
     return b"\0Su\xb0" + struct.pack(">I", len(body)) + body
 
 
+def a_name() -> str:
+    return f"s ü {uuid.uuid4().hex[:8]}"
+
+
 @contextmanager
 def a_stream(connection, **arguments):
-    name = new_stream(connection, **arguments)
+    name = a_name()
+    connection.create(name, {key.replace("_", "-"): value for key, value in arguments.items()})
     yield name
     delete_stream(connection, name)
 
 
-def new_stream(connection, **arguments) -> str:
-    name = f"s ü {uuid.uuid4().hex[:8]}"
-    connection.create(name, {key.replace("_", "-"): value for key, value in arguments.items()})
-    return name
+@contextmanager
+def streams_at(url, *names: str, arguments=None):
+    """Streams until the block ends, without a connection meanwhile: tests may close theirs, and the broker closes idle ones."""
+    with connect(url) as connection:
+        for name in names:
+            connection.create(name, arguments)
+    yield names
+    with connect(url) as connection:
+        for name in names:
+            delete_stream(connection, name)
 
 
 def delete_stream(connection, name: str) -> None:

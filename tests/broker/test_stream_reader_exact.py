@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
 
 from rabbit_chx.streams import StreamReader, connect
 from rabbit_chx.streams.ends import bounds
+from tests.broker.stream_scene import streams_at
 from tests.broker.stream_writers import NAME, WRITERS, over_amqp, over_stream_protocol, read_with_rstream
 from tests.patience import wait_until
 from tests.proof import LONG, Check, dice, record_result
@@ -76,19 +76,9 @@ def read(broker, stream, ranges):
     return found
 
 
-@contextmanager
-def a_named_stream(url):
-    """A stream; without a connection in the meantime, which the broker would close after two minutes without a heartbeat."""
-    with connect(url) as connection:
-        connection.create(NAME, SEGMENTS)
-    yield NAME
-    with connect(url) as connection:
-        connection.delete(NAME)
-
-
 def test_messages_of_five_clients_are_read_once_in_order(broker):
     started, random = time.monotonic(), dice("five writers", broker.version)
-    with a_named_stream(broker.stream_url) as stream:
+    with streams_at(broker.stream_url, NAME, arguments=SEGMENTS) as (stream,):
         values = written(broker, stream, random)
         oracle = read_with_rstream(broker, stream, len(values))
         assert all(raw.endswith(value) for (_, raw), value in zip(oracle, values, strict=True))

@@ -12,8 +12,9 @@ import pytest
 import rstream
 
 from rabbit_chx.base.urls import BrokerUrl
-from rabbit_chx.streams import StreamReader, connect
+from rabbit_chx.streams import StreamReader
 from tests.broker.privileges import release_of
+from tests.broker.stream_scene import streams_at
 from tests.stream_chunks import moment
 from tests.stream_messages import EXCHANGE, FROM_0_9_1, SECONDS, Properties, expected_of
 
@@ -27,11 +28,8 @@ def url(broker):
 
 @pytest.fixture
 def stream(url):
-    name = f"columns {uuid.uuid4().hex[:8]}"
-    with connect(url) as connection:
-        connection.create(name)
+    with streams_at(url, f"columns {uuid.uuid4().hex[:8]}") as (name,):
         yield name
-        connection.delete(name)
 
 
 def rows_of(url, stream) -> list[dict]:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from rabbit_chx.streams import connect
+from tests.broker.stream_scene import streams_at
 from tests.faults.proxy import Proxy
 from tests.faults.spark_load import SLOW
 from tests.faults.spark_programs import Program
@@ -41,13 +41,8 @@ def streams(urls):
     url, *_ = urls.values()
     prefix = secrets.token_hex(3)
     names = [f"faults.moved.{prefix}-{number}" for number in range(3)]
-    with connect(url) as connection:
-        for name in names:
-            connection.create(name)
-    yield names
-    with connect(url) as connection:
-        for name in names:
-            connection.delete(name)
+    with streams_at(url, *names):
+        yield names
 
 
 @pytest.fixture

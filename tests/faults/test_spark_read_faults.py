@@ -14,6 +14,7 @@ import signal
 import pytest
 
 from rabbit_chx.streams import StreamPublisher, connect
+from tests.broker.stream_scene import streams_at
 from tests.faults import auto_ack
 from tests.faults.proxy import Proxy
 from tests.faults.spark_programs import EXECUTOR, kill_drivers
@@ -69,11 +70,8 @@ def super_stream(broker):
 def stream(broker):
     """A stream whose retention keeps about forty messages of a kilobyte."""
     name = f"faults.kept.{secrets.token_hex(3)}"
-    with connect(broker.stream_url) as connection:
-        connection.create(name, RETENTION)
-    yield name
-    with connect(broker.stream_url) as connection:
-        connection.delete(name)
+    with streams_at(broker.stream_url, name, arguments=RETENTION):
+        yield name
 
 
 def options(proxy, **more) -> dict[str, str]:

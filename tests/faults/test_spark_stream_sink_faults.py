@@ -12,7 +12,8 @@ from collections import defaultdict
 
 import pytest
 
-from rabbit_chx.streams import StreamReader, connect
+from rabbit_chx.streams import StreamReader
+from tests.broker.stream_scene import streams_at
 from tests.faults.load import killed
 from tests.faults.proxy import Proxy
 from tests.faults.spark_load import SLOW
@@ -48,13 +49,8 @@ def proxy(broker):
 def streams(broker):
     """Three streams to read, and one to write to."""
     names = [f"faults.write.{secrets.token_hex(3)}-{number}" for number in range(4)]
-    with connect(broker.stream_url) as connection:
-        for name in names:
-            connection.create(name)
-    yield names
-    with connect(broker.stream_url) as connection:
-        for name in names:
-            connection.delete(name)
+    with streams_at(broker.stream_url, *names):
+        yield names
 
 
 @pytest.fixture

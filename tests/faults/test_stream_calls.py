@@ -19,8 +19,8 @@ from itertools import count
 import pytest
 
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
-from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, Timeouts, connect
-from tests.broker.stream_scene import stored
+from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, Timeouts
+from tests.broker.stream_scene import stored, streams_at
 from tests.broker.test_streams_partitions import Bound
 from tests.faults.load import SLACK, killed, paused, within
 from tests.patience import PATIENCE, wait_until
@@ -163,11 +163,8 @@ FAULTS = {
 def target(broker, request):
     """Make what is published to; yield the arguments of a publisher, and the names of the streams."""
     if request.param == "stream":
-        with connect(broker.stream_url) as connection:
-            connection.create("called")
-        yield {"stream": "called"}, ["called"]
-        with connect(broker.stream_url) as connection:
-            connection.delete("called")
+        with streams_at(broker.stream_url, "called"):
+            yield {"stream": "called"}, ["called"]
         return
     made = Bound(broker, "direct" if request.param == "super_stream" else "x-consistent-hash")
     for number in range(3):

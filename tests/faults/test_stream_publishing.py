@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import pytest
 
 from rabbit_chx.errors import PublishFailed
-from rabbit_chx.streams import StreamPublisher, Timeouts, connect
+from rabbit_chx.streams import StreamPublisher, Timeouts
 from rabbit_chx.streams.publishing import routes
-from tests.broker.stream_scene import delete_stream, new_stream, stored
+from tests.broker.stream_scene import a_name, stored, streams_at
 from tests.broker.test_streams_partitions import Bound
 from tests.faults.load import SLACK, paused
 from tests.faults.proxy import Proxy
@@ -35,11 +35,8 @@ def within(seconds):
 
 @pytest.fixture
 def stream(broker):
-    with connect(broker.stream_url) as connection:
-        name = new_stream(connection)
-    yield name
-    with connect(broker.stream_url) as connection:
-        delete_stream(connection, name)
+    with streams_at(broker.stream_url, a_name()) as (name,):
+        yield name
 
 
 @pytest.fixture
