@@ -146,10 +146,7 @@ def node(broker) -> list[str]:
 def environment(broker, monkeypatch):
     """Where the broker is, as a user sets it once."""
     parts = urlsplit(broker.url)
-    found = {
-        "AMQP_URL": f"amqp://{parts.netloc}",
-        "RABBITMQ_MANAGEMENT_URL": broker.management_url,
-    }
+    found = {"AMQP_URL": f"amqp://{parts.netloc}", "RABBITMQ_MANAGEMENT_URL": broker.management_url}
     for name, value in found.items():
         monkeypatch.setenv(name, value)
     return found

@@ -121,10 +121,7 @@ class Terms:
 
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice
-        self.atoms = [
-            *TYPES,
-            *("".join(dice.choices(LETTERS, k=dice.randrange(40))) for _ in range(2_000)),
-        ]
+        self.atoms = [*TYPES, *("".join(dice.choices(LETTERS, k=dice.randrange(40))) for _ in range(2_000))]
         self.kinds = [
             *(self.binary, self.integer, self.bignum, self.float, self.atom, self.decimal),
             *(self.typed, self.array, self.table, self.keys, self.bytes_in_a_list, self.nested, self.empty),

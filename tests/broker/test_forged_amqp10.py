@@ -213,13 +213,7 @@ def test_no_message_harms_a_reader_of_a_queue(site, channel, kind, caplog) -> No
 
 @REJECTING
 def test_no_message_harms_a_group_of_streams_that_parks(
-    broker,
-    stream_url,
-    stream_connection,
-    stream,
-    lot,
-    rejecting,
-    caplog,
+    broker, stream_url, stream_connection, stream, lot, rejecting, caplog
 ) -> None:
     caplog.set_level(logging.WARNING)
     forged = drawn(STORABLE)

@@ -48,10 +48,7 @@ FILES = {
         LOST + "queues: {a: {type: classic, arguments: {x-dead-letter-exchange: lost}}}",
     ),
     "bind.yaml": (AB + ORDERS % "", AB + ORDERS % ", queues: [a, b]"),
-    "exchange-bind.yaml": (
-        A + EVENTS % "",
-        A + EVENTS % ", bindings: [{exchange: orders, key: '#'}]",
-    ),
+    "exchange-bind.yaml": (A + EVENTS % "", A + EVENTS % ", bindings: [{exchange: orders, key: '#'}]"),
     "unbind.yaml": (AB + TOPIC % "{queue: a, key: a}, {queue: b, key: b}", AB + TOPIC % "{queue: a, key: a}"),
     "slots.yaml": (A, A + "exchanges: {tenants: {type: x-modulus-hash, slots: 1, queues: [a]}}"),
     "delete.yaml": (

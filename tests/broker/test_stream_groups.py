@@ -12,13 +12,7 @@ import pytest
 from rabbit_chx import InvalidValue
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.publishing import Publisher
-from rabbit_chx.streams import (
-    AsyncStreamGroup,
-    Reject,
-    StreamGroup,
-    StreamUnavailable,
-    connect,
-)
+from rabbit_chx.streams import AsyncStreamGroup, Reject, StreamGroup, StreamUnavailable, connect
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 from tests.broker.stream_scene import fill
 from tests.faults.proxy import Proxy

@@ -121,10 +121,7 @@ def test_sub_entry_batches_of_a_stream_client_are_read(url, stream, codec) -> No
 
         await producer.send_wait(stream, b"before")
         await producer.send_sub_entry(
-            stream,
-            [rstream.AMQPMessage(body=body) for body in bodies],
-            codec,
-            on_publish_confirm=settle,
+            stream, [rstream.AMQPMessage(body=body) for body in bodies], codec, on_publish_confirm=settle
         )
         await asyncio.wait_for(confirmed.wait(), 20)
         await producer.send_wait(stream, b"after")

@@ -83,10 +83,7 @@ def test_a_refusal_within_a_pipeline_is_told_of_its_own_step(site, applied) -> N
         applied(site.url(), plan, management=site.management)
     error = stopped.value
     assert (error.done, error.failed, error.remaining) == (plan.steps[:20], plan.steps[20], plan.steps[21:])
-    assert set(site.queue_names(".*")) == {
-        "plain",
-        *(each.name for each in others[:20]),
-    }
+    assert set(site.queue_names(".*")) == {"plain", *(each.name for each in others[:20])}
 
 
 def test_a_refusal_after_a_change_in_place_leaves_the_ring_in_the_planned_order(site, applied) -> None:

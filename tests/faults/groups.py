@@ -102,13 +102,7 @@ class Workers:
     """
 
     def __init__(
-        self,
-        broker: Broker,
-        topology: Any,
-        folder: Path,
-        *,
-        keys: int,
-        backlog: int = 2_000,
+        self, broker: Broker, topology: Any, folder: Path, *, keys: int, backlog: int = 2_000
     ) -> None:
         self.workers: list[Worker] = []
         self.topology = topology
@@ -206,12 +200,7 @@ class Workers:
                 pytest.fail(self._why(late))
 
     def until(
-        self,
-        condition: Callable[[], object],
-        what: str,
-        patience: float = PATIENCE,
-        *,
-        pause: float = 0.02,
+        self, condition: Callable[[], object], what: str, patience: float = PATIENCE, *, pause: float = 0.02
     ) -> None:
         """Take turns until a condition is met."""
         deadline = time.monotonic() + patience

@@ -40,10 +40,7 @@ from tests.queues import ORDERED_ON_3
 from tests.users import a_user
 from tests.wire import Encoded
 
-pytestmark = [
-    pytest.mark.broker,
-    pytest.mark.timeout(900),
-]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
 ALSO = {
     "test_forged_markers_are_ordinary_messages": ["4.0", "3.10"],
@@ -59,10 +56,7 @@ def test_forged_markers_are_ordinary_messages(scene, member, attacker, kind, cap
     caplog.set_level(logging.WARNING)
     what = f"`{kind}`: messages forged by a user who may only publish"
     control = "before the check, 6 of 12 forgeries harmed the group or others"
-    with (
-        recorded(what, scene, 6 * len(FORGERIES), control),
-        running(kind, scene, member.url, scene.handle),
-    ):
+    with recorded(what, scene, 6 * len(FORGERIES), control), running(kind, scene, member.url, scene.handle):
         for properties in FORGERIES.values():
             scene.send(5)
             scene.forge(attacker, properties)

@@ -120,9 +120,7 @@ def test_a_returned_message_is_recognised_when_the_broker_adds_a_header(broker, 
 def test_a_fully_returned_batch_of_large_bodies_is_fast(broker):
     count, started = 64, time.monotonic()
     returned, totals = publish(
-        broker,
-        lambda bulk: bulk.add_many([b"x" * MIB] * count, "k", exchange=NOWHERE),
-        retry=5,
+        broker, lambda bulk: bulk.add_many([b"x" * MIB] * count, "k", exchange=NOWHERE), retry=5
     )
     passes = (totals.bytes / MIB) / count
     took = time.monotonic() - started
@@ -133,8 +131,5 @@ def test_a_fully_returned_batch_of_large_bodies_is_fast(broker):
 
 @pytest.mark.long
 def test_a_fully_returned_window_of_small_messages_is_fast(broker):
-    returned, _ = publish(
-        broker,
-        lambda bulk: bulk.add_many([b"the same"] * 20_000, "k", exchange=NOWHERE),
-    )
+    returned, _ = publish(broker, lambda bulk: bulk.add_many([b"the same"] * 20_000, "k", exchange=NOWHERE))
     assert len(returned) == 20_000

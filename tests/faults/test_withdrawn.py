@@ -20,10 +20,7 @@ UNDECIDED = {"outcomes": {Outcome.UNKNOWN, Outcome.UNSENT}, "quiet": 0.5}
 def test_a_broker_that_is_down_at_the_start_and_comes_up_later(broker, scene, log):
     harmless = {"control": None, "harmless": "no loss is possible, nothing is accepted before it is up"}
     patient = {"limit": PATIENCE, "timeouts": Timeouts(connect=PATIENCE)}
-    with (
-        scene("broker down at the start", start=None, quiet=0, **patient, **harmless) as it,
-        killed(broker),
-    ):
+    with scene("broker down at the start", start=None, quiet=0, **patient, **harmless) as it, killed(broker):
         it.load.start(3_000)
         wait_until(lambda: log("trying again"), "an attempt has failed")
     assert it.totals.connections == 1

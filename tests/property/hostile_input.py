@@ -69,10 +69,7 @@ policies:
   p: {pattern: "^orders", apply-to: queues, priority: 3, definition: {max-length: 9, federation-upstream: u}}
 """
 TOPOLOGIES = [loads(text, format="yaml") for text in (ORDERS, SLOTS % 5, EVENTS)]
-BY_HAND = {
-    "yaml": [ORDERS, SLOTS % 5, EVENTS, ALL],
-    "json": [dumps(one, "json") for one in TOPOLOGIES],
-}
+BY_HAND = {"yaml": [ORDERS, SLOTS % 5, EVENTS, ALL], "json": [dumps(one, "json") for one in TOPOLOGIES]}
 BOMBS = [
     "a: &a [x, x]\n" + "".join(f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join([f'*{chr(97 + i)}'] * 9)}]\n" for i in range(12)),
     "a: &a {b: *a}",

@@ -5,14 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings, strategies as st
 
 from rabbit_chx import ConsistentHashExchange, InvalidValue, Ring, RingBinding, ToExchange
-from tests.property.strategies import (
-    ANYTHING,
-    COMMANDS,
-    DESTINATIONS,
-    MODERN,
-    lived_in_rings,
-    weighted,
-)
+from tests.property.strategies import ANYTHING, COMMANDS, DESTINATIONS, MODERN, lived_in_rings, weighted
 
 
 class Broker:

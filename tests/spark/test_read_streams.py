@@ -116,10 +116,7 @@ def test_a_batch_reads_from_its_starting_to_its_ending_offsets(spark, broker, st
     assert [row.offset for row in rows] == sorted(row.offset for row in rows)
     assert {(row.priority, row.message_id) for row in rows} == {(3, "m")}
     start, end = rows[20].offset, rows[50].offset
-    positions = {
-        "startingOffsets": f'{{"{full}": {start}}}',
-        "endingOffsets": f'{{"{full}": {end}}}',
-    }
+    positions = {"startingOffsets": f'{{"{full}": {start}}}', "endingOffsets": f'{{"{full}": {end}}}'}
     assert found(**positions) == list(range(20, 50))
     assert found(**positions, minPartitions=7) == list(range(20, 50))
     later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()

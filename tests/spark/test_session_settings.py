@@ -22,10 +22,7 @@ def test_settings_replace_options_and_invalid_writes_fail_before_a_job_starts(br
     other.write_text("#!/bin/sh\nexit 1\n")
     other.chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
-    environment |= {
-        "PATH": f"{tmp_path}:{environment['PATH']}",
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-    }
+    environment |= {"PATH": f"{tmp_path}:{environment['PATH']}", "PYTHONPATH": str(Path(__file__).parents[2])}
     rows = tmp_path / "rows"
     rows.mkdir()
     program = [sys.executable, "-m", session_settings.__name__, broker.url, inbox.exchange, str(rows)]

@@ -31,10 +31,7 @@ async def async_generator(message):
     ("handler", "text"),
     [
         (function, "'a function', expected a coroutine function. Group takes functions"),
-        (
-            generator,
-            "'a generator function', expected a coroutine function. A generator would never run",
-        ),
+        (generator, "'a generator function', expected a coroutine function. A generator would never run"),
         (
             async_generator,
             "'an async generator function', expected a coroutine function. A generator would never run",

@@ -34,11 +34,7 @@ def test_a_broker_that_does_not_start_is_tried_twice() -> None:
     late, never = Port(BrokerUnavailable("slow")), Port(BrokerUnavailable("slow"), BrokerUnavailable("slow"))
     with pytest.warns(pytest.PytestWarning, match="tried once more: slow"), running(late):
         assert late.starts == 2
-    with (
-        pytest.warns(pytest.PytestWarning),
-        pytest.raises(BrokerUnavailable, match="slow"),
-        running(never),
-    ):
+    with pytest.warns(pytest.PytestWarning), pytest.raises(BrokerUnavailable, match="slow"), running(never):
         pass
 
 

@@ -309,8 +309,7 @@ def calls(client: Any) -> list[Callable[[], object]]:
 
 
 @pytest.mark.parametrize(
-    "client",
-    [Publisher, AsyncPublisher, QueueReader, StreamReader, StreamPublisher, AsyncStreamPublisher],
+    "client", [Publisher, AsyncPublisher, QueueReader, StreamReader, StreamPublisher, AsyncStreamPublisher]
 )
 def test_a_call_of_a_client_that_is_not_open_says_so(client: type) -> None:
     for call in calls(client(URL, **TARGET.get(client, {}))):

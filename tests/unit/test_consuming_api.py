@@ -31,14 +31,7 @@ from tests.unit.test_docs import marked
 DEAD = ["amqp://user:secret@127.0.0.1:1", "amqp://user:secret@127.0.0.1:2"]
 GIVEN = {"url": DEAD, "exchange": "orders", "name": "billing", "queues": ["a"]}
 STATUS = GroupStatus(
-    connected=True,
-    reason="",
-    queues=("a",),
-    in_hand=3,
-    oldest=301.5,
-    handled=7,
-    failed=2,
-    last_delivery=None,
+    connected=True, reason="", queues=("a",), in_hand=3, oldest=301.5, handled=7, failed=2, last_delivery=None
 )
 
 

@@ -7,14 +7,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from rabbit_chx import (
-    BrokerWouldFail,
-    ConsistentHashExchange,
-    Field,
-    InvalidValue,
-    Release,
-    Ring,
-)
+from rabbit_chx import BrokerWouldFail, ConsistentHashExchange, Field, InvalidValue, Release, Ring
 from tests.unit.complaints import complaint
 from tests.unit.erlang import HEADER, SEVEN, exchange
 

@@ -52,8 +52,7 @@ def test_lint_and_unit_tests_end_the_run(run, stage, status) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage", "status"),
-    [("long", 13), ("oldest", 15), ("oldest-spark", 15), ("newest", 16), ("site", 17)],
+    ("stage", "status"), [("long", 13), ("oldest", 15), ("oldest-spark", 15), ("newest", 16), ("site", 17)]
 )
 def test_the_run_goes_on_after_another_stage_and_fails_with_its_status(run, stage, status) -> None:
     assert run(stage) == (status, ALL)

@@ -123,8 +123,7 @@ def test_the_dead_binding_stays_dead_when_it_is_bound_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "unbind",
-    [("q9",), ("q0", 8), ("q0", 7), ("q0", "07"), ("q0", "007", {"note": 1}), (ToExchange("q0"),)],
+    "unbind", [("q9",), ("q0", 8), ("q0", 7), ("q0", "07"), ("q0", "007", {"note": 1}), (ToExchange("q0"),)]
 )
 def test_unbinding_what_is_not_bound_changes_nothing(unbind: tuple) -> None:
     ring = Ring.of([("q0", "007"), "q1"])

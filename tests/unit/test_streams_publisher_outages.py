@@ -15,11 +15,7 @@ import pytest
 from rabbit_chx.base import outages
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed, StreamUnavailable
 from rabbit_chx.publishing import Outcome
-from rabbit_chx.streams import (
-    StreamPublisher,
-    Timeouts,
-    connect,
-)
+from rabbit_chx.streams import StreamPublisher, Timeouts, connect
 from rabbit_chx.streams.protocol.opening import connect_until
 from rabbit_chx.streams.publishing import outlet, routes
 from tests.patience import PATIENCE, wait_until

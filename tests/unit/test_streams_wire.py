@@ -17,14 +17,10 @@ from hypothesis import given, settings, strategies as st
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams import connect
-from rabbit_chx.streams.protocol.answers import (
-    Command,
-)
+from rabbit_chx.streams.protocol.answers import Command
 from rabbit_chx.streams.protocol.calls import Calls
 from rabbit_chx.streams.protocol.handshake import _node
-from rabbit_chx.streams.protocol.requests import (
-    one_way,
-)
+from rabbit_chx.streams.protocol.requests import one_way
 from rabbit_chx.streams.protocol.wire import RECEIVE, Wire
 from tests.patience import PATIENCE
 from tests.stream_chunks import sized

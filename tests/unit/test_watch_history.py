@@ -25,10 +25,7 @@ def test_each_period_counts_its_own_intervals() -> None:
     history = History()
     history.add(interval(0.0, a=100, b=0))
     history.add(interval(300.0, a=0, b=50))
-    assert minutes(history.add(interval(590.0, a=0, b=50))) == {
-        "a": [0.0, 0.0, 0.5],
-        "b": [1.0, 1.0, 0.5],
-    }
+    assert minutes(history.add(interval(590.0, a=0, b=50))) == {"a": [0.0, 0.0, 0.5], "b": [1.0, 1.0, 0.5]}
 
 
 def test_without_messages_there_are_no_shares() -> None:

@@ -124,11 +124,7 @@ CASES = {
         dict.fromkeys(("q0", "q1", "q3"), 1000),
         {("queue-missing", "q2"), ("unbound-queue", "q2"), ("ring-drifted", None)},
     ),
-    "deleted and not read again": (
-        FILE,
-        dict.fromkeys(("q0", "q1", "q3"), 1000),
-        {("queue-missing", "q2")},
-    ),
+    "deleted and not read again": (FILE, dict.fromkeys(("q0", "q1", "q3"), 1000), {("queue-missing", "q2")}),
     "reordered": (topology("q1", "q0", "q2", "q3"), EVEN, {("ring-drifted", None)}),
     "extra queue": (
         topology(*QUEUES, "q4"),
@@ -348,18 +344,7 @@ def test_json_of_an_interval_is_complete_and_stable() -> None:
     fields = compare(START, snapshot(10.0, **EVEN | {"q3": 4000})).as_dict()
     assert json.loads(json.dumps(fields)) == fields
     assert list(fields) == [
-        *(
-            "time",
-            "seconds",
-            "exchange",
-            "vhost",
-            "release",
-            "ring",
-            "rows",
-            "problems",
-            "totals",
-            "requests",
-        ),
+        *("time", "seconds", "exchange", "vhost", "release", "ring", "rows", "problems", "totals", "requests")
     ]
     assert fields["rows"][3] == {
         "queue": "q3",

@@ -103,11 +103,7 @@ def following(server: Server):
 
 @pytest.mark.parametrize(
     ("text", "host", "port"),
-    [
-        ("127.0.0.1:8080", "127.0.0.1", 8080),
-        ("[::1]:0", "::1", 0),
-        ("localhost:65535", "localhost", 65535),
-    ],
+    [("127.0.0.1:8080", "127.0.0.1", 8080), ("[::1]:0", "::1", 0), ("localhost:65535", "localhost", 65535)],
 )
 def test_addresses_of_this_machine_need_no_token(text: str, host: str, port: int) -> None:
     address = Address.parse(text)

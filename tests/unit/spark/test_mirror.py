@@ -26,12 +26,7 @@ HEADERS = {
     "smallint": (pa.int16(), "I", middle := [5, -5, 2**15 - 1, -(2**15)], middle),
     "int": (pa.int32(), "I", whole := [5, -5, 2**31 - 1, -(2**31), 2**27, -(2**27)], whole),
     "bigint": (pa.int64(), "l", long := [5, -5, 2**63 - 1, -(2**63), 2**31], long),
-    "float": (
-        pa.float32(),
-        "d",
-        halves := [0.5, -0.0, 0.0, -(2.0**100)],
-        [0.5, -0.0, 0.0, -(2.0**100)],
-    ),
+    "float": (pa.float32(), "d", halves := [0.5, -0.0, 0.0, -(2.0**100)], [0.5, -0.0, 0.0, -(2.0**100)]),
     "double": (pa.float64(), "d", doubles := [*halves, 1.1, -1e300, 5.0], doubles),
     "timestamp_ntz": (pa.timestamp("us"), "T", [one.replace(tzinfo=None) for one in MOMENTS], SECONDS),
     "date": (pa.date32(), "T", [one.date() for one in MOMENTS], [0, 1_709_164_800]),

@@ -224,10 +224,7 @@ def test_a_url_given_as_another_option_is_not_shown(host: str) -> None:
             {"stream": "s", "maxInFlight": "5", "persistent": "true"},
             "options for a write to streams: got 'maxInFlight, persistent'",
         ),
-        (
-            {"exchange": "x", "producerName": "p"},
-            "options for a write to exchanges: got 'producerName'",
-        ),
+        ({"exchange": "x", "producerName": "p"}, "options for a write to exchanges: got 'producerName'"),
     ],
 )
 def test_all_options_without_effect_on_the_target_are_named_at_once(

@@ -55,11 +55,7 @@ def test_a_row_has_the_properties_that_the_publisher_set_and_null_for_others() -
     ).to_pylist()
     time = {"timestamp": datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)}
     fixed = {"routing_key": "key", "exchange": "orders"}
-    assert full == PROPERTIES | time | fixed | {
-        "value": b"x",
-        "headers": [("a", "b")],
-        "redelivered": False,
-    }
+    assert full == PROPERTIES | time | fixed | {"value": b"x", "headers": [("a", "b")], "redelivered": False}
     nothing = dict.fromkeys(PROPERTIES)
     assert empty == {**nothing, **fixed, "value": b"again", "headers": [], "redelivered": True}
 

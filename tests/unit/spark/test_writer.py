@@ -148,9 +148,7 @@ def test_writers_can_be_pickled_and_show_no_secret() -> None:
 
 
 @pytest.mark.parametrize("target", [{"exchange": "x"}, {"stream": "s", "streamPort": "1"}])
-def test_a_driver_that_cannot_reach_the_broker_suggests_check_exchange_false(
-    target: dict[str, str],
-) -> None:
+def test_a_driver_that_cannot_reach_the_broker_suggests_check_exchange_false(target: dict[str, str]) -> None:
     with pytest.raises(
         BrokerUnavailable, match="if only executors can reach the broker, set checkExchange=false"
     ):
@@ -188,9 +186,7 @@ def test_pyspark_finds_the_data_source() -> None:
     assert not hasattr(pyspark_rabbitmq, "SomethingElse")
 
 
-def test_a_connector_that_cannot_be_imported_hides_no_other_format(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_connector_that_cannot_be_imported_hides_no_other_format(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = ModuleType("spark_connector.data_source")  # which has no RabbitMQDataSource
     monkeypatch.setitem(sys.modules, "spark_connector.data_source", broken)
     assert not hasattr(pyspark_rabbitmq, "DefaultSource")

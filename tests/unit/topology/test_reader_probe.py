@@ -42,10 +42,7 @@ def test_circles_end() -> None:
 
 @pytest.mark.parametrize(
     "slot",
-    [
-        Exchange("S", "topic", arguments={"alternate-exchange": "ALT"}),
-        Exchange("S", "topic", policy="p"),
-    ],
+    [Exchange("S", "topic", arguments={"alternate-exchange": "ALT"}), Exchange("S", "topic", policy="p")],
 )
 def test_what_an_alternate_exchange_leads_to_counts(slot) -> None:
     policy = Policy("p", "S", definition={"alternate-exchange": "ALT"})

@@ -283,9 +283,6 @@ def test_a_missing_exchange_is_an_error_with_the_exchanges_that_there_are():
         slots=(Slots("tenants", count=300, queues={"a": 1}),),
     )
     text = "invalid exchange to publish to: got {!r}, expected an exchange of the topology. {}"
-    for name, hint in (
-        ("nope", "It has exchanges 'orders', 'tenants'"),
-        ("order", "Did you mean 'orders'?"),
-    ):
+    for name, hint in (("nope", "It has exchanges 'orders', 'tenants'"), ("order", "Did you mean 'orders'?")):
         assert str(complaint(lambda name=name: route(topology, name))) == text.format(name, hint)
     assert complaint(lambda: route(Topology(), "nope")).hint == "It has none"

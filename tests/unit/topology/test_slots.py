@@ -13,15 +13,7 @@ from rabbit_chx import InvalidValue, ModulusHashExchange, Release, Ring, ToExcha
 from rabbit_chx.mirror.kernel import phash2
 from rabbit_chx.mirror.kernel.table import SEEDS, bucket_table
 from rabbit_chx.mirror.partitioning import modulus_shares
-from rabbit_chx.topology.model import (
-    CONSISTENT_HASH,
-    MODULUS_HASH,
-    Binding,
-    Exchange,
-    Observed,
-    Queue,
-    Slots,
-)
+from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Exchange, Observed, Queue, Slots
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.steps import Bind, Unbind
 from rabbit_chx.topology.slots.slot_division import divide, quotas, recommended_count

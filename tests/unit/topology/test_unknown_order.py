@@ -53,15 +53,7 @@ def test_a_prediction_from_a_file_of_unknown_order_is_refused(predict) -> None:
         predict()
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [
-        ("route", "key"),
-        ("ring",),
-        ("simulate",),
-        ("report", "-o", "page.html"),
-    ],
-)
+@pytest.mark.parametrize("verb", [("route", "key"), ("ring",), ("simulate",), ("report", "-o", "page.html")])
 def test_each_verb_refuses_to_predict_and_names_the_options_that_help(run, write, verb) -> None:
     found = run(*verb, "-f", write(UNKNOWN), "-x", "orders")
     assert (found.code, found.out) == (1, "")
