@@ -19,6 +19,7 @@ _ANSWERS = {
     spec.Confirm.Select: spec.Confirm.SelectOk,
 }
 _CLOSE = spec.Channel.Close.INDEX.to_bytes(4, "big")
+ACK_ALL = frame.Method(1, spec.Basic.Ack(0, multiple=True)).marshal()
 _CAPABILITIES = {"publisher_confirms": True, "basic.nack": True, "connection.blocked": True}
 
 
@@ -26,6 +27,13 @@ def received(client: socket.socket) -> Iterator[bytes]:
     """What the client sends until it closes its channel, which comes before the connection."""
     while (data := client.recv(1 << 16)) and _CLOSE not in data:
         yield data
+
+
+def confirm_all(client: socket.socket) -> None:
+    """Confirm whatever the client sends."""
+    client.sendall(ACK_ALL)
+    for _ in received(client):
+        client.sendall(ACK_ALL)
 
 
 class AmqpServer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from contextlib import nullcontext
 from io import BytesIO, StringIO, TextIOWrapper
@@ -16,6 +17,9 @@ from rabbit_chx.topology.file.load import loads
 from rabbit_chx.topology.model import NodeState, Observed, Topology
 from rabbit_chx.topology.planning.what_if import assume_applied
 from tests.verbs import Result
+
+USUAL = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+"""The handlers that Python sets."""
 
 
 class NoQueues:
@@ -106,6 +110,15 @@ def empty_broker(monkeypatch) -> None:
     monkeypatch.setattr(BrokerAccess, "amqp", lambda _self, _vhost: nullcontext())
     monkeypatch.setattr(BrokerAccess, "management", lambda _self: SimpleNamespace(queues=lambda _: []))
     monkeypatch.setattr("rabbit_chx.cli.apply.apply_steps", applied)
+
+
+@pytest.fixture
+def usual_handlers():
+    """A broker that other tests of this process have started handles SIGTERM, too."""
+    before = {number: signal.signal(number, handler) for number, handler in USUAL.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -19,32 +20,15 @@ GIVEN = {"url": "amqp://127.0.0.1:1", "exchange": "orders", "name": "billing", "
 def function(message) -> None: ...
 
 
-def generator(message):
-    yield
-
-
-async def async_generator(message):
-    yield
-
-
-@pytest.mark.parametrize(
-    ("handler", "text"),
-    [
-        (function, "'a function', expected a coroutine function. Group takes functions"),
-        (generator, "'a generator function', expected a coroutine function. A generator would never run"),
-        (
-            async_generator,
-            "'an async generator function', expected a coroutine function. A generator would never run",
-        ),
-        (coroutine(None), "coroutine', expected a function"),
-        (None, "NoneType', expected a function"),
-    ],
-)
-def test_a_handler_of_the_event_loop_is_a_coroutine_function(handler, text):
-    with pytest.raises(InvalidValue, match=text):
-        asyncio.run(AsyncGroup(**GIVEN).run(handler))
-    if asyncio.iscoroutine(handler):
-        handler.close()
+def test_a_handler_of_the_event_loop_is_a_coroutine_function():
+    """For all kinds of handlers: test_consuming_input."""
+    with pytest.raises(InvalidValue, match=r"'a function', expected a coroutine function\. Group takes"):
+        asyncio.run(AsyncGroup(**GIVEN).run(function))
+    with (
+        closing(coroutine(None)) as called,
+        pytest.raises(InvalidValue, match="coroutine', expected a function"),
+    ):
+        asyncio.run(AsyncGroup(**GIVEN).run(called))
 
 
 def test_a_handler_of_a_thread_is_no_coroutine_function():

@@ -15,17 +15,11 @@ import pytest
 
 from rabbit_chx.base.interruption import stopped_by_signals
 from rabbit_chx.consuming import AsyncGroup
+from tests.unit.conftest import USUAL
 
-USUAL = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+pytestmark = pytest.mark.usefixtures("usual_handlers")
+
 FIRST = pytest.mark.parametrize("first", USUAL)
-
-
-@pytest.fixture(autouse=True)
-def usual_handlers():
-    before = {number: signal.signal(number, handler) for number, handler in USUAL.items()}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def handlers() -> dict[signal.Signals, object]:

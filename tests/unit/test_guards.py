@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.broker.guards import Guard
 from rabbit_chx.errors import InvalidValue
 
@@ -72,14 +71,3 @@ def test_a_client_that_is_not_open_can_be_opened_by_any_process():
     guard = Guard("Reader", one_thread=True)
     assert not guard.inherited
     assert in_a_child(guard.check) == in_another_thread(guard.check) == "fine"
-
-
-def test_a_client_refuses_a_timeout_that_it_cannot_honour():
-    timeouts = Timeouts(connect=1, close=2.0)
-    timeouts.honoured_by("Reader", "connect", "reconnect", "close")
-    with pytest.raises(
-        InvalidValue,
-        match=r"^invalid close timeout: got 2\.0, expected none, because Reader only has connect",
-    ):
-        timeouts.honoured_by("Reader", "connect")
-    Timeouts().honoured_by("Reader")

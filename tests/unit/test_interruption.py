@@ -9,15 +9,7 @@ import pytest
 
 from rabbit_chx.base.interruption import Terminated, terminated_as_interrupted, uninterrupted
 
-
-@pytest.fixture(autouse=True)
-def pythons_own_handlers():
-    """A broker that other tests of this process have started handles SIGTERM, too."""
-    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-    before = {number: signal.signal(number, handler) for number, handler in defaults.items()}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("usual_handlers")
 
 
 def work(done: list[str], interrupts: int, error: type[Exception] | None = None) -> None:

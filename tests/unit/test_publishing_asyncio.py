@@ -16,9 +16,9 @@ from pika import spec
 
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
 from rabbit_chx.publishing import AsyncPublisher, Timeouts
-from tests.amqp_server import AmqpServer, received
+from tests.amqp_server import AmqpServer, confirm_all
 from tests.patience import wait_until_async
-from tests.unit.test_publishing_calls import PATIENCE, TIMEOUTS, Script, let_arrive, method
+from tests.unit.test_publishing_calls import PATIENCE, TIMEOUTS, Script, let_arrive
 
 
 def play(work: Callable[[AsyncPublisher, Script], Awaitable[object]], **options: Any) -> AsyncPublisher:
@@ -251,12 +251,6 @@ def test_an_open_publisher_is_refused_in_a_second_event_loop() -> None:
     for _ in range(2):  # it is not open afterwards, so another loop may open it
         with pytest.raises(BrokerUnavailable):
             asyncio.run(publisher.open())
-
-
-def confirm_all(client: socket.socket) -> None:
-    client.sendall(method(spec.Basic.Ack(0, multiple=True), 1))
-    for _ in received(client):
-        client.sendall(method(spec.Basic.Ack(0, multiple=True), 1))
 
 
 def test_a_cancelled_opening_is_given_up_and_the_next_one_tries_again() -> None:

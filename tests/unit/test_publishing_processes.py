@@ -8,14 +8,13 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from pika import frame, spec
+from pika import spec
 
-from tests.amqp_server import AmqpServer, received
+from tests.amqp_server import ACK_ALL, AmqpServer, confirm_all, received
 
 if TYPE_CHECKING:
     import socket
 
-ACK = frame.Method(1, spec.Basic.Ack(0, multiple=True)).marshal()
 CHANNEL_CLOSE = spec.Channel.Close.INDEX.to_bytes(4, "big")
 
 FORKED = """
@@ -82,12 +81,6 @@ if child:
 """
 
 
-def confirm(client: socket.socket) -> None:
-    client.sendall(ACK)
-    for _ in received(client):
-        client.sendall(ACK)
-
-
 def command(program: str, *arguments: str) -> list[str]:
     return [sys.executable, "-W", "ignore", "-c", program, *arguments]
 
@@ -100,7 +93,7 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="this system does not fork")
 def test_a_forked_process_opens_the_publisher_afresh_and_leaves_the_parents_connection_alone() -> None:
-    with AmqpServer(confirm) as server:
+    with AmqpServer(confirm_all) as server:
         lines = run(FORKED, server.url).stdout.splitlines()
     assert lines == ["InvalidValue True"] * 8 + ["published", "child 0", "closed"]
     assert server.connections == 2
@@ -108,7 +101,7 @@ def test_a_forked_process_opens_the_publisher_afresh_and_leaves_the_parents_conn
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="this system does not fork")
 def test_a_forked_process_opens_a_publisher_for_asyncio_afresh() -> None:
-    with AmqpServer(confirm) as server:
+    with AmqpServer(confirm_all) as server:
         assert run(FORKED_LOOP, server.url).stdout == "0\n"
     assert server.connections == 2
 
@@ -118,7 +111,7 @@ def test_a_callback_that_runs_while_the_program_ends_is_told_why_it_may_not_publ
 
     def confirm_late(client: socket.socket) -> None:
         ending.wait(60)
-        confirm(client)
+        confirm_all(client)
 
     with (
         AmqpServer(confirm_late) as server,
@@ -138,10 +131,10 @@ def test_a_program_that_ends_gives_accepted_messages_their_time() -> None:
     ended = threading.Event()
 
     def confirm(client: socket.socket) -> None:
-        client.sendall(ACK)
+        client.sendall(ACK_ALL)
         while (data := client.recv(1 << 16)) and CHANNEL_CLOSE not in data:
             sent.append(data)
-            client.sendall(ACK)
+            client.sendall(ACK_ALL)
         sent.append(data)
         ended.set()
 
