@@ -9,8 +9,8 @@ from typing import Final
 import pika
 
 ORDERED: Final = {"x-queue-type": "quorum", "x-single-active-consumer": True, "x-delivery-limit": -1}
-ORDERED_ON_3: Final = {"x-queue-type": "quorum", "x-single-active-consumer": True}
-"""On 3.x, a limit of -1 drops every returned message."""
+SINGLE_ACTIVE: Final = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+"""Without a delivery limit of its own: on 3.x, -1 drops every returned message."""
 STREAM: Final = {"x-queue-type": "stream"}
 
 

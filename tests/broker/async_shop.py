@@ -20,7 +20,7 @@ from rabbit_chx.consuming.member.roll_call import ask
 from rabbit_chx.working.markers import Hold
 from tests.broker.privileges import release_of
 from tests.patience import PATIENCE, wait_until
-from tests.queues import ORDERED, ORDERED_ON_3, bind_ring
+from tests.queues import ORDERED, SINGLE_ACTIVE, bind_ring
 
 
 class Shop:
@@ -35,7 +35,7 @@ class Shop:
         self.channel.confirm_delivery()
 
     def declare(self, *names, **arguments):
-        bind_ring(self.channel, "orders", names, (ORDERED_ON_3 if self.old else ORDERED) | arguments)
+        bind_ring(self.channel, "orders", names, (SINGLE_ACTIVE if self.old else ORDERED) | arguments)
 
     def publish(self, queue, *bodies, **properties):
         for body in bodies:

@@ -12,7 +12,7 @@ from rabbit_chx.broker import fast_paths, receiving
 from rabbit_chx.consuming import Group, QueueReader
 from rabbit_chx.publishing import Publisher
 from tests.patience import PATIENCE
-from tests.queues import ORDERED_ON_3, confirming_channel
+from tests.queues import SINGLE_ACTIVE, confirming_channel
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
@@ -42,7 +42,7 @@ def queue(broker):
     """A queue with 3,000 messages of 0 to 300,000 bytes, with properties of every length."""
     name = f"deliveries-{uuid4().hex[:6]}"
     with confirming_channel(broker) as channel:
-        channel.queue_declare(name, durable=True, arguments=ORDERED_ON_3)
+        channel.queue_declare(name, durable=True, arguments=SINGLE_ACTIVE)
         with Publisher(broker.url) as publisher, publisher.bulk() as bulk:
             for number, body in enumerate(sent()):
                 headers = {"number": number, "text": "é" * (number % 7)} if number % 3 else None

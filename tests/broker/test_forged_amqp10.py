@@ -20,7 +20,7 @@ from tests.broker.stream_scene import fill
 from tests.members import running
 from tests.patience import wait_until
 from tests.proof import LONG as PROOF
-from tests.queues import ORDERED_ON_3, a_channel, bind_ring, message_count
+from tests.queues import SINGLE_ACTIVE, a_channel, bind_ring, message_count
 from tests.stream_forgeries import (
     BODY,
     HEADERS,
@@ -165,7 +165,7 @@ class Handler:
 def channel(site):
     """A channel in a virtual host with an exchange, its two queues, one to park messages in, and one to read."""
     with a_channel(site, confirms=True) as channel:
-        bind_ring(channel, "orders", ["a", "b"], ORDERED_ON_3)
+        bind_ring(channel, "orders", ["a", "b"], SINGLE_ACTIVE)
         channel.queue_declare("parked", durable=True)
         yield channel
 

@@ -20,12 +20,11 @@ from tests.broker.privileges import release_of
 from tests.faults.load import within
 from tests.members import running
 from tests.patience import PATIENCE, wait_until
+from tests.queues import ORDERED, SINGLE_ACTIVE
 from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
-SINGLE = {"x-queue-type": "quorum", "x-single-active-consumer": True}
-UNLIMITED = {**SINGLE, "x-delivery-limit": -1}
 MANY = {
     "x-expires": 10_000_000,
     "x-message-ttl": 10_000_000,
@@ -104,7 +103,7 @@ def warnings(caplog):
 
 @pytest.mark.newest_first
 def test_a_member_accepts_only_quorum_queues_with_a_single_active_consumer(shop):
-    shop.declare(fit=UNLIMITED)
+    shop.declare(fit=ORDERED)
     for number, (what, arguments) in enumerate(UNFIT.items()):
         shop.declare(**{f"q{number}": arguments})
         text = shop.refused(["fit", f"q{number}"])
@@ -116,7 +115,7 @@ def test_a_member_accepts_only_quorum_queues_with_a_single_active_consumer(shop)
 
 
 def test_a_check_neither_creates_queues_nor_fills_the_log(shop, warnings):
-    plain = SINGLE if shop.old else UNLIMITED
+    plain = SINGLE_ACTIVE if shop.old else ORDERED
     shop.declare(a=plain, b={**plain, **MANY}, c=plain)
     shop.refused(["a", "b", "c", "gone"])
     assert not shop.site.queue_names("^gone$")
@@ -125,9 +124,9 @@ def test_a_check_neither_creates_queues_nor_fills_the_log(shop, warnings):
 
 @pytest.mark.newest_first
 def test_one_warning_lists_all_queues_with_a_delivery_limit(shop, warnings):
-    limited = UNLIMITED if shop.old else SINGLE  # on 3.x, -1 drops every returned message
-    free = SINGLE if shop.old else UNLIMITED
-    shop.declare(a=limited, b={**SINGLE, "x-delivery-limit": 5}, c=free, d={**free, **MANY})
+    limited = ORDERED if shop.old else SINGLE_ACTIVE
+    free = SINGLE_ACTIVE if shop.old else ORDERED
+    shop.declare(a=limited, b={**SINGLE_ACTIVE, "x-delivery-limit": 5}, c=free, d={**free, **MANY})
     with running(shop.group(list("abcd"))):
         wait_until(warnings, "the warning")
         wait_until(shop.seated, "the member has a seat")
@@ -136,7 +135,7 @@ def test_one_warning_lists_all_queues_with_a_delivery_limit(shop, warnings):
 
 
 def test_a_member_warns_about_dead_lettering_without_an_exchange(shop, warnings):
-    free = SINGLE if shop.old else UNLIMITED
+    free = SINGLE_ACTIVE if shop.old else ORDERED
     shop.declare(a=free, b={**free, **MANY})
     with running(shop.group(["a", "b"], on_failure="dead-letter")):
         wait_until(warnings, "the warning")
@@ -145,7 +144,7 @@ def test_a_member_warns_about_dead_lettering_without_an_exchange(shop, warnings)
 
 
 def test_a_missing_parking_queue_is_an_error_at_the_start(shop):
-    shop.declare(a=UNLIMITED)
+    shop.declare(a=ORDERED)
     text = shop.refused(["a"], on_failure="park", parking_queue="lot")
     assert text == (
         "invalid parking_queue: got 'lot', expected an existing queue. "
@@ -154,17 +153,17 @@ def test_a_missing_parking_queue_is_an_error_at_the_start(shop):
 
 
 def test_a_parking_queue_that_the_group_consumes_is_an_error_at_the_start(shop):
-    shop.declare(a=UNLIMITED, b=UNLIMITED)
+    shop.declare(a=ORDERED, b=ORDERED)
     text = shop.refused(["a", "b"], on_failure="park", parking_queue="b")
     assert text.startswith("invalid parking_queue: got 'b', expected a queue that the group does not consume")
 
 
 def test_a_member_consumes_suitable_new_queues(shop, warnings):
-    shop.declare(a=UNLIMITED)
+    shop.declare(a=ORDERED)
     seen = []
     with running(shop.group(["a"]), lambda message: seen.append(message.queue)):
         wait_until(shop.seated, "the member has a seat")
-        shop.declare(b={"x-queue-type": "classic"}, c=UNLIMITED)
+        shop.declare(b={"x-queue-type": "classic"}, c=ORDERED)
         for queue in "abc":
             shop.publish(queue)
         with shop.site.connection() as connection:
@@ -179,7 +178,7 @@ def test_a_member_consumes_suitable_new_queues(shop, warnings):
 
 @pytest.mark.newest_first
 def test_of_two_groups_one_gets_all_messages_of_a_queue_until_it_ends(shop, warnings):
-    shop.declare(a=UNLIMITED)
+    shop.declare(a=ORDERED)
     seen = {"billing": [], "shipping": []}
     groups = {name: shop.group(["a"], name=name) for name in seen}
     with ExitStack() as stack:
@@ -204,7 +203,7 @@ def test_of_two_groups_one_gets_all_messages_of_a_queue_until_it_ends(shop, warn
 
 
 def test_members_of_one_group_do_not_warn_about_each_other(shop, warnings):
-    shop.declare(a=SINGLE if shop.old else UNLIMITED, b=SINGLE if shop.old else UNLIMITED)
+    shop.declare(a=SINGLE_ACTIVE if shop.old else ORDERED, b=SINGLE_ACTIVE if shop.old else ORDERED)
     with ExitStack() as stack:
         with running(shop.group(["a", "b"])):
             wait_until(shop.seated, "the first member has a seat")
@@ -218,7 +217,7 @@ def test_members_of_one_group_do_not_warn_about_each_other(shop, warnings):
 
 @pytest.mark.newest_first
 def test_a_release_that_ignores_priorities_is_rejected_unless_failover_only_is_set(shop):
-    shop.declare(a=SINGLE if shop.old else UNLIMITED)
+    shop.declare(a=SINGLE_ACTIVE if shop.old else ORDERED)
     if shop.old:
         text = shop.refused(["a"], failover_only=False)
         assert text.startswith("invalid broker release: got '3.10.")
@@ -230,7 +229,7 @@ def test_a_release_that_ignores_priorities_is_rejected_unless_failover_only_is_s
 
 
 def test_deleting_one_queue_does_not_stop_the_others(shop, warnings):
-    shop.declare(a=UNLIMITED, b=UNLIMITED)
+    shop.declare(a=ORDERED, b=ORDERED)
     seen = []
     group = shop.group(["a", "b"])
     with running(group, lambda message: seen.append((message.queue, message.body))):
@@ -257,7 +256,7 @@ NEEDS = {
 
 
 def test_without_configure_permission_queues_are_not_checked(shop, warnings):
-    shop.declare(a=UNLIMITED)
+    shop.declare(a=ORDERED)
     seen = []
     with shop.user(Needs(**NEEDS)) as user, running(shop.group(["a"], url=user.url), seen.append):
         shop.publish("a")

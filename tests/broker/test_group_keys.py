@@ -162,9 +162,9 @@ def test_a_member_with_a_failing_key_stops_and_leaves_the_rest_in_order(shop) ->
             raise ValueError("out of stock")
         return False
 
-    member = shop.running(shop.group(attempts=1), busy)
-    with pytest.raises(ValueError, match="out of stock"), member as thread:
-        wait_until(lambda: not thread.is_alive(), "the end of the member")
+    failing = shop.running(shop.group(attempts=1), busy)
+    with pytest.raises(ValueError, match="out of stock"), failing as member:
+        wait_until(lambda: not member.is_alive(), "the end of the member")
     assert len(shop.seen["key-3"]) == 7
     with shop.running(shop.group(), lambda _: False):
         wait_until(lambda: shop.count == 500, "the rest")

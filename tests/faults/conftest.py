@@ -25,6 +25,7 @@ import pytest
 from rabbit_chx.testing import Broker, available
 from tests.broker.erlang import asked_quickly
 from tests.brokers import replace, revive, running
+from tests.faults.proxy import Proxy
 from tests.faults.scene import scene, survives  # noqa: F401 - the fixtures
 from tests.faults.spark_programs import Program
 from tests.faults.spark_read import committed, compare, table
@@ -115,6 +116,13 @@ def authority(broker, tmp_path_factory):
     authority.issue("elsewhere", names="DNS:elsewhere.example")
     authority.issue("expired", dates=("-days", "-1"))
     return authority
+
+
+@pytest.fixture
+def proxy(broker):
+    """Between clients and the broker's stream port."""
+    with Proxy(broker.stream_url) as proxy:
+        yield proxy
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from tests.broker.topology_site import Site
 from tests.members import Member
 from tests.patience import wait_until
 from tests.proof import Check, record_result
-from tests.queues import ORDERED, ORDERED_ON_3, bind_ring, message_count
+from tests.queues import ORDERED, SINGLE_ACTIVE, bind_ring, message_count
 from tests.users import a_user
 from tests.wire import Encoded
 
@@ -102,7 +102,7 @@ class Scene:
         self.channel = self.connection.channel()
         self.channel.confirm_delivery()
         self.old = release_of(site.broker) < (4, 0)
-        bind_ring(self.channel, "orders", QUEUES, ORDERED_ON_3 if self.old else ORDERED)
+        bind_ring(self.channel, "orders", QUEUES, SINGLE_ACTIVE if self.old else ORDERED)
         for queue in ("foreign", "victim", "victim2", "failed"):
             self.channel.queue_declare(queue, durable=True)
         self.sent = 0

@@ -36,7 +36,7 @@ from tests.faults.forgeries import (  # noqa: F401 - the fixtures
     table,
 )
 from tests.patience import wait_until
-from tests.queues import ORDERED_ON_3
+from tests.queues import SINGLE_ACTIVE
 from tests.users import a_user
 from tests.wire import Encoded
 
@@ -174,7 +174,7 @@ def test_a_reader_reads_on_after_forged_messages(scene, member, attacker, caplog
 def test_a_question_of_others_is_not_answered_to_a_queue_and_names_no_queues(scene, member, caplog) -> None:
     """Every user who may publish to the default exchange reaches the seats' queues."""
     caplog.set_level(logging.WARNING)
-    scene.channel.queue_declare("other", durable=True, arguments=ORDERED_ON_3)
+    scene.channel.queue_declare("other", durable=True, arguments=SINGLE_ACTIVE)
     what = "`Group`: questions to a member's seat, from a user who may publish to the default exchange"
     with (
         recorded(what, scene, 60, "the member answers the group's own question, and holds one seat"),

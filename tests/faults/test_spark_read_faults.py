@@ -16,7 +16,6 @@ import pytest
 from rabbit_chx.streams import StreamPublisher, connect
 from tests.broker.stream_scene import streams_at
 from tests.faults import auto_ack
-from tests.faults.proxy import Proxy
 from tests.faults.spark_programs import EXECUTOR, kill_drivers
 from tests.faults.spark_read import (
     NO_LOSS,
@@ -48,10 +47,9 @@ RETENTION = {"max-length-bytes": "40000", "stream-max-segment-size-bytes": "1000
 
 
 @pytest.fixture
-def proxy(broker):
-    with Proxy(broker.stream_url) as proxy:
-        proxy.delay = 0.03
-        yield proxy
+def proxy(proxy):
+    proxy.delay = 0.03
+    return proxy
 
 
 @pytest.fixture

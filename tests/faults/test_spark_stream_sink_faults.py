@@ -15,7 +15,6 @@ import pytest
 from rabbit_chx.streams import StreamReader
 from tests.broker.stream_scene import streams_at
 from tests.faults.load import killed
-from tests.faults.proxy import Proxy
 from tests.faults.spark_load import SLOW
 from tests.faults.spark_programs import EXECUTOR, kill_drivers
 from tests.faults.spark_read import Feed, body, committed, stop, until_committed, until_reading
@@ -37,12 +36,6 @@ LAST_ROWS = 30 * SLOW
 OUTAGE = ["trying to reconnect for 120 s", "no connection for ", "connected again after "]
 """What the driver logs when a connection is lost, after a minute, and at the end."""
 CONTROL = "exactlyOnce=false stores the rows of a failed task twice: tests/spark/test_write_to_streams.py"
-
-
-@pytest.fixture
-def proxy(broker):
-    with Proxy(broker.stream_url) as proxy:
-        yield proxy
 
 
 @pytest.fixture

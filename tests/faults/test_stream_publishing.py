@@ -13,7 +13,6 @@ from rabbit_chx.streams.publishing import routes
 from tests.broker.stream_scene import a_name, stored, streams_at
 from tests.broker.test_streams_partitions import Bound
 from tests.faults.load import SLACK, paused
-from tests.faults.proxy import Proxy
 from tests.patience import wait_until
 
 pytestmark = pytest.mark.broker
@@ -46,12 +45,6 @@ def orders(broker):
         made.bind(f"divided-{number}", "1")
     yield made
     made.delete()
-
-
-@pytest.fixture
-def proxy(broker):
-    with Proxy(broker.stream_url) as proxy:
-        yield proxy
 
 
 def test_a_call_ends_at_its_timeout_while_the_broker_hangs(broker, stream):

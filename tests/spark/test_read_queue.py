@@ -45,10 +45,6 @@ def fill(channel, queue, numbers, **properties):
         channel.basic_publish("", queue, b"%d" % number, pika.BasicProperties(**properties))
 
 
-def ready(channel, queue):
-    return message_count(channel, queue)
-
-
 def unacknowledged(broker, queue):
     listed = broker.ctl("list_queues", "name", "messages_unacknowledged")
     return dict(line.split("\t") for line in listed.splitlines())[queue] != "0"
@@ -98,12 +94,12 @@ def test_each_row_is_read_once_in_order_and_acknowledged(spark, broker, channel,
     collected.run()
     assert collected.values == list(range(250))
     assert max(map(len, collected.batches)) <= 100
-    wait_until(lambda: ready(channel, queue) == 0, "everything is acknowledged")
+    wait_until(lambda: message_count(channel, queue) == 0, "everything is acknowledged")
     collected.run()
     fill(channel, queue, range(250, 260))
     collected.run()
     assert collected.values == list(range(260))
-    assert ready(channel, queue) == 0
+    assert message_count(channel, queue) == 0
 
 
 @admission
@@ -113,7 +109,9 @@ def test_the_driver_holds_twice_the_rows_of_a_micro_batch(spark, broker, channel
 
     def look(_, number):
         if number == 0:
-            wait_until(lambda: ready(channel, queue) == 20 - 2 * 4, "the broker has sent eight messages")
+            wait_until(
+                lambda: message_count(channel, queue) == 20 - 2 * 4, "the broker has sent eight messages"
+            )
 
     with stopping(collected.writer().foreachBatch(look).trigger(availableNow=True).start()) as query:
         assert query.awaitTermination(DEADLINE)
@@ -131,11 +129,11 @@ def test_a_restarted_query_reads_unfinished_rows_again(spark, broker, channel, q
     assert 0 < first <= 50  # fewer where the broker delivers slowly
     assert collected.values == list(range(first))
     # The second run could find an empty queue while the broker still counts the messages as delivered to the first.
-    wait_until(lambda: ready(channel, queue) == 200, "the messages of the first run are requeued")
+    wait_until(lambda: message_count(channel, queue) == 200, "the messages of the first run are requeued")
     collected.broken = False
     collected.run()
     assert collected.values == [*range(first), *range(200)]
-    assert ready(channel, queue) == 0
+    assert message_count(channel, queue) == 0
 
 
 @pytest.mark.long
