@@ -29,6 +29,15 @@ def delete_ring(channel, exchange: str, queues: Iterable[str]) -> None:
         channel.queue_delete(queue)
 
 
+def delete_named(broker, *beginnings: str) -> None:
+    """Delete all queues and exchanges whose names begin like this."""
+    with a_channel(broker) as channel:
+        for kind in ("queue", "exchange"):
+            for name in broker.ctl(f"list_{kind}s", "name").splitlines():
+                if name.startswith(beginnings):
+                    getattr(channel, f"{kind}_delete")(name)
+
+
 def message_count(channel, queue: str) -> int:
     """How many messages are ready in a queue."""
     return channel.queue_declare(queue, passive=True).method.message_count

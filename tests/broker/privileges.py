@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 import yaml
 
 from rabbit_chx.broker.applying.apply import apply
@@ -31,6 +32,12 @@ PASSWORD = "geheim-91d0"
 OPERATIONS = ("configure", "write", "read")
 OF_STREAMS = re.compile(r"Stream|^connect\(|^spark\.read")
 """Matches the calls of the page that use the stream port."""
+
+
+def proves(what: str) -> pytest.MarkDecorator:
+    """The line of the proof about these calls."""
+    of_the_page = f"{what} with exactly what docs/permissions.md names"
+    return pytest.mark.proves("Permissions", of_the_page, "each fails with any one of them taken away")
 
 
 @dataclass(frozen=True)

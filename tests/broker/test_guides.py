@@ -16,7 +16,7 @@ from rabbit_chx.testing.node import CannotSupply
 from tests.broker.worker_programs import ordered_exchange, started
 from tests.patience import wait_until
 from tests.programs import ran
-from tests.queues import a_channel
+from tests.queues import delete_named
 from tests.unit.test_docs import ROOT, marked
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
@@ -62,11 +62,7 @@ def here(broker, tmp_path, monkeypatch):
     """Work in a temporary folder, and delete what examples/topology.yaml declares at the end."""
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    with a_channel(broker) as channel:
-        for kind in ("queue", "exchange"):
-            for name in broker.ctl(f"list_{kind}s", "name").splitlines():
-                if name.startswith(("orders", "payments", "rabbit-chx")):
-                    getattr(channel, f"{kind}_delete")(name)
+    delete_named(broker, "orders", "payments", "rabbit-chx")
 
 
 def test_the_test_of_the_testing_guide_passes(broker) -> None:

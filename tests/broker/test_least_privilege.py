@@ -30,6 +30,7 @@ from tests.broker.privileges import (
     Shop,
     check_complaint,
     complaint_of,
+    proves,
     release_of,
     run_cli,
     sections,
@@ -38,16 +39,7 @@ from tests.broker.spark_frames import rows
 from tests.patience import wait_until
 from tests.queues import a_channel
 
-pytestmark = [
-    pytest.mark.newest_first,
-    pytest.mark.long,
-    pytest.mark.broker,
-    pytest.mark.proves(
-        "Permissions",
-        "commands with exactly what docs/permissions.md names",
-        "each fails with any one of them taken away",
-    ),
-]
+pytestmark = [pytest.mark.newest_first, pytest.mark.long, pytest.mark.broker, proves("commands")]
 
 WORK = {
     what: grant for what, grant in sections().items() if "--yes" not in what and not OF_STREAMS.search(what)

@@ -10,18 +10,9 @@ import pytest
 
 from rabbit_chx import RabbitChxError
 from rabbit_chx.topology import apply_async, load, plan, read
-from tests.broker.privileges import Grant, Shop, check_complaint, run_cli, sections
+from tests.broker.privileges import Grant, Shop, check_complaint, proves, run_cli, sections
 
-pytestmark = [
-    pytest.mark.newest_first,
-    pytest.mark.long,
-    pytest.mark.broker,
-    pytest.mark.proves(
-        "Permissions",
-        "applies with exactly what docs/permissions.md names",
-        "each fails with any one of them taken away",
-    ),
-]
+pytestmark = [pytest.mark.newest_first, pytest.mark.long, pytest.mark.broker, proves("applies")]
 
 CHANGES = {
     what: grant

@@ -21,21 +21,13 @@ from tests.broker.privileges import (
     Shop,
     check_complaint,
     complaint_of,
+    proves,
     release_of,
     sections,
 )
 from tests.queues import a_channel
 
-pytestmark = [
-    pytest.mark.newest_first,
-    pytest.mark.long,
-    pytest.mark.broker,
-    pytest.mark.proves(
-        "Permissions",
-        "streams with exactly what docs/permissions.md names",
-        "each fails with any one of them taken away",
-    ),
-]
+pytestmark = [pytest.mark.newest_first, pytest.mark.long, pytest.mark.broker, proves("streams")]
 
 WORK = {what: grant for what, grant in sections().items() if OF_STREAMS.search(what)}
 PARTITIONS = {"tenants-0": "0", "tenants-1": "1"}

@@ -18,7 +18,7 @@ from tests.broker.test_guides import answered, at
 from tests.broker.worker_programs import started
 from tests.brokers import say
 from tests.patience import wait_until
-from tests.queues import a_channel, bind_ring
+from tests.queues import a_channel, bind_ring, delete_named
 from tests.unit.test_docs import README, SAME, marked
 from tests.wheels import outside
 
@@ -44,16 +44,7 @@ def broker(rabbitmq_broker):
     rabbitmq_broker.ctl("set_permissions", "-p", BULK, rabbitmq_broker.username, ".*", ".*", ".*")
     yield rabbitmq_broker
     rabbitmq_broker.ctl("delete_vhost", BULK)
-    delete(rabbitmq_broker)
-
-
-def delete(broker) -> None:
-    """Delete the exchange orders, its queues, and the record of its order."""
-    with a_channel(broker) as channel:
-        for kind in ("queue", "exchange"):
-            for name in broker.ctl(f"list_{kind}s", "name").splitlines():
-                if name.startswith(("orders", "rabbit-chx")):
-                    getattr(channel, f"{kind}_delete")(name)
+    delete_named(rabbitmq_broker, "orders", "rabbit-chx")  # also the record of their order
 
 
 @contextmanager
@@ -68,7 +59,7 @@ def bound_by_an_application(broker):
     with a_channel(broker) as channel:
         bind_ring(channel, "orders", [f"orders.{number}" for number in (2, 0, 3, 1)])
         yield check
-    delete(broker)
+    delete_named(broker, "orders", "rabbit-chx")
 
 
 class Newcomer:
