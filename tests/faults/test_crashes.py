@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 from contextlib import contextmanager
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from rabbit_chx.consuming import Group, Message
 from rabbit_chx.publishing import Publisher
 from tests.faults.groups import REPOSITORY
+from tests.members import running
 from tests.patience import PATIENCE
 from tests.proof import LONG
 from tests.queues import a_channel
@@ -125,10 +125,8 @@ def test_stops_do_not_count_as_crashes(broker, scene):
             seen.append((message.body, message.deliveries))
             group.stop()
 
-        thread = threading.Thread(target=group.run, args=(handle,))
-        thread.start()
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
+        with running(group, handle) as member:
+            member.join(PATIENCE)
         assert len(seen) == before + 1
     assert [int(body) for body, _ in seen] == [*range(stops)]
     counts = [count for _, count in seen]

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from pika import BasicProperties, frame, spec
 
 from rabbit_chx.base import outages
-from rabbit_chx.consuming import AsyncGroup, Group, QueueReader
+from rabbit_chx.consuming import AsyncGroup, Group, Message, QueueReader
 from tests.broker.topology_site import Site
 from tests.faults.proxy import Proxy
-from tests.patience import PATIENCE, wait_until
+from tests.members import Member, running
+from tests.patience import wait_until
 from tests.proof import Check, dice, record_result
 from tests.queues import ORDERED, a_channel, bind_ring
 
@@ -80,6 +81,23 @@ def peak(*, reset: bool = False) -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
 
 
+class Reading:
+    """A reader of a queue that runs and stops like a group."""
+
+    def __init__(self, url: str, queue: str) -> None:
+        self._url, self._queue = url, queue
+        self._stopped = threading.Event()
+        self.stop = self._stopped.set
+
+    def run(self, handle: Callable[[Message], None]) -> None:
+        with QueueReader(self._url, self._queue) as reader:
+            while not self._stopped.is_set():
+                batch = reader.take(100)
+                for message in batch.messages:
+                    handle(message)
+                reader.acknowledge(batch)
+
+
 class Scene:
     """A consumer whose connections lead through a proxy, and its queue."""
 
@@ -89,24 +107,14 @@ class Scene:
         self.site = site
         self.found: set[bytes] = set()
         self.sent = 0
-        self._stop = threading.Event()
-        self._done = threading.Event()
-        self._error: BaseException | None = None
 
-    @contextmanager
-    def consuming(self, url: str):
-        with self.site.connection() as connection:
-            bind_ring(connection.channel(), self.queue, [self.queue], ORDERED)
-        thread = threading.Thread(target=self._run, args=(url,))
-        thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            thread.join(PATIENCE)
-        assert not thread.is_alive()
-        if self._error is not None:
-            raise self._error
+    def consuming(self, url: str) -> AbstractContextManager[Member]:
+        with a_channel(self.site) as channel:
+            bind_ring(channel, self.queue, [self.queue], ORDERED)
+        if self.kind is QueueReader:
+            return running(Reading(url, self.queue), self._handle)
+        group = self.kind(url, exchange=self.queue, name=self.kind.__name__, queues=[self.queue])
+        return running(group, self._handle_async if self.kind is AsyncGroup else self._handle)
 
     def send(self, count: int) -> None:
         with a_channel(self.site) as channel:
@@ -114,44 +122,23 @@ class Scene:
                 channel.basic_publish(self.queue, "k", b"%d" % self.sent + b" " * 100)
                 self.sent += 1
 
-    @property
-    def done(self) -> bool:
-        return self._error is not None or len(self.found) == self.sent
-
-    def _run(self, url: str) -> None:
-        try:
-            if self.kind is QueueReader:
-                self._read(url)
-                return
-            group = self.kind(url, exchange=self.queue, name=self.kind.__name__, queues=[self.queue])
-            threading.Thread(target=lambda: (self._stop.wait(), group.stop()), daemon=True).start()
-            if self.kind is AsyncGroup:
-                asyncio.run(group.run(self._handle_async))
-            else:
-                group.run(self._handle)
-        except BaseException as error:  # noqa: BLE001 - raised by the test
-            self._error = error
-
     def _handle(self, message) -> None:
         self.found.add(message.body)
 
     async def _handle_async(self, message) -> None:
         self._handle(message)
 
-    def _read(self, url: str) -> None:
-        with QueueReader(url, self.queue) as reader:
-            while not self._stop.is_set():
-                batch = reader.take(100)
-                self.found.update(message.body for message in batch.messages)
-                reader.acknowledge(batch)
-
 
 def attacked(site: Site, kind: type, names: list[str]) -> None:
     """Send hostile frames, one kind at a time, to a consumer that runs; it gets all messages."""
     scene = Scene(site, kind)
-    with Proxy(site.url()) as proxy, scene.consuming(proxy.url):
+
+    def done() -> bool:
+        return member.error is not None or len(scene.found) == scene.sent
+
+    with Proxy(site.url()) as proxy, scene.consuming(proxy.url) as member:
         scene.send(5)
-        wait_until(lambda: scene.done, f"{kind.__name__}: the first messages")
+        wait_until(done, f"{kind.__name__}: the first messages")
         for name in names:
             make, piece = FRAMES[name]
             for channel in (1, 2, 3):
@@ -160,7 +147,7 @@ def attacked(site: Site, kind: type, names: list[str]) -> None:
                 if repeated:
                     proxy.inject(repeated, FLOOD // PIECE)
             scene.send(20)
-            wait_until(lambda: scene.done, f"{kind.__name__}: all messages after {name}")
+            wait_until(done, f"{kind.__name__}: all messages after {name}")
 
 
 @pytest.mark.parametrize(
