@@ -1,4 +1,4 @@
-"""Run a member of a group in a thread of a test."""
+"""Run members of groups, and other work, in threads of a test."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 from tests.patience import PATIENCE
@@ -43,3 +44,9 @@ def running(group: Any, handler: Any = lambda _: None, run: str = "run") -> Iter
         assert not member.is_alive(), "the member does not stop"
     if member.error is not None:
         raise member.error
+
+
+def in_background(work: Callable[[threading.Event], object]) -> AbstractContextManager[Member]:
+    """Run something else until the block ends, which sets the event that the work gets, and raise its error."""
+    ended = threading.Event()
+    return running(SimpleNamespace(run=lambda _: work(ended), stop=ended.set))

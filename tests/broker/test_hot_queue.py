@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from rabbit_chx.publishing import Publisher
 from tests.broker.erlang import node_command
 from tests.broker.test_guides import here  # noqa: F401 - deletes what examples/topology.yaml declares
 from tests.broker.test_tutorial import Shell, same
+from tests.members import Member, in_background
 from tests.patience import wait_until
 from tests.programs import ran
 from tests.unit.test_docs import PAGES, ROOT, fenced, marked
@@ -48,12 +49,10 @@ def sample_keys() -> str:
     return marked("hot-queue.md", "sample_keys")
 
 
-@contextmanager
-def published(url: str):
+def published(url: str) -> AbstractContextManager[Member]:
     """Publish, half of it for one customer, until the block ends."""
-    ended = threading.Event()
 
-    def publish() -> None:
+    def publish(ended: threading.Event) -> None:
         with Publisher(url, exchange="orders") as publisher:
             publisher.publish(b"stuck", BLOCKS[0])
             number = 100
@@ -62,13 +61,7 @@ def published(url: str):
                 publisher.publish_many([b"order"] * len(keys), keys)
                 number += 20
 
-    thread = threading.Thread(target=publish)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return in_background(publish)
 
 
 @pytest.fixture

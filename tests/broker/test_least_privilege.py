@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-import threading
-from contextlib import contextmanager
+from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 
@@ -36,6 +35,7 @@ from tests.broker.privileges import (
     sections,
 )
 from tests.broker.spark_frames import rows
+from tests.members import in_background
 from tests.patience import wait_until
 from tests.queues import a_channel
 
@@ -116,24 +116,18 @@ def python(shop, what):
 
 def run_until_it_answers(shop, group):
     """Run a member until it consumes, or raise its error."""
-    ended = threading.Event()
 
-    def stop_later():
+    def stop_later(ended):
         with shop.connection() as connection:
             answered = lambda: any(each.answered for each in members_over(connection, "billing"))  # noqa: E731
             wait_until(lambda: ended.is_set() or answered(), "the member answers", pause=0.1)
         group.stop()
 
-    thread = threading.Thread(target=stop_later)
-    thread.start()
-    try:
+    with in_background(stop_later):
         if isinstance(group, AsyncGroup):
             asyncio.run(group.run(handle_in_loop))
         else:
             group.run(print)
-    finally:
-        ended.set()
-        thread.join()
 
 
 async def handle_in_loop(_):
@@ -155,20 +149,9 @@ def attempt(shop, what, capsys, monkeypatch):
         return complaint_of(lambda: (spark if what.startswith("df.") else python)(shop, what))
 
 
-@contextmanager
 def meanwhile(shop, what):
     """Consume in another thread where a drain waits for consumers."""
-    if "drain(" not in what:
-        yield
-        return
-    over = threading.Event()
-    thread = threading.Thread(target=consume_on, args=(shop, over))
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return in_background(partial(consume_on, shop)) if "drain(" in what else nullcontext()
 
 
 def consume_on(shop, over):

@@ -19,6 +19,7 @@ from rabbit_chx.topology.planning.slot_changes import plan_moves
 from tests.broker.erlang import node_command
 from tests.broker.topology_site import Site
 from tests.json_lines import printed
+from tests.members import running
 from tests.patience import PATIENCE, wait_until
 from tests.proof import never, promised
 from tests.verbs import Result, run_verb
@@ -221,10 +222,7 @@ def test_applied_moves_keep_every_message_and_the_order_of_every_key(shop, site,
         seen.setdefault(message.routing_key, []).append(int(message.body))
 
     members = [Group(site.url(), exchange="tenants", name="g", queues=list(EVEN)) for _ in range(2)]
-    threads = [threading.Thread(target=member.run, args=(handle,), daemon=True) for member in members]
-    for thread in threads:
-        thread.start()
-    try:
+    with running(members[0], handle), running(members[1], handle):
         with site.connection() as connection:
             channel = connection.channel()
 
@@ -252,11 +250,6 @@ def test_applied_moves_keep_every_message_and_the_order_of_every_key(shop, site,
             publish()
         with promised():
             wait_until(lambda: sum(map(len, seen.values())) >= sent.total(), "everything is consumed")
-    finally:
-        for member in members:
-            member.stop()
-        for thread in threads:
-            thread.join(PATIENCE)
 
     assert found[0].code == 0, found[0].err
     rows = by_type(found[0])

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.canary import found
+from tests.members import in_background
 
 KINDS = ("log", "exceptions", "reprs", "pickles", "output", "files", "command lines")
 
@@ -79,10 +80,9 @@ class Places:
     @contextmanager
     def processes(self) -> Iterator[None]:
         """Keep the command lines of all programs that run meanwhile."""
-        ended = threading.Event()
         lines: set[str] = set()
 
-        def watch() -> None:
+        def watch(ended: threading.Event) -> None:
             is_last = False
             while not is_last:
                 is_last = ended.wait(0.1)
@@ -90,13 +90,10 @@ class Places:
                     with suppress(OSError):  # it has ended
                         lines.add((process / "cmdline").read_text(errors="replace").replace("\0", " "))
 
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
         try:
-            yield
+            with in_background(watch):
+                yield
         finally:
-            ended.set()
-            watcher.join()
             self.note("command lines", *sorted(lines))
 
 

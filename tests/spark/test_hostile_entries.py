@@ -14,6 +14,7 @@ from uuid import uuid4
 import pytest
 
 from rabbit_chx.streams import connect
+from tests.members import in_background
 from tests.patience import PATIENCE
 from tests.programs import stopping
 from tests.proof import Check, record_result
@@ -94,20 +95,15 @@ def watched():
     for each in python_processes():
         with suppress(OSError):  # it has ended
             (each / "clear_refs").write_text("5")
-    peak, stop = Peak(), threading.Event()
+    peak = Peak()
 
-    def look() -> None:
-        while not stop.wait(0.02):
+    def look(ended: threading.Event) -> None:
+        while not ended.wait(0.02):
             peak.look()
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield peak
-    finally:
-        stop.set()
-        thread.join()
         peak.look()
+
+    with in_background(look):
+        yield peak
 
 
 def publish(broker, stream: str, chunk: bytes) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from rabbit_chx.errors import PublishFailed, StreamUnavailable
 from rabbit_chx.streams import StreamPublisher, connect
+from tests.members import in_background
 from tests.patience import wait_until
 from tests.programs import stopping
 from tests.spark.streams import SMALL_SEGMENTS
@@ -148,24 +149,17 @@ def test_a_query_continues_after_a_restart_of_the_broker(spark, broker, tmp_path
 @pytest.mark.long
 def test_a_new_query_at_the_end_of_a_busy_stream_starts(spark, broker, streams, tmp_path):
     """Spark asks more than once where it starts, and the stream has grown in between."""
-    stream, full = streams.stream(), threading.Event()
+    stream = streams.stream()
     streams.fill(stream, numbered(0, 20))
 
-    def fill() -> None:
+    def fill(ended: threading.Event) -> None:
         with StreamPublisher(broker.stream_url, stream) as publisher:
-            while not full.wait(0.002):
+            while not ended.wait(0.002):
                 publisher.publish(b"1")
 
-    filling = threading.Thread(target=fill)
-    filling.start()
     copy = Copy(spark, broker, tmp_path, stream=stream, startingOffsets="latest")
-    query = copy.start().start()
-    try:
+    with in_background(fill), stopping(copy.start().start()) as query:
         progress(query, 100)
-    finally:
-        query.stop()
-        full.set()
-        filling.join()
     assert {*copy.values()} == {1}
 
 
