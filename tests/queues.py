@@ -14,16 +14,18 @@ SINGLE_ACTIVE: Final = {"x-queue-type": "quorum", "x-single-active-consumer": Tr
 STREAM: Final = {"x-queue-type": "stream"}
 
 
-def bind_ring(channel, exchange: str, queues: Iterable[str], arguments=None) -> None:
+def bind_ring(channel, exchange: str, queues: Iterable[str], arguments=None, *, hash_header="") -> None:
     """Declare a hash exchange, and queues bound to it in this order; the values of a mapping are their weights."""
     weights = queues if isinstance(queues, Mapping) else dict.fromkeys(queues, "1")
-    channel.exchange_declare(exchange, "x-consistent-hash", durable=True)
+    hashed = {"hash-header": hash_header} if hash_header else None
+    channel.exchange_declare(exchange, "x-consistent-hash", durable=True, arguments=hashed)
     for queue, weight in weights.items():
         channel.queue_declare(queue, durable=True, arguments=arguments)
         channel.queue_bind(queue, exchange, weight)
 
 
-def delete_ring(channel, exchange: str, queues: Iterable[str]) -> None:
+def delete_exchange(channel, exchange: str, queues: Iterable[str]) -> None:
+    """Delete an exchange and its queues."""
     channel.exchange_delete(exchange)
     for queue in queues:
         channel.queue_delete(queue)

@@ -27,7 +27,7 @@ from tests.broker.stream_scene import a_name, streams_at
 from tests.broker.topology_site import CLIENTS, Site
 from tests.brokers import revive, running
 from tests.proof import LONG, record_result
-from tests.queues import a_channel, bind_ring, confirming_channel, delete_ring, message_count
+from tests.queues import a_channel, bind_ring, confirming_channel, delete_exchange, message_count
 from tests.spark.conftest import inbox, streams  # noqa: F401 - the same fixtures for both folders
 from tests.verbs import Result, run_verb
 
@@ -175,4 +175,4 @@ def orders(broker):
     with confirming_channel(broker) as channel:
         bind_ring(channel, "orders", weights)
         yield lambda: sum(message_count(channel, name) for name in weights)
-        delete_ring(channel, "orders", weights)
+        delete_exchange(channel, "orders", weights)

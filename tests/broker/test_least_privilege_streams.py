@@ -25,7 +25,7 @@ from tests.broker.privileges import (
     release_of,
     sections,
 )
-from tests.queues import a_channel
+from tests.queues import a_channel, delete_exchange
 
 pytestmark = [pytest.mark.newest_first, pytest.mark.long, pytest.mark.broker, proves("streams")]
 
@@ -104,9 +104,7 @@ def created(shop):
     """Delete what a call created, and return the names."""
     with a_channel(shop) as channel:
         names = [name for name in shop.queue_names("") if name not in {"events", *PARTITIONS}]
-        for name in names:
-            channel.queue_delete(name)
-        channel.exchange_delete("logs")
+        delete_exchange(channel, "logs", names)
     return names
 
 

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from tests.patience import wait_until
+from tests.queues import a_channel, bind_ring
 from tests.verbs import Result, run_verb
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
@@ -22,15 +23,8 @@ def run(site, capsys, monkeypatch):
 
 @pytest.fixture
 def channel(site):
-    with site.connection() as connection:
-        yield connection.channel()
-
-
-def bind(channel, exchange: str, *queues: str, **arguments: str) -> None:
-    channel.exchange_declare(exchange, "x-consistent-hash", durable=True, arguments=arguments)
-    for queue in queues:
-        channel.queue_declare(queue, durable=True)
-        channel.queue_bind(queue, exchange, "1")
+    with a_channel(site) as channel:
+        yield channel
 
 
 def rows(found: Result) -> dict[str, dict]:
@@ -44,7 +38,7 @@ def kinds(row: dict) -> set[str]:
 def test_an_unknown_order_is_a_difference_until_it_is_adopted_as_the_next_command_says(
     site, channel, run, node, tmp_path
 ):
-    bind(channel, "orders", "a", "b", **{"hash-header": "tenant"})
+    bind_ring(channel, "orders", ["a", "b"], hash_header="tenant")
     channel.exchange_declare("by key", "direct", durable=True, arguments={"x-super-stream": True})
     channel.exchange_declare("other", "topic")
     blind = run("list", "--url", site.url(), "--output", "json")
@@ -69,12 +63,12 @@ def test_an_unknown_order_is_a_difference_until_it_is_adopted_as_the_next_comman
 
 
 def test_bindings_without_buckets_and_second_bindings_are_listed(site, channel, run, node):
-    bind(channel, "orders", "a", "b")
+    bind_ring(channel, "orders", ["a", "b"])
     channel.queue_bind("a", "orders", "3")
     twice = run("list", "--url", site.url(), *node, "--output", "json")
     assert twice.code == 0, twice.err
     assert kinds(rows(twice)["orders"]) == {"second-binding"}
-    bind(channel, "single", "c")
+    bind_ring(channel, "single", ["c"])
     channel.queue_bind("c", "single", "3")
     channel.queue_unbind("c", "single", "1")
     dead = run("list", "--url", site.url(), *node, "--output", "json")
@@ -88,7 +82,7 @@ def test_bindings_without_buckets_and_second_bindings_are_listed(site, channel, 
 def test_messages_that_wait_and_queues_without_consumers_are_listed_for_all_virtual_hosts(
     site, channel, run, node
 ):
-    bind(channel, "orders", "a", "b")
+    bind_ring(channel, "orders", ["a", "b"])
     channel.confirm_delivery()
     for number in range(10):
         channel.basic_publish("orders", str(number), b"")

@@ -16,7 +16,7 @@ from rabbit_chx.cli.publish_resume import MAX_SENT_AGAIN
 from tests.inbox import emptied
 from tests.json_lines import documented, printed
 from tests.patience import PATIENCE, wait_until
-from tests.queues import a_channel, bind_ring, delete_ring, message_count
+from tests.queues import a_channel, bind_ring, delete_exchange, message_count
 from tests.verbs import in_a_process as run
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
@@ -30,7 +30,7 @@ def exchange(broker):
     with broker.connection() as connection:
         bind_ring(connection.channel(), name, queues)
         yield name
-        delete_ring(connection.channel(), name, queues)
+        delete_exchange(connection.channel(), name, queues)
 
 
 def drained(broker, exchange: str) -> list[tuple[str, str | None, bytes]]:

@@ -10,7 +10,7 @@ from rabbit_chx import ConsistentHashExchange, ModulusHashExchange
 from rabbit_chx.topology import Policy
 from tests.inbox import emptied
 from tests.patience import wait_until
-from tests.queues import a_channel, message_count
+from tests.queues import a_channel, delete_exchange, message_count
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
@@ -43,9 +43,7 @@ def sharded(request, broker, management, channel, lab):
     )
     yield name, shards, mirror([(shard, "2") for shard in shards], release=lab.release)
     management.delete_policy("/", "test.shards")
-    channel.exchange_delete(name)
-    for shard in shards:
-        channel.queue_delete(shard)
+    delete_exchange(channel, name, shards)
 
 
 def bound_to(management, exchange) -> set[tuple[str, str]]:

@@ -17,7 +17,7 @@ from tests.broker.erlang import quick_command
 from tests.json_lines import printed
 from tests.members import running
 from tests.patience import wait_until
-from tests.queues import STREAM, a_channel, bind_ring, delete_ring
+from tests.queues import STREAM, a_channel, bind_ring, delete_exchange
 from tests.users import a_user
 from tests.verbs import Result, in_a_process, run_verb
 
@@ -37,7 +37,7 @@ def exchange(broker):
         with Publisher(broker.url, name) as publisher:
             publisher.publish_many([b"body"] * MESSAGES, [f"key-{row}" for row in range(MESSAGES)])
         yield name
-        delete_ring(channel, name, streams)
+        delete_exchange(channel, name, streams)
 
 
 @pytest.fixture

@@ -141,8 +141,8 @@ def test_a_full_parking_queue_is_waited_for(broker, stream_url, stream_connectio
         channel.queue_delete(queue)
 
 
-def test_a_batch_continues_at_the_message_that_failed(broker, stream_url, stream_connection, stream):
-    queue = f"parked-{uuid.uuid4().hex[:8]}"
+def test_a_batch_continues_at_the_message_that_failed(broker, stream_url, stream_connection, stream, lot):
+    queue, parked = lot
     fill(stream_connection, stream, range(1, 101))
     seen = []
 
@@ -152,15 +152,12 @@ def test_a_batch_continues_at_the_message_that_failed(broker, stream_url, stream
                 raise BatchFailed(42)
             seen.append(message.offset)
 
-    with a_channel(broker) as channel:
-        channel.queue_declare(queue, durable=True)
-        parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
-        group = StreamGroup(stream_url, stream=stream, name="g", attempts=3, backoff=0.01, **parking)
-        with running(group, handle, "run_batches"):
-            wait_until(lambda: seen[-1:] == [99])
-            assert group.status.failed == 3
-        assert message_count(channel, queue) == 1
-        channel.queue_delete(queue)
+    parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
+    group = StreamGroup(stream_url, stream=stream, name="g", attempts=3, backoff=0.01, **parking)
+    with running(group, handle, "run_batches"):
+        wait_until(lambda: seen[-1:] == [99])
+        assert group.status.failed == 3
+    assert parked() == 1
     assert seen == [number for number in range(100) if number != 42]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from rabbit_chx.publishing import Publisher
 from tests.patience import PATIENCE
-from tests.queues import STREAM, a_channel, bind_ring, delete_ring
+from tests.queues import STREAM, a_channel, bind_ring, delete_exchange
 from tests.unit.test_docs import marked
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.since_4_0]
@@ -30,7 +30,7 @@ def printed(broker, program: str, lines: int) -> list[str]:
             found = [worker.stdout.readline().strip() for _ in range(lines)]
             worker.send_signal(signal.SIGTERM)
             assert worker.wait(PATIENCE) == 0
-        delete_ring(channel, exchange, [f"{exchange}-0"])
+        delete_exchange(channel, exchange, [f"{exchange}-0"])
     return [line.replace(exchange, "X") for line in found]
 
 

@@ -24,6 +24,7 @@ from rabbit_chx.streams.protocol.wire import open_wire
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import a_stream, fill, message, refused, settle
 from tests.patience import PATIENCE, wait_until
+from tests.queues import delete_exchange
 from tests.tls import Authority, Listener
 from tests.users import a_user
 
@@ -270,9 +271,7 @@ def test_partitions_are_in_order_and_routes_have_the_key(broker, connection):
                 channel.queue_bind(queue, name, key, {"x-stream-partition-order": int(key)})
             assert connection.partitions(name) == list(partitions)
             assert connection.route(name, "7") == [f"{name}-7"]
-            for queue in partitions:
-                channel.queue_delete(queue)
-            channel.exchange_delete(name)
+            delete_exchange(channel, name, partitions)
         return
     connection.create_super_stream(name, partitions)
     assert connection.partitions(name) == list(partitions)

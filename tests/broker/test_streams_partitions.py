@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from itertools import chain
 
 import pytest
@@ -15,6 +14,7 @@ from rabbit_chx.streams.publishing import routes
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import refused, stored
 from tests.patience import wait_until
+from tests.queues import a_channel, delete_exchange
 from tests.unit.test_docs import marked
 from tests.unit.test_partitioning import OFFICIAL
 
@@ -29,29 +29,22 @@ class Bound:
 
     def __init__(self, broker, kind, arguments=None) -> None:
         self.broker, self.name, self.kind, self.streams = broker, "divided", kind, []
-        with self.channel() as channel:
+        with a_channel(self.broker) as channel:
             channel.exchange_declare(self.name, kind, durable=True, arguments=arguments)
-
-    @contextmanager
-    def channel(self):
-        with self.broker.connection() as connection:
-            yield connection.channel()
 
     def bind(self, stream: str, key: str, kind: str = "stream", **arguments) -> None:
         self.streams.append(stream)
-        with self.channel() as channel:
+        with a_channel(self.broker) as channel:
             channel.queue_declare(stream, durable=True, arguments={"x-queue-type": kind})
             channel.queue_bind(stream, self.name, key, arguments=arguments)
 
     def unbind(self, stream: str, key: str) -> None:
-        with self.channel() as channel:
+        with a_channel(self.broker) as channel:
             channel.queue_unbind(stream, self.name, key)
 
     def delete(self) -> None:
-        with self.channel() as channel:
-            for stream in self.streams:
-                channel.queue_delete(stream)
-            channel.exchange_delete(self.name)
+        with a_channel(self.broker) as channel:
+            delete_exchange(channel, self.name, self.streams)
 
 
 @pytest.fixture

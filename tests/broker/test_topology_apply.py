@@ -28,7 +28,7 @@ from rabbit_chx.topology.planning.steps import (
 )
 from tests.broker.topology_site import CHX, CLASSIC, Site, foundation, with_aio_pika, with_pika
 from tests.programs import ran
-from tests.queues import a_channel
+from tests.queues import a_channel, delete_exchange
 from tests.unit.test_examples import EXAMPLES, TOPOLOGY
 
 pytestmark = pytest.mark.broker
@@ -189,6 +189,4 @@ def test_the_example_declares_once(broker, name) -> None:
         assert run() == "0 steps done\n"
     finally:
         with a_channel(broker) as channel:
-            channel.exchange_delete("example.orders")
-            for queue in names:
-                channel.queue_delete(queue)
+            delete_exchange(channel, "example.orders", names)

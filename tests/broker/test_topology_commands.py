@@ -23,7 +23,7 @@ from tests.broker.topology_site import Site
 from tests.faults.load import paused
 from tests.json_lines import documented, printed
 from tests.patience import PATIENCE, wait_until
-from tests.queues import a_channel, message_count
+from tests.queues import a_channel, bind_ring, message_count
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
@@ -104,12 +104,7 @@ def test_from_nothing_to_applied_and_what_is_changed_behind_its_back_is_named(ru
 
 def test_a_quiet_exchange_is_probed_for_the_order_of_its_ring(run, site, write) -> None:
     with a_channel(site) as channel:  # bound by another program, so that no number tells the order
-        channel.exchange_declare(
-            "orders", "x-consistent-hash", durable=True, arguments={"hash-header": "tenant"}
-        )
-        for queue, weight in (("c", "2"), ("a", "1"), ("b", "1")):
-            channel.queue_declare(queue, durable=True)
-            channel.queue_bind(queue, "orders", weight)
+        bind_ring(channel, "orders", {"c": "2", "a": "1", "b": "1"}, hash_header="tenant")
     file = write(
         'schema: 1\nvhost: "VHOST"\nexchanges:\n  orders:\n    type: x-consistent-hash\n    hash-header: tenant\n'
         "    queues: {c: 2, a: 1, b: 1}\nqueues: {a: {type: classic}, b: {type: classic}, c: {type: classic}}\n"

@@ -13,7 +13,7 @@ from rabbit_chx.topology.checks.drift import drift
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
 from rabbit_chx.topology.planning.plan import plan
 from tests.patience import wait_until
-from tests.queues import confirming_channel
+from tests.queues import confirming_channel, delete_exchange
 
 pytestmark = [
     pytest.mark.newest_first,
@@ -36,9 +36,7 @@ def channel(broker):
     with confirming_channel(broker) as channel:
         declare(channel)
         yield channel
-        channel.exchange_delete("drift")
-        for queue in QUEUES:
-            channel.queue_delete(queue)
+        delete_exchange(channel, "drift", QUEUES)
 
 
 def declare(channel) -> None:
@@ -129,9 +127,7 @@ def test_an_import_of_definitions_binds_in_an_order_of_its_own(look, management,
     }
     management._request("POST", ["definitions"], body=definitions)
     observed, found = look(wanted)
-    channel.exchange_delete(exchange.name)
-    for name in names:
-        channel.queue_delete(name)
+    delete_exchange(channel, exchange.name, names)
     assert kinds(found) == ["ring-order"]
     assert observed.rings[exchange.name].bucket_map != tuple(names)
     assert found[0].misrouted == moved(wanted.ring(exchange.name), observed.rings[exchange.name]).share

@@ -11,7 +11,7 @@ import threading
 from contextlib import contextmanager
 
 from tests.patience import PATIENCE
-from tests.queues import ORDERED, bind_ring, delete_ring
+from tests.queues import ORDERED, bind_ring, delete_exchange
 from tests.wheels import outside
 
 
@@ -75,4 +75,4 @@ def ordered_exchange(broker, exchange):
         yield publish
     finally:
         with broker.connection() as connection:
-            delete_ring(connection.channel(), exchange, queues)
+            delete_exchange(connection.channel(), exchange, queues)

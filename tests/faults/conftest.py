@@ -30,7 +30,7 @@ from tests.faults.scene import scene, survives  # noqa: F401 - the fixtures
 from tests.faults.spark_programs import Program
 from tests.faults.spark_read import committed, compare, table
 from tests.proof import LONG, Fault, never, record_result
-from tests.queues import message_count
+from tests.queues import delete_exchange, message_count
 from tests.spark.conftest import spark  # noqa: F401 - one Spark for both folders
 from tests.tls import Authority
 
@@ -158,9 +158,7 @@ class Topology:
 
     def remove(self) -> None:
         with self.channel() as channel:
-            channel.exchange_delete(self.exchange)
-            for queue in self.queues:
-                channel.queue_delete(queue)
+            delete_exchange(channel, self.exchange, self.queues)
 
     @contextmanager
     def channel(self):

@@ -25,7 +25,7 @@ from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import connect
 from tests.patience import PATIENCE, wait_until
 from tests.proof import LONG, dice, promised
-from tests.queues import STREAM, bind_ring, delete_ring
+from tests.queues import STREAM, bind_ring, delete_exchange
 from tests.unit.test_docs import marked
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(3600 if LONG else 400)]
@@ -124,7 +124,7 @@ class Scene:
         for member in self.members:
             member.end()
         with self._broker.connection() as connection:
-            delete_ring(connection.channel(), self.name, self.streams)
+            delete_exchange(connection.channel(), self.name, self.streams)
 
     def _publish(self) -> None:
         """Publish rows whose key is row % KEYS, some hundred a second."""

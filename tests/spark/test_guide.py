@@ -12,7 +12,7 @@ from rabbit_chx.topology.file.load import loads
 from spark_connector import LagListener
 from tests.patience import PATIENCE, wait_until
 from tests.programs import stopping
-from tests.queues import bind_ring, confirming_channel, delete_ring
+from tests.queues import bind_ring, confirming_channel, delete_exchange
 from tests.spark.conftest import PASSWORD
 from tests.spark.streams import Streams
 from tests.unit.test_docs import marked
@@ -35,7 +35,7 @@ def orders(rabbitmq_broker):
             return sorted((json.loads(body) for *_, body in found if body), key=lambda row: row["seq"])
 
         yield take
-        delete_ring(channel, "orders", WEIGHTS)
+        delete_exchange(channel, "orders", WEIGHTS)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from spark_connector.routing.queue_column import order_for, queue_of
 from tests.deliveries import deliveries
 from tests.patience import PATIENCE
 from tests.programs import ran
-from tests.queues import bind_ring, message_count
+from tests.queues import bind_ring, delete_exchange, message_count
 from tests.spark import two_executors
 
 pytestmark = [
@@ -139,9 +139,7 @@ def site(rabbitmq_broker):
         assert program.returncode == 0, program.stderr[-2_000:]
         yield Site(rabbitmq_broker.url, prefix, channel)
         for exchange in exchanges:
-            for queue in two_executors.queues(exchange):
-                channel.queue_delete(queue)
-            channel.exchange_delete(exchange)
+            delete_exchange(channel, exchange, two_executors.queues(exchange))
 
 
 class Watcher:
