@@ -87,6 +87,10 @@ def stored(url, stream: str, **options) -> list:
         return list(reader.messages(found.first, found.end))
 
 
+def bodies(url, stream: str) -> list[bytes]:
+    return [message.body for message in stored(url, stream)]
+
+
 @contextmanager
 def refused(problem: str, words: str | None = None):
     """Expect an error with this problem."""

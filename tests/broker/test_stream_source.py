@@ -27,6 +27,7 @@ from tests.broker.stream_scene import settle
 from tests.broker.stream_writers import publish_encoded
 from tests.patience import PATIENCE, wait_until
 from tests.programs import stopping
+from tests.spark.streams import numbered
 
 pytestmark = pytest.mark.broker
 
@@ -42,10 +43,6 @@ def reader(broker):
             yield made
 
     return reader
-
-
-def numbered(first, last):
-    return [b"%d" % number for number in range(first, last)]
 
 
 def values(reader, start, end):

@@ -12,7 +12,7 @@ from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import StreamPublisher
 from rabbit_chx.streams.publishing import routes
 from tests.broker.privileges import release_of
-from tests.broker.stream_scene import refused, stored
+from tests.broker.stream_scene import bodies, refused
 from tests.patience import wait_until
 from tests.queues import a_channel, delete_exchange
 from tests.unit.test_docs import marked
@@ -72,10 +72,6 @@ def orders(bound):
 def until_divided(publisher, streams):
     """Wait until a publisher has noticed how many streams there are."""
     wait_until(lambda: len(publisher.pipeline._outlets) == streams, f"{streams} streams")
-
-
-def bodies(url, stream):
-    return [message.body for message in stored(url, stream)]
 
 
 def test_the_lines_of_the_guide_publish_by_key(broker, stream_url, orders):

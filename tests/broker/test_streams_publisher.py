@@ -11,15 +11,11 @@ import pytest
 from rabbit_chx import InvalidValue
 from rabbit_chx.errors import PublishFailed
 from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, StreamReader, connect
-from tests.broker.stream_scene import delete_completely, refused, stored
+from tests.broker.stream_scene import bodies, delete_completely, refused
 from tests.patience import PATIENCE
 from tests.unit.test_docs import marked
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
-
-
-def bodies(url, stream):
-    return [message.body for message in stored(url, stream)]
 
 
 def test_the_lines_of_the_guide_publish_and_read(broker, stream_connection, capsys):

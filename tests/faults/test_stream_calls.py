@@ -20,7 +20,7 @@ import pytest
 
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
 from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, Timeouts
-from tests.broker.stream_scene import stored, streams_at
+from tests.broker.stream_scene import bodies, stored, streams_at
 from tests.broker.test_streams_partitions import Bound
 from tests.faults.load import SLACK, killed, paused, within
 from tests.patience import PATIENCE, wait_until
@@ -283,9 +283,7 @@ def test_a_program_that_ends_without_closing_loses_nothing_that_was_accepted(bro
     )
     assert done.returncode == (end == "raise"), done.stderr
     assert done.stdout == ""
-    assert [message.body for message in stored(broker.stream_url, "called")] == [
-        b"%d" % n for n in range(5_000)
-    ]
+    assert bodies(broker.stream_url, "called") == [b"%d" % n for n in range(5_000)]
 
 
 @pytest.mark.parametrize("target", ["stream"], indirect=True)
@@ -321,4 +319,4 @@ def test_ctrl_c_withdraws_the_message_of_a_call(broker, target):
                     publisher.publish(b"lost")
         publisher.publish(b"after")
         assert publisher.totals.unsent == 1
-    assert [message.body for message in stored(broker.stream_url, "called")] == [b"before", b"after"]
+    assert bodies(broker.stream_url, "called") == [b"before", b"after"]

@@ -10,7 +10,7 @@ import pytest
 from rabbit_chx.errors import PublishFailed
 from rabbit_chx.streams import StreamPublisher, Timeouts
 from rabbit_chx.streams.publishing import routes
-from tests.broker.stream_scene import a_name, stored, streams_at
+from tests.broker.stream_scene import a_name, bodies, stored, streams_at
 from tests.broker.test_streams_partitions import Bound
 from tests.faults.load import SLACK, paused
 from tests.patience import wait_until
@@ -58,7 +58,7 @@ def test_a_call_ends_at_its_timeout_while_the_broker_hangs(broker, stream):
         publisher.publish(b"after")
         totals = publisher.totals
     assert (totals.published, totals.confirmed, totals.pending) == (5, 5, 0)
-    found = [message.body for message in stored(broker.stream_url, stream)]
+    found = bodies(broker.stream_url, stream)
     assert found == [b"before", b"0", b"1", b"2", b"after"]
 
 
@@ -93,4 +93,4 @@ def test_connections_that_are_lost_again_and_again_are_given_up(broker, proxy, s
         assert publisher.totals.connections > 2
         proxy.cut_after = None
         publisher.publish(b"after")
-    assert [message.body for message in stored(broker.stream_url, stream)] == [b"before", b"after"]
+    assert bodies(broker.stream_url, stream) == [b"before", b"after"]

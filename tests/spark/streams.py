@@ -14,6 +14,10 @@ SMALL_SEGMENTS = {"x-max-length-bytes": 40_000, "x-stream-max-segment-size-bytes
 """Retention deletes whole segments; with these, a few hundred messages of 100 bytes are enough."""
 
 
+def numbered(first: int, last: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, last)]
+
+
 class Streams:
     """Streams and exchanges with unique names, deleted at the end of a ``with`` block."""
 

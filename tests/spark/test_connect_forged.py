@@ -28,6 +28,7 @@ from tests.programs import ran
 from tests.property.test_stream_parking_laws import stored
 from tests.queues import confirming_channel
 from tests.spark.streams import Streams
+from tests.spark.test_connect import ENVIRONMENT
 from tests.stream_forgeries import MESSAGES
 from tests.users import a_user
 
@@ -40,11 +41,6 @@ pytestmark = [
     pytest.mark.pyspark("4.2", "it has no Trigger.AvailableNow for Python sources"),
 ]
 
-ENVIRONMENT = {
-    "PYSPARK_PYTHON": sys.executable,
-    "PYTHONPATH": str(Path.cwd()),
-    "SPARK_TESTING": "1",  # has the server take a free port, and not 15002
-}
 CUT = b"\0\x53\x75"
 PASSWORD, WRONG = canary("password"), canary("wrong")
 REFUSED = "rejected the user name or password"

@@ -14,9 +14,9 @@ from rabbit_chx.streams import StreamPublisher, connect
 from tests.members import in_background
 from tests.patience import wait_until
 from tests.programs import stopping
-from tests.spark.streams import SMALL_SEGMENTS
+from tests.spark.streams import SMALL_SEGMENTS, numbered
 from tests.spark.test_batch_write import failure
-from tests.spark.test_read_streams import DEADLINE, admission, given, numbered, read, values
+from tests.spark.test_read_streams import DEADLINE, admission, given, read, values
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

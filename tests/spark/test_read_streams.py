@@ -21,6 +21,7 @@ from rabbit_chx.topology import (
     read as read_topology,
 )
 from tests.patience import PATIENCE, wait_until
+from tests.spark.streams import numbered
 from tests.spark.test_batch_write import MANY, failure, writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -40,10 +41,6 @@ def given(broker, **options):
 
 def read(spark, broker, **options):
     return spark.read.format("rabbitmq").options(**given(broker, **options)).load()
-
-
-def numbered(first, last):
-    return [b"%d" % number for number in range(first, last)]
 
 
 def values(frame):

@@ -7,7 +7,8 @@ import pytest
 from rabbit_chx.streams import StreamGroup
 from tests.members import running
 from tests.patience import wait_until
-from tests.spark.test_read_streams import numbered, read, values
+from tests.spark.streams import numbered
+from tests.spark.test_read_streams import read, values
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
 

@@ -10,14 +10,13 @@ from rabbit_chx import ConsistentHashExchange, Release, Ring, ToExchange
 from rabbit_chx.broker.reading.order_record import (
     OrderRecord,
     anchor,
-    as_recorded,
-    entry as entry_of,
     order_exchange,
 )
 from rabbit_chx.broker.reading.ring_order import OrderEvidence, in_ring_order, learn, ring_of
 from rabbit_chx.errors import InvalidValue, RingUnknown
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Topology
 from tests.unit.erlang import SEVEN
+from tests.unit.topology.test_apply_commands import entry
 
 MNESIA, KHEPRI, OLD = Release.parse("4.0.5"), Release.parse("4.3.6"), Release.parse("3.10.8")
 
@@ -27,11 +26,6 @@ HERE = order_exchange("here")
 
 def bound(destination, key: str = "1") -> Binding:
     return Binding("x", destination, key)
-
-
-def entry(bound: Binding, number: int) -> Binding:
-    """The entry of a binding."""
-    return entry_of(bound.source, as_recorded(bound), number)
 
 
 def evidence(release=MNESIA, exchange=HERE, nodes=1, recorded=()) -> OrderEvidence:
