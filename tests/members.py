@@ -33,7 +33,7 @@ class Member(threading.Thread):
 
 @contextmanager
 def running(group: Any, handler: Any = lambda _: None, run: str = "run") -> Iterator[Member]:
-    """Run a member until the block ends, for some groups in an event loop, and raise the error that ended it."""
+    """Run a member until the block ends, in an event loop if its group needs one, and raise the error that ended it."""
     member = Member(lambda: getattr(group, run)(handler))
     member.start()
     try:
