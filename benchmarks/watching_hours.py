@@ -23,9 +23,9 @@ from rabbit_chx.topology import Binding, Exchange, Observed, Queue, Topology
 from rabbit_chx.topology.planning.what_if import assume_applied
 from rabbit_chx.watch.interval import compare
 from rabbit_chx.watch.loop import History
+from rabbit_chx.watch.observer import Snapshot
 from rabbit_chx.watch.ring_check import check_ring
 from rabbit_chx.watch.server import Server
-from rabbit_chx.watch.snapshot import Snapshot
 from rabbit_chx.watch.tokens import Access, Address
 
 MOST_GROWTH = 1.05

@@ -18,7 +18,6 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.errors import BrokerUnavailable, Unquoted
 from spark_connector.columns import QUEUE_COLUMNS
 from spark_connector.connections import NotOnThisMachine, credentials_of
-from spark_connector.logs import log_line
 from spark_connector.option_table import as_text
 from spark_connector.queues.options import QueueOptions, no_batch_of_a_queue
 from spark_connector.queues.source import QueueStreamReader
@@ -27,6 +26,7 @@ from spark_connector.reading.readers import BatchReader, StreamingReader
 from spark_connector.reading.rows import ReadJob
 from spark_connector.reading.schema import arrow_schema, spark_schema
 from spark_connector.session import SessionSettings, set_python_of_tasks
+from spark_connector.worker import log_line
 from spark_connector.writing.between_tasks import WriteJob
 from spark_connector.writing.bindings import bindings_of
 from spark_connector.writing.options import WriteOptions

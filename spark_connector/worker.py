@@ -1,18 +1,21 @@
-"""The Spark task that writes a partition, its report to the driver, and the Python worker it runs in."""
+"""The Spark task that writes a partition, its report to the driver, and the Python worker it runs in, with its log."""
 
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import re
+import sys
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from rabbit_chx import RabbitChxError
+from rabbit_chx.base.outages import Outage
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _first_batches: dict[str, int] = {}
@@ -128,3 +131,28 @@ def freeze_worker() -> None:
     if TaskContext.get() is not None:
         gc.collect()
         gc.freeze()
+
+
+log = logging.getLogger("rabbit_chx.spark")
+
+
+def log_line(level: int, text: str) -> None:
+    """Log a line, and show it where logging is not configured."""
+    show(log.name)
+    log.log(level, "%s", text)
+
+
+def show(name: str) -> None:
+    """Send a logger to stderr with its times in a process without logging configuration, such as Spark's Python workers."""
+    found = logging.getLogger(name)
+    if found.hasHandlers():
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    found.addHandler(handler)
+    found.setLevel(logging.INFO)
+
+
+def outage_of(what: str, timeout: float) -> Outage:
+    """An outage in this log; ``what`` says what uses the connection, which it tries to restore for so many seconds."""
+    return Outage(partial(log_line, logging.WARNING), what, f"trying to reconnect for {timeout:g} s")

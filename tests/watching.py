@@ -9,7 +9,7 @@ from rabbit_chx.topology import Binding, Exchange, Observed, Queue, Topology
 from rabbit_chx.topology.planning.what_if import assume_applied
 from rabbit_chx.watch import Interval
 from rabbit_chx.watch.interval import compare
-from rabbit_chx.watch.snapshot import Problem, Snapshot
+from rabbit_chx.watch.observer import Problem, Snapshot
 
 QUEUES = ("q0", "q1", "q2", "q3")
 HOSTILE = (

@@ -1,4 +1,6 @@
-"""Who may use an open client: the process that opened it, and where it allows one thread, that thread.
+"""What every client checks: its parameters when it is made, and who may use it when it is open.
+
+That is the process that opened it, and where it allows one thread, that thread.
 
 A forked child inherits the sockets of its parent. Whatever the child sent would arrive in the middle of the parent's frames, and a
 lock may be held forever by a thread that the child lacks. So a client asks its guard before it takes a lock or touches a socket.
@@ -7,9 +9,46 @@ lock may be held forever by a thread that the child lacks. So a client asks its 
 from __future__ import annotations
 
 import os
+import ssl
 import threading
+from collections.abc import Sequence
 
+from rabbit_chx.base.limits import check_integer
+from rabbit_chx.base.timeouts import Timeouts
+from rabbit_chx.base.urls import BrokerUrl
+from rabbit_chx.broker.credentials import Credentials, check_credentials
 from rabbit_chx.errors import InvalidValue
+
+
+def checked_urls(
+    client: str,
+    url: str | BrokerUrl | Sequence[str | BrokerUrl],
+    timeouts: Timeouts,
+    heartbeat: int,
+    credentials: Credentials | None,
+    tls: ssl.SSLContext | None,
+    connection_name: str | None,
+    *,
+    honoured: Sequence[str] | None = None,
+    streams: bool = False,
+) -> tuple[BrokerUrl, ...]:
+    """Return the parsed addresses of a client, after a check of the parameters that all clients have, before anything connects.
+
+    ``client`` is its name in errors, and ``honoured`` has the timeouts that it can honour, by default all.
+    """
+    urls = BrokerUrl.several(url, streams=streams)
+    for each in urls:
+        check_credentials(credentials, each)
+    if not isinstance(timeouts, Timeouts):
+        raise InvalidValue("timeouts", timeouts, "Timeouts, such as Timeouts(connect=5)")
+    if honoured is not None:
+        timeouts.honoured_by(client, *honoured)
+    check_integer("heartbeat", heartbeat, 1, 65_535)
+    if not (tls is None or isinstance(tls, ssl.SSLContext)):
+        raise InvalidValue("tls", tls, "an ssl.SSLContext, or None for one that verifies the broker")
+    if not (connection_name is None or isinstance(connection_name, str)):
+        raise InvalidValue("connection_name", connection_name, "text")
+    return urls
 
 
 class Guard:

@@ -2,14 +2,13 @@
 
 pika collects frames and bodies of any announced size, loses some values of headers, and decodes each frame into objects. Here
 complete deliveries at the front of received data are read in one pass; everything else is pika's, also a delivery that has
-not arrived as a whole. This uses names of pika that are not public (`fast_paths`);
-if one is missing, pika delivers every message, which is slower. And a connection ends when the broker does not answer, where pika
+not arrived as a whole. This uses names of pika that are not public (`PRIVATE_NAMES`); if one is missing, pika delivers every message, which is slower. And a connection ends when the broker does not answer, where pika
 would wait without a limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
@@ -22,8 +21,36 @@ from pika.exceptions import AMQPError, ConnectionWrongStateError, InvalidFrameEr
 from pika.frame import Header, Method
 
 from rabbit_chx.broker.deliveries import BEFORE_PROPERTIES, RawDelivery, consumer, read_deliveries
-from rabbit_chx.broker.fast_paths import can_be_fast
 from rabbit_chx.broker.properties import content_header
+
+PRIVATE_NAMES: Final = (
+    *(
+        "_on_data_available",
+        "_read_frame",
+        "_process_frame",
+        "_trim_frame_buffer",
+        "_frame_buffer",
+        "_channels",
+    ),
+    *("_adapter_emit_data", "_transport", "_error"),
+    *("bytes_received", "frames_received", "bytes_sent", "frames_sent"),
+)
+"""What the fast paths for publishing and for deliveries use of pika's connection beyond its documentation.
+
+A test checks the installed pika for these names. Deliveries also need `_add_pending_event` of its `BlockingChannel`, and arrive in
+larger pieces if its transport has `_MAX_RECV_BYTES`.
+"""
+
+
+def has_private_names(names: Container[str]) -> bool:
+    """Whether these names of pika's connection include all that the fast paths need."""
+    return all(name in names for name in PRIVATE_NAMES)
+
+
+def can_be_fast(connection: SelectConnection) -> bool:
+    """Whether the installed pika has all names; of its methods only its own count, which our connections override."""
+    return has_private_names({*vars(connection), *dir(SelectConnection)})
+
 
 _SIZE: Final = slice(3, 7)
 """Where the size of a frame is."""

@@ -9,8 +9,7 @@ from rabbit_chx.base.text import counted
 from rabbit_chx.cli.ask.broker_access import BrokerAccess, for_each_vhost, parts_behind, topology_options
 from rabbit_chx.cli.ask.options import FILE, exchanges_option, output_option
 from rabbit_chx.cli.changes import read_and_print, warn_of_unfinished
-from rabbit_chx.cli.replaced_file import replace_file
-from rabbit_chx.cli.show.output import echo, notice, print_json
+from rabbit_chx.cli.show.output import echo, notice, print_json, replace_file
 from rabbit_chx.cli.show.plan_rows import condense
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue

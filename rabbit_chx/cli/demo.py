@@ -21,7 +21,7 @@ from pika import BlockingConnection
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.scratch import Scratch
 from rabbit_chx.cli.ask.options import other_release_option
-from rabbit_chx.cli.show.progress import progress, waiting
+from rabbit_chx.cli.show.output import progress, waiting
 from rabbit_chx.cli.show.tables import Table, print_shares, rule, show
 from rabbit_chx.cli.spark import QUIET, checked_java, session
 from rabbit_chx.cli.verb import Exit, verb

@@ -22,8 +22,7 @@ from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.scratch import check_known
 from rabbit_chx.cli.ask.broker_access import reached, tracer_hint
 from rabbit_chx.cli.ask.options import Login, broker_options, management_options, output_option, pairs
-from rabbit_chx.cli.show.output import Check, print_json
-from rabbit_chx.cli.show.progress import waiting
+from rabbit_chx.cli.show.output import Check, print_json, waiting
 from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError

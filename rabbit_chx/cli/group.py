@@ -20,7 +20,7 @@ from rabbit_chx.cli.stream_group import EVERY, GroupOfStreams, stream_group, str
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.consuming.member.roll_call import MemberStatus, members_over, workers_of
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.topology.checks.stranded import stranded
+from rabbit_chx.topology.checks.drift import stranded
 from rabbit_chx.topology.model import Topology
 
 _MOST_QUEUES: Final = 1_000

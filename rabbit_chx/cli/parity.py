@@ -24,8 +24,7 @@ from rabbit_chx.cli.ask.options import (
     vhost_option,
 )
 from rabbit_chx.cli.completion import releases
-from rabbit_chx.cli.show.output import echo, print_json
-from rabbit_chx.cli.show.progress import progress, waiting
+from rabbit_chx.cli.show.output import echo, print_json, progress, waiting
 from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.mirror.exchange import ConsistentHashExchange

@@ -32,9 +32,7 @@ from rabbit_chx.cli.changes import (
     warn_of_unfinished,
 )
 from rabbit_chx.cli.completion import queues
-from rabbit_chx.cli.replaced_file import replace_file
-from rabbit_chx.cli.show.output import echo, notice
-from rabbit_chx.cli.show.progress import waiting
+from rabbit_chx.cli.show.output import echo, notice, replace_file, waiting
 from rabbit_chx.cli.verb import Exit, bundle, option, verb
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.mirror.ring import parse_weight

@@ -28,9 +28,7 @@ from rabbit_chx.cli.ask.options import (
 )
 from rabbit_chx.cli.parity import compared
 from rabbit_chx.cli.plan import what_if_options
-from rabbit_chx.cli.replaced_file import replace_file
-from rabbit_chx.cli.show.output import echo
-from rabbit_chx.cli.show.progress import waiting
+from rabbit_chx.cli.show.output import echo, replace_file, waiting
 from rabbit_chx.cli.simulate import spread_of
 from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.errors import InvalidValue

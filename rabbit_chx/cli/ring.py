@@ -8,8 +8,7 @@ from rabbit_chx.base.text import counted
 from rabbit_chx.cli.ask.described import Described, exchange_options
 from rabbit_chx.cli.ask.inputs import read_pairs
 from rabbit_chx.cli.ask.options import FILE, output_option, worker_pool_option
-from rabbit_chx.cli.show.output import print_json
-from rabbit_chx.cli.show.progress import waiting
+from rabbit_chx.cli.show.output import print_json, waiting
 from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.errors import InvalidValue

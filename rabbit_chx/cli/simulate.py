@@ -10,8 +10,7 @@ from rabbit_chx.base.text import counted
 from rabbit_chx.cli.ask.described import Described, exchange_options
 from rabbit_chx.cli.ask.key_file import buckets_of, key_columns
 from rabbit_chx.cli.ask.options import keys_option, output_option, raw_option
-from rabbit_chx.cli.show.output import print_json
-from rabbit_chx.cli.show.progress import waiting
+from rabbit_chx.cli.show.output import print_json, waiting
 from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.mirror.exchange import ConsistentHashExchange

@@ -12,7 +12,7 @@ from rabbit_chx.broker.reading.node import NodeCommand
 from rabbit_chx.broker.reading.tracing import sample, traced
 from rabbit_chx.cli.ask.broker_access import BrokerAccess
 from rabbit_chx.cli.ask.key_file import key_columns, values_of
-from rabbit_chx.cli.show.progress import progress
+from rabbit_chx.cli.show.output import progress
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.mirror.exchange import ConsistentHashExchange
 from rabbit_chx.mirror.ring import ToExchange

@@ -27,8 +27,7 @@ from urllib.parse import urlsplit
 
 from rabbit_chx import __version__
 from rabbit_chx.cli.ask.options import pairs
-from rabbit_chx.cli.show.output import Check
-from rabbit_chx.cli.show.progress import waiting
+from rabbit_chx.cli.show.output import Check, waiting
 from rabbit_chx.errors import MissingDependency, RabbitChxError
 
 if TYPE_CHECKING:

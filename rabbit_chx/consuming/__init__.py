@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rabbit_chx.errors import BrokerUnavailable as BrokerUnavailable, InvalidValue as InvalidValue
     from rabbit_chx.messages.message import Message as Message
     from rabbit_chx.messages.message_fields import Headers as Headers, Properties as Properties
-    from rabbit_chx.working.failures import Reject as Reject, RetryAfter as RetryAfter
+    from rabbit_chx.working.retries import Reject as Reject, RetryAfter as RetryAfter
     from rabbit_chx.working.settings import OnFailure as OnFailure, Order as Order
 
 if not TYPE_CHECKING:
@@ -39,7 +39,7 @@ if not TYPE_CHECKING:
         {
             "rabbit_chx.broker.credentials": "Credentials",
             "rabbit_chx.broker.management": "Management",
-            "rabbit_chx.working.failures": "Reject RetryAfter",
+            "rabbit_chx.working.retries": "Reject RetryAfter",
             "rabbit_chx.consuming.group": "AsyncGroup Group",
             "rabbit_chx.consuming.queue_reader": "Batch QueueReader",
             "rabbit_chx.consuming.queues.sources": "KeyFunction",

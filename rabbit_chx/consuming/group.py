@@ -35,8 +35,8 @@ from typing import Self
 from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, Timeouts
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect
-from rabbit_chx.broker.client import checked_urls
 from rabbit_chx.broker.credentials import Credentials
+from rabbit_chx.broker.guards import checked_urls
 from rabbit_chx.broker.management import Management
 from rabbit_chx.consuming.member.key_lanes import lanes_of
 from rabbit_chx.consuming.member.lanes import GroupStatus, status_of
@@ -46,11 +46,10 @@ from rabbit_chx.consuming.queues.sources import KeyFunction, key_source, queue_s
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.messages.message import Message
 from rabbit_chx.messages.traces import in_async_spans, in_spans
-from rabbit_chx.working.logs import warn
 from rabbit_chx.working.loop_workers import LoopWorkers
 from rabbit_chx.working.retries import FUNCTION, check_function, check_handler
 from rabbit_chx.working.runs import AsyncRuns, Runs
-from rabbit_chx.working.settings import OnFailure, Order, Settings
+from rabbit_chx.working.settings import OnFailure, Order, Settings, warn
 from rabbit_chx.working.workers import Progress, Workers
 
 

@@ -22,12 +22,11 @@ from rabbit_chx.base.outages import CALLER_WAITS, Backoff, Outage
 from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, Timeouts
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect, expecting_refusals, server_version
-from rabbit_chx.broker.client import checked_urls
 from rabbit_chx.broker.commands import Lost, Refused, is_missing, why_ended
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.broker.driver import PikaDriver
-from rabbit_chx.broker.guards import Guard
+from rabbit_chx.broker.guards import Guard, checked_urls
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.receiving import consume
 from rabbit_chx.consuming.member.channels import close_in_one_step, is_stream
@@ -35,9 +34,8 @@ from rabbit_chx.consuming.queues.queues import check_readable, is_a_stream, no_s
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.messages.message import Message
 from rabbit_chx.mirror.releases import Release
-from rabbit_chx.working.logs import log
 from rabbit_chx.working.messages import Delivery, from_raw
-from rabbit_chx.working.settings import MOST_PREFETCH
+from rabbit_chx.working.settings import MOST_PREFETCH, log
 
 _TICK: Final = 0.5
 _QUIET: Final = 0.05

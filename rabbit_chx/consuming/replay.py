@@ -28,8 +28,8 @@ from rabbit_chx.broker.receiving import raw
 from rabbit_chx.consuming.queues.queues import check_readable
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.mirror.releases import Release
-from rabbit_chx.working.failures import ADDED, EXCHANGE, OFFSET, PARKED, QUEUE, ROUTING_KEY
 from rabbit_chx.working.messages import Delivery, copied_properties, from_raw
+from rabbit_chx.working.parking import ADDED, EXCHANGE, OFFSET, PARKED, QUEUE, ROUTING_KEY
 from rabbit_chx.working.received import contained
 
 _DEATHS: Final = "x-death"

@@ -13,8 +13,7 @@ from rabbit_chx.base.timeouts import deadline_of
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed, RabbitChxError
 from rabbit_chx.messages.message_fields import Headers, Properties, PropertyColumns
 from rabbit_chx.publishing.encoder import HeaderColumn
-from rabbit_chx.publishing.failures import Failures
-from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Totals
+from rabbit_chx.publishing.messages import Failure, Failures, Outcome, OutgoingMessage, Totals
 from rabbit_chx.publishing.pipeline import AmqpPipeline, AnyPipeline, Pipeline
 from rabbit_chx.publishing.receipts import no_room, unconfirmed, withdrawn
 from rabbit_chx.publishing.rows import Rows

@@ -22,8 +22,8 @@ from rabbit_chx.base.limits import check_integer
 from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, Timeouts, deadline_of
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import parameters_of
-from rabbit_chx.broker.client import checked_urls
 from rabbit_chx.broker.credentials import Credentials
+from rabbit_chx.broker.guards import checked_urls
 from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.messages.message_fields import DefaultProperties, Headers, Properties, PropertyColumns

@@ -8,8 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from rabbit_chx.publishing.failures import Failures
-from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
+from rabbit_chx.publishing.messages import Failure, Failures, Outcome, OutgoingMessage, Owner, Totals
 from rabbit_chx.publishing.outbox import log_errors
 
 _ROWS_OF_A_PART: Final = 512

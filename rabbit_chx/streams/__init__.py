@@ -50,14 +50,14 @@ if TYPE_CHECKING:
         AsyncStreamGroup as AsyncStreamGroup,
         StreamGroup as StreamGroup,
     )
-    from rabbit_chx.working.failures import Reject as Reject, RetryAfter as RetryAfter
+    from rabbit_chx.working.retries import Reject as Reject, RetryAfter as RetryAfter
 
 if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "rabbit_chx.broker.credentials": "Credentials",
-            "rabbit_chx.working.failures": "Reject RetryAfter",
+            "rabbit_chx.working.retries": "Reject RetryAfter",
             "rabbit_chx.streams.group.batch": "BatchFailed StreamBatch",
             "rabbit_chx.streams.group.lanes": "StreamGroupStatus",
             "rabbit_chx.streams.group.settings": "OnStreamFailure Start StreamCallback",

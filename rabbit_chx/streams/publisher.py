@@ -21,8 +21,8 @@ from rabbit_chx.base.names import check_name
 from rabbit_chx.base.text import counted
 from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, Timeouts, deadline_of
 from rabbit_chx.base.urls import BrokerUrl
-from rabbit_chx.broker.client import checked_urls
 from rabbit_chx.broker.credentials import Credentials
+from rabbit_chx.broker.guards import checked_urls
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.messages.message_fields import DefaultProperties, Headers, Properties, PropertyColumns
 from rabbit_chx.publishing import calls

@@ -24,8 +24,8 @@ from rabbit_chx.base.names import check_name
 from rabbit_chx.base.outages import CALLER_WAITS, Backoff
 from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT_OF_CALLER, Timeouts
 from rabbit_chx.base.urls import BrokerUrl
-from rabbit_chx.broker.client import checked_urls
 from rabbit_chx.broker.credentials import Credentials
+from rabbit_chx.broker.guards import checked_urls
 from rabbit_chx.errors import InvalidValue, MissingDependency, RabbitChxError, StreamUnavailable
 from rabbit_chx.messages.message import StreamMessage
 from rabbit_chx.streams.ends import Bounds, bounds, first_chunk, offset_at, stored_at

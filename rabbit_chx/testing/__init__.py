@@ -19,15 +19,13 @@ from rabbit_chx.base.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rabbit_chx.errors import BrokerUnavailable as BrokerUnavailable
-    from rabbit_chx.testing.broker import Broker as Broker
-    from rabbit_chx.testing.sources import available as available
+    from rabbit_chx.testing.broker import Broker as Broker, available as available
 
 if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "rabbit_chx.errors": "BrokerUnavailable",
-            "rabbit_chx.testing.broker": "Broker",
-            "rabbit_chx.testing.sources": "available",
+            "rabbit_chx.testing.broker": "Broker available",
         },
     )

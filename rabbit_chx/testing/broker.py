@@ -1,6 +1,6 @@
 """A broker for tests: start, query, restart and remove it.
 
-`sources` decides where it comes from; the three node files run it. Everything here uses the node's URLs and ``rabbitmqctl``, so it is the
+`sources` finds where it comes from: the environment, then Docker, then an installed server; the three node files run it. Everything here uses the node's URLs and ``rabbitmqctl``, so it is the
 same for all of them.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, Self
 
 import pika
@@ -18,7 +18,7 @@ from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.reading.erlang_rings import parse_rings, rings_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
 from rabbit_chx.mirror.ring import Destination
-from rabbit_chx.testing import cleanup
+from rabbit_chx.testing import cleanup, external_node, local_node
 from rabbit_chx.testing.node import (
     ALWAYS_ON,
     CannotSupply,
@@ -31,7 +31,6 @@ from rabbit_chx.testing.node import (
     server_version,
     wait_for_amqp,
 )
-from rabbit_chx.testing.sources import none_left, sources
 
 _NOT_RUNNING = "the broker is not running: use it inside `with Broker() as broker:`"
 
@@ -232,3 +231,52 @@ def _check_plugins(node: Node, settings: NodeSettings) -> None:
         running = re.findall(r"\w+", node.ctl("eval", "rabbit_plugins:active()."))
         if missing := sorted(wanted - set(running)):
             raise BrokerUnavailable(f"the broker has no plugin {', '.join(missing)}")
+
+
+HELP = (
+    "To get one: install Docker and rabbit-chx[testing]; or, on Debian and Ubuntu, "
+    "`apt-get install rabbitmq-server`; or set RABBIT_CHX_BROKER_URL to the AMQP URL of a broker."
+)
+
+
+def available(release: str | None = None) -> Source:
+    """Return where a broker of ``release`` (None: any) would come from, without starting it.
+
+    Raises:
+        BrokerUnavailable: no source has one; the message lists what was tried and what to install.
+    """
+    tried: list[str] = []
+    for source in sources(release, tried):
+        return source
+    raise none_left(release, tried)
+
+
+def sources(release: str | None, tried: list[str]) -> Iterator[Source]:
+    """Yield the sources that may have a broker of ``release``; the reasons of the others go to ``tried``.
+
+    If the environment names a broker, no other source is tried.
+    """
+    check_release(release)
+    if os.environ.get(external_node.URL_VARIABLE):
+        yield external_node.find(release)
+        return
+    tried.append(f"{external_node.URL_VARIABLE} is not set")
+    for find in (_find_docker, local_node.find):
+        try:
+            yield find(release)
+        except CannotSupply as reason:
+            tried.append(str(reason))
+
+
+def none_left(release: str | None, tried: list[str]) -> CannotSupply:
+    """Return the error for a release that no source has."""
+    wanted = "RabbitMQ" if release is None else f"RabbitMQ {release}"
+    return CannotSupply(f"no {wanted} broker is available: {'; '.join(tried)}. {HELP}")
+
+
+def _find_docker(release: str | None) -> Source:
+    try:
+        from rabbit_chx.testing import docker_node
+    except ImportError:
+        raise CannotSupply("Docker: the package testcontainers is not installed") from None
+    return docker_node.find(release)

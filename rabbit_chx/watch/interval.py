@@ -10,10 +10,10 @@ from typing import Final
 from rabbit_chx.base.text import counted
 from rabbit_chx.broker.management_rows import QueueState
 from rabbit_chx.topology import Topology
-from rabbit_chx.topology.checks.stranded import stranded
+from rabbit_chx.topology.checks.drift import stranded
 from rabbit_chx.topology.graph import part_behind
+from rabbit_chx.watch.observer import PROBLEMS, Problem, Snapshot, is_reachable
 from rabbit_chx.watch.ring_check import RingCheck, RingState, check_ring
-from rabbit_chx.watch.snapshot import PROBLEMS, Problem, Snapshot, is_reachable
 
 MINUTES: Final = (1, 5, 15)
 """The periods of the shares that `History` adds."""

@@ -12,9 +12,8 @@ from typing import Final
 from rabbit_chx.topology import Topology
 from rabbit_chx.topology.model import hashing_exchange
 from rabbit_chx.watch.interval import MINUTES, Interval, compare
-from rabbit_chx.watch.observer import Observer
+from rabbit_chx.watch.observer import Observer, Snapshot
 from rabbit_chx.watch.ring_check import RingCheck, check_ring
-from rabbit_chx.watch.snapshot import Snapshot
 
 _SLOT: Final = 10.0
 """Seconds; shorter intervals are merged."""

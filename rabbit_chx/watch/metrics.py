@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 
 from rabbit_chx.watch.interval import Interval, Row
-from rabbit_chx.watch.snapshot import PROBLEMS
+from rabbit_chx.watch.observer import PROBLEMS
 
 _Values: TypeAlias = "Mapping[tuple[str, ...], float | None]"
 """Values by their labels, after those of the exchange; None if unknown."""

@@ -14,7 +14,7 @@ from rabbit_chx.topology import InvalidValue, Observed, Release, Store, Topology
 from rabbit_chx.topology.checks.drift import SECOND_BINDING, Drift, ring_drift
 from rabbit_chx.topology.graph import alternates_of, part_behind, reachable
 from rabbit_chx.topology.model import MODULUS_HASH
-from rabbit_chx.watch.snapshot import Problem, Snapshot
+from rabbit_chx.watch.observer import Problem, Snapshot
 
 RingStatus: TypeAlias = Literal["same", "drifted", "unknown"]
 Against: TypeAlias = Literal["file", "start"]

@@ -9,9 +9,8 @@ from time import monotonic
 from typing import Any, Final
 
 from rabbit_chx.base.text import counted
-from rabbit_chx.working.failures import Reject, RetryAfter
-from rabbit_chx.working.logs import log
-from rabbit_chx.working.retries import Retries
+from rabbit_chx.working.retries import Reject, Retries, RetryAfter
+from rabbit_chx.working.settings import log
 from rabbit_chx.working.workers import Progress, Work
 
 

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Final
 
 from rabbit_chx.messages.message import Message
-from rabbit_chx.working.logs import log
+from rabbit_chx.working.settings import log
 from rabbit_chx.working.workers import TURN, Progress, Work
 
 _OTHERS: Final = 0.005

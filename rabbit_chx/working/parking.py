@@ -4,19 +4,47 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from pika.spec import ACCESS_REFUSED
 
+from rabbit_chx.base.text import described
 from rabbit_chx.broker.commands import Command, Refused, exists, routed
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.messages.message import Message
-from rabbit_chx.working.failures import ADDED, LEFT_OUT, shortened
-from rabbit_chx.working.logs import log
 from rabbit_chx.working.messages import copied_properties
+from rabbit_chx.working.settings import log
 
+PARKED: Final = "x-rabbit-chx-parked-"
+"""The prefix of the headers that a parked message gets."""
+EXCHANGE: Final = f"{PARKED}exchange"
+ROUTING_KEY: Final = f"{PARKED}routing-key"
+QUEUE: Final = f"{PARKED}queue"
+OFFSET: Final = f"{PARKED}offset"
+"""Only of messages from a stream."""
+ADDED: Final = (PARKED, "x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
+"""Beginnings of the names of headers that members and the broker add. A copy leaves out those of the original."""
+LEFT_OUT: Final = f"{PARKED}left-out"
+"""Only of messages that could not be parked whole."""
+
+_LONGEST: Final = 1_000
+"""Characters of an error in a header, and bytes of each header of a message that could not be parked whole."""
 _LARGEST: Final = re.compile(r"larger than (?:configured )?max size ([0-9]{1,18})")
 """In the broker's refusal of a body (`rabbit_channel:check_msg_size/2`)."""
+
+
+def origin_of(message: Message, group: str, error: BaseException) -> dict[str, Any]:
+    """The headers of a parked message: where it came from, and why it was parked."""
+    return {
+        EXCHANGE: message.exchange,
+        ROUTING_KEY: message.routing_key,
+        QUEUE: message.queue,
+        f"{PARKED}group": group,
+        f"{PARKED}attempts": message.attempt,
+        f"{PARKED}error": described(error)[:_LONGEST],
+        f"{PARKED}time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+    }
 
 
 def park(
@@ -72,8 +100,17 @@ def _reduced(message: Message, origin: dict[str, Any], refused: Refused) -> tupl
         if len(body) < len(message.body)
         else ""
     )
-    headers = shortened(origin, f"its properties and headers{cut}")
+    headers = _shortened(origin, f"its properties and headers{cut}")
     return body, {"headers": headers, "delivery_mode": 2}
+
+
+def _shortened(origin: dict[str, Any], left_out: str) -> dict[str, Any]:
+    """The headers of a message that could not be parked whole: short ones, and what was left out."""
+    short = {
+        name: value.encode()[:_LONGEST].decode(errors="ignore") if isinstance(value, str) else value
+        for name, value in origin.items()
+    }
+    return {**short, LEFT_OUT: left_out}
 
 
 def check_parking_queue(queue: str) -> Generator[Command, Any, None]:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from rabbit_chx.working.logs import log
+from rabbit_chx.working.settings import log
 
 _T = TypeVar("_T")
 _LONGEST_NAME: Final = 255

@@ -1,4 +1,4 @@
-"""The settings that groups of queues and of streams share, and their checks: handlers, failures, attempts."""
+"""What groups of queues and of streams share: settings and their checks, and what a handler raises to say what becomes of its message."""
 
 from __future__ import annotations
 
@@ -22,6 +22,27 @@ _OTHER_KINDS: Final = {
     "an async generator function": isasyncgenfunction,
     "a generator function": isgeneratorfunction,
 }
+
+
+class Reject(Exception):
+    """Raised by a handler: the message is not tried again, and ``on_failure`` decides at once.
+
+    >>> raise Reject("no such customer")  # doctest: +SKIP
+    """
+
+
+class RetryAfter(Exception):
+    """Raised by a handler: the next attempt follows after ``seconds``, instead of the delay that ``backoff`` gives.
+
+    The attempt counts like any other. The delay is at most 60 seconds, or ``backoff``, if longer.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds: float = check_seconds("seconds", seconds)
+
+    def __str__(self) -> str:
+        return f"the handler asked for another attempt after {self.seconds:g} s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

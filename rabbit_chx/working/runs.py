@@ -18,8 +18,8 @@ from rabbit_chx.base.interruption import stopped_by_signals
 from rabbit_chx.base.outages import Backoff, Outage
 from rabbit_chx.broker.guards import Guard
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.working.logs import log
 from rabbit_chx.working.retries import Retries
+from rabbit_chx.working.settings import log
 from rabbit_chx.working.workers import Progress
 
 _LOOK: Final = 0.05

@@ -1,7 +1,8 @@
-"""The settings of a member, and their checks."""
+"""The settings of a member, and their checks; the log of members and readers."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, ClassVar, Final, Literal, TypeAlias, get_args
@@ -15,6 +16,13 @@ from rabbit_chx.working.retries import Retries
 Order: TypeAlias = Literal["queue", "key"]
 OnFailure: TypeAlias = Literal["stop", "dead-letter", "park"]
 MOST_PREFETCH: Final = 65_535
+
+log = logging.getLogger("rabbit_chx.consuming")
+
+
+def warn(group: str, text: object) -> None:
+    """Log a problem of a group."""
+    log.warning("group %r: %s", group, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

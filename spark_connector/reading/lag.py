@@ -9,8 +9,8 @@ from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from spark_connector.logs import log_line
 from spark_connector.reading.offsets import is_of_streams
+from spark_connector.worker import log_line
 
 
 class LagListener(StreamingQueryListener):

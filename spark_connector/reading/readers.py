@@ -16,7 +16,6 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from rabbit_chx import InvalidValue
 from rabbit_chx.streams.ends import Bounds
 from spark_connector.option_table import unknown_name
-from spark_connector.reading.admission import AvailableNow, limits
 from spark_connector.reading.offsets import (
     OffsetRange,
     OffsetTracker,
@@ -32,6 +31,7 @@ from spark_connector.reading.offsets import (
 from spark_connector.reading.options import MOST_ROWS
 from spark_connector.reading.positions import EARLIEST, LATEST
 from spark_connector.reading.rows import ReadJob, warn
+from spark_connector.reading.schema import AvailableNow, limits
 from spark_connector.reading.stream_access import StreamAccess
 from spark_connector.worker import freeze_worker
 

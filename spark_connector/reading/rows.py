@@ -18,11 +18,10 @@ from rabbit_chx.base.outages import CALLER_WAITS, Backoff
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, StreamUnavailable
 from rabbit_chx.streams.messages.arrow.batch import HEADERS_AS_STRUCTS
 from spark_connector.connections import stream_reader
-from spark_connector.logs import log_line, outage_of
 from spark_connector.reading.offsets import OffsetRange, check_not_truncated
 from spark_connector.reading.options import ReadOptions
 from spark_connector.reading.schema import batch_of, of_streams
-from spark_connector.worker import Task
+from spark_connector.worker import Task, log_line, outage_of
 
 
 @dataclass(frozen=True)

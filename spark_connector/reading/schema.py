@@ -6,6 +6,8 @@ Most of its columns are also columns of a write, so that rows which were read ca
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,6 +19,14 @@ from rabbit_chx.streams import COLUMNS
 from rabbit_chx.streams.messages.arrow.batch import HEADERS_AS_STRUCTS
 from spark_connector.columns import FIELD_OF, READ_COLUMNS
 from spark_connector.option_table import nearest, unknown_name
+
+_NAME: Final = "pyspark.sql.streaming.datasource"
+limits: Any = import_module(_NAME) if find_spec(_NAME) else None
+"""PySpark's module for read limits and Trigger.AvailableNow; None before 4.2, where a query with Trigger.AvailableNow ends after one micro-batch."""
+
+AvailableNow: Any = limits.SupportsTriggerAvailableNow if limits else object
+"""The base class of a reader that knows where a query with Trigger.AvailableNow ends."""
+
 
 _BINARY_HEADERS: Final = from_arrow_type(HEADERS_AS_STRUCTS).simpleString()
 _TYPES: Final[dict[str, pa.DataType]] = {

@@ -22,9 +22,9 @@ from rabbit_chx.topology import Management, Observed, ToExchange, Topology, read
 from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.routes import Router
 from spark_connector.connections import connected, management_of, stream_reader
-from spark_connector.logs import outage_of
 from spark_connector.reading.options import ReadOptions, no_keys
 from spark_connector.reading.positions import EARLIEST, LATEST, Position, Positions
+from spark_connector.worker import outage_of
 
 _PAUSE_SECONDS: Final = 0.5
 """Between two questions to a replica that lags behind."""

@@ -20,7 +20,7 @@ from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import StreamPublisher
 from rabbit_chx.streams.protocol.permissions import routing
 from spark_connector.connections import connected, credentials_of, names_port, tls_of, to_streams
-from spark_connector.logs import show
+from spark_connector.worker import show
 from spark_connector.writing.options import WriteOptions
 
 _IDLE_SECONDS: Final = 30.0

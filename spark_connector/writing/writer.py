@@ -21,8 +21,7 @@ import pyarrow as pa
 from pyspark import Accumulator, AccumulatorParam
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
-from spark_connector.logs import log_line
-from spark_connector.worker import Task, WriteFailed, Written, freeze_worker
+from spark_connector.worker import Task, WriteFailed, Written, freeze_worker, log_line
 from spark_connector.writing.between_tasks import WriteJob
 from spark_connector.writing.bindings import changes
 from spark_connector.writing.partition import ROWS_NAMED, write_partition

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from rabbit_chx.broker import fast_paths, receiving
+from rabbit_chx.broker import receiving
 from rabbit_chx.consuming import Group, QueueReader
 from rabbit_chx.publishing import Publisher
 from tests.patience import PATIENCE
@@ -32,7 +32,7 @@ def reads(request, monkeypatch):
     read = receiving.read_deliveries
     monkeypatch.setattr(receiving, "read_deliveries", counting)
     if request.param != "fast path":
-        monkeypatch.setattr(fast_paths, "PRIVATE_NAMES", (*fast_paths.PRIVATE_NAMES, "_missing"))
+        monkeypatch.setattr(receiving, "PRIVATE_NAMES", (*receiving.PRIVATE_NAMES, "_missing"))
     yield found
     assert bool(sum(frames for _, _, frames in found)) is (request.param == "fast path")
 

@@ -11,7 +11,7 @@ import pika
 import pytest
 
 from rabbit_chx import Field
-from rabbit_chx.broker import fast_paths
+from rabbit_chx.broker import receiving
 from rabbit_chx.broker.properties import Properties
 from rabbit_chx.consuming import QueueReader
 from rabbit_chx.errors import RabbitChxError
@@ -112,12 +112,12 @@ def test_an_outage_is_logged_when_it_begins_and_when_it_ends(broker, declare, ca
     assert re.fullmatch(rf"queue '{queue}': connected again after \d+ s", last)
 
 
-@pytest.mark.parametrize("names", [fast_paths.PRIVATE_NAMES, ["_missing"]])
+@pytest.mark.parametrize("names", [receiving.PRIVATE_NAMES, ["_missing"]])
 def test_a_batch_of_a_lost_connection_is_not_acknowledged_on_the_next_one(
     broker, declare, monkeypatch, names
 ):
     """With the fast path for deliveries, and without it, because pika has renamed something."""
-    monkeypatch.setattr(fast_paths, "PRIVATE_NAMES", names)
+    monkeypatch.setattr(receiving, "PRIVATE_NAMES", names)
     queue = declare(8, **KINDS["quorum"])
     # As many as are taken, so that no message of the lost connection waits to be taken.
     with QueueReader([broker.url], queue, prefetch=4, connection_name="to be cut") as reader:

@@ -20,8 +20,8 @@ from rabbit_chx.errors import CorruptChunk, InvalidMessage, RabbitChxError, Stre
 from rabbit_chx.streams import StreamPublisher, connect
 from rabbit_chx.streams.protocol.requests import sub_batch
 from spark_connector import RabbitMQDataSource
-from spark_connector.reading.admission import limits
 from spark_connector.reading.offsets import offsets_in
+from spark_connector.reading.schema import limits
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import settle
 from tests.broker.stream_writers import publish_encoded

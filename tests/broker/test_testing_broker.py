@@ -16,7 +16,7 @@ import pytest
 from rabbit_chx.broker.management import Management
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
 from rabbit_chx.mirror.ring import ToExchange
-from rabbit_chx.testing import Broker, available, local_node, sources
+from rabbit_chx.testing import Broker, available, broker as broker_module, local_node
 from rabbit_chx.testing.node import READY, CannotSupply
 from tests.patience import PATIENCE, wait_until
 from tests.queues import a_channel
@@ -179,7 +179,7 @@ def without_docker(monkeypatch):
     def find(release):
         raise CannotSupply("Docker is left out here")
 
-    monkeypatch.setattr(sources, "_find_docker", find)
+    monkeypatch.setattr(broker_module, "_find_docker", find)
 
 
 def kinds():
@@ -187,7 +187,7 @@ def kinds():
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RABBIT_CHX_BROKER_URL", raising=False)
         found = []
-        for find in (sources._find_docker, local_node.find):
+        for find in (broker_module._find_docker, local_node.find):
             try:
                 found.append(find(None).kind)
             except CannotSupply:
@@ -236,14 +236,15 @@ def test_nothing_is_left_after_the_block_or_an_exception_in_it(kind, error):
 
 PROGRAM = """if True:
     import sys, time
-    from rabbit_chx.testing import Broker, sources
+    from rabbit_chx.testing import Broker
+    from rabbit_chx.testing import broker as broker_module
     from rabbit_chx.testing.node import CannotSupply
 
     def leave_out(release):
         raise CannotSupply("left out")
 
     if sys.argv[1] == "local":
-        sources._find_docker = leave_out
+        broker_module._find_docker = leave_out
     broker = Broker()
     broker.start()  # and never stopped
     print(broker.url, flush=True)

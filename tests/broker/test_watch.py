@@ -26,7 +26,7 @@ from rabbit_chx.testing import Broker
 from rabbit_chx.topology import Management, Topology, apply, loads, plan, read
 from rabbit_chx.watch import Interval, Observer
 from rabbit_chx.watch.interval import compare
-from rabbit_chx.watch.snapshot import Snapshot
+from rabbit_chx.watch.observer import Snapshot
 from tests.broker.conftest import NEWEST_IN_CI
 from tests.broker.erlang import container_of, node_command
 from tests.json_lines import documented, printed

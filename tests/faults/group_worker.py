@@ -22,7 +22,7 @@ from typing import Any
 
 import pika
 
-from rabbit_chx.broker import fast_paths, receiving
+from rabbit_chx.broker import receiving
 from rabbit_chx.consuming import AsyncGroup, Group, Message
 from tests.faults.ledger import row_of
 
@@ -77,7 +77,7 @@ def main(options: dict[str, Any]) -> None:
 
 def without_fast_path() -> None:
     """Imitate a pika that has renamed something; reading deliveries in one pass is an error."""
-    fast_paths.PRIVATE_NAMES = (*fast_paths.PRIVATE_NAMES, "_missing")
+    receiving.PRIVATE_NAMES = (*receiving.PRIVATE_NAMES, "_missing")
     del receiving.read_deliveries
 
 

@@ -12,7 +12,7 @@ from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.broker.properties import Properties
 from rabbit_chx.consuming.replay import Choice, Outcome, replay
 from rabbit_chx.mirror.releases import Release
-from rabbit_chx.working.failures import OFFSET
+from rabbit_chx.working.parking import OFFSET
 from tests.broker.topology_site import Site
 from tests.patience import wait_until
 from tests.queues import a_channel, message_count

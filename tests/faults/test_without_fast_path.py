@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rabbit_chx.broker import fast_paths
+from rabbit_chx.broker import receiving
 from rabbit_chx.publishing import Outcome, Timeouts, connection
 from tests.faults.ledger import body
 from tests.faults.load import killed
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.long]
 @pytest.fixture(autouse=True)
 def no_fast_path(monkeypatch):
     """Imitate a pika that has renamed something; sending a whole batch at once fails the test."""
-    monkeypatch.setattr(fast_paths, "PRIVATE_NAMES", (*fast_paths.PRIVATE_NAMES, "_missing"))
+    monkeypatch.setattr(receiving, "PRIVATE_NAMES", (*receiving.PRIVATE_NAMES, "_missing"))
     monkeypatch.setattr(
         connection.PublisherConnection, "_emit", lambda *_: pytest.fail("the fast path was used")
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from spark_connector.queues.handed_out import HandedOut
+from spark_connector.queues.source import HandedOut
 from tests.unit.spark.test_handed_out import at, batch, tags
 
 

@@ -17,7 +17,7 @@ from rabbit_chx.streams import BatchFailed, Reject
 from rabbit_chx.streams.group import parking
 from rabbit_chx.streams.messages.chunks import parse_chunk
 from rabbit_chx.streams.messages.stored import stored_in
-from rabbit_chx.working.failures import LEFT_OUT, OFFSET
+from rabbit_chx.working.parking import LEFT_OUT, OFFSET
 from tests.proof import LONG
 from tests.stream_chunks import a_batch, a_chunk, sized
 from tests.stream_forgeries import BATCHES, MESSAGES

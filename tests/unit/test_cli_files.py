@@ -14,7 +14,7 @@ from rabbit_chx.cli import _exit_code
 from rabbit_chx.cli.ask.inputs import open_file
 from rabbit_chx.cli.ask.row_files import read_batches
 from rabbit_chx.cli.changes import check_can_ask
-from rabbit_chx.cli.replaced_file import replace_file
+from rabbit_chx.cli.show.output import replace_file
 from rabbit_chx.errors import InvalidValue
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes, links and named pipes of POSIX")

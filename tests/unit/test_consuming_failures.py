@@ -17,8 +17,8 @@ from rabbit_chx.consuming.member.interruptions import Interruptions
 from rabbit_chx.consuming.member.lanes import QueueLane
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.messages.message import Message
-from rabbit_chx.working.failures import OFFSET, origin_of
 from rabbit_chx.working.messages import Delivery
+from rabbit_chx.working.parking import OFFSET, origin_of
 from rabbit_chx.working.settings import Settings
 from rabbit_chx.working.trials import is_suspect, notes_of
 from rabbit_chx.working.workers import Progress, Workers

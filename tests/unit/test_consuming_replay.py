@@ -15,8 +15,8 @@ from rabbit_chx.broker.driver import at_once
 from rabbit_chx.consuming.replay import Choice, Origin, Outcome, Replayed, _what_becomes_of, origin_of
 from rabbit_chx.messages.message import Message, StreamMessage
 from rabbit_chx.mirror.releases import Release
-from rabbit_chx.working.failures import OFFSET, origin_of as parked_headers
 from rabbit_chx.working.messages import Delivery
+from rabbit_chx.working.parking import OFFSET, origin_of as parked_headers
 from tests.wire import encoded_properties
 
 NEW, OLD = Release.of_broker("4.3.6"), Release.of_broker("3.10.8")

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from rabbit_chx.watch.metrics import Metrics
+from rabbit_chx.watch.observer import PROBLEMS
 from rabbit_chx.watch.server import Server
-from rabbit_chx.watch.snapshot import PROBLEMS
 from rabbit_chx.watch.tokens import Access, Address
 from tests.programs import needed, ran
 from tests.prometheus import FOLDER, TOKEN, asked, eventually, firing, prometheus, queues

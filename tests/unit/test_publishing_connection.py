@@ -15,11 +15,10 @@ from pika import frame, spec
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.adapters.utils import io_services_utils
 
-from rabbit_chx.broker import fast_paths
-from rabbit_chx.broker.fast_paths import PRIVATE_NAMES, has_private_names
+from rabbit_chx.broker import receiving
+from rabbit_chx.broker.receiving import PRIVATE_NAMES, has_private_names
 from rabbit_chx.publishing import connection as module
-from rabbit_chx.publishing.connection import PublisherConnection
-from rabbit_chx.publishing.frames import encode
+from rabbit_chx.publishing.connection import PublisherConnection, encode
 from rabbit_chx.publishing.messages import OutgoingMessage
 from rabbit_chx.publishing.properties import encode_properties
 
@@ -100,7 +99,7 @@ def test_any_missing_private_name_is_noticed(name):
 
 
 def test_a_method_that_pika_lacks_is_noticed_although_this_package_overrides_it(recorder, monkeypatch):
-    monkeypatch.setattr(fast_paths, "dir", lambda _: set(PRIVATE_NAMES) - {"_read_frame"}, raising=False)
+    monkeypatch.setattr(receiving, "dir", lambda _: set(PRIVATE_NAMES) - {"_read_frame"}, raising=False)
     with new_connection(recorder) as connection:
         assert not connection.fast
 
@@ -175,7 +174,7 @@ def test_a_confirm_is_the_frame_that_the_fast_path_looks_for():
 
 
 def test_without_the_fast_path_pika_reads_and_sends(recorder, monkeypatch):
-    monkeypatch.setattr(fast_paths, "PRIVATE_NAMES", (*PRIVATE_NAMES, "_missing"))
+    monkeypatch.setattr(receiving, "PRIVATE_NAMES", (*PRIVATE_NAMES, "_missing"))
     with new_connection(recorder) as connection:
         assert not connection.fast
         connection._on_data_available(confirm(5, True, True) + confirm(6, False, False))

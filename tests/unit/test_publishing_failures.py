@@ -12,8 +12,7 @@ import pytest
 
 from rabbit_chx.errors import PublishFailed
 from rabbit_chx.publishing import AsyncPublisher, Failure, Outcome
-from rabbit_chx.publishing.failures import Failures
-from rabbit_chx.publishing.messages import OutgoingMessage
+from rabbit_chx.publishing.messages import Failures, OutgoingMessage
 from tests.patience import wait_until
 from tests.unit.test_docs import marked
 from tests.unit.test_publishing_asyncio import play

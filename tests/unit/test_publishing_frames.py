@@ -10,7 +10,7 @@ from pika import frame, spec
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.publishing import Publisher
-from rabbit_chx.publishing.frames import FRAME_OVERHEAD, encode
+from rabbit_chx.publishing.connection import FRAME_OVERHEAD, encode
 from rabbit_chx.publishing.messages import OutgoingMessage
 from rabbit_chx.publishing.properties import encode_properties
 from tests.amqp_server import AmqpServer, received

@@ -10,7 +10,7 @@ import pytest
 from pika import frame, spec
 
 from rabbit_chx.publishing import Failure, Outcome, Publisher, Timeouts
-from rabbit_chx.publishing.frames import encode
+from rabbit_chx.publishing.connection import encode
 from rabbit_chx.publishing.messages import OutgoingMessage
 from rabbit_chx.publishing.properties import encode_properties
 from rabbit_chx.publishing.window import Window, find_returned

@@ -12,7 +12,7 @@ import pytest
 
 from rabbit_chx.broker.reading.erlang_rings import rings_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
-from rabbit_chx.testing import Broker, available, cleanup, local_node, sources
+from rabbit_chx.testing import Broker, available, broker as broker_module, cleanup, local_node
 from rabbit_chx.testing.node import CannotSupply, Source
 from tests.programs import loaded_after
 
@@ -62,7 +62,7 @@ def supply(monkeypatch, docker=None, local=None):
 
         return find
 
-    monkeypatch.setattr(sources, "_find_docker", finder("docker", docker))
+    monkeypatch.setattr(broker_module, "_find_docker", finder("docker", docker))
     monkeypatch.setattr(local_node, "find", finder("local", local))
 
 
@@ -91,7 +91,7 @@ def test_without_any_source_the_error_lists_what_was_tried_and_what_to_install(m
     with pytest.raises(BrokerUnavailable) as caught:
         available("4.3")
     tried = "RABBIT_CHX_BROKER_URL is not set; docker: absent; local: absent"
-    assert str(caught.value) == f"no RabbitMQ 4.3 broker is available: {tried}. {sources.HELP}"
+    assert str(caught.value) == f"no RabbitMQ 4.3 broker is available: {tried}. {broker_module.HELP}"
 
 
 def test_a_missing_docker_engine_is_a_reason_and_not_a_warning(monkeypatch):
@@ -110,7 +110,7 @@ def test_a_missing_testcontainers_is_a_reason(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("testcontainers.")]:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(CannotSupply, match="testcontainers is not installed"):
-        sources._find_docker(None)
+        broker_module._find_docker(None)
 
 
 def test_the_reaper_of_testcontainers_is_off_for_our_container_only():

@@ -15,8 +15,7 @@ from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.consuming.member.key_lanes import KeyLane
 from rabbit_chx.messages.message import Message
 from rabbit_chx.working.messages import from_raw
-from rabbit_chx.working.unfair_lock import UnfairLock
-from rabbit_chx.working.workers import Workers
+from rabbit_chx.working.workers import UnfairLock, Workers
 from tests.patience import PATIENCE
 
 THREADS = 4

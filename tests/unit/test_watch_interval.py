@@ -22,8 +22,8 @@ from rabbit_chx.topology import (
 )
 from rabbit_chx.topology.planning.what_if import assume_applied
 from rabbit_chx.watch.interval import compare
+from rabbit_chx.watch.observer import PROBLEMS, Problem, Snapshot
 from rabbit_chx.watch.ring_check import _NAMES, check_ring
-from rabbit_chx.watch.snapshot import PROBLEMS, Problem, Snapshot
 
 QUEUES = ("q0", "q1", "q2", "q3")
 X = Exchange("orders", "x-consistent-hash")

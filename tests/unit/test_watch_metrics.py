@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rabbit_chx.watch.metrics import Metrics
-from rabbit_chx.watch.snapshot import PROBLEMS
+from rabbit_chx.watch.observer import PROBLEMS
 from tests.watching import HOSTILE, QUEUES, interval
 
 PREFIX = "rabbit_chx_watch_"

@@ -11,9 +11,9 @@ from hashlib import sha256
 import pytest
 
 from rabbit_chx.mirror.ring import Ring
+from rabbit_chx.watch.observer import Problem
 from rabbit_chx.watch.page import page, pictures
 from rabbit_chx.watch.server import Server
-from rabbit_chx.watch.snapshot import Problem
 from rabbit_chx.watch.tokens import Access, Address
 from tests.browser import browser
 from tests.watching import HOSTILE, QUEUES, SCRIPTS, interval

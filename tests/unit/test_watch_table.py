@@ -13,8 +13,8 @@ from rabbit_chx.base.text import UNPRINTABLE
 from rabbit_chx.cli.show.watch_table import Changes, Screen
 from rabbit_chx.watch import Interval
 from rabbit_chx.watch.interval import Row, Totals
+from rabbit_chx.watch.observer import Problem
 from rabbit_chx.watch.ring_check import RingState
-from rabbit_chx.watch.snapshot import Problem
 
 HOSTILE = (
     "[bold red]q[/]",

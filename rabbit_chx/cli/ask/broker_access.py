@@ -31,9 +31,8 @@ from rabbit_chx.cli.ask.options import (
     pairs,
     refuse,
 )
-from rabbit_chx.cli.show.output import echo, notice
+from rabbit_chx.cli.show.output import echo, notice, waiting
 from rabbit_chx.cli.show.plan_rows import condense
-from rabbit_chx.cli.show.progress import waiting
 from rabbit_chx.cli.verb import Exit, bundle, option
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
 from rabbit_chx.topology.checks.cluster import why_unchangeable

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rabbit_chx.base.text import too_long
 from rabbit_chx.cli.ask.inputs import header_of, name_of, open_file, seconds_of, size_of
-from rabbit_chx.cli.show.progress import progress
+from rabbit_chx.cli.show.output import progress
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.mirror.exchange import ConsistentHashExchange
 from rabbit_chx.mirror.hashing import MAX_SHORTSTR

@@ -7,8 +7,7 @@ from dataclasses import replace
 from difflib import unified_diff
 from pathlib import Path
 
-from rabbit_chx.cli.replaced_file import replace_file
-from rabbit_chx.cli.show.output import echo, notice
+from rabbit_chx.cli.show.output import echo, notice, replace_file
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.topology.diff import changed_properties
 from rabbit_chx.topology.file.definitions import looks_like_definitions

@@ -1,4 +1,4 @@
-"""What verbs print, made safe for a terminal: sentences and labelled notices for people, one JSON object a line for programs.
+"""What verbs print, made safe for a terminal: sentences and labelled notices for people, one JSON object a line for programs, and files.
 
 docs/output.md lists every JSON line of every verb; a test compares both. Removing a key or changing its meaning raises
 SCHEMA; adding one does not.
@@ -9,15 +9,22 @@ from __future__ import annotations
 import json
 import logging
 import os
+import stat
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import click
 
+from rabbit_chx.base.advice import in_options
 from rabbit_chx.base.text import UNPRINTABLE, printable
-from rabbit_chx.cli.show.advice import in_options
+from rabbit_chx.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 SCHEMA: Final = 1
 NOTHING_CHANGED: Final = "Nothing was changed."
@@ -112,3 +119,72 @@ def log_to_stderr() -> None:
 class _PrintableFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return printable(in_options(super().format(record)), keep="\n\t")
+
+
+@contextmanager
+def progress(
+    title: str, total: int | None, *, unit: Literal["items", "bytes"] = "items"
+) -> Iterator[Callable[[int], object]]:
+    """Show on a terminal how many items or bytes are done; yield the function that adds to them."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich import progress as bars
+    from rich.table import Column
+
+    whole = Column(no_wrap=True)
+    counts: tuple[bars.ProgressColumn, ...] = (bars.MofNCompleteColumn(table_column=whole),)
+    if unit == "bytes":
+        counts = (bars.DownloadColumn(table_column=whole), bars.TransferSpeedColumn(table_column=whole))
+    name = bars.TextColumn("{task.description}", markup=False)
+    columns = (name, bars.BarColumn(), *counts, bars.TimeRemainingColumn())
+    with bars.Progress(*columns, console=_console(), transient=True) as shown:
+        task = shown.add_task(printable(title), total=total)
+        yield lambda count: shown.advance(task, count)
+
+
+def waiting(title: str) -> AbstractContextManager[object]:
+    """Show that work of unknown duration is in progress."""
+    return _console().status(printable(title)) if sys.stderr.isatty() else nullcontext()
+
+
+def _console() -> Console:
+    """A console on standard error that leaves file names unchanged."""
+    from rich.console import Console
+
+    return Console(stderr=True, markup=False, emoji=False)
+
+
+_READABLE_BY_ALL: Final = 0o644
+
+
+def replace_file(path: str, text: str, *, option: str) -> None:
+    """Replace the text of a file at once, because another program may read it at any time.
+
+    A new one can be read by other users.
+
+    A symbolic link stays, and what it points to is replaced. A pipe or a device is written to.
+    """
+    try:
+        given = Path(path)
+        if given.exists() and not given.is_file():
+            given.write_text(text, encoding="utf-8")
+        else:
+            _replace(Path(os.path.realpath(given)), text)
+    except OSError as error:
+        hint = f"The system says: {error.strerror}"
+        raise InvalidValue(option, path, "a file that can be written", hint) from None
+
+
+def _replace(target: Path, text: str) -> None:
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else _READABLE_BY_ALL
+    descriptor, new = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(new).chmod(mode)
+        Path(new).replace(target)
+    except BaseException:
+        with suppress(OSError):
+            Path(new).unlink()
+        raise

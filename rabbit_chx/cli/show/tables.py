@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
+from rabbit_chx.base.advice import in_options
 from rabbit_chx.base.text import printable
-from rabbit_chx.cli.show.advice import in_options
 
 if TYPE_CHECKING:
     import rich.table

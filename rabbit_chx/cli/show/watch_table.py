@@ -11,7 +11,7 @@ from rabbit_chx.base.text import counted, printable
 from rabbit_chx.cli.show.tables import Table
 from rabbit_chx.watch import Interval
 from rabbit_chx.watch.interval import Row
-from rabbit_chx.watch.snapshot import Problem
+from rabbit_chx.watch.observer import Problem
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

@@ -19,12 +19,10 @@ from rabbit_chx.consuming.member.lanes import Lane
 from rabbit_chx.errors import RabbitChxError
 from rabbit_chx.working import trials
 from rabbit_chx.working.attempts import Attempts
-from rabbit_chx.working.failures import origin_of
-from rabbit_chx.working.logs import log
 from rabbit_chx.working.markers import Kind, hold_of, kind_of
 from rabbit_chx.working.messages import Delivery
-from rabbit_chx.working.parking import park
-from rabbit_chx.working.settings import Settings
+from rabbit_chx.working.parking import origin_of, park
+from rabbit_chx.working.settings import Settings, log
 from rabbit_chx.working.workers import Progress
 
 _EXPECTED: Final = (AMQPError, OSError, Lost, Refused, RabbitChxError)

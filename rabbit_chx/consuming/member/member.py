@@ -22,7 +22,7 @@ from rabbit_chx.consuming.member.lanes import GroupStatus, status_of
 from rabbit_chx.consuming.member.membership import TICK, Membership
 from rabbit_chx.consuming.queues.permissions import needs_of
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.working.logs import warn
+from rabbit_chx.working.settings import warn
 
 _LOOK_EVERY: Final = 30.0
 _MOVE_AFTER: Final = 10.0

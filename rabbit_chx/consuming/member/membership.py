@@ -33,12 +33,11 @@ from rabbit_chx.consuming.queues.sources import QueueSource
 from rabbit_chx.consuming.seats import consumer_tag, find_free, looks_lower, take_seat
 from rabbit_chx.errors import RabbitChxError
 from rabbit_chx.mirror.releases import Release
-from rabbit_chx.working.logs import log
 from rabbit_chx.working.markers import Hold
 from rabbit_chx.working.messages import Delivery, from_raw
 from rabbit_chx.working.received import contained
 from rabbit_chx.working.runs import Running
-from rabbit_chx.working.settings import Settings
+from rabbit_chx.working.settings import Settings, log
 from rabbit_chx.working.trials import is_suspect
 from rabbit_chx.working.workers import Progress
 

@@ -16,10 +16,9 @@ from rabbit_chx.consuming.seats import is_taken
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.mirror.releases import Release
 from rabbit_chx.topology.model import SINGLE_ACTIVE_CONSUMER
-from rabbit_chx.working.logs import warn
 from rabbit_chx.working.markers import HOLDS
 from rabbit_chx.working.parking import check_parking_queue
-from rabbit_chx.working.settings import Settings
+from rabbit_chx.working.settings import Settings, warn
 
 _DEAD_LETTER: Final = "x-dead-letter-exchange"
 _CHECK_AGAIN_AFTER: Final = 1.0

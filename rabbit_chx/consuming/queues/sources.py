@@ -19,7 +19,7 @@ from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.model import CONSISTENT_HASH, Topology
-from rabbit_chx.working.logs import log
+from rabbit_chx.working.settings import log
 
 _T = TypeVar("_T")
 QueueSource: TypeAlias = "Callable[[], tuple[str, ...]]"

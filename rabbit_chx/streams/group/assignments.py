@@ -15,7 +15,7 @@ from rabbit_chx.streams.group.settings import Position, StreamSettings, check_po
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate, StreamStats
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.requests import MAX_IDS, OffsetSpec
-from rabbit_chx.working.logs import log
+from rabbit_chx.working.settings import log
 from rabbit_chx.working.workers import Progress
 
 _MOST_SECONDS: Final = 45.0

@@ -20,7 +20,7 @@ from rabbit_chx.streams.group.lanes import Change, StreamLane
 from rabbit_chx.streams.group.parking import Parking
 from rabbit_chx.streams.group.settings import StreamSettings
 from rabbit_chx.working.attempts import Attempts
-from rabbit_chx.working.logs import log
+from rabbit_chx.working.settings import log
 from rabbit_chx.working.workers import Progress
 
 

@@ -29,8 +29,8 @@ from rabbit_chx.streams.protocol.answers import Delivery
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.opening import no_such_stream
 from rabbit_chx.streams.protocol.requests import MAX_IDS
-from rabbit_chx.working.logs import log, warn
 from rabbit_chx.working.runs import Running
+from rabbit_chx.working.settings import log, warn
 from rabbit_chx.working.workers import Progress
 
 _TICK: Final = 0.5

@@ -14,8 +14,8 @@ from rabbit_chx.base.text import sentences
 from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, Timeouts
 from rabbit_chx.base.urls import BrokerUrl, host_and_port
 from rabbit_chx.broker import amqp
-from rabbit_chx.broker.client import checked_urls
 from rabbit_chx.broker.credentials import Credentials
+from rabbit_chx.broker.guards import checked_urls
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.streams.group.lanes import StreamGroupStatus, status_of
 from rabbit_chx.streams.group.member import StreamMember

@@ -28,9 +28,8 @@ from rabbit_chx.mirror.hashing import MAX_SHORTSTR
 from rabbit_chx.streams.group.batch import BatchFailed, without_hint
 from rabbit_chx.streams.messages.amqp10 import Milliseconds, as_text
 from rabbit_chx.streams.messages.stored import Undecodable
-from rabbit_chx.working.failures import EXCHANGE, OFFSET, ROUTING_KEY, origin_of
-from rabbit_chx.working.logs import warn
-from rabbit_chx.working.parking import check_parking_queue, park
+from rabbit_chx.working.parking import EXCHANGE, OFFSET, ROUTING_KEY, check_parking_queue, origin_of, park
+from rabbit_chx.working.settings import warn
 
 _KEPT: Final = 5.0
 """Seconds without work after which the connection is closed."""

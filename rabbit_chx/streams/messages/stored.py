@@ -9,12 +9,14 @@ from datetime import datetime
 from itertools import islice, repeat
 from typing import Any, Final
 
+import numpy as np
+
 from rabbit_chx.base.text import described
 from rabbit_chx.errors import CorruptChunk, CorruptStream, InvalidMessage, MissingDependency
 from rabbit_chx.messages.message import DecodedLater, StreamMessage
 from rabbit_chx.messages.message_fields import moment
 from rabbit_chx.mirror.fields import MILLISECOND
-from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
+from rabbit_chx.streams.messages.amqp10 import INTEGERS, MAX_ITEMS
 from rabbit_chx.streams.messages.chunks import (
     Chunk,
     Records,
@@ -23,10 +25,33 @@ from rabbit_chx.streams.messages.chunks import (
     pieces_of,
     records_of,
 )
-from rabbit_chx.streams.messages.message import decode
-from rabbit_chx.streams.messages.quick import Quick
+from rabbit_chx.streams.messages.message import (
+    ANNOTATIONS,
+    APPLICATION_PROPERTIES,
+    DATA,
+    HEADER,
+    PROPERTIES,
+    VALUE,
+    decode,
+)
+from rabbit_chx.streams.messages.parser import (
+    BINARIES,
+    BOOLEAN,
+    FALSE,
+    LISTS,
+    MAPS,
+    NULL,
+    TEXTS,
+    TIMESTAMP,
+    TRUE,
+    Encoded,
+    Flags,
+    Sections,
+    Span,
+    Values,
+)
 from rabbit_chx.streams.messages.sub_entries import SIZE
-from rabbit_chx.working.logs import log
+from rabbit_chx.working.settings import log
 
 _FEW: Final = 12
 """With fewer messages, decoding one by one is faster."""
@@ -250,3 +275,51 @@ def _decoded(stored: bytes, chunk: Chunk, offset: int, max_items: int) -> Stream
     except Exception as error:  # noqa: BLE001 - no message that anybody can store ends its readers by a defect
         why = InvalidMessage(f"decoding failed: {described(error)}", chunk.stream, offset)
         return Undecodable(stored, why, chunk.stream, offset, offset)
+
+
+_ITEMS: Final = (*TEXTS, *BINARIES, NULL, TRUE, FALSE, BOOLEAN, *INTEGERS, TIMESTAMP, 0x72, 0x82, 0x98)
+"""Constructors of items that can always be decoded, if they end within their list or map."""
+_IS_ITEM: Final[Flags] = np.isin(np.arange(256), _ITEMS)
+_KEY, _EXCHANGE = b"x-routing-key", b"x-exchange"
+
+
+class Quick:
+    """What was found in the messages of some chunks. ``body.stop`` is -1 for those that `decode` must decode."""
+
+    def __init__(self, records: Records, max_items: int) -> None:
+        starts, stops = records.starts, records.stops
+        data = np.frombuffer(records.data, np.uint8)
+        self.encoded: Encoded = Encoded(data, len(starts))
+        self.body: Span = Span(np.zeros(len(starts), np.int64), np.full(len(starts), -1, np.int64))
+        self.key: Span = Span(*np.zeros((2, len(starts)), np.int64))
+        self.exchange: Span = Span(*np.zeros((2, len(starts)), np.int64))
+        sections = Sections(self.encoded, starts, stops)
+        self.body.put(sections.bodies())
+        self._lists(sections.read(HEADER, LISTS))
+        self._maps(sections.read(ANNOTATIONS, MAPS), {_KEY: self.key, _EXCHANGE: self.exchange})
+        self._lists(sections.read(PROPERTIES, LISTS))
+        self._maps(sections.read(APPLICATION_PROPERTIES, MAPS), {})
+        self.encoded.put_once(self.body, sections.read(DATA, BINARIES))
+        self.encoded.put_once(self.body, sections.read(VALUE, (*BINARIES, *TEXTS)))
+        # A byte besides the body counts as less than two items.
+        besides = (stops - starts) - (self.body.stop - self.body.start)
+        simple = self.encoded.simple & (sections.at == stops) & (2 * besides <= max_items)
+        self.body.stop[~simple] = -1
+
+    def _lists(self, values: Values) -> None:
+        for items in self.encoded.lists(values):
+            self._check(items)
+
+    def _maps(self, values: Values, wanted: Mapping[bytes, Span]) -> None:
+        for names, items in self.encoded.maps(values):
+            self.encoded.only(names, TEXTS)
+            self._check(items)
+            for name, span in wanted.items():
+                same = self.encoded.are(names, name)
+                if same.any():
+                    span.put(self.encoded.only(items.of(same), TEXTS))
+
+    def _check(self, items: Values) -> None:
+        known = _IS_ITEM[items.code]
+        if not known.all():
+            self.encoded.give_up(items.rows[~known])

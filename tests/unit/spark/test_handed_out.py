@@ -7,7 +7,7 @@ import pytest
 from rabbit_chx import RabbitChxError
 from rabbit_chx.consuming import Batch
 from rabbit_chx.working.messages import Delivery
-from spark_connector.queues.handed_out import HandedOut
+from spark_connector.queues.source import HandedOut
 
 EARLIER = {"queue": "q", "session": "earlier", "rows": 70}
 

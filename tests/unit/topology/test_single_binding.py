@@ -13,8 +13,8 @@ from rabbit_chx.topology.checks.drift import drift
 from rabbit_chx.topology.model import Binding, Exchange
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.steps import Bind, RingChange, Unbind
+from rabbit_chx.watch.observer import Snapshot
 from rabbit_chx.watch.ring_check import check_ring
-from rabbit_chx.watch.snapshot import Snapshot
 from tests.unit.topology.test_apply_commands import RING, Played
 from tests.unit.topology.test_reader import Api, Node
 
