@@ -120,18 +120,14 @@ class PikaDriver(Driver):
             self._connection.patience = seconds + 1  # the deadline of this driver comes first
         try:
             with _deadline(self._connection, seconds):
-                channel = self._open_channel()
-                with expecting_refusals(channel):
-                    return self._send(channel, commands)
+                if self._channel is None or self._channel.is_closed:
+                    self._channel = self._connection.channel()
+                    self._channel.confirm_delivery()
+                with expecting_refusals(self._channel):
+                    return self._send(self._channel, commands)
         except (KeyboardInterrupt, SystemExit):
             self._torn = True
             raise
-
-    def _open_channel(self) -> BlockingChannel:
-        if self._channel is None or self._channel.is_closed:
-            self._channel = self._connection.channel()
-            self._channel.confirm_delivery()
-        return self._channel
 
     def _send(self, channel: BlockingChannel, commands: Sequence[OnChannel]) -> Any:
         *first, last = commands

@@ -18,11 +18,10 @@ from rabbit_chx.messages.message_fields import (
     PropertyColumns,
 )
 from rabbit_chx.publishing.access import check_access
-from rabbit_chx.publishing.async_publisher import AsyncPublisher
 from rabbit_chx.publishing.bulk import Bulk
 from rabbit_chx.publishing.encoder import HeaderColumn
 from rabbit_chx.publishing.messages import Failure, Outcome, Totals
-from rabbit_chx.publishing.publisher import Publisher
+from rabbit_chx.publishing.publisher import AsyncPublisher, Publisher
 
 __all__ = [
     "AsyncPublisher",

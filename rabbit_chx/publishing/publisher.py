@@ -28,6 +28,7 @@ from rabbit_chx.broker.permissions import Needs
 from rabbit_chx.broker.tls import warn_if_unchecked
 from rabbit_chx.messages.message_fields import DefaultProperties, Headers, Properties, PropertyColumns
 from rabbit_chx.publishing import calls
+from rabbit_chx.publishing.async_calls import AsyncClient
 from rabbit_chx.publishing.attempts import Address
 from rabbit_chx.publishing.bulk import Bulk
 from rabbit_chx.publishing.calls import BlockingClient, Client
@@ -186,3 +187,41 @@ class Publisher(PublisherOptions, BlockingClient[AmqpPipeline]):
         publisher: these wait for the thread that runs it, and raise `RabbitChxError` on it.
         """
         return Bulk(self.pipeline, on_failure=on_failure)
+
+
+class AsyncPublisher(PublisherOptions, AsyncClient[AmqpPipeline]):
+    """A `Publisher` for asyncio, with the same parameters; use it in one event loop.
+
+    Cancelling a call withdraws what was not written to the connection.
+    """
+
+    async def publish(
+        self,
+        body: bytes | str,
+        routing_key: str | bytes = "",
+        *,
+        exchange: str | None = None,
+        headers: Headers | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in Publisher
+        **properties: Unpack[Properties],
+    ) -> None:
+        """Publish one message, and return when the broker has confirmed it: see `Publisher.publish`."""
+        self._check()
+        encoded = self.pipeline.encoder.one(body, routing_key, exchange, headers, properties)
+        await self._publish(encoded, deadline_of(timeout), timeout)
+
+    async def publish_many(
+        self,
+        bodies: Iterable[bytes | str],
+        routing_keys: str | bytes | Iterable[str | bytes] = "",
+        *,
+        exchange: str | Iterable[str | bytes] | None = None,
+        headers: HeaderColumn = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in Publisher
+        **properties: Unpack[PropertyColumns],
+    ) -> Totals:
+        """Publish a batch given by columns, and return when the broker has confirmed each message: see `Publisher.publish_many`."""
+        self._check()
+        deadline = deadline_of(timeout)
+        columns = self.pipeline.encoder.many(bodies, routing_keys, exchange, headers, properties)
+        return await self._publish_many(columns, deadline, timeout)

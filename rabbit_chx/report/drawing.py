@@ -112,16 +112,11 @@ def _arc(middle: float, start: int, weight: int, total: int, colour: int, name: 
     look = f"arc c{colour % COLOURS}"
     if weight == total:
         return element("circle", title, cx=f"{middle:g}", cy=f"{middle:g}", r=f"{_RADIUS:g}", class_=look)
-    gap = _gap_after(weight, total)
+    gap = min(0.15 * weight, total / 360)  # in buckets
     (x0, y0), (x1, y1) = (_at(middle, (bucket / total)) for bucket in (start, start + weight - gap))
     large = int(weight - gap > total / 2)
     path = f"M{x0:.2f} {y0:.2f} A{_RADIUS:g} {_RADIUS:g} 0 {large} 1 {x1:.2f} {y1:.2f}"
     return element("path", title, d=path, class_=look)
-
-
-def _gap_after(weight: int, total: int) -> float:
-    """Return the gap between one queue's buckets and the next one's, in buckets."""
-    return min(0.15 * weight, total / 360)
 
 
 def _at(middle: float, turn: float, distance: float = _RADIUS) -> tuple[float, float]:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     )
     from rabbit_chx.publishing.encoder import HeaderColumn as HeaderColumn
     from rabbit_chx.publishing.messages import Failure as Failure, Outcome as Outcome, Totals as Totals
-    from rabbit_chx.streams.async_publisher import AsyncStreamPublisher as AsyncStreamPublisher
     from rabbit_chx.streams.ends import Bounds as Bounds
     from rabbit_chx.streams.group.batch import BatchFailed as BatchFailed, StreamBatch as StreamBatch
     from rabbit_chx.streams.group.lanes import (
@@ -44,7 +43,11 @@ if TYPE_CHECKING:
     from rabbit_chx.streams.messages.chunks import Chunk as Chunk
     from rabbit_chx.streams.protocol.connection import StreamConnection as StreamConnection
     from rabbit_chx.streams.protocol.opening import connect as connect
-    from rabbit_chx.streams.publisher import StreamBulk as StreamBulk, StreamPublisher as StreamPublisher
+    from rabbit_chx.streams.publisher import (
+        AsyncStreamPublisher as AsyncStreamPublisher,
+        StreamBulk as StreamBulk,
+        StreamPublisher as StreamPublisher,
+    )
     from rabbit_chx.streams.reader import StreamReader as StreamReader
     from rabbit_chx.streams.stream_group import (
         AsyncStreamGroup as AsyncStreamGroup,
@@ -72,8 +75,7 @@ if not TYPE_CHECKING:
             "rabbit_chx.streams.protocol.connection": "StreamConnection",
             "rabbit_chx.messages.message": "Message StreamMessage",
             "rabbit_chx.streams.protocol.opening": "connect",
-            "rabbit_chx.streams.async_publisher": "AsyncStreamPublisher",
-            "rabbit_chx.streams.publisher": "StreamBulk StreamPublisher",
+            "rabbit_chx.streams.publisher": "AsyncStreamPublisher StreamBulk StreamPublisher",
             "rabbit_chx.streams.reader": "StreamReader",
             "rabbit_chx.base.timeouts": "Timeouts",
             "rabbit_chx.base.urls": "BrokerUrl",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import sqrt
 from typing import Final
@@ -145,24 +145,25 @@ def compare(
     if current.reachable and current.queues:
         own = [row for row in rows if row.queue not in left]
         problems += _problems_of_queues(own, before, current.queues, ring_check, is_first=previous is None)
-    by_severity = _by_severity((*problems, *left.values()))
+    problems += left.values()
+    by_severity = tuple(sorted(problems, key=lambda problem: PROBLEMS.index(problem.name)))
+    ring = ring_check.ring
+    if not (current.reachable or current.observed is None):
+        text = "the broker cannot be read; the last known ring is shown"
+        ring = RingState("unknown", ring.against, None, text)
     return Interval(
         time=current.time,
         seconds=seconds,
         exchange=current.exchange,
         vhost=current.vhost,
         release="" if current.observed is None else str(current.observed.release),
-        ring=ring_check.ring if current.reachable or current.observed is None else _unseen(ring_check.ring),
+        ring=ring,
         rows=_marked(rows, by_severity),
         problems=by_severity,
         totals=_totals(rows),
         requests=current.requests,
         ring_check=ring_check,
     )
-
-
-def _unseen(ring: RingState) -> RingState:
-    return RingState("unknown", ring.against, None, "the broker cannot be read; the last known ring is shown")
 
 
 def _rows(
@@ -277,10 +278,6 @@ def _is_hot(row: Row, total: int) -> bool:
         return False
     excess = (row.observed - row.exact) / (1 - row.exact) if row.exact < 1 else 0.0
     return row.observed >= _HOT_RATIO * row.exact or excess >= _HOT_KEY
-
-
-def _by_severity(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    return tuple(sorted(problems, key=lambda problem: PROBLEMS.index(problem.name)))
 
 
 def _marked(rows: Sequence[Row], problems: Sequence[Problem]) -> tuple[Row, ...]:

@@ -51,17 +51,16 @@ def watch(
         topology = wanted if current.first is None else wanted or current.first.topology
         if topology is not None and (previous is None or previous.first is None):
             hashing_exchange(topology, current.exchange)
-        if previous is None or not _same(previous, current):
-            ring_check = check_ring(current, wanted)  # computing the shares of a ring takes a second
+        if (
+            previous is None
+            or previous.observed is not current.observed
+            or previous.restarted != current.restarted
+        ):  # the bindings may have changed; computing the shares of a ring takes a second
+            ring_check = check_ring(current, wanted)
         yield history.add(compare(previous, current, wanted, ring_check=ring_check))
         previous = current
         length = max(seconds, observer.least_seconds)
         stop.wait(max(0.0, began + length - time.monotonic()))
-
-
-def _same(previous: Snapshot, current: Snapshot) -> bool:
-    """Whether both polls found the same bindings, so that the comparison of the ring holds for both."""
-    return previous.observed is current.observed and previous.restarted == current.restarted
 
 
 class History:

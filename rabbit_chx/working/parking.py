@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -67,7 +67,10 @@ def park(
         InvalidValue: the queue is missing.
         Refused: not even this can be published.
     """
-    given = _whole(message, origin) if refused is None else _reduced(message, origin, refused)
+    if refused is None:
+        given = message.body, copied_properties(message, origin, without=ADDED)
+    else:
+        given = _reduced(message, origin, refused)
     while True:
         try:
             accepted = yield from routed(queue, *given)
@@ -84,11 +87,6 @@ def park(
             f"the parking queue {queue!r} rejected a message: it is full, or its node is down. `rabbit-chx replay` or a "
             "higher limit makes room"
         )
-
-
-def _whole(message: Message, origin: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
-    """The body and the properties of a parked message."""
-    return message.body, copied_properties(message, origin, without=ADDED)
 
 
 def _reduced(message: Message, origin: dict[str, Any], refused: Refused) -> tuple[bytes, dict[str, Any]]:

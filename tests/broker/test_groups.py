@@ -316,7 +316,7 @@ def memory_alarm(broker: Broker) -> Iterator[None]:
 
 def test_members_go_on_acknowledging_and_a_new_one_joins_during_an_alarm(orders, broker, monkeypatch) -> None:
     monkeypatch.setattr("rabbit_chx.consuming.member.member._MOVE_AFTER", 0.2)
-    monkeypatch.setattr("rabbit_chx.consuming.member.membership.looks_lower", lambda *_: True)
+    monkeypatch.setattr("rabbit_chx.consuming.member.member.looks_lower", lambda *_: True)
     going = threading.Event()
 
     def handle(message: Message) -> None:

@@ -148,7 +148,7 @@ def test_a_member_takes_a_seat_without_publishing_on_its_connection(seat) -> Non
 
 
 def test_a_member_moves_to_a_lower_seat_without_publishing_on_its_connection(monkeypatch) -> None:
-    monkeypatch.setattr("rabbit_chx.consuming.member.membership.looks_lower", lambda *_: True)
+    monkeypatch.setattr("rabbit_chx.consuming.member.member.looks_lower", lambda *_: True)
     broker = Broker(*QUEUES)
     joined = seated(broker, 1)
     for seat in (1, 0):
@@ -161,7 +161,7 @@ def test_a_member_moves_to_a_lower_seat_without_publishing_on_its_connection(mon
 
 
 def test_a_member_looks_for_a_lower_seat_only_after_its_last_search_has_ended(monkeypatch) -> None:
-    monkeypatch.setattr("rabbit_chx.consuming.member.membership.looks_lower", lambda *_: True)
+    monkeypatch.setattr("rabbit_chx.consuming.member.member.looks_lower", lambda *_: True)
     broker = Broker(*QUEUES)
     joined = seated(broker, 1)
     joined._responder.carry_out(broker)
@@ -178,7 +178,7 @@ def test_a_member_looks_for_a_lower_seat_only_after_its_last_search_has_ended(mo
 
 
 def test_a_member_that_is_stopping_does_not_move(monkeypatch) -> None:
-    monkeypatch.setattr("rabbit_chx.consuming.member.membership.looks_lower", lambda *_: True)
+    monkeypatch.setattr("rabbit_chx.consuming.member.member.looks_lower", lambda *_: True)
     broker = Broker(*QUEUES)
     joined = seated(broker, 1)
     broker.locked.clear()

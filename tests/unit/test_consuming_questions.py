@@ -14,7 +14,7 @@ from rabbit_chx.base.replies import REPLY_TO
 from rabbit_chx.broker.commands import Refused
 from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.changes.records import ChangeRecord
-from rabbit_chx.consuming.member.membership import Membership
+from rabbit_chx.consuming.member.member import Member
 from rabbit_chx.consuming.member.roll_call import holds_in, question, questions
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.topology.model import Queue
@@ -40,7 +40,7 @@ def forged(**wrong: object) -> tuple[str, str]:
     return f"{HOLDS}{'0' * 16}.{blake2b(record.encode(), digest_size=16).hexdigest()}", record
 
 
-def ask(member: Membership, body: bytes) -> None:
+def ask(member: Member, body: bytes) -> None:
     """Let a member read a question and do what it asks for."""
     member._on_question(None, None, BasicProperties(reply_to=ASKER, correlation_id="0"), body)
     member._do_due()
@@ -185,7 +185,7 @@ def fail(*_: object) -> None:
 
 
 def test_a_question_that_cannot_be_read_is_left_out_and_logged(monkeypatch, caplog) -> None:
-    monkeypatch.setattr("rabbit_chx.consuming.member.membership.holds_in", fail)
+    monkeypatch.setattr("rabbit_chx.consuming.member.member.holds_in", fail)
     member = seated(Broker(*QUEUES), 0)
     ask(member, question())
     assert "'a question to rabbit-chx.seat.billing.0' cannot be read" in caplog.text
@@ -193,7 +193,7 @@ def test_a_question_that_cannot_be_read_is_left_out_and_logged(monkeypatch, capl
 
 def test_a_message_that_cannot_be_read_goes_to_the_handler(monkeypatch, caplog) -> None:
     monkeypatch.setattr("rabbit_chx.working.markers.is_marker", fail)
-    monkeypatch.setattr("rabbit_chx.consuming.member.membership.is_suspect", fail)
+    monkeypatch.setattr("rabbit_chx.consuming.member.member.is_suspect", fail)
     handled: list[Delivery] = []
     member = seated(Broker(*QUEUES), 0)
     member.workers = workers = Workers(handled.append, 1, 3_600)

@@ -21,10 +21,7 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 INTERNAL = (  # no user meets these
     "rabbit_chx.cli.",
-    *(
-        f"rabbit_chx.consuming.member.{name}."
-        for name in ("interruptions", "key_lanes", "lanes", "member", "membership")
-    ),
+    *(f"rabbit_chx.consuming.member.{name}." for name in ("interruptions", "key_lanes", "lanes", "member")),
     *(f"rabbit_chx.working.{name}." for name in ("attempts", "loop_workers", "runs", "workers")),
     *(
         f"rabbit_chx.streams.group.{name}."

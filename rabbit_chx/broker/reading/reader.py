@@ -10,7 +10,7 @@ bound to a consistent-hash exchange stay, since they have buckets. Nothing is ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -187,8 +187,10 @@ def _rings(
             unreadable.append(f"the ring of exchange {name!r}: {error}")
             continue
         # A binding that was unbound after it was listed looks like a dead one.
-        if source == "node" and ring.dead and not _still(bindings, management, topology.vhost, name):
-            ring, source = replace(ring, runs=None, why_unknown=CHANGED), "unknown"
+        if source == "node" and ring.dead:
+            now = management.bindings_from(topology.vhost, name)
+            if sorted(map(repr, bindings)) != sorted(map(repr, now)):
+                ring, source = replace(ring, runs=None, why_unknown=CHANGED), "unknown"
         rings[name], sources[name] = ring, source
     return rings, sources, unreadable
 
@@ -205,10 +207,6 @@ def _unrecorded(
         for name, ring in rings.items()
         if sources[name] != "trivial" and evidence.lacks(ring, topology.bindings_from(name))
     )
-
-
-def _still(bindings: Sequence[Binding], management: Management, vhost: str, exchange: str) -> bool:
-    return sorted(map(repr, bindings)) == sorted(map(repr, management.bindings_from(vhost, exchange)))
 
 
 def visible_nodes(management: Management) -> dict[str, NodeState] | None:

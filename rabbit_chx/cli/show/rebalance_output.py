@@ -9,7 +9,7 @@ from rabbit_chx.base.text import counted
 from rabbit_chx.cli.show.output import echo, print_json
 from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.topology.file.dump import yaml_text
-from rabbit_chx.topology.file.ranges import literal
+from rabbit_chx.topology.file.names import literal
 from rabbit_chx.topology.model import Slots
 from rabbit_chx.topology.slots.rebalancing import Rebalancing
 from rabbit_chx.topology.slots.slot_counts import SlotCounts

@@ -165,10 +165,11 @@ class Outlet:
             except BrokerUnavailable as error:
                 self._after_loss(error)
                 self._wanted.clear()  # before the look at what waits: what comes later sets it again
-                if self._was_connected and not (self._waiting or self._has_work):
+                if self._was_connected and not self._waiting and not self._questions and self.outbox.is_empty:
                     self._failing_since = math.inf
                     return
-                if error.permanent or self._is_late():
+                is_late = time.monotonic() >= self._failing_since + self._timeouts.reconnect
+                if error.permanent or is_late or not self._was_connected:
                     self._give_up(error)
                     return
                 self._outage.failed(error)
@@ -176,13 +177,6 @@ class Outlet:
 
     def _pause(self, seconds: float) -> None:
         self._stopping.wait(seconds)
-
-    @property
-    def _has_work(self) -> bool:
-        return bool(self._questions) or not self.outbox.is_empty
-
-    def _is_late(self) -> bool:
-        return not self._was_connected or time.monotonic() >= self._failing_since + self._timeouts.reconnect
 
     def _after_loss(self, error: BrokerUnavailable) -> None:
         if self._connection is not None:

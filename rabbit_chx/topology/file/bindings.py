@@ -8,7 +8,7 @@ from typing import Any
 
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.mirror.ring import Destination, ToExchange, parse_weight
-from rabbit_chx.topology.file.lookup import Lookup
+from rabbit_chx.topology.file.names import Lookup
 from rabbit_chx.topology.file.problems import Path
 from rabbit_chx.topology.file.schema import File, FileBinding, FileDestination, FileExchange
 from rabbit_chx.topology.model import CONSISTENT_HASH, HASHING, MODULUS_HASH, Binding, Slots

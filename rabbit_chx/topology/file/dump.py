@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rabbit_chx.base.text import UNPRINTABLE
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.mirror.ring import ToExchange
-from rabbit_chx.topology.file.ranges import literal, with_ranges
+from rabbit_chx.topology.file.names import literal, with_ranges
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
     DELIVERY_LIMIT,

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rabbit_chx.errors import Unquoted
 from rabbit_chx.topology.file.bindings import Bindings
-from rabbit_chx.topology.file.lookup import Lookup
+from rabbit_chx.topology.file.names import Lookup
 from rabbit_chx.topology.file.problems import Document, Path, did_you_mean
 from rabbit_chx.topology.file.schema import File, FileExchange, FileQueue
 from rabbit_chx.topology.model import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rabbit_chx.topology.file.ranges import expand
+from rabbit_chx.topology.file.names import expand
 from tests.unit.complaints import complaint
 
 
