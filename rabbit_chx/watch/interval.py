@@ -145,25 +145,24 @@ def compare(
     if current.reachable and current.queues:
         own = [row for row in rows if row.queue not in left]
         problems += _problems_of_queues(own, before, current.queues, ring_check, is_first=previous is None)
-    problems += left.values()
-    by_severity = tuple(sorted(problems, key=lambda problem: PROBLEMS.index(problem.name)))
-    ring = ring_check.ring
-    if not (current.reachable or current.observed is None):
-        text = "the broker cannot be read; the last known ring is shown"
-        ring = RingState("unknown", ring.against, None, text)
+    by_severity = tuple(sorted((*problems, *left.values()), key=lambda each: PROBLEMS.index(each.name)))
     return Interval(
         time=current.time,
         seconds=seconds,
         exchange=current.exchange,
         vhost=current.vhost,
         release="" if current.observed is None else str(current.observed.release),
-        ring=ring,
+        ring=ring_check.ring if current.reachable or current.observed is None else _unseen(ring_check.ring),
         rows=_marked(rows, by_severity),
         problems=by_severity,
         totals=_totals(rows),
         requests=current.requests,
         ring_check=ring_check,
     )
+
+
+def _unseen(ring: RingState) -> RingState:
+    return RingState("unknown", ring.against, None, "the broker cannot be read; the last known ring is shown")
 
 
 def _rows(
