@@ -18,8 +18,9 @@ from collections.abc import Generator, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self, get_args
 
+from rabbit_chx.broker.applying.handover import publish_marker
 from rabbit_chx.broker.applying.lock import HOLDER, LOCK
-from rabbit_chx.broker.commands import Command, OnChannel, routed
+from rabbit_chx.broker.commands import Command, OnChannel
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.reading.reader import visible_nodes
 from rabbit_chx.errors import InvalidValue
@@ -197,10 +198,7 @@ def declare_commands(made: Hold | ChangeRecord) -> Generator[Command, Any, None]
 
 def hold_commands(hold: Hold) -> Generator[Command, Any, None]:
     """Hold a queue: messages that are routed to it afterwards wait."""
-    properties = {"headers": {HOLD: hold.name}, "delivery_mode": 2}
-    if not (yield from routed(hold.queue, hold.record.encode(), properties)):
-        expected, hint = "an existing queue that accepts messages", "The broker returned the marker"
-        raise InvalidValue("queue to hold", hold.queue, expected, hint)
+    yield from publish_marker("hold", hold.queue, hold.record.encode(), {"headers": {HOLD: hold.name}})
 
 
 def delete_commands(*queues: str) -> Generator[Command, Any, None]:

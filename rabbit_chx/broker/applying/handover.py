@@ -146,10 +146,17 @@ def marker_commands(
 
 def _publish_markers(queues: Collection[str], own: str, replies: str) -> Generator[Command, Any, None]:
     for queue in queues:
-        properties = {"headers": {MARKER: own, _QUEUE: queue}, "reply_to": replies, "delivery_mode": 2}
-        if not (yield from routed(queue, b"", properties)):
-            expected, hint = "an existing queue that accepts messages", "The broker returned the marker"
-            raise InvalidValue("queue to drain", queue, expected, hint)
+        properties = {"headers": {MARKER: own, _QUEUE: queue}, "reply_to": replies}
+        yield from publish_marker("drain", queue, b"", properties)
+
+
+def publish_marker(
+    purpose: str, queue: str, body: bytes, properties: Mapping[str, Any]
+) -> Generator[Command, Any, None]:
+    """Put a marker into a queue; ``purpose`` is what it does there: drain or hold."""
+    if not (yield from routed(queue, body, {**properties, "delivery_mode": 2})):
+        expected, hint = "an existing queue that accepts messages", "The broker returned the marker"
+        raise InvalidValue(f"queue to {purpose}", queue, expected, hint)
 
 
 def _passed(answer: Mapping[str, Any], own: str) -> str:

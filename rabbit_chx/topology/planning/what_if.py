@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import count, islice
 from typing import Final
 
+from rabbit_chx.base.limits import check_integer
 from rabbit_chx.base.names import name_flaw
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.mirror.releases import NEWEST, Release
@@ -156,8 +157,7 @@ def next_names(
     """The given names, or the given number of names that continue the numbering of the existing ones and are not taken."""
     if not isinstance(add, int):
         return tuple(each(add, "queues to add", "names"))
-    if isinstance(add, bool) or not 0 <= add <= MOST_NEW:
-        raise InvalidValue("number of queues to add", add, f"an integer from 0 to {MOST_NEW}")
+    check_integer("number of queues to add", add, 0, MOST_NEW)
     numbered = [
         match
         for name in map(name_of, now)
