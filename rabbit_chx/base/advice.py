@@ -66,5 +66,5 @@ class Advice(StrEnum):
 def in_options(text: str) -> str:
     """The text with all advice in the options of the command line."""
     for advice in Advice:
-        text = text.replace(advice.value, advice.on_command_line)
+        text = text.replace(advice, advice.on_command_line)
     return text

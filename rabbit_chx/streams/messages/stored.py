@@ -284,7 +284,11 @@ _KEY, _EXCHANGE = b"x-routing-key", b"x-exchange"
 
 
 class Quick:
-    """What was found in the messages of some chunks. ``body.stop`` is -1 for those that `decode` must decode."""
+    """What was found in the messages of some chunks. ``body.stop`` is -1 for those that `decode` must decode.
+
+    Only the structure is checked, with NumPy: that every value ends where it must, and has a known constructor. Messages with anything
+    unusual, such as a list as a header, are left to `decode`, which is the readable definition of what is valid.
+    """
 
     def __init__(self, records: Records, max_items: int) -> None:
         starts, stops = records.starts, records.stops
