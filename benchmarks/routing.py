@@ -375,7 +375,9 @@ def judge(label: str, values: list[float], bar: str, *, met: bool) -> None:
 
 def spread(values: list[float], unit: float = 1) -> str:
     """Format the median, with the extremes in parentheses."""
-    middle, low, high = (f"{each / unit:#.3g}".rstrip(".") for each in (median(values), min(values), max(values)))
+    middle, low, high = (
+        f"{each / unit:#.3g}".rstrip(".") for each in (median(values), min(values), max(values))
+    )
     return f"{middle} ({low} - {high})"
 
 
