@@ -132,6 +132,8 @@ def test_rebalance_killed_after_each_action_finishes_when_run_again(scene, tmp_p
     scene.assert_in_order(4)
 
 
+@pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.parametrize("scene", [RING], ids=["ring"], indirect=True)
 def test_scale_killed_between_two_unbinds_finishes_with_members_that_started_since(scene) -> None:
     """The queue that was unbound first is not held, and no binding leads new members to it."""

@@ -50,7 +50,7 @@ def test_the_broker_closes_the_connection_to_which_it_delivers(orders, message) 
     ("message", "ended"),
     [
         (MESSAGES["uuid"], CANNOT_CONVERT),
-        (LARGE, TOO_LARGE),
+        pytest.param(LARGE, TOO_LARGE, marks=pytest.mark.proof),
         pytest.param(MESSAGES["char"], CANNOT_CONVERT, marks=pytest.mark.proof),
         pytest.param(MESSAGES["content type"], CANNOT_CONVERT, marks=pytest.mark.proof),
     ],

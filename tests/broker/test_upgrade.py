@@ -21,7 +21,7 @@ from rabbit_chx.testing import Broker
 from tests.broker.erlang import node_command
 from tests.programs import ran
 
-pytestmark = [pytest.mark.broker, pytest.mark.long]
+pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.proof]
 
 VHOSTS = ("shop", "billing", "logs/ü")
 RINGS = ("orders", "tenants", "top")

@@ -296,6 +296,7 @@ def test_without_fail_fast_the_other_tasks_finish_and_rows_are_counted(
     judge_spark(what, rows, found, claimed=rows_written(error), control=REPORTED, note=note)
 
 
+@pytest.mark.proof
 def test_after_a_task_has_failed_for_good_the_others_publish_until_spark_ends_them(
     spark, broker, topology, begin, judge_spark, gates
 ):

@@ -91,6 +91,7 @@ def begin(broker, proxy, super_stream, tmp_path):
     feed.end()
 
 
+@pytest.mark.proof
 def test_killed_drivers_leave_each_row_once(cluster, broker, topology, begin, judge_table, tmp_path):
     kill_drivers(KILLS, tmp_path, begin, dice("kills of drivers"))
     feed = begin(cluster)
@@ -138,6 +139,7 @@ def test_connections_cut_during_a_read_lose_no_row(cluster, proxy, begin, judge_
     judge_table("connections of a read cut", sent, 3, control=NO_LOSS, note=f"{proxy.cuts} connections cut")
 
 
+@pytest.mark.proof
 def test_a_network_cut_for_seconds_during_a_read_loses_no_row(cluster, proxy, begin, judge_table, tmp_path):
     feed = begin(cluster, connectionTimeoutMs="2000")
     for _ in range(CUTS):

@@ -13,7 +13,7 @@ from tests.patience import PATIENCE
 from tests.programs import ran
 from tests.spark.streams import Streams
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long, pytest.mark.proof]
 
 # A process of its own: one process holds no classic session and a Connect session at a time.
 PROGRAM = """
