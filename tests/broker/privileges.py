@@ -34,7 +34,7 @@ OF_STREAMS = re.compile(r"Stream|^connect\(|^spark\.read")
 """Matches the calls of the page that use the stream port."""
 
 
-def proves(what: str) -> pytest.MarkDecorator:
+def line_of_proof(what: str) -> pytest.MarkDecorator:
     """The line of the proof about these calls."""
     of_the_page = f"{what} with exactly what docs/permissions.md names"
     return pytest.mark.proves("Permissions", of_the_page, "each fails with any one of them taken away")

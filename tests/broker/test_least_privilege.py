@@ -29,7 +29,7 @@ from tests.broker.privileges import (
     Shop,
     check_complaint,
     complaint_of,
-    proves,
+    line_of_proof,
     release_of,
     run_cli,
     sections,
@@ -39,7 +39,7 @@ from tests.members import in_background
 from tests.patience import wait_until
 from tests.queues import a_channel
 
-pytestmark = [pytest.mark.newest_first, pytest.mark.long, pytest.mark.broker, proves("commands")]
+pytestmark = [pytest.mark.newest_first, pytest.mark.long, pytest.mark.broker, line_of_proof("commands")]
 
 WORK = {
     what: grant for what, grant in sections().items() if "--yes" not in what and not OF_STREAMS.search(what)

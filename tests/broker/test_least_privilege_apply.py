@@ -10,9 +10,9 @@ import pytest
 
 from rabbit_chx import RabbitChxError
 from rabbit_chx.topology import apply_async, load, plan, read
-from tests.broker.privileges import Grant, Shop, check_complaint, proves, run_cli, sections
+from tests.broker.privileges import Grant, Shop, check_complaint, line_of_proof, run_cli, sections
 
-pytestmark = [pytest.mark.newest_first, pytest.mark.long, pytest.mark.broker, proves("applies")]
+pytestmark = [pytest.mark.newest_first, pytest.mark.long, pytest.mark.broker, line_of_proof("applies")]
 
 CHANGES = {
     what: grant

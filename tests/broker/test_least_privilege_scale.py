@@ -14,7 +14,7 @@ from rabbit_chx.consuming import Group
 from rabbit_chx.consuming.member.roll_call import members_over
 from rabbit_chx.topology import apply, load, plan, read
 from rabbit_chx.topology.planning.slot_changes import plan_moves
-from tests.broker.privileges import Grant, Shop, check_complaint, proves, run_cli, sections
+from tests.broker.privileges import Grant, Shop, check_complaint, line_of_proof, run_cli, sections
 from tests.broker.scaling_scene import MEMBER
 from tests.members import running
 from tests.patience import wait_until
@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.one_release,
     pytest.mark.since_4_0,
     pytest.mark.broker,
-    proves("`scale` and `rebalance`"),
+    line_of_proof("`scale` and `rebalance`"),
 ]
 
 CHANGES = {

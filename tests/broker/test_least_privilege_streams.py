@@ -21,13 +21,13 @@ from tests.broker.privileges import (
     Shop,
     check_complaint,
     complaint_of,
-    proves,
+    line_of_proof,
     release_of,
     sections,
 )
 from tests.queues import a_channel, delete_exchange
 
-pytestmark = [pytest.mark.newest_first, pytest.mark.long, pytest.mark.broker, proves("streams")]
+pytestmark = [pytest.mark.newest_first, pytest.mark.long, pytest.mark.broker, line_of_proof("streams")]
 
 WORK = {what: grant for what, grant in sections().items() if OF_STREAMS.search(what)}
 PARTITIONS = {"tenants-0": "0", "tenants-1": "1"}
