@@ -192,7 +192,7 @@ def test_a_member_goes_on_while_another_client_stores_offsets_of_its_group(
     store_offset, seen = StreamConnection.store_offset, Seen()
 
     def store_twice(connection, group, name, offset):
-        for each in offset, 0:
+        for each in offset, int(not offset):  # the first may be stored before others are handled
             store_offset(connection, group, name, each)
 
     monkeypatch.setattr(StreamConnection, "store_offset", store_twice)
