@@ -95,7 +95,7 @@ cluster: .venv/.test ## the tests that inject faults into a cluster of three nod
 	@$(BIN)/python -m pytest tests/cluster
 
 # All tests on real brokers and a real Spark, with every round and release that they have. For docs/proof.md and docs/proof-results.md.
-PROOF := $(INTEGRATION) tests/unit/test_cli_sigterm.py $(patsubst %,tests/property/test_%.py,hostile_input received_laws stream_parking_laws)
+PROOF := $(INTEGRATION) tests/unit/test_cli_sigterm.py $(patsubst %,tests/property/test_%.py,diff_laws hostile_input received_laws stream_parking_laws)
 
 proof: .venv/.test ## all faults and comparisons, long; writes docs/proof-results.md (RABBIT_CHX_SEED repeats a run)
 	$(call bootstrap,broker)

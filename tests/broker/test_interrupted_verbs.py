@@ -251,6 +251,7 @@ def test_sigterm_during_scale_reports_what_is_unfinished_which_status_shows_and_
 
 
 @pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.since_4_0
 @pytest.mark.parametrize("scene", [SLOTS.replace("64", "8")], ids=["slots"], indirect=True)
 def test_sigterm_during_rebalance_reports_what_is_unfinished_which_the_same_command_continues(

@@ -27,7 +27,7 @@ pytestmark = [
 
 # "restart" is the whole node, "restart_app" stops and starts RabbitMQ inside it.
 ROUNDS = [(seed, "restart_app" if seed % 2 else "restart") for seed in range(2, 7 if LONG else 4)]
-ROUNDS[1:] = [pytest.param(*each, marks=pytest.mark.long) for each in ROUNDS[1:]]
+ROUNDS[1:] = [pytest.param(*each, marks=[pytest.mark.long, pytest.mark.proof]) for each in ROUNDS[1:]]
 
 BINDINGS = [
     ("q7", "2"),
@@ -139,7 +139,9 @@ def single_worker(broker):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("seed", "how"), [(7, "restart_app"), (8, "restart")])
+@pytest.mark.parametrize(
+    ("seed", "how"), [(7, "restart_app"), pytest.param(8, "restart", marks=pytest.mark.proof)]
+)
 def test_with_one_worker_a_restart_leaves_the_order_that_the_mirror_says(single_worker, seed, how):
     lab = single_worker
     dice = random.Random(f"one worker {seed}")

@@ -96,8 +96,8 @@ def depth(channel, exchange: str) -> int:
 @pytest.mark.parametrize(
     ("number", "code", "most_again"),
     [
-        pytest.param(signal.SIGINT, 130, 0, marks=pytest.mark.long),
-        pytest.param(signal.SIGTERM, 143, 0, marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, 130, 0, marks=[pytest.mark.long, pytest.mark.proof]),
+        pytest.param(signal.SIGTERM, 143, 0, marks=[pytest.mark.long, pytest.mark.proof]),
         (signal.SIGKILL, -9, MAX_SENT_AGAIN),
     ],
 )

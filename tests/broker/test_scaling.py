@@ -64,7 +64,9 @@ def test_scaling_under_load_keeps_the_order_of_every_key(scene) -> None:
     assert all(ledger.by_queue[f"orders.{number}"] for number in range(12))
 
 
-@WAYS
+@pytest.mark.parametrize(
+    "scene", [pytest.param(RING, marks=pytest.mark.proof), SLOTS], ids=["ring", "slots"], indirect=True
+)
 @pytest.mark.long
 def test_queues_and_members_come_and_go_at_once(scene) -> None:
     """Queues go from 8 to 12 to 6 while members go from 2 to 6 to 3."""

@@ -115,6 +115,7 @@ ALTERNATING = a_sub_batch([b"x", b"\0\x53\x75"] * 1_000)
 
 
 @pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.one_release
 def test_compressed_batches_neither_disconnect_a_member_nor_delay_its_stop(
     broker, stream_url, stream_connection, stream, lot, caplog

@@ -186,6 +186,7 @@ def test_restarts_and_failures_of_the_broker_are_reported(own) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.timeout(300)
 def test_a_restart_of_rabbitmq_within_its_node_is_detected(own) -> None:
     """The uptime of the node continues, but the counters are reset, and the order of a ring on Mnesia may change."""

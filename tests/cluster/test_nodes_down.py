@@ -99,6 +99,7 @@ def test_changes_with_one_and_with_two_nodes_down(cluster, site, alone, run, fil
     check_changes(cluster, site, run, file, 3, down)
 
 
+@pytest.mark.proof
 def test_changes_in_a_cluster_of_two_with_one_node_down(cluster, site, alone, run, file) -> None:
     _, second, third = cluster.members
     for command in ("stop_app", "reset"):

@@ -152,7 +152,7 @@ def attacked(site: Site, kind: type, names: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "names",
-    [QUICK, pytest.param(sorted(FRAMES.keys() - QUICK), marks=pytest.mark.long)],
+    [QUICK, pytest.param(sorted(FRAMES.keys() - QUICK), marks=[pytest.mark.long, pytest.mark.proof])],
     ids=["quick", "all"],
 )
 def test_consumers_outlive_hostile_frames(broker, names, monkeypatch) -> None:

@@ -17,7 +17,7 @@ import pytest
 from tests.programs import ran
 from tests.proof import LONG, record_result
 
-pytestmark = [pytest.mark.broker, pytest.mark.long]
+pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.proof]
 
 STATUS = Path("/proc/self/status")
 PROGRAM = """

@@ -23,6 +23,7 @@ def proxy(broker):
         yield proxy
 
 
+@pytest.mark.proof
 def test_connections_reset_in_mid_stream(scene, proxy):
     with scene("proxy: reset", faults=12, url=proxy.url) as it:
         it.load.flow()
@@ -77,6 +78,7 @@ def test_a_network_that_never_lets_a_message_through(scene, proxy):
     assert "attempts)" in it.load.bulk.failures[0].reply
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("what", "settings", "count", "size"),
     [
@@ -94,6 +96,7 @@ def test_slow_networks(scene, proxy, what, settings, count, size):
     assert it.totals.resent == 0
 
 
+@pytest.mark.proof
 def test_a_caller_that_stalls_for_three_heartbeats(scene):
     harmless = {"control": None, "harmless": "no loss is possible, nothing is in flight"}
     with scene("caller stalls for three heartbeats", start=1_000, more=1_000, heartbeat=5, **harmless) as it:

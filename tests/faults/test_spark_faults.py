@@ -90,7 +90,7 @@ def no_connections(broker):
         broker.ctl("resume_listeners")
 
 
-@pytest.mark.parametrize("cause", ["row", "connection"])
+@pytest.mark.parametrize("cause", ["row", pytest.param("connection", marks=pytest.mark.proof)])
 def test_a_failed_attempt_is_followed_by_another(spark, broker, topology, begin, judge_spark, gates, cause):
     """A row raises an error, or the connection is closed for longer than reconnectTimeoutMs."""
     used, row = topology(), cause == "row"
@@ -154,6 +154,7 @@ def cluster(tmp_path_factory):
         one.stop()
 
 
+@pytest.mark.proof
 def test_an_executor_that_is_killed_loses_no_row(cluster, broker, topology, judge_spark, gates):
     used, driver = topology(), cluster()
     chosen = options(broker, used, maxRatePerTask=3_000)
@@ -173,6 +174,7 @@ def test_an_executor_that_is_killed_loses_no_row(cluster, broker, topology, judg
     judge_spark("executor killed, two of them", TWO, found, twice=attempts[1][0], control=AGAIN)
 
 
+@pytest.mark.proof
 def test_after_the_driver_is_killed_every_process_ends(cluster, broker, topology, judge_spark):
     used, rows, driver = topology(), 200_000, cluster()
     chosen = options(broker, used, maxRatePerTask=3_000)

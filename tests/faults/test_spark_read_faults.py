@@ -102,6 +102,7 @@ def test_killed_drivers_leave_each_row_once(cluster, broker, topology, begin, ju
     judge_table("driver of a read killed, query restarted", sent, KILLS, control=control)
 
 
+@pytest.mark.proof
 def test_killed_workers_and_a_killed_executor_lose_no_row(cluster, proxy, begin, judge_table, tmp_path):
     feed = begin(cluster)
     for _ in range(2):
@@ -128,6 +129,7 @@ def test_a_broker_killed_during_a_read_loses_no_row(cluster, broker, proxy, begi
     )
 
 
+@pytest.mark.proof
 def test_connections_cut_during_a_read_lose_no_row(cluster, proxy, begin, judge_table, tmp_path):
     feed = begin(cluster)
     for _ in range(3):
@@ -154,6 +156,7 @@ def test_a_network_cut_for_seconds_during_a_read_loses_no_row(cluster, proxy, be
     judge_table("network of a read cut and restored", sent, CUTS, control=NO_LOSS)
 
 
+@pytest.mark.proof
 def test_rows_deleted_by_retention_fail_a_query_or_are_logged(
     cluster, broker, proxy, spark, stream, record, tmp_path
 ):

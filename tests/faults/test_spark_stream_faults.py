@@ -77,6 +77,7 @@ def judge_query(broker, judge_spark):
     return judge
 
 
+@pytest.mark.proof
 def test_a_broker_that_is_killed_during_a_query_loses_no_row(
     broker, topology, judge_query, begin, checkpoint, tmp_path
 ):

@@ -205,7 +205,7 @@ def fault(scene: Scene, kind: str, member: Member):
         scene.start()
 
 
-@pytest.mark.parametrize("kind", ["exchange", "super_stream"])
+@pytest.mark.parametrize("kind", ["exchange", pytest.param("super_stream", marks=pytest.mark.proof)])
 def test_members_are_killed_stopped_and_paused(broker, record, tmp_path, kind):
     random, counts = dice("stream group", kind, broker.version), Counter()
     options = {"pause": 0.0005, "store_every": 200, "store_seconds": 1.0}

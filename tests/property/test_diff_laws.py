@@ -117,7 +117,7 @@ def wishes(plan) -> bool:
 
 
 @pytest.mark.parametrize("release", ["4.3", "3.10"])
-@pytest.mark.parametrize("pairs", [100, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("pairs", [100, pytest.param(1000, marks=[pytest.mark.long, pytest.mark.proof])])
 def test_there_is_drift_exactly_if_there_is_a_plan_and_applying_it_ends_both(
     release: str, pairs: int
 ) -> None:

@@ -49,6 +49,7 @@ def named(rows, name: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.broker
+@pytest.mark.proof
 def test_both_executors_are_met_and_reach_the_broker_with_a_password_of_their_own(rabbitmq_broker):
     url = urlsplit(rabbitmq_broker.url)
     code, rows = doctor(

@@ -87,7 +87,9 @@ class Collected:
 
 
 @admission
-@pytest.mark.parametrize("queue", [pytest.param("classic", marks=pytest.mark.long), "quorum"], indirect=True)
+@pytest.mark.parametrize(
+    "queue", [pytest.param("classic", marks=[pytest.mark.long, pytest.mark.proof]), "quorum"], indirect=True
+)
 def test_each_row_is_read_once_in_order_and_acknowledged(spark, broker, channel, queue, tmp_path):
     fill(channel, queue, range(250))
     collected = Collected(spark, broker, tmp_path, queue, maxRowsPerTrigger="100")

@@ -51,6 +51,8 @@ def test_fewer_partitions_fail_and_the_missing_rows_are_added(spark, broker, str
     assert {found[number] for number in range(1_000, 1_500)} == {1}
 
 
+@pytest.mark.long
+@pytest.mark.proof
 def test_more_partitions_fail(spark, broker, streams):
     stream = streams.stream()
     _, options = named(spark, broker, stream)
@@ -117,6 +119,8 @@ def test_a_restarted_query_with_fewer_partitions_fails_and_continues_under_anoth
     assert {found[number] for number in (*range(400), *range(800, 1_000))} == {1}
 
 
+@pytest.mark.long
+@pytest.mark.proof
 def test_an_older_checkpoint_fails_and_continues_under_another_name(spark, broker, streams, tmp_path):
     source, target, older = streams.stream(), streams.stream(), tmp_path / "older"
     for number in range(4):

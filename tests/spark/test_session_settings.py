@@ -12,7 +12,7 @@ import pytest
 from tests.programs import ran
 from tests.spark import session_settings
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.long, pytest.mark.proof]
 
 
 @pytest.mark.pyspark("4.1", "register replaces a format that Spark has found")
