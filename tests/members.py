@@ -19,7 +19,7 @@ class Member(threading.Thread):
     error: BaseException | None = None
 
     def __init__(self, work: Callable[[], Any]) -> None:
-        super().__init__(name="member")
+        super().__init__(name="member", daemon=True)
         self._work = work
 
     def run(self) -> None:
