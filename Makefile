@@ -97,7 +97,7 @@ cluster: .venv/.test ## the tests that inject faults into a cluster of three nod
 # All tests on real brokers and a real Spark, with every round and release that they have. For docs/proof.md and docs/proof-results.md.
 PROOF := $(INTEGRATION) tests/unit/test_cli_sigterm.py $(patsubst %,tests/property/test_%.py,diff_laws hostile_input received_laws stream_parking_laws)
 
-proof: .venv/.test ## all faults and comparisons, long; writes docs/proof-results.md (RABBIT_CHX_SEED repeats a run)
+proof: .venv/.test .venv/spark.jsa ## all faults and comparisons, long; writes docs/proof-results.md (RABBIT_CHX_SEED repeats a run)
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
 	@RABBIT_CHX_PROOF=long $(BIN)/python -m pytest $(LANES) --proof docs/proof.md $(PROOF)
