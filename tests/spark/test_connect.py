@@ -21,6 +21,7 @@ import sys, tempfile
 from pyspark.sql import SparkSession
 from spark_connector import foreach_batch, register
 from rabbit_chx.cli.spark import ask_executors
+from tests.programs import stopping
 
 url, exchange, stream_url, stream_name = sys.argv[1:]
 options = {"url": url, "exchange": exchange}
