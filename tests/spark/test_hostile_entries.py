@@ -37,7 +37,7 @@ REFUSED = {
     "a body of 30 MiB": "decompress to more than 16777216 bytes",
 }
 CHUNKS = HOSTILE | {
-    "a body of 30 MiB": compressed(b"\0\x53\x75\xb0" + struct.pack(">I", ZEROS) + bytes(ZEROS))
+    "a body of 30 MiB": lambda: compressed(b"\0\x53\x75\xb0" + struct.pack(">I", ZEROS) + bytes(ZEROS))
 }
 READ = {
     "many lists of 98,000 booleans": 170,
@@ -152,10 +152,10 @@ def test_hostile_entries_of_a_stream_cost_little_memory(spark, broker, streams, 
         assert stream_scene(spark, broker, streams, repeated(DENSE, 2_000), way, tmp_path) == 1
     with watched() as peak:
         for name, rows in READ.items():
-            assert stream_scene(spark, broker, streams, CHUNKS[name], way, tmp_path) == rows, name
+            assert stream_scene(spark, broker, streams, CHUNKS[name](), way, tmp_path) == rows, name
         for name, words in REFUSED.items():
             error = failure(
-                lambda name=name: stream_scene(spark, broker, streams, CHUNKS[name], way, tmp_path)
+                lambda name=name: stream_scene(spark, broker, streams, CHUNKS[name](), way, tmp_path)
             )
             assert words in error
             assert "StreamReader(" not in error
