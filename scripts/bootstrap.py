@@ -133,7 +133,19 @@ def newest_here() -> None:
     """Install the package and what its tests need into NEWEST, with the Python that runs this."""
     make_environment(NEWEST)
     say(f"installing rabbit-chx and what its tests need into {NEWEST.relative_to(ROOT)}")
+    link_pyspark(NEWEST)
     install_checkout(NEWEST, pinned(*everything()))
+
+
+def link_pyspark(folder: Path) -> None:
+    """Link the PySpark of .venv, which is the same for each Python: to fetch and build another one takes minutes."""
+    (source,), (target,) = (each.glob("lib/python3.*/site-packages") for each in (VENV, folder))
+    for former in target.glob("pyspark*"):
+        if former.is_symlink():
+            former.unlink()
+    for each in (source / "pyspark", *source.glob("pyspark-*.dist-info")):
+        if not (target / each.name).exists():
+            (target / each.name).symlink_to(each)
 
 
 def spark() -> None:

@@ -108,7 +108,9 @@ def install(folder: Path, releases: list[str], *options: str) -> None:
     wheels = [one for one in releases if one not in sources]
     finish(run_pip_on(folder, wheels, "--only-binary", ":all:", *options))
     if sources:
-        finish(run_pip_on(folder, sources, "--no-build-isolation", *options))
+        # To compress the wheel of PySpark takes most of the time of building it, and pip unpacks it at once.
+        stored = "--config-settings=--build-option=--compression=stored"
+        finish(run_pip_on(folder, sources, "--no-build-isolation", stored, *options))
 
 
 def run_pip_on(folder: Path, releases: list[str], *options: str) -> subprocess.CompletedProcess[str]:
