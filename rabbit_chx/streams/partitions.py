@@ -16,7 +16,7 @@ from rabbit_chx.mirror.exchange import ConsistentHashExchange
 from rabbit_chx.mirror.partitioning import SuperStream
 from rabbit_chx.mirror.releases import Release
 from rabbit_chx.streams.protocol.connection import StreamConnection
-from rabbit_chx.streams.protocol.permissions import Access, routing
+from rabbit_chx.streams.protocol.permissions import Access, routing, routing_by_exchange
 
 _KEYS_PER_BUCKET: Final = 8
 """A bucket that no key belongs to is unknown: with so many keys, most rings have none."""
@@ -46,7 +46,9 @@ class Partitions:
         if isinstance(self.mirror, SuperStream):
             return True
         keys = [str(number) for number in range(min(_PROBES, 2 * len(self.mirror.ring)))]
-        return [connection.route(name, key) for key in keys] == [[stream] for stream in self.of(keys)]
+        return [connection.route(name, key, access=self.access) for key in keys] == [
+            [stream] for stream in self.of(keys)
+        ]
 
 
 def of_super_stream(connection: StreamConnection, name: str, *, named: bool) -> Partitions:
@@ -63,7 +65,7 @@ def of_exchange(connection: StreamConnection, name: str, *, named: bool) -> Part
         InvalidValue: the broker routes in another way, or to queues that are not streams.
         StreamUnavailable: the exchange does not exist, has no stream, or the user lacks a permission.
     """
-    access = routing(name, named=named)
+    access = routing_by_exchange(name, named=named)
     streams = connection.partitions(name, access=access)
     if not streams:
         raise StreamUnavailable(f"no stream is bound to exchange {name!r}", "no such stream", name)
@@ -71,7 +73,7 @@ def of_exchange(connection: StreamConnection, name: str, *, named: bool) -> Part
     count = 2 * _KEYS_PER_BUCKET * len(streams)
     while count <= _MOST_KEYS:
         for key in map(str, range(len(owners), count)):
-            owners[key] = _owner(connection, name, key)
+            owners[key] = _owner(connection, name, key, access)
         sizes = range(len(streams), count // _KEYS_PER_BUCKET + 1)
         for size in sizes if set(owners.values()) == set(streams) else ():
             if weights := _weights(owners, size, streams):
@@ -81,10 +83,10 @@ def of_exchange(connection: StreamConnection, name: str, *, named: bool) -> Part
     raise _not_by_key(name, "routes that are not those of a consistent hash of the routing key")
 
 
-def _owner(connection: StreamConnection, name: str, key: str) -> str:
+def _owner(connection: StreamConnection, name: str, key: str, access: Access) -> str:
     """Return the stream to which the broker routes a key."""
     try:
-        found = connection.route(name, key)
+        found = connection.route(name, key, access=access)
     except StreamUnavailable as error:
         if Release.of_broker(connection.release).lists_stream_commands or error.problem != "lost":
             raise

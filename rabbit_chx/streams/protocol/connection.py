@@ -157,10 +157,10 @@ class StreamConnection:
         needs = access or permissions.listing(super_stream)
         return self._calls.call(Command.PARTITIONS, encoded, stream=super_stream, access=needs).strings()
 
-    def route(self, super_stream: str, key: str) -> list[str]:
-        """Return the streams of a super stream that are bound with this key."""
+    def route(self, super_stream: str, key: str, *, access: permissions.Access | None = None) -> list[str]:
+        """Return the streams of a super stream that are bound with this key; ``access`` as for `partitions`."""
         fields = requests.string(key), name(super_stream, "super stream name")
-        needs = permissions.routing(super_stream)
+        needs = access or permissions.routing(super_stream)
         return self._calls.call(Command.ROUTE, *fields, stream=super_stream, access=needs).strings()
 
     @property

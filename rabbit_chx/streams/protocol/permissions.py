@@ -51,6 +51,14 @@ def routing(super_stream: str, *, named: bool = False) -> Access:
     return _access("write", _all_of(super_stream), needs, what)
 
 
+def routing_by_exchange(exchange: str, *, named: bool) -> Access:
+    """Do the same with the streams that are bound to an exchange, whose names the refused user cannot list."""
+    streams = _streams(["STREAMS"])
+    needs = Needs(write={("exchange", exchange), *streams}, read=streams if named else set())
+    what = "publishing to the streams whose names replace STREAMS"
+    return _access("write", f"exchange {exchange!r} or its streams", needs, what)
+
+
 def changing_super_stream(super_stream: str, partitions: Iterable[str] | None = None) -> Access:
     """Create or delete a super stream."""
     own = _super_stream(super_stream, partitions)
