@@ -6,11 +6,9 @@ A frame consists of its size (4 bytes), the command (2 bytes), the version of th
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from itertools import accumulate, chain, islice
-from operator import add
+from itertools import chain, islice
 from typing import Any, Final, TypeAlias
 
 from rabbit_chx.base.limits import as_integer
@@ -244,21 +242,25 @@ def publish_frames(
     Raises:
         StreamUnavailable: a single message exceeds the maximum size of a frame.
     """
-    most = (frame_max or 1 << 31) - _PUBLISH_HEAD
     rest = iter(messages)
     while some := list(islice(rest, _AT_ONCE)):
-        heads, bodies = _entries(*zip(*some, strict=True))
-        ends = list(accumulate(map(add, map(len, heads), map(len, bodies))))
-        start = before = 0
-        while start < len(ends):
-            end = bisect_right(ends, before + most, start)
-            if end == start:
-                raise _too_large(len(bodies[start]), frame_max)
-            size = ends[end - 1] - before + _PUBLISH_HEAD
-            head = _PUBLISH.pack(size, Command.PUBLISH, VERSION, publisher, end - start)
-            entries = chain.from_iterable(zip(heads[start:end], bodies[start:end], strict=True))
-            yield b"".join([head, *entries])
-            start, before = end, ends[end - 1]
+        yield from _frames(publisher, *_entries(*zip(*some, strict=True)), frame_max)
+
+
+def _frames(
+    publisher: int, heads: Sequence[bytes], bodies: Sequence[bytes], frame_max: int
+) -> Iterable[bytes]:
+    """Build one frame, or those of each half."""
+    size, count = _PUBLISH_HEAD + sum(map(len, heads)) + sum(map(len, bodies)), len(bodies)
+    if size <= (frame_max or 1 << 31):
+        head = _PUBLISH.pack(size, Command.PUBLISH, VERSION, publisher, count)
+        yield b"".join([head, *chain.from_iterable(zip(heads, bodies, strict=True))])
+    elif count == 1:
+        raise _too_large(len(bodies[0]), frame_max)
+    else:
+        half = count // 2
+        yield from _frames(publisher, heads[:half], bodies[:half], frame_max)
+        yield from _frames(publisher, heads[half:], bodies[half:], frame_max)
 
 
 def _entries(numbers: Sequence[int], messages: Sequence[Any]) -> tuple[Sequence[bytes], Sequence[bytes]]:

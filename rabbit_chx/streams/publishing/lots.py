@@ -32,7 +32,9 @@ class Lot(Sequence[OutgoingMessage]):
         "_whole",
         "attempts",
         "duplicates",
+        "early",
         "ended",
+        "first",
         "ids",
         "keys",
         "messages",
@@ -42,7 +44,6 @@ class Lot(Sequence[OutgoingMessage]):
         "size",
         "source",
         "stream",
-        "waiting",
     )
 
     def __init__(
@@ -66,8 +67,10 @@ class Lot(Sequence[OutgoingMessage]):
         """Whether it was handed to a connection: from then on, it may have arrived and cannot be withdrawn."""
         self.duplicates: int = 0
         """How many messages the broker has dropped, because the stream had their publishing ids already."""
-        self.waiting: Container[int] | None = None
-        """The publishing ids that are not confirmed, if it was sent."""
+        self.first: int = 0
+        """The place of the first message that is not confirmed."""
+        self.early: set[int] = set()
+        """The publishing ids behind it that are confirmed."""
         self.open: int = len(messages)
         """Of a whole lot: how many messages have no outcome."""
         # References to itself would keep it in memory until the next garbage collection, so None means itself.
@@ -126,9 +129,34 @@ class Lot(Sequence[OutgoingMessage]):
             part.ids = [ids[row - self.rows[0]] for row in part.rows]
 
     def entries(self) -> Iterable[tuple[int, bytes]]:
-        """Return the encoded messages with their publishing ids."""
+        """Return the encoded messages that are not confirmed, with their publishing ids."""
         assert self.ids is not None
-        return zip(self.ids, self.messages, strict=True)
+        pairs = zip(self.ids[self.first :], self.messages[self.first :], strict=True)
+        return (pair for pair in pairs if pair[0] not in self.early) if self.early else pairs
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many messages are not confirmed."""
+        return len(self) - self.first - len(self.early)
+
+    def is_open(self, place: int) -> bool:
+        """Whether the message at this place is not confirmed."""
+        return place >= self.first and (self.ids is None or self.ids[place] not in self.early)
+
+    def confirm(self, ids: list[int]) -> list[int]:
+        """Note which messages are confirmed, by their publishing ids in ascending order; return the ids of other lots."""
+        assert self.ids is not None
+        expected = list(self.ids[self.first :][: len(ids)])
+        count = len(expected)
+        if not self.early and ids[:count] == expected:  # as nearly always
+            self.first += count
+            return ids[count:]
+        own = set(self.ids[self.first :]).intersection(ids) - self.early
+        self.early |= own
+        while self.first < len(self) and self.ids[self.first] in self.early:
+            self.early.remove(self.ids[self.first])
+            self.first += 1
+        return [each for each in ids if each not in own]
 
     def divide(self, streams: Sequence[str]) -> None:
         """Divide the messages into `parts` by the stream of each."""
@@ -145,11 +173,10 @@ class Lot(Sequence[OutgoingMessage]):
     def by_outcome(self, rejected: Container[int]) -> Mapping[Outcome, Lot]:
         """Divide messages that were sent: those that are confirmed, those that the broker rejected, and the others."""
         assert self.ids is not None
-        assert self.waiting is not None
         places: dict[Outcome, list[int]] = {}
         for place, number in enumerate(self.ids):
             outcome = Outcome.REJECTED if number in rejected else Outcome.UNKNOWN
-            places.setdefault(outcome if number in self.waiting else Outcome.CONFIRMED, []).append(place)
+            places.setdefault(outcome if self.is_open(place) else Outcome.CONFIRMED, []).append(place)
         found = {outcome: self._part(own) for outcome, own in places.items()}
         for part in found.values():
             part.source = None if part is self else self
@@ -158,7 +185,7 @@ class Lot(Sequence[OutgoingMessage]):
     def settled(self) -> None:
         """Note that its messages have their outcome; the caller has the lock of their owner."""
         if self.source is None:
-            self.waiting = ()
+            self.first = len(self)
         else:
             self.source.ended = (self.source.ended or set()).union(self.rows)
         self.whole.open -= len(self)
@@ -166,10 +193,8 @@ class Lot(Sequence[OutgoingMessage]):
     def left(self) -> Iterable[OutgoingMessage]:
         """Return the messages of a whole lot that have no outcome."""
         for part in self.parts:
-            waiting, ids = part.waiting, part.ids
             for place, row in enumerate(part.rows):
-                is_open = waiting is None or ids is None or ids[place] in waiting
-                if is_open and row not in (part.ended or ()):
+                if part.is_open(place) and row not in (part.ended or ()):
                     yield part[place]
 
 

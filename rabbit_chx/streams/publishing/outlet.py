@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from itertools import chain, repeat
+from itertools import chain
 from typing import Final
 
 from rabbit_chx.base.outages import CALLER_WAITS, Backoff, Outage
@@ -27,7 +27,8 @@ from rabbit_chx.publishing.sender import CLOSED
 from rabbit_chx.streams.protocol.answers import Confirms, Refusals, reason
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.opening import again
-from rabbit_chx.streams.publishing.lots import Lot, LotOutbox
+from rabbit_chx.streams.publishing.in_flight import InFlight
+from rabbit_chx.streams.publishing.lots import LotOutbox
 
 log = logging.getLogger("rabbit_chx.streams")
 
@@ -82,9 +83,7 @@ class Outlet:
         self._number = 0
         self._stored = self._sent = 0
         """The last publishing id that the stream had for this name before what is in flight, and the last one that was sent."""
-        self._waiting: dict[int, bytes] = {}
-        """What is in flight, by publishing id, in this order; and the lots to which it belongs."""
-        self._lots: deque[Lot] = deque()
+        self._in_flight = InFlight()
         self._rejected: set[int] = set()
         self._moved = 0.0
         """When the broker last confirmed something, or took a message while it had none to confirm."""
@@ -165,7 +164,12 @@ class Outlet:
             except BrokerUnavailable as error:
                 self._after_loss(error)
                 self._wanted.clear()  # before the look at what waits: what comes later sets it again
-                if self._was_connected and not self._waiting and not self._questions and self.outbox.is_empty:
+                if (
+                    self._was_connected
+                    and not self._in_flight
+                    and not self._questions
+                    and self.outbox.is_empty
+                ):
                     self._failing_since = math.inf
                     return
                 is_late = time.monotonic() >= self._failing_since + self._timeouts.reconnect
@@ -204,7 +208,7 @@ class Outlet:
             self.outbox.connected()
             self._was_connected = True
             self._moved = time.monotonic()
-            if self._waiting:
+            if self._in_flight:
                 self._send_again(connection)
         except BaseException:
             connection.close()
@@ -216,10 +220,10 @@ class Outlet:
         return 0 if self._name is None else connection.query_publisher_sequence(self._name, self.stream)
 
     def _send_again(self, connection: StreamConnection) -> None:
-        self.outbox.note_sent(0, len(self._waiting))
-        for lot in self._lots:
-            lot.owner.sent_again(sum(number in self._waiting for number in lot.ids or ()))
-        connection.publish(self._number, self._waiting.items(), timeout=self._timeouts.confirm)
+        self.outbox.note_sent(0, len(self._in_flight))
+        for lot in self._in_flight:
+            lot.owner.sent_again(lot.unconfirmed)
+        connection.publish(self._number, self._in_flight.entries(), timeout=self._timeouts.confirm)
         self._moved = time.monotonic()
 
     def _work(self, connection: StreamConnection) -> None:
@@ -253,18 +257,16 @@ class Outlet:
     def _send(self, connection: StreamConnection) -> bool:
         """Send the next lots; return whether there were any."""
         lots = self.outbox.take(_AT_ONCE, self._sent)
-        if not lots and not self._waiting and not self.outbox.is_empty:
+        if not lots and not self._in_flight and not self.outbox.is_empty:
             # Publishing ids that were sent before: what does the stream have of them?
             self._stored, self._sent = self._last_id(connection), 0
             lots = self.outbox.take(_AT_ONCE, self._sent)
         if not lots:
             return False
-        nothing_in_flight = not self._waiting
-        for lot in lots:
-            self._waiting.update(lot.entries())
-            lot.waiting = self._waiting
-        self._sent = next(reversed(self._waiting))
-        self._lots.extend(lots)
+        nothing_in_flight = not self._in_flight
+        self._in_flight.add(lots)
+        assert lots[-1].ids is not None
+        self._sent = lots[-1].ids[-1]
         self.outbox.note_sent(sum(lot.size for lot in lots), 0)
         entries = chain.from_iterable(lot.entries() for lot in lots)
         connection.publish(self._number, entries, timeout=self._timeouts.confirm)
@@ -280,20 +282,16 @@ class Outlet:
             self._confirmed(outcome)
 
     def _confirmed(self, confirms: Confirms) -> None:
-        waiting, before = self._waiting, len(self._waiting)
-        deque(map(waiting.pop, confirms.publishing_ids, repeat(None)), maxlen=0)  # a loop in C
-        if len(waiting) == before:
+        before = len(self._in_flight)
+        done = self._in_flight.confirm(confirms.publishing_ids)
+        if len(self._in_flight) == before:
             return
         self._moved, self._failing_since = time.monotonic(), math.inf
         self._outage.ended()
         self._backoff.works()
-        done: list[Lot] = []
-        lots, in_flight = self._lots, waiting.keys()
-        while lots and (ids := lots[0].ids) and ids[-1] not in waiting and in_flight.isdisjoint(ids):
-            lot = lots.popleft()
-            if ids[0] <= self._stored:
-                lot.duplicates = sum(number <= self._stored for number in ids)
-            done.append(lot)
+        for lot in done:
+            if lot.ids and lot.ids[0] <= self._stored:
+                lot.duplicates = sum(number <= self._stored for number in lot.ids)
         self.outbox.settle(done, Outcome.CONFIRMED)
 
     def _refused(self, outcome: Refusals) -> StreamUnavailable:
@@ -308,19 +306,18 @@ class Outlet:
         return error
 
     def _look_at_the_clock(self, now: float) -> None:
-        if self._waiting and now - self._moved > self._timeouts.confirm:
-            what = counted(len(self._waiting), "message")
+        if self._in_flight and now - self._moved > self._timeouts.confirm:
+            what = counted(len(self._in_flight), "message")
             text = f"no confirm of {what} for stream {self.stream!r} within {seconds(self._timeouts.confirm)}"
             raise StreamUnavailable(text, "refused", self.stream)
 
     def _give_up(self, error: RabbitChxError, *, closed: bool = False) -> None:
         """Give each message its outcome: the stream may have those that were sent, or not."""
-        for lot in self._lots:
+        for lot in self._in_flight:
             for outcome, part in lot.by_outcome(self._rejected).items():
                 why = "" if outcome is Outcome.CONFIRMED else str(error)
                 self.outbox.settle([part], outcome, why)
-        self._lots.clear()
-        self._waiting.clear()
+        self._in_flight.clear()
         self._rejected.clear()
         self._failing_since = math.inf
         self._refuse_questions(error)

@@ -1,0 +1,65 @@
+"""What is in flight to a stream, compared with a set of publishing ids, whatever the broker confirms and in whatever order."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given, strategies as st
+
+from rabbit_chx.publishing.messages import Outcome
+from rabbit_chx.streams.publishing.in_flight import InFlight
+from rabbit_chx.streams.publishing.lots import Lot
+
+OWNER: Any = SimpleNamespace()
+
+
+def lot(ids: list[int] | range) -> Lot:
+    return Lot(range(len(ids)), [None] * len(ids), [b"%d" % each for each in ids], ids, OWNER)
+
+
+@st.composite
+def lots(draw) -> list[Lot]:
+    """Lots whose ids increase: without gaps, as one stream gets them, or with gaps, as the streams of an exchange do."""
+    made, start = [], 1
+    for size in draw(st.lists(st.integers(1, 5), max_size=5)):
+        gaps = draw(st.lists(st.integers(1, 3), min_size=size, max_size=size))
+        ids = [start + sum(gaps[:place]) for place in range(size)]
+        made.append(lot(range(start, start + size) if draw(st.booleans()) else ids))
+        start = made[-1].ids[-1] + draw(st.integers(1, 3))
+    return made
+
+
+@given(lots(), st.data())
+def test_confirms_in_any_order_leave_what_a_set_says(sent: list[Lot], data) -> None:
+    in_flight, done = InFlight(), []
+    in_flight.add(sent)
+    open_ids = {each for one in sent for each in one.ids or ()}
+    highest = max(open_ids, default=0) + 2
+    for confirmed in data.draw(st.lists(st.lists(st.integers(0, highest), max_size=8), max_size=8)):
+        done += in_flight.confirm(confirmed)
+        open_ids.difference_update(confirmed)
+        assert len(in_flight) == len(open_ids)
+        assert list(in_flight.entries()) == [(each, b"%d" % each) for each in sorted(open_ids)]
+        assert [*done, *in_flight] == sent
+        assert not any(open_ids.intersection(one.ids or ()) for one in done)
+        assert not sent or not list(in_flight) or open_ids.intersection(next(iter(in_flight)).ids or ())
+    for one in in_flight:
+        found = one.by_outcome(()).get(Outcome.UNKNOWN, ())
+        assert [message.body for message in found] == [b"%d" % each for each in one.ids if each in open_ids]
+
+
+@given(st.integers(1, 2_000), st.lists(st.integers(1, 500), max_size=9), st.booleans())
+def test_confirms_in_the_order_of_their_ids_end_lot_after_lot(
+    size: int, steps: list[int], backwards: bool
+) -> None:
+    in_flight = InFlight()
+    in_flight.add([lot(range(start, start + 100)) for start in range(1, size + 1, 100)])
+    count, at = len(in_flight), 1
+    for step in steps:
+        ids = list(range(at, min(at + step, count + 1)))
+        done = in_flight.confirm(reversed(ids) if backwards else ids)
+        at += len(ids)
+        assert len(in_flight) == count + 1 - at
+        assert all(each.first == 100 and not each.early for each in done)
+        assert [each.first for each in in_flight][:1] == [(at - 1) % 100][: len(in_flight)]
