@@ -40,6 +40,7 @@ from rabbit_chx.streams.protocol.requests import (
     arguments,
     array,
     close_answer,
+    column_frames,
     command_versions,
     consumer_update_answer,
     name,
@@ -114,6 +115,13 @@ def test_every_message_is_in_one_frame_in_order_within_the_agreed_size(
             at += 12 + size
         assert at == len(body)
     assert sent == [(number, bytes([size]) * size) for number, size in enumerate(sizes)]
+
+
+@given(sizes=st.lists(st.integers(0, 60), max_size=40), frame_max=st.integers(81, 300))
+def test_columns_make_the_same_frames_as_pairs(sizes: list[int], frame_max: int) -> None:
+    messages = [bytes([size]) * size for size in sizes]
+    pairs = publish_frames(1, enumerate(messages), frame_max)
+    assert list(column_frames(1, range(len(messages)), messages, frame_max)) == list(pairs)
 
 
 def test_a_message_beyond_the_maximum_frame_size_is_refused() -> None:

@@ -68,8 +68,23 @@ def encode_messages(
     Raises:
         InvalidValue: a property is unknown, or a value or the length of a column is invalid.
     """
-    checked_bodies = body_column(bodies, _LARGEST_BODY)
-    count = len(checked_bodies)
+    return encode_bodies(checked_bodies(bodies), routing_keys, exchange, headers, properties)
+
+
+def checked_bodies(bodies: Iterable[bytes | str]) -> list[bytes]:
+    """Return bodies as bytes, none longer than AMQP 1.0 allows."""
+    return body_column(bodies, _LARGEST_BODY)
+
+
+def encode_bodies(
+    bodies: list[bytes],
+    routing_keys: Any,
+    exchange: Any,
+    headers: Any,
+    properties: Mapping[str, Any],
+) -> Iterator[bytes]:
+    """Encode messages as `encode_messages` does, whose bodies are checked."""
+    count, sizes = len(bodies), list(map(len, bodies))
     for name in properties:
         check_name(name)
     given = {name: _checked_column(name, value, count) for name, value in properties.items()}
@@ -82,8 +97,8 @@ def encode_messages(
         by_row(tables, _headers) if isinstance(tables, list) else repeat(_headers(tables)),
     )
     present = [each for each in sections if not isinstance(each, repeat) or next(each)]
-    data = (map(_before_data, map(len, checked_bodies)), checked_bodies)
-    return map(b"".join, zip(*present, *data, strict=False))
+    before = {size: _before_data(size) for size in set(sizes)}
+    return map(b"".join, zip(*present, map(before.__getitem__, sizes), bodies, strict=False))
 
 
 def encode_message(

@@ -363,6 +363,13 @@ class StreamConnection:
         for frame in requests.publish_frames(publisher, messages, self.frame_max):
             self._calls.send(frame, timeout)
 
+    def publish_columns(
+        self, publisher: int, ids: Iterable[int], messages: Iterable[bytes], *, timeout: float | None = None
+    ) -> None:
+        """Send messages as `publish` does, faster: publishing ids and messages are columns, and no message is a batch."""
+        for frame in requests.column_frames(publisher, ids, messages, self.frame_max):
+            self._calls.send(frame, timeout)
+
     def confirms(self, timeout: float) -> Iterator[Confirms | Refusals]:
         """Yield confirms and refusals of published messages, until nothing has arrived for ``timeout`` seconds.
 

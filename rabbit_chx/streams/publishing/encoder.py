@@ -10,9 +10,9 @@ from rabbit_chx.base.limits import as_integer
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.messages.message_fields import Headers
 from rabbit_chx.messages.traces import context_headers
-from rabbit_chx.publishing.batch_columns import column, values
+from rabbit_chx.publishing.batch_columns import column
 from rabbit_chx.publishing.encoder import merged, with_context
-from rabbit_chx.streams.messages.encode import encode_message, encode_messages
+from rabbit_chx.streams.messages.encode import checked_bodies, encode_bodies, encode_message
 from rabbit_chx.streams.partitions import key_texts
 from rabbit_chx.streams.protocol.requests import check_sizes, max_message
 
@@ -78,12 +78,10 @@ class StreamEncoder:
         properties: Mapping[str, Any],
     ) -> StreamColumns:
         """Encode a batch given by columns."""
-        rows = list(values(bodies))
+        rows = checked_bodies(bodies)
         keys = column(routing_keys, len(rows), "routing key")
         headers = self._with_defaults(headers, with_context)
-        messages = encode_messages(
-            rows, routing_keys=keys, headers=headers, **{**self._properties, **properties}
-        )
+        messages = encode_bodies(rows, keys, None, headers, {**self._properties, **properties})
         texts = self._keys(keys if isinstance(keys, list) else [keys] * len(rows))
         numbers = None if ids is None else checked_ids(ids, len(rows))
         limit = self.max_message_bytes

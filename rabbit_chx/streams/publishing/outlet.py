@@ -268,8 +268,9 @@ class Outlet:
         assert lots[-1].ids is not None
         self._sent = lots[-1].ids[-1]
         self.outbox.note_sent(sum(lot.size for lot in lots), 0)
-        entries = chain.from_iterable(lot.entries() for lot in lots)
-        connection.publish(self._number, entries, timeout=self._timeouts.confirm)
+        ids = chain.from_iterable(lot.ids or () for lot in lots)
+        messages = chain.from_iterable(lot.messages for lot in lots)
+        connection.publish_columns(self._number, ids, messages, timeout=self._timeouts.confirm)
         if nothing_in_flight:
             self._moved = time.monotonic()
         return True
