@@ -118,6 +118,11 @@ class Connection:
         self.servers.stored |= sent
         self.tell()
 
+    def publish_columns(
+        self, publisher: int, ids: Iterable[int], messages: Iterable[bytes], *, timeout: float
+    ) -> None:
+        self.publish(publisher, zip(ids, messages, strict=True), timeout=timeout)
+
     def confirms(self, timeout: float) -> Iterator[Confirms]:
         self._check_open()
         with suppress(BlockingIOError):
