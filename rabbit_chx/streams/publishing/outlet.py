@@ -164,12 +164,8 @@ class Outlet:
             except BrokerUnavailable as error:
                 self._after_loss(error)
                 self._wanted.clear()  # before the look at what waits: what comes later sets it again
-                if (
-                    self._was_connected
-                    and not self._in_flight
-                    and not self._questions
-                    and self.outbox.is_empty
-                ):
+                is_idle = not self._in_flight and not self._questions and self.outbox.is_empty
+                if self._was_connected and is_idle:
                     self._failing_since = math.inf
                     return
                 is_late = time.monotonic() >= self._failing_since + self._timeouts.reconnect
