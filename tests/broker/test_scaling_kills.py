@@ -6,7 +6,7 @@ Every key keeps its order, and nothing is left behind.
 from __future__ import annotations
 
 import signal
-from itertools import count
+from itertools import count, cycle, islice
 
 import pytest
 
@@ -112,7 +112,7 @@ def test_scale_killed_in_every_run_finishes_after_several_runs(scene) -> None:
 def test_rebalance_killed_after_each_action_finishes_when_run_again(scene, tmp_path) -> None:
     random, keys = dice("kills of rebalance"), tmp_path / "keys.txt"
     killed = 0
-    for number in range(1, 13):
+    for number in islice(cycle(range(1, 7)), 40):  # keys that happen to be balanced need no action
         keys.write_text("\n".join(key for key in KEYS for _ in range(random.choice((1, 1, 8)))))
         options = ("--keys", str(keys))
         code, _, errors = scale(scene, *options, verb="rebalance", kill_after=number)
@@ -127,7 +127,9 @@ def test_rebalance_killed_after_each_action_finishes_when_run_again(scene, tmp_p
         ]
         assert len(slots) == len(set(slots)) == 12
         scene.publish_on(100)
-    assert killed >= 4
+        if killed == 4:
+            break
+    assert killed == 4
     finish(scene, 4)
     scene.assert_in_order(4)
 
