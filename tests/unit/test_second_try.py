@@ -112,8 +112,7 @@ PROMISES = {
 }
 
 
-@pytest.mark.parametrize("promise", PROMISES)
-@pytest.mark.parametrize("lanes", ["0", "2"])
+@pytest.mark.parametrize(("promise", "lanes"), [*((each, "0") for each in PROMISES), ("lost", "2")])
 def test_a_broken_promise_has_no_second_try(run, pytester, promise, lanes) -> None:
     program = f"def test_promise():\n    tries('promise')\n    {PROMISES[promise]}\n"
     result = run(program + "\ndef test_other():\n    assert tries('other') > 1\n", "-n", lanes)
