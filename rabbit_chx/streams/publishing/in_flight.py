@@ -38,12 +38,14 @@ class InFlight:
 
     def confirm(self, ids: Iterable[int]) -> list[Lot]:
         """Note which messages are confirmed; remove and return the lots of which all are, and all of the lots before them."""
-        rest = sorted(ids)
+        rest, at = sorted(ids), 0
         for lot in self._lots:
-            if not rest:
+            if at == len(rest):
                 break
             before = lot.unconfirmed
-            rest = lot.confirm(rest)
+            at += lot.confirm_next(rest, at)
+            if lot.unconfirmed == before > 0:
+                rest, at = lot.confirm_any(rest[at:]), 0
             self._count -= before - lot.unconfirmed
         done: list[Lot] = []
         while self._lots and not self._lots[0].unconfirmed:

@@ -143,14 +143,18 @@ class Lot(Sequence[OutgoingMessage]):
         """Whether the message at this place is not confirmed."""
         return place >= self.first and (self.ids is None or self.ids[place] not in self.early)
 
-    def confirm(self, ids: list[int]) -> list[int]:
-        """Note which messages are confirmed, by their publishing ids in ascending order; return the ids of other lots."""
+    def confirm_next(self, ids: list[int], at: int) -> int:
+        """Note confirms from this place on, if they are those of the next messages; return how many messages these are."""
         assert self.ids is not None
-        expected = list(self.ids[self.first :][: len(ids)])
-        count = len(expected)
-        if not self.early and ids[:count] == expected:  # as nearly always
-            self.first += count
-            return ids[count:]
+        expected = list(self.ids[self.first : self.first + len(ids) - at])
+        if self.early or ids[at : at + len(expected)] != expected:
+            return 0
+        self.first += len(expected)
+        return len(expected)
+
+    def confirm_any(self, ids: list[int]) -> list[int]:
+        """Note confirms in any order, and return those of other lots."""
+        assert self.ids is not None
         own = set(self.ids[self.first :]).intersection(ids) - self.early
         self.early |= own
         while self.first < len(self) and self.ids[self.first] in self.early:
