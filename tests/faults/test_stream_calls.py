@@ -107,12 +107,18 @@ def texts(bodies: list[bytes]) -> list[str]:
     return [body.decode() for body in bodies]
 
 
-@contextmanager
-def until_calls_time_out(calls: Calls):
-    """Let a fault last until calls with a timeout were told that messages they had written may have arrived."""
-    before = len(calls.unknown)
-    yield
-    wait_until(lambda: len(calls.unknown) > before, "calls time out")
+def until_a_call_times_out(publisher, calls) -> None:
+    """Make calls with a timeout until one is told that a message it had written may have arrived.
+
+    The threads may all be in calls without one.
+    """
+
+    def timed_out() -> bool:
+        one = calls.bodies()
+        calls.told(one, publisher.publish, *one, *texts(one), timeout=0.5)
+        return bool(calls.unknown & set(one))
+
+    wait_until(timed_out, "a call times out")
 
 
 def close_connections(broker, publisher, more, calls, alarm) -> None:
@@ -122,18 +128,15 @@ def close_connections(broker, publisher, more, calls, alarm) -> None:
 
 
 def pause(broker, publisher, more, calls, alarm) -> None:
-    try:
-        with until_calls_time_out(calls):
-            broker.pause()
-    finally:
-        broker.unpause()
+    with paused(broker):
+        until_a_call_times_out(publisher, calls)
     more()
 
 
 def raise_alarm(broker, publisher, more, calls, alarm) -> None:
     """Of the alarms, only that of the disk stops publishers to streams."""
-    with until_calls_time_out(calls):
-        alarm("disk", raised=True)
+    alarm("disk", raised=True)
+    until_a_call_times_out(publisher, calls)
     alarm("disk", raised=False)
     more()
 
