@@ -88,7 +88,7 @@ def fill_large(broker: Broker, stream: str, like: str, messages: int) -> None:
         publisher = connection.declare_publisher(stream)
         waiting = 0
         for number, batch in enumerate(stored(broker, like, messages)):
-            connection.publish(publisher, [(number * 1000 + row, body) for row, body in enumerate(batch)])
+            connection.publish(publisher, itertools.count(number * 1000), batch)
             waiting += len(batch) - confirmed(connection, 0)
         while waiting:
             if not (more := confirmed(connection, 30)):

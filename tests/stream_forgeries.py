@@ -6,10 +6,18 @@ import gzip
 import math
 import struct
 from collections.abc import Callable
+from typing import TypeAlias
 
 from hypothesis import strategies as st
 
+from rabbit_chx.streams import StreamConnection
+from rabbit_chx.streams.protocol.answers import Command
+from rabbit_chx.streams.protocol.requests import one_way
 from tests.stream_chunks import sized
+
+Batch: TypeAlias = tuple[int, int, int, bytes]
+"""What a stream stores as one entry: compression (0: none, 1: gzip, 2: snappy, 3: lz4, 4: zstd), number of messages, size before compression,
+and the data. In the data, each message follows its size (4 bytes)."""
 
 
 def text(value: bytes) -> bytes:
@@ -112,10 +120,20 @@ MESSAGES = st.one_of(
 """Messages with any headers and properties, and undecodable ones."""
 
 
-def a_sub_batch(messages: list[bytes]) -> tuple[int, int, int, bytes]:
-    """A batch as `StreamConnection.publish` takes it: compression, messages, size, data."""
+def a_sub_batch(messages: list[bytes]) -> Batch:
+    """A compressed batch."""
     plain = b"".join(map(sized, messages))
     return 1, len(messages), len(plain), gzip.compress(plain)
+
+
+def publish_entry(connection: StreamConnection, publisher: int, number: int, entry: bytes | Batch) -> None:
+    """Publish a message or a batch."""
+    if isinstance(entry, bytes):
+        connection.publish(publisher, [number], [entry])
+        return
+    compression, count, size, data = entry
+    head = struct.pack(">BiQBHII", publisher, 1, number, 0x80 | compression << 4, count, size, len(data))
+    connection._calls.send(one_way(Command.PUBLISH, head, data))
 
 
 BATCHES = st.one_of(

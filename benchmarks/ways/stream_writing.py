@@ -53,7 +53,7 @@ def bare_connection(writing: Writing) -> int:
         while confirmed < count:
             while sent < count and sent - confirmed < _WINDOW:
                 batch = writing.messages[sent : sent + _BATCH]
-                connection.publish_columns(number, range(sent + 1, sent + 1 + len(batch)), batch)
+                connection.publish(number, range(sent + 1, sent + 1 + len(batch)), batch)
                 sent += len(batch)
             outcome = next(connection.confirms(_SECONDS))
             assert isinstance(outcome, Confirms)

@@ -75,7 +75,7 @@ def settle(connection, count: int) -> dict[int, int]:
 
 def fill(connection, stream: str, numbers, *, name=None, size=10) -> None:
     publisher = connection.declare_publisher(stream, name)
-    connection.publish(publisher, [(number, message(number, size)) for number in numbers])
+    connection.publish(publisher, numbers, [message(number, size) for number in numbers])
     assert settle(connection, len(numbers)) == {}
     connection.delete_publisher(publisher)
 

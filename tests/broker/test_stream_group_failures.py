@@ -18,6 +18,7 @@ from tests.members import running
 from tests.patience import wait_until
 from tests.queues import a_channel, message_count
 from tests.stream_chunks import sized
+from tests.stream_forgeries import publish_entry
 from tests.unit.test_streams_hostile_entries import a_list
 from tests.users import a_user
 
@@ -39,7 +40,7 @@ def hostile(stream_connection, stream):
     for offset in range(15):
         if offset in UNDECODABLE:
             publisher = stream_connection.declare_publisher(stream, None)
-            stream_connection.publish(publisher, [(1, UNDECODABLE[offset])])
+            publish_entry(stream_connection, publisher, 1, UNDECODABLE[offset])
             assert settle(stream_connection, 1) == {}, offset
             stream_connection.delete_publisher(publisher)
         else:

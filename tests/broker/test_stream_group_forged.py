@@ -14,7 +14,7 @@ from tests.members import running
 from tests.patience import wait_until
 from tests.proof import LONG
 from tests.property.test_stream_parking_laws import stored
-from tests.stream_forgeries import BATCHES, BODY, MESSAGES, a_map, a_sub_batch, compound, text
+from tests.stream_forgeries import BATCHES, BODY, MESSAGES, a_map, a_sub_batch, compound, publish_entry, text
 
 pytestmark = [pytest.mark.newest_first, pytest.mark.broker, pytest.mark.since_4_0]
 
@@ -50,7 +50,7 @@ def published(connection, stream: str, entries: list) -> list:
     fill(connection, stream, range(30))
     publisher = connection.declare_publisher(stream, None)
     for number, each in enumerate(entries):
-        connection.publish(publisher, [(number, each)])
+        publish_entry(connection, publisher, number, each)
     refused = settle(connection, len(entries))
     fill(connection, stream, range(30, 60))
     found = [each for number, each in enumerate(entries) if number not in refused]
@@ -126,7 +126,7 @@ def test_compressed_batches_neither_disconnect_a_member_nor_delay_its_stop(
     assert sum(len(data) for *_, data in batches) < 10_000
     publisher = stream_connection.declare_publisher(stream, None)
     for number, batch in enumerate(batches):
-        stream_connection.publish(publisher, [(number, batch)])
+        publish_entry(stream_connection, publisher, number, batch)
     assert settle(stream_connection, len(batches)) == {}
     handled = 0
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import socket
-import struct
 import threading
 from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
@@ -18,7 +16,6 @@ from rabbit_chx.cli.ask.options import Login
 from rabbit_chx.cli.spark import broker_checks
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, RabbitChxError, StreamUnavailable
 from rabbit_chx.streams import StreamPublisher, connect
-from rabbit_chx.streams.protocol.requests import sub_batch
 from spark_connector import RabbitMQDataSource
 from spark_connector.reading.offsets import offsets_in
 from spark_connector.reading.schema import limits
@@ -28,6 +25,7 @@ from tests.broker.stream_writers import publish_encoded
 from tests.patience import PATIENCE, wait_until
 from tests.programs import stopping
 from tests.spark.streams import numbered
+from tests.stream_forgeries import a_sub_batch, publish_entry
 
 pytestmark = pytest.mark.broker
 
@@ -251,8 +249,7 @@ def by_amqp_0_9_1(url, stream):
 def test_amqp_0_9_1_does_not_deliver_all_messages_of_a_stream(broker, streams, reader):
     """So reads do not fall back to AMQP 0-9-1."""
     first, second, last = b"\0Su\xa0\x05first", b"\0Su\xa0\x06second", b"\0Su\xa0\x04last"
-    sized = b"".join(struct.pack(">I", len(each)) + each for each in (first, second))
-    hidden = sub_batch([first, second], compression=1, data=gzip.compress(sized))
+    hidden = a_sub_batch([first, second])
     before_4 = release_of(broker) < (4, 0)
     for messages, bodies, delivered in [
         ([first, last], [b"first", b"last"], [b"first"]),
@@ -262,7 +259,8 @@ def test_amqp_0_9_1_does_not_deliver_all_messages_of_a_stream(broker, streams, r
         stream = streams.stream()
         with connect(broker.stream_url) as connection:
             publisher = connection.declare_publisher(stream)
-            connection.publish(publisher, list(enumerate(messages)))
+            for number, each in enumerate(messages):
+                publish_entry(connection, publisher, number, each)
             assert settle(connection, len(messages)) == {}
         with reader(stream=stream) as ours:
             assert values(ours, ours.initialOffset(), ours.latestOffset()) == bodies

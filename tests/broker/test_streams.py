@@ -172,7 +172,7 @@ def test_the_call_after_the_broker_closed_the_connection_fails(broker, url):
 def test_both_sides_refuse_frames_beyond_the_agreed_size(url, connection, stream):
     publisher = connection.declare_publisher(stream)
     with refused("frame too large", "a message of 1048576 bytes does not fit into a frame"):
-        connection.publish(publisher, [(1, bytes(1 << 20))])
+        connection.publish(publisher, [1], [bytes(1 << 20)])
     fill(connection, stream, range(5))
     wire = open_wire(url, None, PATIENCE)
     wire.frame_max = 1 << 30
@@ -389,7 +389,7 @@ def test_deleting_a_stream_ends_its_subscriptions_and_publishers(connection, url
         other.delete(stream)
     with refused("not available", f"stream '{stream}' was deleted or moved"):
         list(connection.chunks(PATIENCE))
-    connection.publish(publisher, [(1, b"")])
+    connection.publish(publisher, [1], [b""])
     assert settle(connection, 1) == {1: 18}
     with a_stream(connection) as another:  # what is under way for the former one must not reach the next
         assert connection.subscribe(another, OffsetSpec.first(), credit=9) != number

@@ -15,10 +15,10 @@ import pytest
 from rabbit_chx import InvalidValue
 from rabbit_chx.streams import StreamReader, Timeouts, connect
 from rabbit_chx.streams.ends import Bounds, bounds
-from rabbit_chx.streams.protocol.requests import sub_batch
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import a_stream, delete_completely, fill, message, refused, settle
 from tests.patience import PATIENCE, wait_until
+from tests.stream_forgeries import a_sub_batch, publish_entry
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
@@ -62,7 +62,9 @@ def test_a_range_yields_its_messages_and_no_others(reader, stream_connection, st
     for start in range(0, 100, 10):
         fill(stream_connection, stream, range(start, start + 10))
     publisher = stream_connection.declare_publisher(stream)
-    stream_connection.publish(publisher, [(1, sub_batch([message(number) for number in range(100, 120)]))])
+    publish_entry(
+        stream_connection, publisher, 1, a_sub_batch([message(number) for number in range(100, 120)])
+    )
     assert settle(stream_connection, 1) == {}
     assert reader.bounds() == Bounds(0, 120)
     for start, end in [(0, 120), (0, 1), (5, 5), (5, 47), (99, 101), (105, 110), (119, 120)]:

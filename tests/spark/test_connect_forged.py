@@ -29,7 +29,7 @@ from tests.property.test_stream_parking_laws import stored
 from tests.queues import confirming_channel
 from tests.spark.streams import Streams
 from tests.spark.test_connect import ENVIRONMENT
-from tests.stream_forgeries import MESSAGES
+from tests.stream_forgeries import MESSAGES, publish_entry
 from tests.users import a_user
 
 pytestmark = [
@@ -57,7 +57,7 @@ def sources(rabbitmq_broker):
             publisher = connection.declare_publisher(stream)
             entries = [*CHOSEN, CUT, *messages]
             for number, each in enumerate(entries):
-                connection.publish(publisher, [(number, each)])
+                publish_entry(connection, publisher, number, each)
             refused = settle(connection, len(entries))
         entries = [each for number, each in enumerate(entries) if number not in refused]
         valid = [offset for offset, each in enumerate(stored(entries)) if not isinstance(each, Undecodable)]

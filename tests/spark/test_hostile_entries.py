@@ -20,6 +20,7 @@ from tests.programs import stopping
 from tests.proof import Check, record_result
 from tests.queues import confirming_channel
 from tests.spark.test_batch_write import failure
+from tests.stream_forgeries import publish_entry
 from tests.unit.test_streams_hostile_entries import DENSE, HOSTILE, compressed, repeated
 from tests.wire import Encoded
 
@@ -112,7 +113,8 @@ def publish(broker, stream: str, chunk: bytes) -> None:
     kind, count, size, _ = HEADER_OF_BATCH.unpack_from(entry)
     with connect(broker.stream_url) as connection:
         publisher = connection.declare_publisher(stream)
-        connection.publish(publisher, [(1, (kind >> 4 & 7, count, size, entry[HEADER_OF_BATCH.size :]))])
+        batch = kind >> 4 & 7, count, size, entry[HEADER_OF_BATCH.size :]
+        publish_entry(connection, publisher, 1, batch)
         assert any(True for _ in connection.confirms(30))
 
 

@@ -110,18 +110,13 @@ class Connection:
         self._check_open()
         return max(self.servers.stored, default=0)
 
-    def publish(self, _: int, messages: Iterable[tuple[int, bytes]], *, timeout: float) -> None:
+    def publish(self, _: int, ids: Iterable[int], messages: Iterable[bytes], *, timeout: float) -> None:
         self._check_open()
         self.servers.waits.add(timeout)
-        sent = dict(messages)
+        sent = dict(zip(ids, messages, strict=True))
         self._arrived += sent
         self.servers.stored |= sent
         self.tell()
-
-    def publish_columns(
-        self, publisher: int, ids: Iterable[int], messages: Iterable[bytes], *, timeout: float
-    ) -> None:
-        self.publish(publisher, zip(ids, messages, strict=True), timeout=timeout)
 
     def confirms(self, timeout: float) -> Iterator[Confirms]:
         self._check_open()

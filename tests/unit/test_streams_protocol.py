@@ -9,6 +9,7 @@ import pickle
 import re
 import struct
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pytest
@@ -40,7 +41,6 @@ from rabbit_chx.streams.protocol.requests import (
     arguments,
     array,
     close_answer,
-    column_frames,
     command_versions,
     consumer_update_answer,
     name,
@@ -50,7 +50,6 @@ from rabbit_chx.streams.protocol.requests import (
     request,
     string,
     string_map,
-    sub_batch,
 )
 
 TEXT = st.text(max_size=30)
@@ -89,14 +88,10 @@ def test_requests_are_encoded_as_the_protocol_document_says(built: bytes, expect
     assert built == bytes.fromhex(expected)
 
 
-def test_messages_and_sub_entry_batches_share_a_frame() -> None:
-    batch = sub_batch([b"a", b"bc"], compression=1, data=b"zz")
-    (built,) = publish_frames(3, [(1, b"xyz"), (2, batch)], 1000)
-    expected = (
-        "0002 0001 03 000000020000000000000001 00000003 78797a0000000000000002 90 0002 0000000b 00000002 7a7a"
-    )
+def test_messages_share_a_frame() -> None:
+    (built,) = publish_frames(3, [1, 2], [b"xyz", b"zz"], 1000)
+    expected = "0002 0001 03 00000002 0000000000000001 00000003 78797a 0000000000000002 00000002 7a7a"
     assert without_size(built) == bytes.fromhex(expected)
-    assert sub_batch([b"a", b"bc"])[3] == bytes.fromhex("00000001 61 00000002 6263")
 
 
 @given(sizes=st.lists(st.integers(0, 60), max_size=40), frame_max=st.integers(81, 300))
@@ -104,12 +99,12 @@ def test_every_message_is_in_one_frame_in_order_within_the_agreed_size(
     sizes: list[int], frame_max: int
 ) -> None:
     sent = []
-    for built in publish_frames(1, enumerate(bytes([size]) * size for size in sizes), frame_max):
+    for built in publish_frames(1, count(), (bytes([size]) * size for size in sizes), frame_max):
         body = bytes(without_size(built))
         assert len(body) <= frame_max
-        (count,), at = struct.unpack_from(">i", body, 5), 9
-        assert count
-        for _ in range(count):
+        (messages,), at = struct.unpack_from(">i", body, 5), 9
+        assert messages
+        for _ in range(messages):
             number, size = struct.unpack_from(">QI", body, at)
             sent.append((number, body[at + 12 : at + 12 + size]))
             at += 12 + size
@@ -117,15 +112,8 @@ def test_every_message_is_in_one_frame_in_order_within_the_agreed_size(
     assert sent == [(number, bytes([size]) * size) for number, size in enumerate(sizes)]
 
 
-@given(sizes=st.lists(st.integers(0, 60), max_size=40), frame_max=st.integers(81, 300))
-def test_columns_make_the_same_frames_as_pairs(sizes: list[int], frame_max: int) -> None:
-    messages = [bytes([size]) * size for size in sizes]
-    pairs = publish_frames(1, enumerate(messages), frame_max)
-    assert list(column_frames(1, range(len(messages)), messages, frame_max)) == list(pairs)
-
-
 def test_a_message_beyond_the_maximum_frame_size_is_refused() -> None:
-    frames = publish_frames(1, [(1, b"a"), (2, b"b" * 100)], 100)
+    frames = publish_frames(1, [1, 2], [b"a", b"b" * 100], 100)
     with pytest.raises(StreamUnavailable, match=r"a message of 100 bytes .* maximum is 100 bytes") as caught:
         list(frames)
     assert (caught.value.problem, caught.value.permanent) == ("frame too large", True)

@@ -39,7 +39,7 @@ from rabbit_chx.streams.protocol.answers import (
 )
 from rabbit_chx.streams.protocol.calls import Calls
 from rabbit_chx.streams.protocol.handshake import shake_hands
-from rabbit_chx.streams.protocol.requests import MAX_IDS, Batch, OffsetSpec, name
+from rabbit_chx.streams.protocol.requests import MAX_IDS, OffsetSpec, name
 from rabbit_chx.streams.protocol.wire import open_wire
 
 _T = TypeVar("_T")
@@ -342,32 +342,20 @@ class StreamConnection:
         return self._calls.call(Command.QUERY_PUBLISHER_SEQUENCE, *fields, stream=stream, access=needs).u64()
 
     def publish(
-        self,
-        publisher: int,
-        messages: Iterable[tuple[int, bytes | Batch]],
-        *,
-        timeout: float | None = None,
+        self, publisher: int, ids: Iterable[int], messages: Iterable[bytes], *, timeout: float | None = None
     ) -> None:
-        """Send messages, each with its publishing id; `confirms` yields their confirms.
-
-        The broker stores the bytes unchanged, so a message is usually encoded AMQP 1.0. A `sub_batch` stores many messages as one entry.
+        """Send messages; `confirms` yields their confirms.
 
         Args:
             publisher: its number.
-            messages: pairs of a publishing id and a message.
+            ids: the publishing id of each message.
+            messages: the messages, usually encoded AMQP 1.0: the broker stores these bytes.
             timeout: seconds in which the broker must take each frame, by default those for an answer. Under a disk alarm, it takes none.
 
         Raises:
             StreamUnavailable: the connection was lost, or a message exceeds the maximum size of a frame.
         """
-        for frame in requests.publish_frames(publisher, messages, self.frame_max):
-            self._calls.send(frame, timeout)
-
-    def publish_columns(
-        self, publisher: int, ids: Iterable[int], messages: Iterable[bytes], *, timeout: float | None = None
-    ) -> None:
-        """Send messages as `publish` does, faster: publishing ids and messages are columns, and no message is a batch."""
-        for frame in requests.column_frames(publisher, ids, messages, self.frame_max):
+        for frame in requests.publish_frames(publisher, ids, messages, self.frame_max):
             self._calls.send(frame, timeout)
 
     def confirms(self, timeout: float) -> Iterator[Confirms | Refusals]:

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from rabbit_chx.base.limits import as_integer
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
@@ -21,7 +21,6 @@ from rabbit_chx.streams.protocol.answers import (
     OK,
     SIZE,
     U16,
-    U32,
     U64,
     VERSION,
     Command,
@@ -37,8 +36,6 @@ MAX_CREDIT: Final = 65_535
 _COMMAND: Final = struct.Struct(">HH")
 _REQUEST: Final = struct.Struct(">HHI")
 _MESSAGE: Final = struct.Struct(">QI")
-_BATCH: Final = struct.Struct(">QBHII")
-_IS_BATCH: Final = 0x80
 
 
 def string(text: str | None) -> bytes:
@@ -193,17 +190,6 @@ class OffsetSpec:
         return kind
 
 
-Batch: TypeAlias = tuple[int, int, int, bytes]
-"""Messages that the stream stores as one entry: compression (0: none, 1: gzip, 2: snappy, 3: lz4, 4: zstd), number of messages,
-size before compression, and the data. In the data, each message follows its size (4 bytes)."""
-
-
-def sub_batch(messages: Sequence[bytes], *, compression: int = 0, data: bytes | None = None) -> Batch:
-    """Combine messages into one entry; ``data`` is their compressed form."""
-    plain = b"".join(part for message in messages for part in (U32.pack(len(message)), message))
-    return compression, len(messages), len(plain), plain if data is None else data
-
-
 _PUBLISH: Final = struct.Struct(">IHHBi")
 _PUBLISH_HEAD: Final = _PUBLISH.size - SIZE.size
 """The frame's own size does not count."""
@@ -235,22 +221,13 @@ def _too_large(size: int, limit: int) -> StreamUnavailable:
 
 
 def publish_frames(
-    publisher: int, messages: Iterable[tuple[int, bytes | Batch]], frame_max: int
+    publisher: int, ids: Iterable[int], messages: Iterable[bytes], frame_max: int
 ) -> Iterable[bytes]:
     """Build frames to publish messages, each with its publishing id: of at most the maximum size, and 1,000 messages.
 
     Raises:
         StreamUnavailable: a single message exceeds the maximum size of a frame.
     """
-    rest = iter(messages)
-    while some := list(islice(rest, _AT_ONCE)):
-        yield from _frames(publisher, *_entries(*zip(*some, strict=True)), frame_max)
-
-
-def column_frames(
-    publisher: int, ids: Iterable[int], messages: Iterable[bytes], frame_max: int
-) -> Iterable[bytes]:
-    """Build the same frames from a column of publishing ids and one of messages, none of them a batch: in half the time."""
     numbers, rest = iter(ids), iter(messages)
     while some := list(islice(rest, _AT_ONCE)):
         heads = list(map(_MESSAGE.pack, islice(numbers, len(some)), map(len, some)))
@@ -271,21 +248,6 @@ def _frames(
         half = count // 2
         yield from _frames(publisher, heads[:half], bodies[:half], frame_max)
         yield from _frames(publisher, heads[half:], bodies[half:], frame_max)
-
-
-def _entries(numbers: Sequence[int], messages: Sequence[Any]) -> tuple[Sequence[bytes], Sequence[bytes]]:
-    """What comes before each message, and the messages. Loops in C, because each message passes here."""
-    if tuple in map(type, messages):
-        heads, bodies = zip(*map(_entry, numbers, messages), strict=True)
-        return heads, bodies
-    return list(map(_MESSAGE.pack, numbers, map(len, messages))), messages
-
-
-def _entry(number: int, message: bytes | Batch) -> tuple[bytes, bytes]:
-    if isinstance(message, tuple):
-        compression, count, plain, data = message
-        return _BATCH.pack(number, _IS_BATCH | compression << 4, count, plain, len(data)), data
-    return _MESSAGE.pack(number, len(message)), message
 
 
 def command_versions() -> bytes:

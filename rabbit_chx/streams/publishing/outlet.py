@@ -219,7 +219,8 @@ class Outlet:
         self.outbox.note_sent(0, len(self._in_flight))
         for lot in self._in_flight:
             lot.owner.sent_again(lot.unconfirmed)
-        connection.publish(self._number, self._in_flight.entries(), timeout=self._timeouts.confirm)
+        ids, messages = zip(*self._in_flight.entries(), strict=True)
+        connection.publish(self._number, ids, messages, timeout=self._timeouts.confirm)
         self._moved = time.monotonic()
 
     def _work(self, connection: StreamConnection) -> None:
@@ -266,7 +267,7 @@ class Outlet:
         self.outbox.note_sent(sum(lot.size for lot in lots), 0)
         ids = chain.from_iterable(lot.ids or () for lot in lots)
         messages = chain.from_iterable(lot.messages for lot in lots)
-        connection.publish_columns(self._number, ids, messages, timeout=self._timeouts.confirm)
+        connection.publish(self._number, ids, messages, timeout=self._timeouts.confirm)
         if nothing_in_flight:
             self._moved = time.monotonic()
         return True
