@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,18 @@ def test_every_area_of_a_test_has_its_place() -> None:
     assert areas_of("Fault") <= set(FAULT_AREAS)
     proven = areas_of("Check") | areas_of("proves")
     assert {"TLS", "Ring", "Routing"} <= proven <= set(CHECK_AREAS)
+
+
+def test_the_proof_runs_each_file_with_a_test_that_nothing_else_runs() -> None:
+    files = re.search("^PROOF := (.*)", (TESTS.parent / "Makefile").read_text(), re.MULTILINE)
+    marked = [
+        path.stem.removeprefix("test_")
+        for folder in ("unit", "property")
+        for path in (TESTS / folder).rglob("test_*.py")
+        if "mark.proof" in path.read_text() and path != Path(__file__)
+    ]
+    assert files
+    assert set(marked) <= set(re.findall(r"\w+", files[1])), f"not in {files[1]}"
 
 
 def test_an_unknown_area_is_the_last_table() -> None:
