@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,7 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.executor.extraJavaOptions": BRIEF_JAVA,
 }
+PRELOAD = Path(__file__).parent / "preload"
 PASSWORD = "a-password-of-the-guide"
 
 
@@ -35,7 +37,9 @@ def spark(tmp_path_factory):
     os.environ["RABBITMQ_PASSWORD"] = PASSWORD  # as docs/spark-cluster.md has it: the workers inherit it
     builder = SparkSession.builder.master("local[2,4]").appName("tests")
     warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
-    session = builder.config(map=SETTINGS | warehouse).getOrCreate()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(PRELOAD), prepend=os.pathsep)  # Java passes it to the daemons
+        session = builder.config(map=SETTINGS | warehouse).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
