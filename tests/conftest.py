@@ -30,7 +30,16 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
 
 pytest_plugins = [
     f"tests.{each}"
-    for each in ("proof_report", "parallel", "patience", "second_try", "skips", "leaks", "wheels")
+    for each in (
+        "proof_report",
+        "long_part",
+        "parallel",
+        "patience",
+        "second_try",
+        "skips",
+        "leaks",
+        "wheels",
+    )
 ]
 
 REAL = ("broker", "spark")
