@@ -17,7 +17,7 @@
     │   └── StreamUnavailable                     a stream cannot be read or written
     └── MissingDependency (also an ImportError)   an optional package is not installed
 
-``str()`` of each is a full sentence, because it is often all that a user sees, in a Spark task or a log line.
+``str()`` of each says everything, because it is often all that a user sees, in a Spark task or a log line.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ no such stream     no stream has this name, but perhaps a queue of another type;
 permission         the user has no permission on the stream
 already exists     a stream or queue of this name exists
 truncated          retention removed the requested offsets
-beyond the end     the start lies beyond the end: the stream was deleted and created again
+beyond the end     the range ends after the stream: it was deleted and created again
 frame too large    a frame exceeds the maximum negotiated with the broker
 protocol           the peer does not speak the stream protocol, or sent a malformed or unknown frame
 unsupported        this release of RabbitMQ lacks the command

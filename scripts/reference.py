@@ -27,7 +27,7 @@ PAGE: Final = ROOT / "docs" / "cli.md"
 HEAD: Final = """\
 # The command line
 
-`rabbit-chx VERB`, and each verb with its arguments, options, exit codes and examples. `rabbit-chx VERB --help` says the same.
+The verbs of `rabbit-chx`, with their arguments, options, exit codes and examples. `rabbit-chx VERB --help` prints the same.
 Options that mean the same in several verbs are explained once, in [shared options](#shared-options).
 
 <!-- Generated from the commands by scripts/reference.py: run `make reference` to update it. -->

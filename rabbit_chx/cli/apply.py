@@ -28,10 +28,10 @@ _HINT: Final = "`rabbit-chx plan FILE` shows what would be done"
         "rabbit-chx apply release.plan",
     ],
     exit_codes={
-        Exit.FINE: "nothing is left to apply; `check` also compares the order of rings",
+        Exit.FINE: "applied, or nothing to apply; `check` also compares the order of rings",
         Exit.FAILED: "refused, declined or failed; nothing was changed",
         Exit.DIFFERENT: "with --dry-run: changes needed",
-        Exit.PARTLY: "stopped after some changes; without what stopped it, the same command applies the rest",
+        Exit.PARTLY: "stopped after some changes; fix the cause, and the same command applies the rest",
     },
 )
 @plan_file_options

@@ -48,7 +48,7 @@ _NEXT: Final = {
 @node_option()
 @output_option
 def list_(*, live: BrokerAccess, output: str) -> int:
-    """List the hash exchanges and super streams of a broker, with the next command for each trouble.
+    """List the hash exchanges and super streams of a broker, with the command that fixes each problem.
 
     Without --vhost, or one in the URL, it lists those of all virtual hosts. --node reads the rings, too.
     """

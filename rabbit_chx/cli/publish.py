@@ -102,8 +102,8 @@ message_options = bundle(
 SIGINT or SIGTERM ends the command when the rows in flight are confirmed, after {_SETTLE_SECONDS:.0f} seconds at most.
 With --resume, the next call then starts at the exact row; after SIGKILL or a crash it sends at most
 {MAX_SENT_AGAIN:,} rows again. A row that fails also ends a call with --resume. The next call starts at this row, and sends
-at most {MAX_SENT_AGAIN:,} later rows again. If FILE is empty or damaged, the command ends with an error: remove FILE to start from
-the first row.
+at most {MAX_SENT_AGAIN:,} later rows again. If the file of --resume is empty or damaged, the command
+ends with an error: delete that file, not the data, to start from the first row.
 """,
 )
 @click.argument("file", type=FILE)

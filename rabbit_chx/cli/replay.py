@@ -44,7 +44,7 @@ _MOST_SHOWN: Final = 20
     "--to",
     multiple=True,
     metavar="EXCHANGE",
-    help="Also replay to this exchange what only the publisher says came to it (amq.default: the default exchange).",
+    help="Also replay messages to this exchange if only their publisher says that they came from it (amq.default: the default exchange).",
 )
 @count_option("--limit", help="Replay at most N messages.")
 @option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")

@@ -208,7 +208,7 @@ MANAGEMENT_OPTIONS: Final = (
         default=CONNECT_SECONDS,
         show_default=True,
         metavar="SECONDS",
-        help="How long the broker may take to answer at first. A slow answer to a later request is waited for longer.",
+        help="How long the broker may take to answer at first. Later requests may take longer.",
     ),
     _of_broker(
         "--insecure-management",
