@@ -38,6 +38,7 @@ class RowsPartition(InputPartition):
 
 def partitions(messages: Sequence[Message], schema: pa.Schema, count: int) -> list[RowsPartition]:
     """Divide messages among at most ``count`` partitions, each with consecutive messages."""
+    count = max(min(count, len(messages)), 1)
     cuts = [len(messages) * number // count for number in range(count + 1)]
     return [
         RowsPartition(_packed(messages[start:end], schema)) for start, end in pairwise(cuts) if end > start

@@ -74,10 +74,13 @@ def limited(start: Mapping[str, int], end: Mapping[str, int], most: RowLimit) ->
     total = sum(waiting.values())
     if total <= most:
         return dict(end)
-    taken = {stream: most * size // total for stream, size in waiting.items()}
+    # A stream whose share is rounded to nothing would wait for as long as others have many rows, so each gets a row first.
+    least = int(len(waiting) <= most)
+    share, others = most - least * len(waiting), total - least * len(waiting)
+    taken = {stream: least + share * (size - least) // others for stream, size in waiting.items()}
     # The remainder goes to the streams that rounding cut most.
     rest = most - sum(taken.values())
-    for stream in sorted(waiting, key=lambda one: (-(most * waiting[one] % total), one))[:rest]:
+    for stream in sorted(waiting, key=lambda one: (-(share * (waiting[one] - least) % others), one))[:rest]:
         taken[stream] += 1
     return {
         stream: start[stream] + taken[stream] if stream in taken else last for stream, last in end.items()
@@ -160,6 +163,19 @@ def _another_source(saved: object, expected: str) -> InvalidValue:
 def offsets_in(saved: Mapping[str, SavedOffset]) -> dict[str, int]:
     """The next offset of each stream."""
     return {stream: one[_OFFSET] for stream, one in saved.items()}
+
+
+def earlier(start: Mapping[str, SavedOffset], end: Mapping[str, SavedOffset]) -> dict[str, SavedOffset]:
+    """Where the first micro-batch of a new query starts: not behind its end, and only in its streams.
+
+    An earlier run may have planned it when the streams were shorter or fewer, without committing it, or PySpark before 4.2 before
+    it asked for the start.
+    """
+    return {
+        stream: min(one, end[stream], key=lambda saved: saved[_OFFSET])
+        for stream, one in start.items()
+        if stream in end
+    }
 
 
 class OffsetTracker:

@@ -24,6 +24,7 @@ from spark_connector.reading.offsets import (
     check_of_streams,
     check_present,
     divided,
+    earlier,
     limited,
     offsets_in,
     streams_recreated,
@@ -223,9 +224,11 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         """Divide the rows of a micro-batch, which an earlier run of the query may have planned."""
         for offsets in (start, end):
             check_of_streams(offsets)
-        check_present(start, end, self._job.options.source)
         if start == self._initial:
-            start = self._at_most(start, end)
+            if start.keys().isdisjoint(end):
+                check_present(end, start, self._job.options.source)
+            start = earlier(start, end)
+        check_present(start, end, self._job.options.source)
         first, last = offsets_in(start), offsets_in(end)
         self._planned = last
         moved = {stream for stream in first if start[stream] != end[stream]}
@@ -246,22 +249,6 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
             for stream, bounds in found.items():
                 first[stream] = self._job.skip(stream, first[stream], min(bounds.first, last[stream]))
         return _partitions(self._job, between(first, last))
-
-    def _at_most(
-        self, initial: Mapping[str, SavedOffset], end: Mapping[str, SavedOffset]
-    ) -> dict[str, SavedOffset]:
-        """Where a new query starts, but not behind the end of its first micro-batch.
-
-        An earlier run may have planned it when the streams were shorter, without committing it, or PySpark before 4.2 before it
-        asked for the start.
-        """
-        ends = offsets_in(end)
-        behind = {stream for stream, offset in offsets_in(initial).items() if offset > ends[stream]}
-        found = self._access.bounds(behind)
-        return {
-            **initial,
-            **{stream: end[stream] for stream in behind if found[stream].first <= ends[stream]},
-        }
 
     def stop(self) -> None:
         """Close the connections; called when the query ends."""

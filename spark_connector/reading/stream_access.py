@@ -15,13 +15,14 @@ from typing import Final, TypeAlias, TypeVar
 from rabbit_chx import AnyOf, RabbitChxError, SuperStream
 from rabbit_chx.base.outages import CALLER_WAITS, Backoff
 from rabbit_chx.base.text import sentences
+from rabbit_chx.base.timeouts import HEARTBEAT_OF_CALLER
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
 from rabbit_chx.streams import StreamConnection
-from rabbit_chx.streams.ends import Bounds, bounds, stored_at
+from rabbit_chx.streams.ends import Bounds, bounds, offset_at, stored_at
 from rabbit_chx.topology import Management, Observed, ToExchange, Topology, read
 from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.routes import Router
-from spark_connector.connections import connected, management_of, stream_reader
+from spark_connector.connections import connected, management_of
 from spark_connector.reading.options import ReadOptions, no_keys
 from spark_connector.reading.positions import EARLIEST, LATEST, Position, Positions
 from spark_connector.worker import outage_of
@@ -42,6 +43,8 @@ class StreamAccess:
         self._options = options
         self._connections: dict[str, StreamConnection] = {}
         """By stream for streams on other nodes; under ``""`` for all others."""
+        self._asked = 0.0
+        """When they were used last."""
         self._was_open = False
         self._outage = outage_of(f"read of {options.source}", options.timeouts.reconnect)
         self._backoff = Backoff(CALLER_WAITS)
@@ -94,8 +97,7 @@ class StreamAccess:
             return position
         if isinstance(position, str):
             return {EARLIEST: found.first, LATEST: found.end}[position]
-        with stream_reader(self._options, stream) as reader:
-            return min(reader.offset_at(position), found.end)
+        return min(self._ask(partial(offset_at, stream=stream, when=position), stream), found.end)
 
     def offsets(self, positions: Positions, found: Mapping[str, Bounds]) -> dict[str, int]:
         """Convert the positions in all streams to offsets."""
@@ -181,7 +183,13 @@ class StreamAccess:
 
         With ``at_leader``, also later questions go to the leader, which has all messages of the stream.
         """
-        deadline = time.monotonic() + self._options.timeouts.reconnect
+        now = time.monotonic()
+        if (
+            now > self._asked + HEARTBEAT_OF_CALLER
+        ):  # the broker has closed, or will close, connections that send no heartbeats
+            self.close()
+        self._asked = now
+        deadline = now + self._options.timeouts.reconnect
         while True:
             try:
                 if at_leader:

@@ -133,7 +133,7 @@ def header_column(headers: pa.Array, name: str) -> pa.Array:
     if form.form == "struct":
         return pc.struct_field(headers, name)
     if form.form == "map":
-        return pc.map_lookup(headers, name, "first")
+        return pc.map_lookup(headers, pa.scalar(name, headers.type.key_type), "first")
     entries = headers.flatten()
     at = pc.equal(entries.field(form.key_at), name)
     rows = pc.list_parent_indices(headers).filter(at).to_numpy()

@@ -83,6 +83,7 @@ MAPS = [[("h", "a"), ("other", "b")], [], None, [("other", "h")], [("x", "y"), (
 VALUES = ["a", None, None, None, None, "c"]
 FORMS = {
     "map": pa.array(MAPS, pa.map_(pa.string(), pa.string())),
+    "map of large strings": pa.array(MAPS, pa.map_(pa.large_string(), pa.large_string())),
     "array": pa.array(
         [row and [{"key": k, "value": v} for k, v in row] for row in MAPS],
         pa.list_(pa.struct({"key": pa.string(), "value": pa.string()})),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, strategies as st
 
 from rabbit_chx import RabbitChxError
 from spark_connector.reading.offsets import (
@@ -28,6 +29,25 @@ def test_a_limit_is_shared_in_proportion() -> None:
     assert limited({"a": 0}, {"a": 5}, 5) == {"a": 5}
     assert limited({"a": 0}, {"a": 50, "new": 7}, 5) == {"a": 5, "new": 7}
     assert limited({}, {}, 5) == {}
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=2), st.tuples(st.integers(0, 9), st.integers(0, 10**7)), min_size=1, max_size=9
+    ),
+    st.integers(1, 10**4),
+)
+def test_a_limit_is_used_up_and_starves_no_stream(ranges: dict[str, tuple[int, int]], most: int) -> None:
+    start = {stream: first for stream, (first, _) in ranges.items()}
+    end = {stream: first + size for stream, (first, size) in ranges.items()}
+    found = limited(start, end, most)
+    assert all(start[stream] <= found[stream] <= end[stream] for stream in ranges)
+    assert sum(found[stream] - start[stream] for stream in ranges) == min(
+        most, sum(size for _, size in ranges.values())
+    )
+    waiting = [stream for stream, (_, size) in ranges.items() if size]
+    if most >= len(waiting):
+        assert all(found[stream] > start[stream] for stream in waiting)
 
 
 def test_limits_by_stream_leave_other_streams_alone() -> None:

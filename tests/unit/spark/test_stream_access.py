@@ -205,7 +205,6 @@ class Cluster:
 def cluster(monkeypatch):
     cluster = Cluster()
     monkeypatch.setattr(stream_access, "connected", cluster.connected)
-    monkeypatch.setattr(stream_access, "stream_reader", cluster.connected)
     monkeypatch.setattr(rows, "stream_reader", cluster.connected)
     monkeypatch.setattr(stream_access, "bounds", lambda node, stream: Bounds(0, node.end))
     monkeypatch.setattr(stream_access, "stored_at", lambda node, stream, offset: node.stored_at(offset))
@@ -336,6 +335,58 @@ def test_a_first_micro_batch_that_was_planned_before_the_start_is_asked_for_is_e
         assert made.partitions(stored(made.initialOffset()), end) == []
         (partition,) = made.partitions(end, stored(made.latestOffset(end)))
         assert (partition.range.start, partition.range.end) == (100, 5_000)
+
+
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+def test_a_stream_that_joins_before_the_first_commit_is_read_in_the_next_micro_batch(
+    cluster, monkeypatch, fail_on_data_loss
+) -> None:
+    given = {"failOnDataLoss": fail_on_data_loss}
+    monkeypatch.setattr(StreamAccess, "chosen", lambda *_: ["s", "t"])
+    end = stored(reader(**given).latestOffset())
+    monkeypatch.setattr(StreamAccess, "chosen", lambda *_: ["s", "t", "u"])
+    again = reader(**given)
+    planned = again.partitions(stored(again.initialOffset()), end)
+    assert [each.range for each in planned] == [("s", 0, 100), ("t", 0, 100)]
+    joined = stored(again.latestOffset(end))
+    assert again.partitions(end, joined) == []
+    cluster.leader.end = cluster.replica.end = 103
+    following = again.partitions(joined, stored(again.latestOffset(joined)))
+    assert [each.range for each in following] == [("s", 100, 103), ("t", 100, 103), ("u", 0, 103)]
+
+
+def test_retention_before_the_first_commit_is_named_as_such(cluster, monkeypatch) -> None:
+    end = stored(reader().latestOffset())
+    monkeypatch.setattr(stream_access, "bounds", lambda node, stream: Bounds(150, node.end))
+    cluster.leader.end = cluster.replica.end = 200
+    again = reader()
+    assert again.partitions(stored(again.initialOffset()), end) == []
+    with pytest.raises(DataLoss, match="no longer has the offsets 100 to 149: its retention deleted them"):
+        again.latestOffset(end)
+
+
+def test_the_checkpoint_of_a_query_on_another_stream_is_an_error_from_the_first_micro_batch_on(
+    cluster,
+) -> None:
+    end = {"other": {"offset": 100}}
+    made = reader()
+    with pytest.raises(DataLoss, match="of a query that read stream 'other', and this query reads"):
+        made.partitions(stored(made.initialOffset()), end)
+
+
+def test_connections_that_were_idle_for_longer_than_heartbeats_are_replaced_in_silence(
+    cluster, monkeypatch, caplog
+) -> None:
+    opened = Mock(side_effect=cluster.connected)
+    monkeypatch.setattr(stream_access, "connected", opened)
+    made = reader()
+    at = stored(made.initialOffset())
+    made.latestOffset(at)
+    assert opened.call_count == 1
+    made._access._asked -= 61
+    made.latestOffset(at)
+    assert opened.call_count == 2
+    assert not caplog.records
 
 
 def test_a_micro_batch_is_not_planned_from_a_number_that_another_source_has_saved(cluster) -> None:
