@@ -59,11 +59,11 @@ integration: .venv/.test ## the tests on real brokers and a real Spark
 	@$(BIN)/python -m pytest $(GATE) -m "not long" --durations 20 $(INTEGRATION)
 
 # The clients from npm are no tests of a broker, since they may be skipped.
-long: .venv/.test .venv/spark.jsa ## make integration, and the long tests that make test leaves out (PART=1/3: a third of them)
+long: .venv/.test .venv/spark.jsa ## make integration, and the long tests that make test leaves out (LONG_PART=1/3: a third of them)
 	$(call bootstrap,broker)
 	$(call bootstrap,java)
 	$(call bootstrap,watch)
-	@$(BIN)/python -m pytest $(GATE) $(if $(PART),--long-part $(PART)) -m "not proof and (long or broker or spark or newest_first)" --durations 300 --durations-min 8 $(INTEGRATION) $(LONG_UNITS)
+	@$(BIN)/python -m pytest $(GATE) $(if $(LONG_PART),--long-part $(LONG_PART)) -m "not proof and (long or broker or spark or newest_first)" --durations 300 --durations-min 8 $(INTEGRATION) $(LONG_UNITS)
 
 lint: .venv/.test ## check style and types
 	@$(BIN)/ruff check --quiet .
