@@ -17,7 +17,6 @@ from rabbit_chx.publishing.calls import Client
 from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
 from rabbit_chx.publishing.pipeline import AnyPipeline
 from rabbit_chx.publishing.receipts import CANCELLED, no_room, publish_failed, unconfirmed, withdrawn
-from rabbit_chx.publishing.sender import CLOSED
 
 _FIRST_PAUSE: Final = 0.0001
 _LONGEST_PAUSE: Final = 0.002
@@ -35,15 +34,16 @@ class AsyncClient(Client[AnyPipeline]):
         Cancelling the call gives up, and closes the connection.
         """
         self._check_loop()
-        pipeline = self._usable()
-        if pipeline.state == "open":
-            return
-        try:
-            await _in_thread(pipeline.open, undo=partial(pipeline.close, 0))
-        except asyncio.CancelledError:
-            self._renew()
-            pipeline.abandon(BrokerUnavailable(CANCELLED))  # the thread waits no longer
-            raise
+        async with self._opening:
+            pipeline = self._usable()
+            if pipeline.state == "open":
+                return
+            try:
+                await _in_thread(pipeline.open, undo=partial(pipeline.close, 0))
+            except asyncio.CancelledError:
+                self._renew()
+                pipeline.abandon(BrokerUnavailable(CANCELLED))  # the thread waits no longer
+                raise
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as in Publisher
         """Wait until every message has its outcome, then close the connection: see `Publisher.close`."""
@@ -96,6 +96,7 @@ class AsyncClient(Client[AnyPipeline]):
                 f"Open an {type(self).__name__} in each loop",
             )
         self._loop, self._news = loop, _News(loop)
+        self._opening = asyncio.Lock()
         self._turn = asyncio.Lock()  # one task at a time looks for room; they keep their order
         self._waiting = 0  # tasks that look for room, or wait for their turn
 
@@ -142,9 +143,7 @@ class AsyncClient(Client[AnyPipeline]):
                     break
                 await asyncio.sleep(0)  # other tasks have their turn while a large batch is added
         except (BrokerUnavailable, InvalidValue) as error:  # InvalidValue: `close` came first
-            if not batch.totals.published:
-                raise
-            why = str(error) if isinstance(error, BrokerUnavailable) else CLOSED
+            why = batch.why_not_accepted(error)
         batch.leave_out(columns, why)
 
 

@@ -10,13 +10,14 @@ from typing import Any, Generic, Self, Unpack
 
 from rabbit_chx.base.text import counted
 from rabbit_chx.base.timeouts import deadline_of
-from rabbit_chx.errors import BrokerUnavailable, PublishFailed, RabbitChxError
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed, RabbitChxError
 from rabbit_chx.messages.message_fields import Headers, Properties, PropertyColumns
 from rabbit_chx.publishing.encoder import HeaderColumn
 from rabbit_chx.publishing.messages import Failure, Failures, Outcome, OutgoingMessage, Totals
 from rabbit_chx.publishing.pipeline import AmqpPipeline, AnyPipeline, Pipeline
 from rabbit_chx.publishing.receipts import no_room, unconfirmed, withdrawn
 from rabbit_chx.publishing.rows import Rows
+from rabbit_chx.publishing.sender import CLOSED
 
 
 class BaseBulk(Generic[AnyPipeline]):
@@ -213,6 +214,12 @@ class Batch(BaseBulk[Pipeline[Any, Any]]):
                 rest = rest[done:]
                 yield False
             yield True
+
+    def why_not_accepted(self, error: BrokerUnavailable | InvalidValue) -> str:
+        """Why the last messages of the batch were not accepted; raise the error if none was."""
+        if not self.totals.published:
+            raise error
+        return CLOSED if self._pipeline.state == "closed" else str(error)
 
     def leave_out(self, columns: Any, why: str) -> None:
         """Count the last messages of the batch, which were not accepted, as unsent."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, Self
 
-from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
 from rabbit_chx.publishing.bulk import Batch
 from rabbit_chx.publishing.messages import Outcome, Totals
 from rabbit_chx.publishing.pipeline import AnyPipeline, Many, One, Pipeline
@@ -134,8 +134,6 @@ def publish_many(
     batch = Batch(pipeline, on_failure=None)
     try:
         batch.add_encoded(columns, deadline, timeout)
-    except BrokerUnavailable as error:
-        if not batch.totals.published:
-            raise
-        batch.leave_out(columns, str(error))
+    except (BrokerUnavailable, InvalidValue) as error:  # InvalidValue: `close` came first
+        batch.leave_out(columns, batch.why_not_accepted(error))
     return batch.flush_until(deadline, timeout)

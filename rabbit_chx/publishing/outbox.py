@@ -20,6 +20,7 @@ from rabbit_chx.publishing.messages import Outcome, OutgoingMessage, Owner, Tota
 
 log = logging.getLogger("rabbit_chx.publisher")
 
+NO_MORE: Final = "the publisher accepts no more messages"
 _LOOK_AGAIN: Final = 0.5
 
 
@@ -71,7 +72,7 @@ class BaseOutbox(Generic[Item]):
         ):
             raise self.why_given_up
         if not self._accepting:
-            raise BrokerUnavailable("the publisher accepts no more messages")
+            raise BrokerUnavailable(NO_MORE)
         return True
 
     def withdraw(self, owners: Container[Owner], why: str) -> None:
@@ -156,7 +157,12 @@ class BaseOutbox(Generic[Item]):
             self.error = None
             self._changed.notify_all()
 
-    def wait_until_connected(self, timeout: float) -> bool:
+    @property
+    def was_connected(self) -> bool:
+        """Whether a connection was opened."""
+        return self._connections > 0
+
+    def wait_until_connected(self, timeout: float | None) -> bool:
         """Wait until a connection was opened; return whether one was, or raise the final error."""
         with self._changed:
             self._changed.wait_for(lambda: self._connections or self.why_given_up is not None, timeout)

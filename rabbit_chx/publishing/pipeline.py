@@ -108,8 +108,8 @@ class Pipeline(ABC, Generic[One, Many]):
         """Connect, unless it is open."""
         if self.state == "open":
             return
-        self._guard.opened()
         self._start()
+        self._guard.opened()
         self.state = "open"  # other threads may publish from now on: their messages wait for the connection
         atexit.register(self._at_exit)
         try:
@@ -189,13 +189,18 @@ class Pipeline(ABC, Generic[One, Many]):
         return total([each.totals() for each in self.outboxes])
 
     @property
+    def _current(self) -> Sequence[BaseOutbox[Any]]:
+        """The outboxes that take messages."""
+        return self.outboxes
+
+    @property
     def error(self) -> RabbitChxError | None:
         """Why the publisher has given up; None as soon as it is connected again."""
-        return next((each.error for each in self.outboxes if each.error is not None), None)
+        return next((each.error for each in self._current if each.error is not None), None)
 
     def why_given_up(self, since: float) -> RabbitChxError | None:
         """Why the publisher has given up since a time of the monotonic clock, or None."""
-        return next((each.why_given_up for each in self.outboxes if each.given_up_at > since), None)
+        return next((each.why_given_up for each in self._current if each.given_up_at > since), None)
 
 
 AnyPipeline = TypeVar("AnyPipeline", bound=Pipeline[Any, Any])

@@ -281,7 +281,8 @@ class Sender:
             message.refused = error.reply_code == _INVALID or (
                 message is refused[-1] and not message.doubtful
             )
-        others = [message for message in lost if message not in set(refused)]
+        gone = set(refused)
+        others = [message for message in lost if message not in gone]
         for message in others:
             message.doubtful, message.returned = True, False
         if refused:

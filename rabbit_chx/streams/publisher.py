@@ -34,7 +34,7 @@ from rabbit_chx.publishing.messages import Failure, Totals
 from rabbit_chx.streams.partitions import of_exchange, of_super_stream
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.opening import connect_until
-from rabbit_chx.streams.publishing.encoder import StreamColumns
+from rabbit_chx.streams.publishing.encoder import Messages, StreamColumns
 from rabbit_chx.streams.publishing.pipeline import StreamPipeline
 
 MAX_IN_FLIGHT: Final = 20_000
@@ -285,7 +285,7 @@ class StreamBulk(BaseBulk[StreamPipeline]):
 
     def _add_encoded(self, messages: Sequence[bytes], ids: Sequence[int] | None = None) -> None:
         """Accept messages without keys that are encoded as AMQP 1.0, for Spark's sink; the stream stores their bytes unchanged."""
-        self._add_columns(StreamColumns([None] * len(messages), ids, iter(messages)), None, None)
+        self._add_columns(StreamColumns([None] * len(messages), ids, Messages(messages)), None, None)
 
 
 def _check_one(**given: str | None) -> None:

@@ -86,7 +86,7 @@ class Calls:
     def answer(self, command: Command, *fields: bytes, timeout: float | None = None) -> Response:
         """Send a request and return its answer, including a refusal."""
         self._correlation = number = self._correlation % 0xFFFF_FFFF + 1
-        self.send(request(command, number, *fields))
+        self.send(request(command, number, *fields), timeout)
         patience = self._within(timeout)
         answer = self.take(lambda: self._answers.pop(number, None), patience)
         if answer is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from rabbit_chx.base.urls import MAX_PORT, BrokerUrl
@@ -78,13 +79,14 @@ def _log_in(calls: Calls, url: BrokerUrl, credentials: Credentials | None) -> st
             or f"the broker at {where} does not offer the SASL mechanism {mechanism}, only {', '.join(offered)}",
             "login",
         )
-    check_credentials(credentials, url)
+    if url.external or not isinstance(credentials, Path):  # a file may be incomplete for a moment
+        check_credentials(credentials, url)
     user, proof = None, b""
     if not url.external:
         try:
             user, password = login(credentials, url)
         except BrokerUnavailable as error:
-            raise StreamUnavailable(str(error), "login") from None
+            raise StreamUnavailable(str(error), "lost") from None  # the next attempt may succeed
         proof = b"\0".join((b"", user.encode(), password.encode()))
     answer = calls.answer(Command.SASL_AUTHENTICATE, string(mechanism), binary(proof))
     if answer.code == _AUTHENTICATION:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice, pairwise
 from typing import Any, Final, NamedTuple
 
 from rabbit_chx.base.limits import as_integer
@@ -22,12 +22,29 @@ _SECTIONS: Final = 8 << 10
 """More than the bytes of all sections of a message but its headers and its body."""
 
 
+class Messages:
+    """Encoded messages, which are made as they are taken."""
+
+    __slots__ = ("_made", "_start", "_taken")
+
+    def __init__(self, made: Iterable[bytes]) -> None:
+        self._made = iter(made)
+        self._start = -1
+        self._taken: list[bytes] = []
+
+    def take(self, start: int, most: int) -> list[bytes]:
+        """Return the next messages, which begin at this place; once more if they were not accepted."""
+        if start != self._start:
+            self._start, self._taken = start, list(islice(self._made, most))
+        return self._taken
+
+
 class StreamColumns(NamedTuple):
-    """A batch: the key of each row, publishing ids, and the encoded messages, which are made as they are taken."""
+    """A batch: the key of each row, publishing ids, and the encoded messages."""
 
     keys: Sequence[str | bytes | None]
     ids: Sequence[int] | None
-    messages: Iterator[bytes]
+    messages: Messages
 
 
 class StreamEncoder:
@@ -67,7 +84,7 @@ class StreamEncoder:
         message = encode_message(body, routing_key, headers, {**self._properties, **properties})
         check_sizes([message], self.frame_max)
         ids = None if publishing_id is None else [publishing_id]
-        return StreamColumns(self._keys([routing_key]), ids, iter([message]))
+        return StreamColumns(self._keys([routing_key]), ids, Messages([message]))
 
     def many(
         self,
@@ -89,7 +106,7 @@ class StreamEncoder:
             whole = list(messages)  # which of them are too large cannot be said before they are encoded
             check_sizes(whole, self.frame_max)
             messages = iter(whole)
-        return StreamColumns(texts, numbers, messages)
+        return StreamColumns(texts, numbers, Messages(messages))
 
     def _keys(self, keys: Sequence[str | bytes | None]) -> Sequence[str | bytes | None]:
         """Return the keys as text if they select streams."""

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import chain
@@ -38,6 +38,8 @@ _LOOK_AGAIN: Final = 1.0
 """Seconds after which a thread that waits looks at the clock, and the connection sends heartbeats."""
 _GATHER: Final = 0.001
 """Seconds for which messages gather after others were sent, unless a confirm comes first: to wake up for each takes longer."""
+_STEADY: Final = 5.0
+"""Seconds after which an idle connection counts as one that works."""
 _LEAST: Final = 1.0
 """Seconds that an attempt to connect has, even at the end of the time to reconnect."""
 
@@ -52,6 +54,7 @@ class Outlet:
         timeouts: as for `StreamPublisher`.
         outbox: the lots of this stream.
         on_connected: is called with each connection and the highest publishing id that the stream has for the name.
+        patient: whether the first connection, too, has the time to reconnect, and not one attempt.
     """
 
     def __init__(
@@ -62,6 +65,8 @@ class Outlet:
         timeouts: Timeouts,
         outbox: LotOutbox,
         on_connected: Callable[[StreamConnection, int], object],
+        *,
+        patient: bool,
     ) -> None:
         self.stream = stream
         self.outbox = outbox
@@ -69,6 +74,8 @@ class Outlet:
         self._connect = connect
         self._timeouts = timeouts
         self._on_connected = on_connected
+        self._patient = patient
+        self._why_stopped = CLOSED
         self._thread = threading.Thread(target=self._run, name=f"rabbit-chx publisher {stream}", daemon=True)
         self.thread_id: int = 0
         self._stopping = threading.Event()
@@ -118,8 +125,9 @@ class Outlet:
             self._refuse_questions(self._ended)
         return future
 
-    def stop(self) -> None:
-        """Begin to end the connection and the thread."""
+    def stop(self, why: str = CLOSED) -> None:
+        """Begin to end the connection and the thread; what has no outcome fails for this reason."""
+        self._why_stopped = why
         self._stopping.set()
         self.wake()
 
@@ -146,7 +154,7 @@ class Outlet:
             log.exception("the thread of a publisher failed")
             self.outbox.error = BrokerUnavailable(f"the publisher failed: {type(error).__name__}: {error}")
         finally:
-            self._ended = self.outbox.error or BrokerUnavailable(CLOSED)
+            self._ended = self.outbox.error or BrokerUnavailable(self._why_stopped)
             self._give_up(self._ended, closed=True)
             if self._connection is not None:
                 self._connection.close()
@@ -169,7 +177,7 @@ class Outlet:
                     self._failing_since = math.inf
                     return
                 is_late = time.monotonic() >= self._failing_since + self._timeouts.reconnect
-                if error.permanent or is_late or not self._was_connected:
+                if error.permanent or is_late or not (self._was_connected or self._patient):
                     self._give_up(error)
                     return
                 self._outage.failed(error)
@@ -220,8 +228,17 @@ class Outlet:
         for lot in self._in_flight:
             lot.owner.sent_again(lot.unconfirmed)
         ids, messages = zip(*self._in_flight.entries(), strict=True)
-        connection.publish(self._number, ids, messages, timeout=self._timeouts.confirm)
+        self._publish(connection, ids, messages)
         self._moved = time.monotonic()
+
+    def _publish(self, connection: StreamConnection, ids: Iterable[int], messages: Iterable[bytes]) -> None:
+        try:
+            connection.publish(self._number, ids, messages, timeout=self._timeouts.confirm)
+        except StreamUnavailable:
+            self._look_at_the_clock(
+                time.monotonic()
+            )  # a broker that takes nothing for so long is not tried again
+            raise
 
     def _work(self, connection: StreamConnection) -> None:
         """Send what waits and take the confirms, until the connection is lost or the publisher is closed."""
@@ -267,9 +284,9 @@ class Outlet:
         self.outbox.note_sent(sum(lot.size for lot in lots), 0)
         ids = chain.from_iterable(lot.ids or () for lot in lots)
         messages = chain.from_iterable(lot.messages for lot in lots)
-        connection.publish(self._number, ids, messages, timeout=self._timeouts.confirm)
         if nothing_in_flight:
             self._moved = time.monotonic()
+        self._publish(connection, ids, messages)
         return True
 
     def _take(self, connection: StreamConnection) -> None:
@@ -304,6 +321,8 @@ class Outlet:
         return error
 
     def _look_at_the_clock(self, now: float) -> None:
+        if not self._in_flight and now - self._moved > _STEADY:
+            self._failing_since = math.inf
         if self._in_flight and now - self._moved > self._timeouts.confirm:
             what = counted(len(self._in_flight), "message")
             text = f"no confirm of {what} for stream {self.stream!r} within {seconds(self._timeouts.confirm)}"

@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any, Final, cast
 
 from rabbit_chx.base.timeouts import Timeouts, deadline_of
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError, StreamUnavailable
 from rabbit_chx.publishing.messages import OutgoingMessage, Owner
+from rabbit_chx.publishing.outbox import NO_MORE
 from rabbit_chx.publishing.pipeline import GRACE_SECONDS, MAX_BYTES_IN_FLIGHT, Pipeline
+from rabbit_chx.publishing.sender import CLOSED
 from rabbit_chx.streams.partitions import Partitions
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.publishing.encoder import HIGHEST_ID, StreamColumns, StreamEncoder
@@ -60,11 +61,14 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
         self._max_in_flight = max_in_flight
         self._routes = None
         if stream is None:
-            self._routes = Routes(source, connect, find, self._settle, self._use)
+            self._routes = Routes(source, connect, find, self._prepare, self._settle, self._use)
         self._numbers = threading.Lock()
         self._next = 1
         """The next publishing id of all streams."""
+        self._accepting = True
         self._outlets: dict[str, Outlet] = {}
+        self._prepared: dict[str, Outlet] = {}
+        """Those of streams that are not used yet."""
         self._former: list[LotOutbox] = []
         self.outboxes: Sequence[LotOutbox] = []
 
@@ -80,25 +84,55 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
         deadline = time.monotonic() + self.timeouts.connect + GRACE_SECONDS
         if self._routes is not None:
             self._routes.wait_until_known(deadline)
-        for stream, outlet in self._outlets.items():
+        self._wait_for(self._outlets, deadline)
+
+    @staticmethod
+    def _wait_for(outlets: Mapping[str, Outlet], deadline: float) -> None:
+        """Return when each is connected; raise if one is not by the deadline."""
+        for stream, outlet in outlets.items():
             if not outlet.outbox.wait_until_connected(max(deadline - time.monotonic(), 0)):
                 raise BrokerUnavailable(f"the broker does not answer to a publisher of stream {stream!r}")
 
+    def _prepare(self, streams: Sequence[str]) -> None:
+        """Begin to connect to streams that are new. With a name, wait for their last publishing ids, so that the next ones are higher."""
+        self._prepared = {stream: self._started(stream) for stream in streams if stream not in self._outlets}
+        if self._name is None:
+            return
+        try:
+            self._wait_for(self._prepared, time.monotonic() + self.timeouts.connect)
+        except RabbitChxError:
+            outlets, self._prepared = list(self._prepared.values()), {}
+            self._end(outlets, _CLOSING)
+            raise
+
     def _use(self, streams: Sequence[str]) -> None:
         """Publish to these streams from now on."""
-        outlets = {stream: self._outlets.get(stream) or self._started(stream) for stream in streams}
+        outlets = {
+            stream: self._outlets.get(stream) or self._prepared.get(stream) or self._started(stream)
+            for stream in streams
+        }
         gone = [outlet for stream, outlet in self._outlets.items() if stream not in outlets]
         self._former += [outlet.outbox for outlet in gone]
-        self._outlets = outlets
+        self._outlets, self._prepared = outlets, {}
         self.outboxes = [*self._former, *(outlet.outbox for outlet in outlets.values())]
-        self._end(gone, _CLOSING)
+        self._end(gone, _CLOSING, "its stream was removed")
 
     def _started(self, stream: str) -> Outlet:
         outbox = LotOutbox(max_messages=self._max_in_flight, max_bytes=MAX_BYTES_IN_FLIGHT)
+        if not self._accepting:
+            outbox.stop_accepting()
         connect = partial(self._connect_to, stream=stream)
-        outlet = Outlet(stream, self._name, connect, self.timeouts, outbox, self._on_connected)
+        was_open = bool(self._outlets)
+        outlet = Outlet(
+            stream, self._name, connect, self.timeouts, outbox, self._on_connected, patient=was_open
+        )
         outlet.start()
         return outlet
+
+    @property
+    def _current(self) -> Sequence[LotOutbox]:
+        """The outboxes of the present streams."""
+        return [outlet.outbox for outlet in self._outlets.values()]
 
     def _on_connected(self, connection: StreamConnection, last_id: int) -> None:
         self.encoder.frame_max = connection.frame_max
@@ -112,13 +146,13 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
     def _stop(self, timeout: float) -> None:
         if self._routes is not None:
             self._routes.stop(timeout / 4)
-        self._end(list(self._outlets.values()), timeout)
+        self._end([*self._outlets.values(), *self._prepared.values()], timeout)
 
     @staticmethod
-    def _end(outlets: Sequence[Outlet], timeout: float) -> None:
+    def _end(outlets: Sequence[Outlet], timeout: float, why: str = CLOSED) -> None:
         deadline = time.monotonic() + timeout
         for outlet in outlets:
-            outlet.stop()
+            outlet.stop(why)
         for outlet in outlets:
             outlet.join(max(deadline - time.monotonic(), 0))
 
@@ -126,18 +160,33 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
         here = threading.get_ident()
         return any(outlet.thread_id == here for outlet in self._outlets.values())
 
+    def stop_accepting(self) -> None:
+        """Make `accept` raise, even while it waits."""
+        self._accepting = False
+        if self._routes is not None:
+            self._routes.refuse(BrokerUnavailable(NO_MORE))
+        super().stop_accepting()
+
+    def abandon(self, error: RabbitChxError) -> None:
+        """Give up everything that waits, for good."""
+        if self._routes is not None:
+            self._routes.refuse(error)
+        super().abandon(error)
+
     # -- for the calls of a publisher
 
     def one(self, encoded: StreamColumns, row: int, owner: Owner) -> Lot:
         """Make a message."""
-        return Lot(range(row, row + 1), encoded.keys, list(encoded.messages), encoded.ids, owner)
+        messages = encoded.messages.take(0, 1)
+        return Lot(range(row, row + 1), encoded.keys, messages, encoded.ids, owner, self._stream or "")
 
     def some(self, columns: StreamColumns, start: int, row: int, owner: Owner) -> Lot:
         """Make the next messages of a batch."""
-        messages = list(islice(columns.messages, self.step))
+        messages = columns.messages.take(start, self.step)
         end = start + len(messages)
         ids = None if columns.ids is None else columns.ids[start:end]
-        return Lot(range(row, row + len(messages)), columns.keys[start:end], messages, ids, owner)
+        rows, keys = range(row, row + len(messages)), columns.keys[start:end]
+        return Lot(rows, keys, messages, ids, owner, self._stream or "")
 
     def accept(
         self,
@@ -152,8 +201,12 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
         lot = cast(Lot, messages)
         if self._routes is None:
             (outlet,) = self._outlets.values()
-            lot.stream = outlet.stream
-            if not outlet.outbox.wait_for_room(deadline, since):
+            outbox = outlet.outbox
+            if self._name is not None and not outbox.was_connected:  # its last publishing id is not known
+                left = None if deadline is None else max(deadline - time.monotonic(), 0)
+                if not outbox.wait_until_connected(left):
+                    return 0
+            if not outbox.wait_for_room(deadline, since):
                 return 0
             self._put(lot)
             return len(lot)

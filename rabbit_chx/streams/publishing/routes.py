@@ -26,8 +26,9 @@ class Routes:
         source: the name of the super stream or the exchange.
         connect: opens a connection before a time of the monotonic clock.
         find: asks the broker for the streams.
+        prepare: is called with their names when they have changed, while messages still go to the former streams.
         settle: waits until every message that was accepted has its outcome.
-        use: is called with the names of the streams when they have changed.
+        use: is called with the names of the streams afterwards.
     """
 
     def __init__(
@@ -35,12 +36,14 @@ class Routes:
         source: str,
         connect: Callable[[float], StreamConnection],
         find: Callable[[StreamConnection, str], Partitions],
+        prepare: Callable[[Sequence[str]], object],
         settle: Callable[[], object],
         use: Callable[[Sequence[str]], object],
     ) -> None:
         self._source = source
         self._connect = connect
         self._find = find
+        self._prepare = prepare
         self._settle = settle
         self._use = use
         self._changed = threading.Condition()
@@ -48,6 +51,8 @@ class Routes:
         self._inside = 0
         self._partitions: Partitions | None = None
         self._error: RabbitChxError | None = None
+        self._refusal: RabbitChxError | None = None
+        """Why no call is accepted any more."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"rabbit-chx partitions of {source}", daemon=True
@@ -64,12 +69,18 @@ class Routes:
         """Return when the broker has said which streams there are; raise if it has not by the deadline."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._partitions or self._error, max(deadline - time.monotonic(), 0)
+                lambda: self._partitions or self._error or self._refusal, max(deadline - time.monotonic(), 0)
             )
-            if self._error is not None:
-                raise self._error
+            if error := self._refusal or self._error:
+                raise error
             if self._partitions is None:
                 raise BrokerUnavailable(f"the broker does not say which streams {self._source!r} has")
+
+    def refuse(self, error: RabbitChxError) -> None:
+        """Raise this in every call from now on, even where it waits."""
+        with self._changed:
+            self._refusal = error
+            self._changed.notify_all()
 
     def stop(self, timeout: float) -> None:
         """End the thread, and every wait."""
@@ -84,14 +95,14 @@ class Routes:
 
         def ready() -> bool:
             unknown = self._changing or (self._partitions is None and self._error is None)
-            return not unknown or self._stopping.is_set()
+            return not unknown or self._refusal is not None or self._stopping.is_set()
 
         with self._changed:
             timeout = None if deadline is None else max(deadline - time.monotonic(), 0)
             if not self._changed.wait_for(ready, timeout):
                 return None
-            if self._error is not None:
-                raise self._error
+            if error := self._refusal or self._error:
+                raise error
             if self._partitions is None:
                 raise BrokerUnavailable(CLOSED)
             self._inside += 1
@@ -143,6 +154,9 @@ class Routes:
         if known is not None and known.holds(self._connection, self._source):
             return
         found = self._find(self._connection, self._source)
+        if self._stopping.is_set():
+            return
+        self._prepare(found.streams)
         with self._changed:
             self._changing = True
             self._changed.wait_for(lambda: not self._inside or self._stopping.is_set())

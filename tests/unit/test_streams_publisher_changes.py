@@ -1,0 +1,245 @@
+"""`StreamPublisher` while it is opened, closed or stopped, while its streams change, and while its password is written: nothing is lost in silence."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rabbit_chx.base.urls import BrokerUrl
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed, StreamUnavailable
+from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, Timeouts
+from rabbit_chx.streams.protocol.handshake import _log_in
+from rabbit_chx.streams.publishing import outlet, routes
+from rabbit_chx.streams.publishing.pipeline import StreamPipeline
+from tests.patience import PATIENCE, wait_until, wait_until_async
+from tests.unit import stream_servers
+from tests.unit.stream_servers import FIRST, Connection, Servers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rabbit_chx.publishing import Totals
+
+servers = stream_servers.servers
+
+
+def with_streams(count: int) -> Callable[..., list[str]]:
+    return lambda _, name, **__: [f"{name}-{number}" for number in range(count)]
+
+
+def test_tasks_that_open_a_publisher_at_once_share_one_connection(servers: Servers) -> None:
+    async def run() -> Totals:
+        publisher = AsyncStreamPublisher(FIRST, "events", name="job")
+        await asyncio.gather(*(publisher.open() for _ in range(20)))
+        await publisher.publish(b"a")
+        await publisher.close()
+        return publisher.totals
+
+    assert asyncio.run(run()).connections == len(servers.opened) == 1
+
+
+def test_a_call_while_the_publisher_is_opened_waits_for_the_last_id_of_its_name(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answers, query = threading.Event(), threading.Event(), Connection.query_publisher_sequence
+
+    def late(connection: Connection, publisher: str, stream: str) -> int:
+        asked.set()
+        answers.wait(PATIENCE)
+        return query(connection, publisher, stream)
+
+    servers.stored = {1_000: b"old"}
+    monkeypatch.setattr(Connection, "query_publisher_sequence", late)
+    publisher = StreamPublisher(FIRST, "events", name="job")
+    with ThreadPoolExecutor() as pool:
+        opening = pool.submit(publisher.open)
+        wait_until(lambda: asked.is_set() and publisher.pipeline.state == "open", "it is opened")
+        with pytest.raises(PublishFailed, match="too many messages were in flight"):
+            publisher.publish(b"in vain", timeout=0.05)
+        waiting = pool.submit(publisher.publish, b"new")
+        answers.set()
+        waiting.result(PATIENCE)
+        opening.result(PATIENCE)
+    publisher.close()
+    assert list(servers.stored) == [1_000, 1_001]
+    assert publisher.totals.duplicates == 0
+
+
+def test_the_last_id_of_a_stream_that_is_added_is_known_before_its_first_message(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = {"events-2": 5_000}
+    monkeypatch.setattr(Connection, "query_publisher_sequence", lambda _, __, stream: last.get(stream, 0))
+    monkeypatch.setattr(routes, "_LOOK", 0.05)
+    with StreamPublisher(FIRST, super_stream="events", name="job") as publisher:
+        publisher.publish(b"a", "k")
+        monkeypatch.setattr(Connection, "partitions", with_streams(3))
+        wait_until(lambda: len(publisher.pipeline.outboxes) == 3, "the stream is used")
+        publisher.publish_many([b"b"] * 100, map(str, range(100)))
+        assert publisher.totals.duplicates == 0
+    assert sorted(servers.stored) == [1, *range(5_001, 5_101)]
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_batch_that_is_accepted_in_part_names_the_rows_of_the_rest(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
+    accept, calls = StreamPipeline.accept, iter(range(9))
+
+    def once(pipeline: StreamPipeline, *given: Any, **more: Any) -> int:
+        if next(calls) == 1:
+            if not closed:
+                raise BrokerUnavailable("no broker")
+            pipeline.close(None)
+        return accept(pipeline, *given, **more)
+
+    monkeypatch.setattr(StreamPipeline, "accept", once)
+    keys = [str(number) for number in range(2_500)]
+    with (
+        StreamPublisher(FIRST, "events") as publisher,
+        pytest.raises(PublishFailed, match="1500 of 2500 messages were not confirmed") as caught,
+    ):
+        publisher.publish_many([b"a"] * 2_500, keys)
+    failures = caught.value.failures
+    assert [each.row for each in failures] == list(range(1_000, 2_500))
+    assert [each.routing_key for each in failures] == keys[1_000:]
+    assert not caught.value.may_have_arrived
+    assert failures[0].reply == ("the publisher is closed" if closed else "no broker")
+    assert failures[0].stream == "events"
+    assert caught.value.totals.confirmed == len(servers.stored) == 1_000
+
+
+@pytest.mark.parametrize("rows", [5, 1_500, 2_500])
+def test_a_batch_of_a_task_that_finds_no_room_fails_unsent(servers: Servers, rows: int) -> None:
+    async def run() -> Totals:
+        async with AsyncStreamPublisher(
+            FIRST, "events", max_in_flight=1, timeouts=Timeouts(close=0.1)
+        ) as publisher:
+            servers.silent = True
+            first = asyncio.create_task(publisher.publish(b"first"))
+            await wait_until_async(lambda: servers.stored)
+            with pytest.raises(PublishFailed) as caught:
+                await publisher.publish_many([b"a"] * rows, timeout=0.02)
+            assert [each.row for each in caught.value.failures] == list(range(rows))
+            assert not caught.value.may_have_arrived
+            servers.silent = False
+            servers.tell()
+            await first
+            return publisher.totals
+
+    totals = asyncio.run(run())
+    assert (totals.published, totals.confirmed) == (1, 1)
+
+
+def test_a_password_file_that_is_written_at_the_moment_is_read_again_later(tmp_path: Path) -> None:
+    answers = SimpleNamespace(strings=lambda: ["PLAIN"])
+    calls: Any = SimpleNamespace(wire=SimpleNamespace(where="host"), call=lambda _: answers)
+    with pytest.raises(StreamUnavailable, match="cannot read the credentials") as caught:
+        _log_in(calls, BrokerUrl.parse("amqp://user@host"), tmp_path / "missing")
+    assert not caught.value.permanent
+    with pytest.raises(InvalidValue, match="invalid credentials"):
+        _log_in(calls, BrokerUrl.parse("amqp://user@host"), "a password")  # type: ignore[arg-type]
+
+
+def test_an_idle_connection_that_stays_ends_an_outage(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(outlet, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with StreamPublisher(FIRST, "events", name="job", timeouts=Timeouts(reconnect=5)) as publisher:
+        (one,) = publisher.pipeline._outlets.values()
+        servers.close_connections()
+        wait_until(lambda: one.outbox.trouble, "the loss is noticed")
+        publisher.sequence()
+        now[0] += 60
+        servers.tell()
+        wait_until(lambda: one._failing_since == float("inf"), "the connection counts as one that works")
+        servers.silent = True
+        sent = publisher.submit(b"a")
+        wait_until(lambda: servers.stored, "it is sent")
+        servers.silent = False
+        servers.close_connections()
+        sent.result(PATIENCE)
+        assert publisher.totals.resent == 1
+
+
+def test_a_stream_that_was_removed_leaves_no_error(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "_LOOK", 0.05)
+    monkeypatch.setattr(Connection, "partitions", with_streams(3))
+    with StreamPublisher(FIRST, super_stream="events") as publisher:
+        bulk = publisher.bulk()
+        removed = publisher.pipeline._outlets["events-2"]
+        removed._give_up(StreamUnavailable("no such stream", "no such stream", "events-2"))
+        assert publisher.error
+        monkeypatch.setattr(Connection, "partitions", with_streams(2))
+        wait_until(lambda: len(publisher.pipeline._outlets) == 2, "a change")
+        assert publisher.error is bulk.error is None
+        publisher.publish(b"a", "k")
+
+
+def test_no_call_is_accepted_after_a_stop_whatever_the_streams_do(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answers, found = threading.Event(), threading.Event(), Connection.partitions
+
+    def late(connection: Connection, name: str, **_: object) -> list[str]:
+        asked.set()
+        answers.wait(PATIENCE)
+        return found(connection, name)
+
+    monkeypatch.setattr(Connection, "partitions", late)
+    publisher = StreamPublisher(FIRST, super_stream="events")
+    with ThreadPoolExecutor() as pool:
+        opening = pool.submit(publisher.open)
+        asked.wait(PATIENCE)
+        waiting = pool.submit(publisher.publish, b"a", "k")
+        publisher.stop_accepting()
+        for call in (waiting, opening):
+            with pytest.raises(BrokerUnavailable, match="accepts no more messages"):
+                call.result(PATIENCE)
+        answers.set()
+    assert not servers.stored
+
+
+def test_a_stream_that_is_added_has_the_time_to_reconnect(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared, failing = Connection.declare_publisher, iter([True, True, False])
+
+    def lost(connection: Connection, stream: str, name: str | None) -> int:
+        if stream == "events-2" and next(failing):
+            raise StreamUnavailable("the connection was lost", "lost")
+        return declared(connection, stream, name)
+
+    monkeypatch.setattr(Connection, "declare_publisher", lost)
+    monkeypatch.setattr(routes, "_LOOK", 0.05)
+    with StreamPublisher(FIRST, super_stream="events") as publisher:
+        monkeypatch.setattr(Connection, "partitions", with_streams(3))
+        wait_until(lambda: len(publisher.pipeline.outboxes) == 3, "a change")
+        assert publisher.publish_many([b"a"] * 30, map(str, range(30))).confirmed == 30
+
+
+def test_a_broker_that_takes_nothing_is_not_tried_again(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under a disk alarm, data fills the sockets, and writing takes as long as it may."""
+    now = [0.0]
+
+    def full(*_: object, timeout: float) -> None:
+        now[0] += timeout + 0.1
+        raise StreamUnavailable("the connection was lost", "lost")
+
+    monkeypatch.setattr(outlet, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(Connection, "publish", full)
+    with (
+        StreamPublisher(FIRST, "events", timeouts=Timeouts(confirm=3, reconnect=60)) as publisher,
+        pytest.raises(PublishFailed, match=r"no confirm of 1 message for stream 'events' within 3 seconds"),
+    ):
+        publisher.publish(b"a")
+    assert len(servers.opened) == 1
