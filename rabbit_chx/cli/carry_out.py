@@ -65,7 +65,8 @@ def _left_unfinished(count: int, management: Management, plans: Sequence[Plan]) 
     found: list[Unfinished] = []
     with suppress(RabbitChxError):
         found = [unfinished_on(management, plan.vhost) for plan in plans]
-    is_others = any(each.running and not each.running.startswith(this_process()) for each in found)
+    us = f"{this_process()},"  # a time may follow
+    is_others = any(each.running and not f"{each.running},".startswith(us) for each in found)
     begun = count > 0 or (any(found) and not is_others)
     if is_others and not begun:
         echo(NOTHING_CHANGED, err=True)

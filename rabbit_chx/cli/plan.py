@@ -202,7 +202,7 @@ def plan(
         else:
             observed = read_and_print(live, wanted, verbose=verbose)
         made = planned(wanted, observed, None if against else live, output, verbose=verbose, **options)
-        if made.refusals or (out and is_refused(wanted, made)):
+        if is_refused(wanted, made):
             return Exit.FAILED
         if out:
             reviewed.append(Reviewed.of(wanted, made, observed))

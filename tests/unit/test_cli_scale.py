@@ -234,6 +234,16 @@ def test_a_file_with_comments_is_not_written_but_the_changes_are_shown(file, run
     assert Path(file).read_text() == text
 
 
+def test_a_number_sign_inside_a_value_is_no_comment(file, run, live) -> None:
+    topic = "  topic: {type: topic, bindings: [{queue: r.0, key: 'order.#'}, {queue: r.1, key: \"a #b\"}, {queue: r.1, key: c#}]}\n"
+    text = Path(file).read_text().replace("exchanges:\n", f"exchanges:\n{topic}")
+    Path(file).write_text(text)
+    live(scaled(load(file), "ring", to=3))
+    found = run("scale", file, "--write")
+    assert (found.code, "is written" in found.err) == (0, True), found.err
+    assert "order.#" in Path(file).read_text()
+
+
 UNFINISHED = "the interrupted change is unfinished. Run the command that began the change again: it finishes the change"
 
 

@@ -6,7 +6,9 @@ import io
 import json
 import re
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -86,6 +88,27 @@ def plan(run, write):
         return run("plan", write(new, "new.yaml"), "--against", write(old, "old.yaml"), *options)
 
     return plan
+
+
+def test_a_plan_that_apply_would_refuse_exits_with_1(plan) -> None:
+    wrong = plan(GROWN.replace("queues: {", "arguments: {hash_header: tenant}\n    queues: {"))
+    assert (wrong.code, "hash_header" in wrong.err) == (1, True), wrong
+
+
+def test_queues_without_statistics_are_counted_too(monkeypatch) -> None:
+    asked: list[list[str]] = []
+
+    def count(_: object, queues: list[str]) -> dict[str, int]:
+        asked.append(queues)
+        return dict.fromkeys(queues, 3)
+
+    monkeypatch.undo()  # of the fixture for all tests
+    monkeypatch.setattr("rabbit_chx.cli.ask.broker_access.count_messages", count)
+    live = SimpleNamespace(amqp_only=False, amqp=lambda _: nullcontext())
+    queues = (Queue("new"), Queue("known"), Queue("stream", type="stream"))
+    observed = replace(assume_applied(Topology("/", queues=queues)), backlog={"known": 9})
+    found = BrokerAccess.recounted(live, observed, {"new", "known", "stream", "gone"})  # type: ignore[arg-type]
+    assert (found.backlog, asked) == ({"new": 3, "known": 9}, [["known", "new"]])
 
 
 def test_a_plan_against_another_file_exits_by_whether_there_is_something_to_do(plan) -> None:

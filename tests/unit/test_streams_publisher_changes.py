@@ -197,7 +197,7 @@ def test_no_call_is_accepted_after_a_stop_whatever_the_streams_do(
     publisher = StreamPublisher(FIRST, super_stream="events")
     with ThreadPoolExecutor() as pool:
         opening = pool.submit(publisher.open)
-        asked.wait(PATIENCE)
+        wait_until(lambda: asked.is_set() and publisher.pipeline.state == "open", "it is opened")
         waiting = pool.submit(publisher.publish, b"a", "k")
         publisher.stop_accepting()
         for call in (waiting, opening):

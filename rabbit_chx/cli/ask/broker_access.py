@@ -121,7 +121,9 @@ class BrokerAccess:
 
         Statistics count unacknowledged messages too, so the larger number is kept.
         """
-        queues = sorted(observed.backlog.keys() & queues)
+        # The API has no number for a queue until its first statistics.
+        known = {queue.name for queue in observed.topology.queues if queue.type != "stream"}
+        queues = sorted(known.intersection(queues))
         if self.amqp_only or not 0 < len(queues) <= _MOST_COUNTED or why_unchangeable(observed):
             return observed  # without a majority of the nodes, a connection is not even opened
         try:
@@ -130,7 +132,7 @@ class BrokerAccess:
         except BrokerUnavailable:
             echo("The queues could not be asked how many messages wait: statistics are seconds old", err=True)
             return observed
-        larger = {name: max(count, observed.backlog[name]) for name, count in now.items()}
+        larger = {name: max(count, observed.backlog.get(name, 0)) for name, count in now.items()}
         return replace(observed, backlog={**observed.backlog, **larger})
 
     def _learnt(self, observed: Observed) -> Observed:

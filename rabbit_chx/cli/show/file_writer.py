@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import replace
 from difflib import unified_diff
@@ -24,6 +25,9 @@ from rabbit_chx.topology.model import (
     order_matters,
 )
 from rabbit_chx.topology.planning.scaled import scaled
+
+_QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\'\'|[^\'\n])*\'')
+_COMMENT = re.compile(r"(?:^|\s)#", re.MULTILINE)
 
 
 def with_queues_of_broker(topology: Topology, observed: Observed) -> Topology:
@@ -106,7 +110,7 @@ def write_file(path: str, wanted: Topology, *, dry_run: bool = False) -> bool:
     old, new = dumps(before, form), dumps(wanted, form)
     if old == new:
         notice("Note", f"{path} has these queues already")
-    elif form == "yaml" and "#" in Path(path).read_text(encoding="utf-8"):
+    elif form == "yaml" and _COMMENT.search(_QUOTED.sub("", Path(path).read_text(encoding="utf-8"))):
         notice("Note", f"{path} has comments, which writing it would lose, so change it by hand")
         _print_changes(path, old, new)
     elif dry_run:

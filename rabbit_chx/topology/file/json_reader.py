@@ -34,13 +34,13 @@ def read_json(text: str, name: str) -> Document:
         document.value = json.loads(
             text, object_pairs_hook=mapping, parse_int=lambda digits: int(digits[:25])
         )
+        if has_duplicates:
+            _Scan(text, (), document.report_duplicate)
     except json.JSONDecodeError as error:
         hint = "" if text.strip() else 'The smallest file is {"schema": 1}'
         document.fail(error.pos, "JSON", Unquoted(syntax_error(error)), "a JSON object", hint)
     except RecursionError:
         document.fail(None, "nesting", Unquoted("more"), f"at most {MAX_DEPTH} levels")
-    if has_duplicates:
-        _Scan(text, (), document.report_duplicate)
     return document
 
 

@@ -336,6 +336,7 @@ def test_too_many_names_in_ranges_are_refused():
         ("[]", "t:1:1", "got an empty list"),
         ("[1]", "t:1:1", "got a list"),
         ("[" * 200_000, "t", "at most 50 levels"),
+        ('{"a":' * 900 + '{"b": 1, "b": 2}' + "}" * 900, "t", "at most 50 levels"),
         ('{"a":' * 60 + "1" + "}" * 60, "t", "at most 50 levels"),
         ('{"schema": 1, "queues": {"a": {"arguments": {"n": NaN}}}}', "t:1:51", "no infinity or NaN"),
         ('{"schema": 1, "queues": {"a": {"arguments": {"n": 1e999}}}}', "t:1:51", "no infinity or NaN"),
