@@ -26,9 +26,9 @@ def reachable(
     return found
 
 
-def part_behind(topology: Topology, exchanges: Iterable[str]) -> Topology:
-    """The part of a topology that messages to these exchanges can reach, without policies."""
-    reached = reachable(topology.expanded(), map(ToExchange, exchanges))
+def part_behind(topology: Topology, exchanges: Iterable[str], *, alternates: bool = False) -> Topology:
+    """The part of a topology that messages to these exchanges can reach, optionally through alternate exchanges too; without policies."""
+    reached = reachable(topology.expanded(), map(ToExchange, exchanges), alternates=alternates)
     slots = tuple(each for each in topology.slots if ToExchange(each.exchange) in reached)
     queues = reached | {queue for each in slots for queue in each.queues}
     return replace(

@@ -95,6 +95,17 @@ def test_a_plan_that_apply_would_refuse_exits_with_1(plan) -> None:
     assert (wrong.code, "hash_header" in wrong.err) == (1, True), wrong
 
 
+def test_a_single_exchange_comes_with_its_alternate_exchange(plan) -> None:
+    text = (SLOTS % 5).replace("    slots: 64\n", "    slots: 64\n    alternate-exchange: unrouted\n")
+    behind = "  unrouted: {type: fanout, bindings: [{queue: lost}]}\n  other: {type: fanout}\nqueues:\n  lost: {}\n"
+    found = plan(
+        text.replace("queues:\n  ", f"{behind}  "), "-x", "tenants", old="schema: 1\nexchanges: {}\n"
+    )
+    assert "exchange 'unrouted'" in found.out, found
+    assert "queue 'lost'" in found.out
+    assert "'other'" not in found.out
+
+
 def test_queues_without_statistics_are_counted_too(monkeypatch) -> None:
     asked: list[list[str]] = []
 

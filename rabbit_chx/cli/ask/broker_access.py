@@ -294,7 +294,8 @@ def parts_behind(
     for name in exchanges:
         if name not in known:
             raise InvalidValue("--exchange", name, "an exchange of the file", known_exchanges(name, known))
-    return [part_behind(each, exchanges) for each in wanted if any(map(each.exchange, exchanges))]
+    named = [each for each in wanted if any(map(each.exchange, exchanges))]
+    return [part_behind(each, exchanges, alternates=True) for each in named]
 
 
 def for_each_vhost(
