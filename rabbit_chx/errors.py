@@ -256,7 +256,7 @@ unreachable        nothing accepts connections: a wrong host or port, or the plu
 tls                TLS rejected a certificate, or the peer does not speak TLS
 login              the broker rejected the user, the password or the certificate
 virtual host       the virtual host does not exist, or the user has no permission in it
-lost               the connection or the TLS handshake ended, or the broker does not answer
+lost               the connection or the TLS handshake ended, the broker does not answer, or the credentials cannot be read now
 not available      the stream currently has no leader, or the connected node has no replica of it
 no such stream     no stream has this name, but perhaps a queue of another type; or it was created again during a read
 permission         the user has no permission on the stream

@@ -142,7 +142,7 @@ def test_tls_carries_all_frames_and_failed_external_logins_are_explained(broker,
 def test_credentials_are_used_and_their_failure_is_explained(url):
     with connect(replace(url, password="geheim"), credentials=lambda: url.login) as connection:
         assert connection.is_open
-    with refused("login", "cannot read the credentials .* KeyError"):
+    with refused("lost", "cannot read the credentials .* KeyError"):
         connect(url, credentials=lambda: {}["none"])
 
 
