@@ -157,12 +157,7 @@ class BaseOutbox(Generic[Item]):
             self.error = None
             self._changed.notify_all()
 
-    @property
-    def was_connected(self) -> bool:
-        """Whether a connection was opened."""
-        return self._connections > 0
-
-    def wait_until_connected(self, timeout: float | None) -> bool:
+    def wait_until_connected(self, timeout: float) -> bool:
         """Wait until a connection was opened; return whether one was, or raise the final error."""
         with self._changed:
             self._changed.wait_for(lambda: self._connections or self.why_given_up is not None, timeout)

@@ -44,7 +44,7 @@ def test_tasks_that_open_a_publisher_at_once_share_one_connection(servers: Serve
     assert asyncio.run(run()).connections == len(servers.opened) == 1
 
 
-def test_a_call_while_the_publisher_is_opened_waits_for_the_last_id_of_its_name(
+def test_messages_accepted_while_the_publisher_is_opened_get_ids_after_the_last_one_of_its_name(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, answers, query = threading.Event(), threading.Event(), Connection.query_publisher_sequence
@@ -60,30 +60,43 @@ def test_a_call_while_the_publisher_is_opened_waits_for_the_last_id_of_its_name(
     with ThreadPoolExecutor() as pool:
         opening = pool.submit(publisher.open)
         wait_until(lambda: asked.is_set() and publisher.pipeline.state == "open", "it is opened")
-        with pytest.raises(PublishFailed, match="too many messages were in flight"):
-            publisher.publish(b"in vain", timeout=0.05)
-        waiting = pool.submit(publisher.publish, b"new")
+        waiting = [publisher.submit(b"new"), publisher.submit(b"newer")]
         answers.set()
-        waiting.result(PATIENCE)
+        for future in waiting:
+            future.result(PATIENCE)
         opening.result(PATIENCE)
     publisher.close()
-    assert list(servers.stored) == [1_000, 1_001]
+    assert list(servers.stored) == [1_000, 1_001, 1_002]
     assert publisher.totals.duplicates == 0
 
 
-def test_the_last_id_of_a_stream_that_is_added_is_known_before_its_first_message(
+def test_messages_for_a_stream_that_is_added_get_ids_after_its_last_one(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    last = {"events-2": 5_000}
+    last, answers, declared = {"events-2": 5_000}, threading.Event(), Connection.declare_publisher
+
+    def late(connection: Connection, stream: str, name: str | None) -> int:
+        if stream == "events-2":
+            answers.wait(PATIENCE)
+        return declared(connection, stream, name)
+
+    monkeypatch.setattr(Connection, "declare_publisher", late)
     monkeypatch.setattr(Connection, "query_publisher_sequence", lambda _, __, stream: last.get(stream, 0))
     monkeypatch.setattr(routes, "_LOOK", 0.05)
     with StreamPublisher(FIRST, super_stream="events", name="job") as publisher:
         publisher.publish(b"a", "k")
         monkeypatch.setattr(Connection, "partitions", with_streams(3))
         wait_until(lambda: len(publisher.pipeline.outboxes) == 3, "the stream is used")
-        publisher.publish_many([b"b"] * 100, map(str, range(100)))
-        assert publisher.totals.duplicates == 0
-    assert sorted(servers.stored) == [1, *range(5_001, 5_101)]
+        futures = [publisher.submit(b"b", str(number)) for number in range(100)]
+        wait_until(lambda: publisher.totals.confirmed > 50, "those of the other streams are confirmed")
+        answers.set()
+        for future in futures:
+            future.result(PATIENCE)
+        assert (publisher.totals.confirmed, publisher.totals.duplicates) == (101, 0)
+    own = [number for number in servers.stored if number > 5_000]
+    assert len(servers.stored) == 101
+    assert sorted(own) == list(range(5_001, 5_001 + len(own)))
+    assert own
 
 
 @pytest.mark.parametrize("closed", [False, True])

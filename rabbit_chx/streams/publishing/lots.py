@@ -38,6 +38,7 @@ class Lot(Sequence[OutgoingMessage]):
         "ids",
         "keys",
         "messages",
+        "numbered",
         "open",
         "owner",
         "rows",
@@ -59,6 +60,8 @@ class Lot(Sequence[OutgoingMessage]):
         self.keys = keys
         self.messages = messages
         self.ids = ids
+        self.numbered: bool = False
+        """Whether the publisher has chosen the publishing ids."""
         self.owner = owner
         self.stream = stream
         self.size: int = sum(map(len, messages))
@@ -124,9 +127,9 @@ class Lot(Sequence[OutgoingMessage]):
 
     def number(self, ids: range) -> None:
         """Give each message its publishing id."""
-        self.ids = ids
+        self.ids, self.numbered = ids, True
         for part in self._parts or ():
-            part.ids = [ids[row - self.rows[0]] for row in part.rows]
+            part.ids, part.numbered = [ids[row - self.rows[0]] for row in part.rows], True
 
     def entries(self) -> Iterable[tuple[int, bytes]]:
         """Return the encoded messages that are not confirmed, with their publishing ids."""
@@ -253,6 +256,19 @@ class LotOutbox(BaseOutbox[Lot]):
             self._pending_bytes += lot.size
         if self._closed and self.why_given_up is not None:  # meanwhile
             self.give_up(self.why_given_up, closed=True)
+
+    def number_again(self, last: int, following: int) -> int:
+        """Give messages that wait the ids from ``following`` on, if the stream has theirs already, up to ``last``; return the next one.
+
+        They were accepted before the publisher knew which ids the stream has, and the broker would drop them as duplicates.
+        """
+        with self._changed:
+            lots = [lot for lot in self._unsent if lot.numbered]
+            if any(lot.ids is not None and lot.ids[0] <= last for lot in lots):
+                for lot in lots:
+                    lot.ids = range(following, following + len(lot))
+                    following += len(lot)
+        return following
 
     @property
     def is_empty(self) -> bool:

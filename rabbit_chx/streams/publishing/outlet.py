@@ -235,9 +235,8 @@ class Outlet:
         try:
             connection.publish(self._number, ids, messages, timeout=self._timeouts.confirm)
         except StreamUnavailable:
-            self._look_at_the_clock(
-                time.monotonic()
-            )  # a broker that takes nothing for so long is not tried again
+            # A broker that takes nothing for so long is not tried again.
+            self._look_at_the_clock(time.monotonic())
             raise
 
     def _work(self, connection: StreamConnection) -> None:

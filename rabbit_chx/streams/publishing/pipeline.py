@@ -61,14 +61,12 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
         self._max_in_flight = max_in_flight
         self._routes = None
         if stream is None:
-            self._routes = Routes(source, connect, find, self._prepare, self._settle, self._use)
+            self._routes = Routes(source, connect, find, self._settle, self._use)
         self._numbers = threading.Lock()
         self._next = 1
         """The next publishing id of all streams."""
         self._accepting = True
         self._outlets: dict[str, Outlet] = {}
-        self._prepared: dict[str, Outlet] = {}
-        """Those of streams that are not used yet."""
         self._former: list[LotOutbox] = []
         self.outboxes: Sequence[LotOutbox] = []
 
@@ -84,36 +82,16 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
         deadline = time.monotonic() + self.timeouts.connect + GRACE_SECONDS
         if self._routes is not None:
             self._routes.wait_until_known(deadline)
-        self._wait_for(self._outlets, deadline)
-
-    @staticmethod
-    def _wait_for(outlets: Mapping[str, Outlet], deadline: float) -> None:
-        """Return when each is connected; raise if one is not by the deadline."""
-        for stream, outlet in outlets.items():
+        for stream, outlet in self._outlets.items():
             if not outlet.outbox.wait_until_connected(max(deadline - time.monotonic(), 0)):
                 raise BrokerUnavailable(f"the broker does not answer to a publisher of stream {stream!r}")
 
-    def _prepare(self, streams: Sequence[str]) -> None:
-        """Begin to connect to streams that are new. With a name, wait for their last publishing ids, so that the next ones are higher."""
-        self._prepared = {stream: self._started(stream) for stream in streams if stream not in self._outlets}
-        if self._name is None:
-            return
-        try:
-            self._wait_for(self._prepared, time.monotonic() + self.timeouts.connect)
-        except RabbitChxError:
-            outlets, self._prepared = list(self._prepared.values()), {}
-            self._end(outlets, _CLOSING)
-            raise
-
     def _use(self, streams: Sequence[str]) -> None:
         """Publish to these streams from now on."""
-        outlets = {
-            stream: self._outlets.get(stream) or self._prepared.get(stream) or self._started(stream)
-            for stream in streams
-        }
+        outlets = {stream: self._outlets.get(stream) or self._started(stream) for stream in streams}
         gone = [outlet for stream, outlet in self._outlets.items() if stream not in outlets]
         self._former += [outlet.outbox for outlet in gone]
-        self._outlets, self._prepared = outlets, {}
+        self._outlets = outlets
         self.outboxes = [*self._former, *(outlet.outbox for outlet in outlets.values())]
         self._end(gone, _CLOSING, "its stream was removed")
 
@@ -122,10 +100,8 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
         if not self._accepting:
             outbox.stop_accepting()
         connect = partial(self._connect_to, stream=stream)
-        was_open = bool(self._outlets)
-        outlet = Outlet(
-            stream, self._name, connect, self.timeouts, outbox, self._on_connected, patient=was_open
-        )
+        connected, patient = partial(self._on_connected, outbox), bool(self._outlets)
+        outlet = Outlet(stream, self._name, connect, self.timeouts, outbox, connected, patient=patient)
         outlet.start()
         return outlet
 
@@ -134,10 +110,10 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
         """The outboxes of the present streams."""
         return [outlet.outbox for outlet in self._outlets.values()]
 
-    def _on_connected(self, connection: StreamConnection, last_id: int) -> None:
+    def _on_connected(self, outbox: LotOutbox, connection: StreamConnection, last_id: int) -> None:
         self.encoder.frame_max = connection.frame_max
         with self._numbers:
-            self._next = max(self._next, last_id + 1)
+            self._next = outbox.number_again(last_id, max(self._next, last_id + 1))
 
     def _settle(self) -> None:
         """Wait until every message that was accepted has its outcome."""
@@ -146,7 +122,7 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
     def _stop(self, timeout: float) -> None:
         if self._routes is not None:
             self._routes.stop(timeout / 4)
-        self._end([*self._outlets.values(), *self._prepared.values()], timeout)
+        self._end(list(self._outlets.values()), timeout)
 
     @staticmethod
     def _end(outlets: Sequence[Outlet], timeout: float, why: str = CLOSED) -> None:
@@ -201,12 +177,7 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
         lot = cast(Lot, messages)
         if self._routes is None:
             (outlet,) = self._outlets.values()
-            outbox = outlet.outbox
-            if self._name is not None and not outbox.was_connected:  # its last publishing id is not known
-                left = None if deadline is None else max(deadline - time.monotonic(), 0)
-                if not outbox.wait_until_connected(left):
-                    return 0
-            if not outbox.wait_for_room(deadline, since):
+            if not outlet.outbox.wait_for_room(deadline, since):
                 return 0
             self._put(lot)
             return len(lot)

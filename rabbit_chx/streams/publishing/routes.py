@@ -26,9 +26,8 @@ class Routes:
         source: the name of the super stream or the exchange.
         connect: opens a connection before a time of the monotonic clock.
         find: asks the broker for the streams.
-        prepare: is called with their names when they have changed, while messages still go to the former streams.
         settle: waits until every message that was accepted has its outcome.
-        use: is called with the names of the streams afterwards.
+        use: is called with the names of the streams when they have changed.
     """
 
     def __init__(
@@ -36,14 +35,12 @@ class Routes:
         source: str,
         connect: Callable[[float], StreamConnection],
         find: Callable[[StreamConnection, str], Partitions],
-        prepare: Callable[[Sequence[str]], object],
         settle: Callable[[], object],
         use: Callable[[Sequence[str]], object],
     ) -> None:
         self._source = source
         self._connect = connect
         self._find = find
-        self._prepare = prepare
         self._settle = settle
         self._use = use
         self._changed = threading.Condition()
@@ -154,9 +151,6 @@ class Routes:
         if known is not None and known.holds(self._connection, self._source):
             return
         found = self._find(self._connection, self._source)
-        if self._stopping.is_set():
-            return
-        self._prepare(found.streams)
         with self._changed:
             self._changing = True
             self._changed.wait_for(lambda: not self._inside or self._stopping.is_set())
