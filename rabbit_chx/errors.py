@@ -164,13 +164,18 @@ class PublishFailed(RabbitChxError):
 
 
 class ApplyStopped(RabbitChxError):
-    """A plan was not applied completely: the steps before the failed one are done, the later ones were not tried.
+    """A plan was not applied completely: the steps before the failed one are done.
 
     Plan again to apply the rest.
     """
 
     def __init__(
-        self, reason: str, done: tuple[Any, ...] = (), failed: Any = None, remaining: tuple[Any, ...] = ()
+        self,
+        reason: str,
+        done: tuple[Any, ...] = (),
+        failed: Any = None,
+        remaining: tuple[Any, ...] = (),
+        in_doubt: bool = False,  # noqa: FBT001, FBT002 - positional, as pickle passes it
     ) -> None:
         self.reason = reason
         """The reason, with a hint."""
@@ -179,8 +184,10 @@ class ApplyStopped(RabbitChxError):
         self.failed = failed
         """The step that failed; None if none was started."""
         self.remaining = remaining
-        """The steps that were not tried."""
-        super().__init__(reason, done, failed, remaining)
+        """The later steps."""
+        self.in_doubt = in_doubt
+        """Whether the failed step, and later ones that were sent with it, may have changed the broker."""
+        super().__init__(reason, done, failed, remaining, in_doubt)
 
     def _text(self) -> str:
         if self.failed is None and self.done:

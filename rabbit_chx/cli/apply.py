@@ -31,7 +31,7 @@ _HINT: Final = "`rabbit-chx plan FILE` shows what would be done"
         Exit.FINE: "applied, or nothing to apply; `check` also compares the order of rings",
         Exit.FAILED: "refused, declined or failed; nothing was changed",
         Exit.DIFFERENT: "with --dry-run: changes needed",
-        Exit.PARTLY: "stopped after some changes; fix the cause, and the same command applies the rest",
+        Exit.PARTLY: "stopped after some changes, or it is not known whether any was made; fix the cause, and the same command applies the rest",
     },
 )
 @plan_file_options
@@ -58,8 +58,8 @@ def apply(
 ) -> int:
     """Show the plan for FILE, ask for confirmation, and apply it to a broker.
 
-    Each step is read back before the next one. The first step that fails, or whose result differs from the plan,
-    ends the command. Applying the same file again changes nothing. The order of rings is recorded on the broker, also
+    Steps of one kind are sent together, and read back before the next ones. The first step that fails, or whose result
+    differs from the plan, ends the command. Applying the same file again changes nothing. The order of rings is recorded on the broker, also
     if it is known (--node, --pairs, --probe) and nothing else changes: other commands then need no access to a node.
 
     FILE may be a plan that was saved with --out. It is applied without a question, or refused if the broker has changed.
@@ -101,10 +101,11 @@ def _apply(live: BrokerAccess, plan: Plan, output: str, changed: list[str], **op
             applied = apply_steps(connection, plan, management=management, on_step=done, **options)
         except ApplyStopped as stopped:
             notice("Error", str(stopped))
-            if not stopped.done:
+            if not (stopped.done or stopped.in_doubt):
                 return Exit.FAILED
+            done_for_certain = f"{'at least ' if stopped.in_doubt else ''}{len(stopped.done)}"
             rest = "With the cause removed, the same command applies the rest."
-            echo(f"Steps done: {len(stopped.done)} of {total}. {rest}", err=True)
+            echo(f"Steps done: {done_for_certain} of {total}. {rest}", err=True)
             return Exit.PARTLY
         except KeyboardInterrupt:
             if count:  # steps are sent together, and counted once the broker has answered

@@ -216,7 +216,7 @@ def plan(
 
 def _refuse_contradictions(changes: dict[str, Any], exchanges: tuple[str, ...], against: str | None) -> None:
     if against:
-        refuse("out", on="a plan from another file (--against)")
+        refuse("out", "node", "probe", "pairs", "amqp_only", on="a plan from another file (--against)")
     if not changes:
         return
     refuse(*OPTIONS, "against", "out", on="the cost of --add, --remove and --weight")

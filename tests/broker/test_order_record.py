@@ -47,13 +47,13 @@ def bind_with_aio_pika(site) -> None:
 APPLICATIONS = [bind_with_pika, pytest.param(bind_with_aio_pika, marks=pytest.mark.long)]
 
 
-def order(site) -> tuple[list, str]:
+def order(site, exchange: str = "orders") -> tuple[list, str]:
     """The ring as it is read without a node, which must be the node's, and how it is known."""
     observed = read(site.management, site.vhost)
-    ring = observed.rings["orders"]
+    ring = observed.rings[exchange]
     if ring.known:
-        assert list(ring.bucket_map) == site.broker.ring("orders", site.vhost)
-    return list(ring.bucket_map) if ring.known else [], observed.ring_sources["orders"]
+        assert list(ring.bucket_map) == site.broker.ring(exchange, site.vhost)
+    return list(ring.bucket_map) if ring.known else [], observed.ring_sources[exchange]
 
 
 @pytest.mark.parametrize("start", APPLICATIONS)
@@ -177,5 +177,16 @@ def test_nothing_is_written_where_the_record_is_turned_off(site, applied) -> Non
     applied(site.url(), site.plan(*DECLARE, *map(Bind, BINDINGS)), **options)
     assert seen
     assert all(set(arguments) == {"x-max-length"} for arguments in seen)
+    applied(site.url(), site.plan(Unbind(BINDINGS[0])), **options)
     assert ORDER_EXCHANGE not in {each.name for each in site.management.exchanges(site.vhost)}
     assert order(site) == ([], "unknown")
+
+
+def test_an_unbind_without_a_record_voids_that_of_its_ring_alone(site, applied) -> None:
+    other = [Binding("events", queue, weight) for queue, weight in WEIGHTS.items()]
+    made = (*DECLARE, DeclareExchange(Exchange("events", CONSISTENT_HASH)), *map(Bind, [*BINDINGS, *other]))
+    applied(site.url(), site.plan(*made), management=site.management)
+    changes = site.plan(Unbind(BINDINGS[0]), Bind(BINDINGS[0]))
+    applied(site.url(), changes, management=site.management, record=False)
+    assert order(site) == ([], "unknown")
+    assert order(site, "events") == (RING, "record")

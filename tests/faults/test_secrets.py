@@ -250,7 +250,7 @@ def test_no_command_leaves_a_secret_in_a_file_or_in_the_list_of_processes(comman
 def test_a_url_in_the_wrong_place_is_quoted_without_its_password(site, search):
     """The password is in this command line, so the list of processes is not searched."""
     started = time.monotonic()
-    for line in ("lint", "doctor", "--debug check", "check topology.yaml --amqp-only --pairs"):
+    for line in ("lint", "doctor", "--debug check", "check topology.yaml --pairs"):
         code, output = ended(site, [*line.split(), site.amqp(WRONG)], {})
         site.places.note("output", output)
         assert code == 64, output

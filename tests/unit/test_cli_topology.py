@@ -166,6 +166,12 @@ def test_selections_without_an_effect_on_a_plan_are_refused(run, write) -> None:
     assert "--against has no effect on the cost" in run.refused(
         "plan", file, "--against", file, "--weight", "vip=3"
     )
+    assert "--probe has no effect on a plan from another file" in run.refused(
+        "plan", file, "--against", file, "--probe", "orders"
+    )
+    for option in (["--node", "rabbitmqctl eval"], ["--probe", "orders"], ["--pairs", "orders=seen.csv"]):
+        complaint = run.refused("check", file, "--amqp-only", *option)
+        assert f"{option[0]} has no effect on a broker that is read with --amqp-only" in complaint
 
 
 @pytest.mark.parametrize(
@@ -266,13 +272,13 @@ def test_without_a_yes_and_in_a_dry_run_nothing_is_changed(
     assert ("Nothing was changed." in found.err) == (not options)
 
 
-def stops_after(count: int, error: type[BaseException]):
+def stops_after(count: int, error: type[BaseException], *, in_doubt: bool = False):
     def apply(_, plan, *, on_step, **__):
         for step in plan.steps[:count]:
             on_step(step)
         if error is ApplyStopped:
             raise ApplyStopped(
-                "enough", done=plan.steps[:count], failed=plan.steps[count], remaining=plan.steps[count + 1 :]
+                "enough", plan.steps[:count], plan.steps[count], plan.steps[count + 1 :], in_doubt=in_doubt
             )
         raise error
 
@@ -298,6 +304,17 @@ def test_an_apply_that_ends_early_says_what_is_done(
     }
     assert (ends[error] in found.err) == ("Steps done" in found.err) == (count == 2)
     assert "Traceback" not in found.err
+
+
+@pytest.mark.usefixtures("empty_broker")
+def test_an_apply_whose_first_steps_are_in_doubt_does_not_say_that_nothing_was_changed(
+    run, write, monkeypatch
+) -> None:
+    monkeypatch.setattr(APPLY, stops_after(0, ApplyStopped, in_doubt=True))
+    found = run("apply", write(ORDERS), "--yes")
+    assert found.code == 3
+    assert "Steps done: at least 0 of 9. With the cause removed" in found.err
+    assert "nothing was changed" not in found.err.lower()
 
 
 @pytest.mark.usefixtures("empty_broker")

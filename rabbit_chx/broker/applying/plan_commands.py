@@ -10,7 +10,7 @@ skipped, so a plan that stopped can be applied again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,10 +18,11 @@ from typing import Any, Final
 from rabbit_chx.base.advice import Advice
 from rabbit_chx.broker.applying.broker_errors import why_refused
 from rabbit_chx.broker.applying.lock import release_lock, take_lock
-from rabbit_chx.broker.applying.order_writer import OrderWriter
+from rabbit_chx.broker.applying.order_writer import OrderWriter, bind_command
 from rabbit_chx.broker.applying.step_commands import StepCommands, batches
 from rabbit_chx.broker.commands import (
     INTERNAL_ERROR,
+    NOT_FOUND,
     Command,
     Lost,
     OnChannel,
@@ -31,7 +32,7 @@ from rabbit_chx.broker.commands import (
     Surprise,
 )
 from rabbit_chx.broker.permissions import NOTHING, Needs
-from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, OrderRecord
+from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, OrderRecord, anchor
 from rabbit_chx.broker.reading.ring_order import OrderEvidence
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
 from rabbit_chx.mirror.releases import Release, with_flags
@@ -174,6 +175,7 @@ def _all_steps(
             done=plan.steps[:begun],
             failed=failed,
             remaining=plan.steps[begun + (failed is not None) :],
+            in_doubt=failed is not None and (work.sent > begun or _has_unknown_result(error)),
         ) from None
     pairs = list(zip(plan.steps, work.worked, strict=True))
     return Applied(
@@ -184,10 +186,20 @@ def _all_steps(
     )
 
 
+def _has_unknown_result(trouble: Exception) -> bool:
+    """Whether the broker may have carried the command out."""
+    match trouble:
+        case Refused():
+            return trouble.code == INTERNAL_ERROR
+        case BrokerUnavailable():
+            return not trouble.permanent
+        case _:
+            return isinstance(trouble, Lost)
+
+
 def _cause(trouble: Exception, *, seen: bool) -> Generator[Command, Any, Exception]:
     """The state of the cluster, if it explains that the broker failed or did not answer; else the trouble itself."""
-    failed = trouble.code == INTERNAL_ERROR if isinstance(trouble, Refused) else isinstance(trouble, Lost)
-    if seen and failed:
+    if seen and isinstance(trouble, (Refused, Lost)) and _has_unknown_result(trouble):
         try:
             yield from check_cluster()
         except Surprise as cause:
@@ -213,10 +225,9 @@ def _record(plan: Plan, work: StepCommands) -> Generator[Command, Any, tuple[str
 
 
 def _begin(plan: Plan, work: StepCommands) -> Generator[Command, Any, None]:
-    """Read the record; without a record, an unbind voids what was recorded."""
+    """Read the record; if none is kept, void what is recorded of rings that lose a binding."""
     if not work.records:
-        if any(isinstance(step, Unbind) for step in plan.steps):
-            yield OnChannel("exchange_delete", {"exchange": ORDER_EXCHANGE})
+        yield from _void({step.binding.source for step in plan.steps if isinstance(step, Unbind)})
         return
     changes_rings = any(isinstance(step, (Bind, Unbind, DeleteExchange)) for step in plan.steps)
     if not (changes_rings or plan.to_record):
@@ -228,6 +239,19 @@ def _begin(plan: Plan, work: StepCommands) -> Generator[Command, Any, None]:
     # A single binding is believed to have buckets; only a ring to record is proven to have them.
     before = {each.exchange: each.before for each in plan.changes if len(each.before.bindings) > 1}
     work.order = OrderWriter(evidence, {**plan.to_record, **before}, _departing(plan))
+
+
+def _void(exchanges: Collection[str]) -> Generator[Command, Any, None]:
+    """Take the anchors of these exchanges away, if there is a record: their entries prove nothing any more."""
+    if not exchanges:
+        return
+    try:
+        yield OnChannel("exchange_declare", {"exchange": ORDER_EXCHANGE, "passive": True})
+    except Refused as refused:
+        if refused.code != NOT_FOUND:
+            raise
+    else:
+        yield Pipelined(tuple(bind_command("unbind", anchor(exchange)) for exchange in sorted(exchanges)))
 
 
 def _departing(plan: Plan) -> set[tuple[str, Destination]]:

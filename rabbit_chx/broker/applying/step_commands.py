@@ -78,6 +78,8 @@ class StepCommands:
     """Whether the order of rings is recorded."""
     release: Release | None = None
     order: OrderWriter | None = None
+    sent: int = 0
+    """How many steps the broker may have carried out, in the order of the plan."""
     worked: list[bool] = field(default_factory=list)
     """Of each finished step, whether it changed the broker."""
     unverified: list[str] = field(default_factory=list)
@@ -90,6 +92,7 @@ class StepCommands:
 
     def carry_out(self, batch: Sequence[Step]) -> Generator[Command, Any, None]:
         """The commands of one batch; `worked` grows with each step that is finished for certain."""
+        self.sent = len(self.worked)
         match batch[0]:
             case DeclareExchange():
                 yield from self._declare("exchange", [step.exchange for step in batch])  # type: ignore[union-attr]
@@ -131,6 +134,7 @@ class StepCommands:
         a command that was carried out changes nothing the second time, since none after it undoes it.
         """
         flat = tuple(command for of_step in commands for command in of_step)
+        before, self.sent = self.sent, self.sent + len(commands)
         if len(flat) > 1:
             try:
                 yield Pipelined(flat)
@@ -144,8 +148,14 @@ class StepCommands:
                 try:
                     yield command
                 except Refused as refused:
+                    self.sent = before + count
                     return count, refused
         return len(commands), None
+
+    def _send_one(self, *commands: OnChannel) -> Generator[Command, Any, None]:
+        _, refused = yield from self._send([commands])
+        if refused:
+            raise refused
 
     # -- exchanges and queues ----------------------------------------------------------------------
 
@@ -179,17 +189,15 @@ class StepCommands:
 
     def _delete_exchange(self, name: str) -> Generator[Command, Any, None]:
         self._listed.pop(name, None)
-        yield OnChannel("exchange_delete", {"exchange": name, "if_unused": True})
-        if self.order:
-            _, refused = yield from self._send([self.order.delete_exchange(name)])
-            if refused:
-                raise refused
+        delete = OnChannel("exchange_delete", {"exchange": name, "if_unused": True})
+        recorded = self.order.delete_exchange(name) if self.order else []
+        yield from self._send_one(delete, *recorded)
         self.worked.append(True)
 
     def _delete_queue(self, name: str, *, force: bool) -> Generator[Command, Any, None]:
         self._listed.clear()  # its bindings go with it
         if force:
-            yield OnChannel("queue_delete", {"queue": name})
+            yield from self._send_one(OnChannel("queue_delete", {"queue": name}))
         else:
             try:
                 kind = yield from delete_if_empty(self.vhost, name)
@@ -327,6 +335,7 @@ class StepCommands:
         needed = not is_done((yield policies))
         if needed:
             yield change
+            self.sent += 1
             if not is_done((yield policies)):
                 raise Surprise(problem)
         self.worked.append(needed)

@@ -226,6 +226,8 @@ def with_live(given: dict[str, Any]) -> dict[str, Any]:
 
 def with_access(given: dict[str, Any]) -> dict[str, Any]:
     """The values with the broker, whose rings are read, as ``live``."""
+    if given["amqp_only"]:
+        refuse("node", "probe", "pairs", on="a broker that is read with --amqp-only")
     read_from = tuple(pairs("--pairs", given["pairs"], "EXCHANGE=FILE", empty=False))
     return with_live(given | {"pairs": read_from})
 

@@ -146,7 +146,13 @@ def test_each_step_is_one_command_between_lock_and_unlock() -> None:
         "exchange_delete",
     ]  # fmt: skip
     sent = [command.arguments for command in played.told]
-    assert sent.pop(1) == {"exchange": ORDER_EXCHANGE}  # without a record, an unbind voids it
+    assert sent.pop(1) == {
+        "exchange": ORDER_EXCHANGE,
+        "passive": True,
+    }  # without a record, an unbind voids it
+    assert sent.pop(1) == {
+        "destination": "x", "source": ORDER_EXCHANGE, "routing_key": "x", "arguments": {},
+    }  # fmt: skip
     assert sent[1] == {
         "exchange": "x", "exchange_type": "topic", "durable": True, "auto_delete": False, "internal": True,
         "arguments": {},
@@ -317,12 +323,18 @@ def test_entries_of_an_exchange_that_was_deleted_do_not_pass_for_the_record_of_i
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_without_a_record_an_unbind_voids_what_was_recorded(seen) -> None:
-    played = Played(http=RING, bound=[ONE])
+    others = [anchor("y"), entry(Binding("y", "q", "1"), 2)]
+    played = Played(http=RING, bound=[ONE, anchor("x"), *others])
     played.run(Bind(Binding("x", "r", "1")), seen=seen, record=not seen)
-    assert not played.recorded
-    assert "exchange_delete" not in played.methods
+    assert played.recorded == [anchor("x"), *others]
     played.run(Unbind(ONE), seen=seen, record=not seen)
-    assert OnChannel("exchange_delete", {"exchange": ORDER_EXCHANGE}) in played.told
+    assert played.recorded == others
+
+
+def test_without_a_record_on_the_broker_nothing_is_voided() -> None:
+    played = Played(http=RING, bound=[ONE], trouble={"exchange_declare": Refused(404, "NOT_FOUND")})
+    played.run(Unbind(ONE), record=False)
+    assert played.methods == ["queue_unbind"]
 
 
 def test_a_deleted_exchange_takes_its_entries_along() -> None:

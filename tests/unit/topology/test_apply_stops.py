@@ -36,7 +36,7 @@ def test_it_stops_at_the_first_refusal_and_says_what_is_done() -> None:
     assert "no queue 'q' in virtual host '/'" in error.reason
     assert played.methods == ["exchange_declare", "queue_bind"]
     back = pickle.loads(pickle.dumps(error))
-    assert (str(back), back.failed) == (str(error), error.failed)
+    assert (str(back), back.failed, back.in_doubt) == (str(error), error.failed, False)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,20 @@ def test_it_stops_at_the_first_refusal_and_says_what_is_done() -> None:
     ],
 )
 def test_a_lost_connection_or_a_failed_reading_leaves_its_step_in_doubt(trouble, said) -> None:
-    assert said in str(stopped(lambda: Played(trouble=trouble).run(Bind(ONE))))
+    error = stopped(lambda: Played(trouble=trouble).run(Bind(ONE)))
+    assert said in str(error)
+    assert error.in_doubt
+
+
+def test_a_first_step_that_is_refused_leaves_nothing_in_doubt() -> None:
+    refused = Played(trouble={"queue_bind": Refused(404, "NOT_FOUND")})
+    assert not stopped(lambda: refused.run(Bind(ONE))).in_doubt
+
+
+def test_steps_that_were_sent_with_a_surprise_are_in_doubt() -> None:
+    declared = DeclareExchange(Exchange("a", "topic")), DeclareExchange(Exchange("b", "topic"))
+    error = stopped(lambda: Played(http={"exchange": None}).run(*declared))
+    assert (error.done, error.failed, error.in_doubt) == ((), declared[0], True)
 
 
 MAJORITY_DOWN = {"a": NodeState(), "b": NodeState(running=False), "c": NodeState(running=False)}
