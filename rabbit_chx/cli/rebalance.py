@@ -26,7 +26,7 @@ from rabbit_chx.topology.planning.slot_changes import (
     unfinished_moves,
 )
 from rabbit_chx.topology.planning.steps import Plan
-from rabbit_chx.topology.slots.rebalancing import Rebalancing, rebalance as find_moves
+from rabbit_chx.topology.slots.rebalancing import Rebalancing, check_target, rebalance as find_moves
 from rabbit_chx.topology.slots.slot_counts import SlotCounts
 
 
@@ -99,10 +99,12 @@ def rebalance(
     if live.amqp_only:
         raise click.UsageError("rebalance needs the bindings of slots, which --amqp-only cannot list")
     hint = "--dry-run shows what would be done"
+    check_target(target)
     check_can_ask("rebalance", "--yes or --dry-run", hint, yes=yes or dry_run)
     wanted, name = _choose(topologies, exchange)
     slots = slots_behind(wanted, name)
     capacity = _capacity(slots, capacities)
+    _refuse_pairs(wanted, name)
     unfinished = print_unfinished(live, wanted)
     observed = live.read(wanted)
     warn_of_cluster(observed)
@@ -176,10 +178,20 @@ def _choose(topologies: tuple[Topology, ...], exchange: str | None) -> tuple[Top
     return chosen[0] if chosen else (topologies[0], str(exchange))
 
 
+def _refuse_pairs(wanted: Topology, exchange: str) -> None:
+    for pair in wanted.co_partitioned:
+        if exchange in pair:
+            raise InvalidValue(
+                "exchange",
+                exchange,
+                "one without co-partitioned-with",
+                f"{' and '.join(map(repr, pair))} must send a key to queues of the same number, and moved slots would part them",
+            )
+
+
 def _capacity(slots: Slots, capacities: tuple[str, ...]) -> dict[str, int]:
     if not capacities:
-        are_counts = sum(slots.queues.values()) == slots.count
-        return dict.fromkeys(slots.queues, 1) if are_counts else dict(slots.queues)
+        return dict.fromkeys(slots.queues, 1) if slots.has_counts else dict(slots.queues)
     given = dict(parse_new_weight(each, "--capacity") for each in capacities)
     for queue in given:
         if queue not in slots.queues:

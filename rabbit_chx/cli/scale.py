@@ -269,7 +269,7 @@ class _Run:
         if unfinished and not self.dry_run:
             if not confirmed("Finish the interrupted change?", yes=self.yes):
                 return failed
-            if code := self._carry_out(Plan(wanted.vhost), more=True):
+            if code := self._carry_out(Plan(wanted.vhost), failed, more=True):
                 return code
         try:
             return self._change(wanted, failed)
@@ -311,11 +311,12 @@ class _Run:
         if self.dry_run:
             return Exit.DIFFERENT if unfinished or made.steps else Exit.FINE
         if not made.steps:
-            return self._carry_out(Plan(wanted.vhost)) if unfinished else Exit.FINE
+            return self._carry_out(Plan(wanted.vhost), failed) if unfinished else Exit.FINE
         if not agreed(made, yes=self.yes):
             return failed
-        code = self._carry_out(made, removed=removed)
-        if code != Exit.FAILED:
+        touched = len(self.touched)
+        code = self._carry_out(made, failed, removed=removed)
+        if len(self.touched) > touched:
             self.begun.append(made)
         return code
 
@@ -354,14 +355,17 @@ class _Run:
             return Exit.DIFFERENT
         if not confirmed("Give the interrupted change up?", yes=self.yes):
             return Exit.PARTLY
-        return self._carry_out(made, restores=replace(record, created=created), removed=created)
+        restores = replace(record, created=created)
+        return self._carry_out(made, Exit.PARTLY, restores=restores, removed=created)
 
-    def _carry_out(self, made: Plan, **options: Any) -> Exit:
+    def _carry_out(self, made: Plan, failed: Exit, **options: Any) -> Exit:
+        """Carry out a plan; ``failed`` is the exit code if it changes nothing."""
         code = carry_out_plans(
             self.live, [made], self.output, group=self.group, timeout=self.timeout, **options
         )
-        if code != Exit.FAILED:
-            self.touched.append(made.vhost)
+        if code == Exit.FAILED:
+            return failed
+        self.touched.append(made.vhost)
         return code
 
 

@@ -149,6 +149,11 @@ class Slots:
     """The alternate exchange of every slot."""
 
     @property
+    def has_counts(self) -> bool:
+        """Whether the weights are numbers of slots, as a rebalance leaves them, so that they add up to all slots."""
+        return sum(self.queues.values()) == self.count
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The slot exchanges, in the order of their numbers."""
         width = len(str(self.count - 1))

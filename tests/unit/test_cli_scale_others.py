@@ -296,3 +296,18 @@ def test_a_lock_that_is_refused_leaves_nothing_to_write_or_to_continue(
     assert "Nothing was changed." in found.err
     assert "Not finished" not in found.err
     assert "Write this into the file" not in found.out
+
+
+def test_a_change_that_was_found_unfinished_stays_so_if_the_broker_goes_away(
+    others, run, monkeypatch
+) -> None:
+    file, _ = others
+    monkeypatch.setattr(NoQueues, "queues", lambda *_: [(CHANGE, 0)])
+
+    def gone(*_, **__) -> None:
+        monkeypatch.setattr(NoQueues, "queues", gone)
+        raise BrokerUnavailable("the broker is gone")
+
+    monkeypatch.setattr("rabbit_chx.cli.carry_out.carry_out", gone)
+    found = run("scale", file, "--yes")
+    assert (found.code, "the broker is gone" in found.err) == (3, True)

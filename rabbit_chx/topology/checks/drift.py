@@ -14,7 +14,7 @@ from typing import Final
 
 from rabbit_chx.base.advice import Advice
 from rabbit_chx.base.text import counted
-from rabbit_chx.mirror.ring import Ring, named
+from rabbit_chx.mirror.ring import Destination, Ring, named
 from rabbit_chx.topology.diff import (
     BindingDifference,
     DestinationDifference,
@@ -62,6 +62,7 @@ KINDS: Final = (
     "ring-unknown",
     "slot",
     "slot-balance",
+    "co-partitioned",
     "stranded",
 )
 """All kinds of drift."""
@@ -93,6 +94,7 @@ def drift(wanted: Topology, observed: Observed, *, strict: bool = False) -> tupl
             missing.add(each.wanted.name)
         found += _drifts(each, observed, missing, strict=strict)
     if observed.bindings_seen:
+        found += _co_partitioned(wanted, observed, missing)
         for left in stranded(wanted, observed):
             message = (
                 f"holds {counted(left.messages, 'message')}, but is no longer bound to exchange {left.exchange!r}: consume them, then "
@@ -276,6 +278,32 @@ def _balance(difference: SlotsDifference) -> Iterator[Drift]:
         if counts[queue] != expected[queue]:
             message = f"queue {queue!r} has {counts[queue]} of {slots.count} slots, expected {expected[queue]} by its weight"
             yield Drift("slot-balance", f"exchange {slots.exchange!r}", message)
+
+
+def _co_partitioned(wanted: Topology, observed: Observed, missing: set[str]) -> Iterator[Drift]:
+    """The pairs that send a key to queues of different numbers; each division of slots alone may be as wanted."""
+    for pair in wanted.co_partitioned:
+        first, second = (_live_numbers(wanted, observed, name) for name in pair)
+        if None in (first, second) or first == second or {*pair} & (missing | wanted.unordered):
+            continue
+        message = "they send a key to queues of different numbers, so what belongs together is separated"
+        yield Drift("co-partitioned", f"exchanges {pair[0]!r} and {pair[1]!r}", message)
+
+
+def _live_numbers(wanted: Topology, observed: Observed, exchange: str) -> list[int | None] | None:
+    """The number of each bucket's or slot's destination in the file; None if the ring is unknown."""
+    slots, ring = wanted.slots_of(exchange), observed.rings.get(exchange)
+    there: list[Destination]
+    if slots is not None:
+        listed: list[Destination] = list(slots.queues)
+        there = [bound.destination for name in slots.names for bound in observed.topology.bindings_from(name)]
+    elif ring is not None and ring.known:
+        listed = [bound.destination for bound in wanted.bindings_from(exchange)]
+        there = list(ring.bucket_map)
+    else:
+        return None
+    numbers = {destination: number for number, destination in enumerate(listed)}
+    return [numbers.get(destination) for destination in there]
 
 
 # Metrics

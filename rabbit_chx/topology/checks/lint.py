@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from rabbit_chx.base.text import listed
 from rabbit_chx.errors import RabbitChxError, Unpredictable
 from rabbit_chx.mirror.releases import Release, Store
-from rabbit_chx.mirror.ring import Destination, Ring
+from rabbit_chx.mirror.ring import Ring
 from rabbit_chx.topology.checks.lint_rules import RULES, Finding
 from rabbit_chx.topology.checks.ordered_queues import ordered_findings
 from rabbit_chx.topology.checks.release_settings import release_findings
@@ -56,7 +56,6 @@ def _live_findings(topology: Topology, observed: Observed) -> Iterator[Finding]:
             yield Finding("error", "modulus-order", f"exchange {exchange.name!r}", message)
     yield from _restart(topology, observed)
     if observed.bindings_seen:
-        yield from _co_partitioned(topology, observed)
         yield from _slots(differences, observed)
 
 
@@ -134,31 +133,3 @@ def _slots(differences: Iterable[Difference], observed: Observed) -> Iterator[Fi
                 f"the slot leads to {', '.join(map(str, bound))}: an unfinished change. Apply the file again"
             )
             yield Finding("warning", "unfinished-slot", where, message)
-
-
-def _co_partitioned(topology: Topology, observed: Observed) -> Iterator[Finding]:
-    """The pairs whose rings differ from each other on the broker, whether or not they differ from the file."""
-    for first, second in topology.co_partitioned:
-        live = [_live_numbers(topology, observed, name) for name in (first, second)]
-        if None not in live and live[0] != live[1] and not {first, second} & topology.unordered:
-            message = (
-                "the rings differ on the broker, so keys that belong together are separated. `rabbit-chx check` shows "
-                "which of them differs from the file"
-            )
-            yield Finding("error", "co-partitioned", f"exchanges {first!r} and {second!r}", message)
-
-
-def _live_numbers(topology: Topology, observed: Observed, exchange: str) -> list[int | None] | None:
-    """The number of each bucket's or slot's destination in the file; None if the ring is unknown."""
-    slots, ring = topology.slots_of(exchange), observed.rings.get(exchange)
-    there: list[Destination]
-    if slots is not None:
-        listed: list[Destination] = list(slots.queues)
-        there = [bound.destination for name in slots.names for bound in observed.topology.bindings_from(name)]
-    elif ring is not None and ring.known:
-        listed = [bound.destination for bound in topology.bindings_from(exchange)]
-        there = list(ring.bucket_map)
-    else:
-        return None
-    numbers = {destination: number for number, destination in enumerate(listed)}
-    return [numbers.get(destination) for destination in there]

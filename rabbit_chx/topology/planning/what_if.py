@@ -33,7 +33,7 @@ from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.ring_change import strategies
 from rabbit_chx.topology.planning.ring_paths import Case
 from rabbit_chx.topology.planning.steps import Bind, Strategy, Unbind
-from rabbit_chx.topology.slots.slot_division import divide, too_few
+from rabbit_chx.topology.slots.slot_division import divide, quotas, too_few
 
 MOST_NEW: Final = 1000
 
@@ -131,13 +131,28 @@ def changed_weights(
         for destination, weight in now.items()
         if destination not in gone
     }
+    slots = topology.slots_of(exchange)
+    counts = (
+        slots if slots and slots.has_counts and len({*now.values()}) > 1 else None
+    )  # equal ones are weights
     usual = Counter(now.values()).most_common(1)[0][0] if now else 1
+    if counts:
+        usual = counts.count // len(now)
     for name in add:
         if name in by_name:
             raise InvalidValue(f"change of exchange {exchange!r}", name, "a queue that is not bound yet")
         after[check_destination(name)] = usual
     _check_count(topology, exchange, len(now), len(after), remove)
-    return after
+    return _as_counts(counts.count, after) if counts and after.keys() != now.keys() else after
+
+
+def _as_counts(count: int, weights: Mapping[Destination, int]) -> dict[Destination, int]:
+    """Numbers of slots in the proportion of these weights, at least one each."""
+    above_one = {name_of(queue): weight - 1 for queue, weight in weights.items()}
+    if not any(above_one.values()):
+        above_one = dict.fromkeys(above_one, 1)
+    rest = quotas(count - len(weights), above_one)
+    return {queue: 1 + rest[name_of(queue)] for queue in weights}
 
 
 def _check_count(

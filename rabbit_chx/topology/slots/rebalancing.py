@@ -129,10 +129,8 @@ def _levels(queues: Sequence[str], division: Division) -> dict[str, QueueLoad]:
     }
 
 
-def _checked(
-    rates: Mapping[str, float], queue_of: Mapping[str, str], weights: Mapping[str, int] | None, target: float
-) -> dict[str, int]:
-    """The weights, after checking all arguments."""
+def check_target(target: object) -> None:
+    """Refuse what is no ratio above 1."""
     if isinstance(target, bool) or not isinstance(target, (int, float)) or not 1 < target < inf:
         raise InvalidValue(
             "target",
@@ -140,6 +138,13 @@ def _checked(
             "a number greater than 1",
             "1.2 allows a queue 20% more than its fair share; exactly even load is not possible",
         )
+
+
+def _checked(
+    rates: Mapping[str, float], queue_of: Mapping[str, str], weights: Mapping[str, int] | None, target: float
+) -> dict[str, int]:
+    """The weights, after checking all arguments."""
+    check_target(target)
     for slot, rate in rates.items():
         if slot not in queue_of:
             raise InvalidValue("slot with a rate", slot, "a slot that has a queue")

@@ -342,3 +342,41 @@ def test_an_unbound_queue_with_messages_that_was_part_of_an_exchange(queue, reco
     for one in drift(wanted, observed):
         assert "2,684 messages" in one.message
         assert one.queue == queue
+
+
+# Pairs that are co-partitioned
+
+
+def test_live_rings_of_a_pair_are_compared_by_the_numbers_of_their_destinations():
+    names = ("orders", "payments")
+    wanted = Topology(
+        exchanges=tuple(Exchange(name, "x-consistent-hash") for name in names),
+        bindings=tuple(Binding(name, f"{name[0]}.{number}", "1") for name in names for number in (0, 1)),
+        co_partitioned=(names,),
+    )
+
+    def pairs(payments: Ring) -> list[str]:
+        rings = {"orders": Ring.of(["o.0", "o.1"]), "payments": payments}
+        return [kind for kind in kinds(Observed(wanted, rings=rings), wanted) if kind == "co-partitioned"]
+
+    assert pairs(Ring.of(["p.0", "p.1"])) == []
+    assert pairs(Ring.of(["p.1", "p.0"])) == ["co-partitioned"]
+    assert pairs(Ring.of(["p.0"])) == ["co-partitioned"]
+    assert "co-partitioned" not in kinds(Observed(), wanted)
+
+
+def test_live_slots_of_a_pair_must_lead_to_queues_of_the_same_numbers():
+    orders, payments = Slots("o", 32, {"o.0": 1, "o.1": 1}), Slots("p", 32, {"p.0": 1, "p.1": 1})
+    top = (Exchange("o", "x-modulus-hash"), Exchange("p", "x-modulus-hash"))
+    wanted = Topology(exchanges=top, slots=(orders, payments), co_partitioned=(("o", "p"),))
+
+    def leading(payment_queues) -> Observed:
+        queues = [f"o.{number % 2}" for number in range(32)] + [f"p.{number}" for number in payment_queues]
+        names = (*orders.names, *payments.names)
+        bindings = [Binding(name, queue, "1") for name, queue in zip(names, queues, strict=True)]
+        exchanges = (*top, *orders.exchanges, *payments.exchanges)
+        tops = (*orders.top_bindings, *payments.top_bindings)
+        return Observed(topology=Topology(exchanges=exchanges, bindings=(*tops, *bindings)))
+
+    assert kinds(leading([0, 1] * 16), wanted) == []
+    assert kinds(leading([1, 0] * 16), wanted) == ["co-partitioned"]

@@ -8,7 +8,7 @@ import pytest
 
 from rabbit_chx import Release, Ring, ToExchange
 from rabbit_chx.topology.checks.lint import lint
-from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Slots, Topology
+from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Topology
 from tests.unit.topology import broker_model
 
 
@@ -243,34 +243,6 @@ def test_errors_come_first():
 
 
 # -- on a broker
-
-
-def test_live_rings_of_a_pair_are_compared_by_the_numbers_of_their_destinations():
-    topology = co_partitioned(hashing("o.0", "o.1"), hashing("p.0", "p.1", name="payments"))
-
-    def rings(*payments):
-        return Observed(rings={"orders": Ring.of(["o.0", "o.1"]), "payments": Ring.of(payments)})
-
-    assert codes(topology, rings("p.0", "p.1")) == []
-    assert codes(topology, rings("p.1", "p.0")) == ["co-partitioned"]
-    assert codes(topology, rings("p.0")) == ["co-partitioned"]
-    assert codes(topology, Observed()) == []
-
-
-def test_live_slots_of_a_pair_must_lead_to_queues_of_the_same_numbers():
-    orders, payments = Slots("o", 32, {"o.0": 1, "o.1": 1}), Slots("p", 32, {"p.0": 1, "p.1": 1})
-    top = (Exchange("o", "x-modulus-hash"), Exchange("p", "x-modulus-hash"))
-    topology = Topology(exchanges=top, slots=(orders, payments), co_partitioned=(("o", "p"),))
-
-    def leading(payment_queues):
-        queues = [f"o.{number % 2}" for number in range(32)] + [f"p.{number}" for number in payment_queues]
-        names = (*orders.names, *payments.names)
-        bindings = [Binding(name, queue, "1") for name, queue in zip(names, queues, strict=True)]
-        exchanges = (*top, *orders.exchanges, *payments.exchanges)
-        return Observed(topology=Topology(exchanges=exchanges, bindings=tuple(bindings)))
-
-    assert codes(topology, leading([0, 1] * 16)) == []
-    assert codes(topology, leading([1, 0] * 16)) == ["co-partitioned"]
 
 
 def test_a_missing_exchange_type_names_its_plugin():

@@ -9,7 +9,7 @@ import pytest
 from rabbit_chx import InvalidValue, Ring
 from rabbit_chx.topology import drain_first_in, dumps, loads, plan
 from rabbit_chx.topology.file.dump import excerpt
-from rabbit_chx.topology.model import Binding
+from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Slots, Topology
 from rabbit_chx.topology.planning.drain_order import drain_stages
 from rabbit_chx.topology.planning.scaled import scaled
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
@@ -120,6 +120,24 @@ def test_the_last_bound_leave_a_ring_one_after_the_other(count) -> None:
     waits = drain_first_in(Plan("/", steps, (RingChange("x", before, after, None, None),)))
     assert drain_stages(waits) == [*({queue} for queue in gone[1:]), set(names[:3])]
     assert all(waits[queue] == set(gone) for queue in names[:3])
+
+
+@pytest.mark.parametrize(
+    ("counts", "change", "after"),
+    [
+        ([20, 24, 20], {"add": ["n"]}, [15, 18, 15, 16]),
+        ([20, 24, 20], {"remove": 1}, [29, 35]),
+        ([1, 1, 62], {"remove": 1}, [32, 32]),
+        ([1, 63], {"add": ["n"]}, [1, 42, 21]),
+        ([20, 24, 20], {"to": 3}, [20, 24, 20]),
+        ([16, 16, 16, 16], {"remove": 1}, [16, 16, 16]),
+        ([1, 1, 3], {"add": ["n"]}, [1, 1, 3, 1]),
+    ],
+)
+def test_slot_counts_stay_counts_and_weights_weights(counts, change, after) -> None:
+    queues = {f"q{number}": weight for number, weight in enumerate(counts)}
+    file = Topology(exchanges=(Exchange("x", CONSISTENT_HASH),), slots=(Slots("x", 64, queues),))
+    assert list(scaled(file, "x", **change).slots_of("x").queues.values()) == after
 
 
 def test_a_slot_that_an_interrupted_change_left_with_two_queues_is_drained() -> None:
