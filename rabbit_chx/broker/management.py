@@ -40,6 +40,7 @@ _T = TypeVar("_T")
 _PRODUCT: Final = "RabbitMQ"
 _PAGE_SIZE: Final = 500  # the API's own maximum
 _MOST_PAGES: Final = 400
+_MOST_READINGS: Final = 4
 _UNCHANGED: Final = 304
 _BAD_REQUEST: Final = 400
 _HEADERS: Final = {"Accept": "application/json", "Content-Type": "application/json"}
@@ -278,20 +279,41 @@ class Management:
     # -- requests ----------------------------------------------------------------------------------
 
     def _pages(self, path: list[str], make: Callable[[Any], _T], **options: str) -> list[_T]:
-        found: list[_T] = []
+        """All rows of a list.
+
+        Rows that are deleted or created between two pages move others over the boundary, so that one is skipped or comes
+        twice. Then all pages are read again; if the list never rests, the result has each row that was seen.
+        """
+        found: dict[str, _T] = {}
+        for _ in range(_MOST_READINGS):
+            listed, is_consistent = self._all_pages(path, make, options)
+            if is_consistent:
+                return list(listed.values())
+            found |= listed
+        return list(found.values())
+
+    def _all_pages(
+        self, path: list[str], make: Callable[[Any], _T], options: Mapping[str, str]
+    ) -> tuple[dict[str, _T], bool]:
+        """The rows of all pages by name, and whether the pages belong to the same state of the list."""
+        found: dict[str, _T] = {}
+        totals = set()
         for page in range(1, _MOST_PAGES + 1):
             paged = {"page": str(page), "page_size": str(_PAGE_SIZE), **options}
             # The last page is gone if its rows have just been deleted.
             with self._answer("GET", path, options=paged, also=_BAD_REQUEST if found else None) as answer:
                 whole = answer.value()
                 if answer.status == _BAD_REQUEST and whole["error"] == "page_out_of_range":
-                    return found
+                    return found, False
                 listed = rows.field_of(whole, "items", list)
-                found += map(make, listed)
+                found |= {rows.field_of(row, "name", str): make(row) for row in listed}
+                totals.add(rows.field_of(whole, "total_count", int, -1))
                 # A page may lack rows that have just been deleted, and page_count may be any number.
                 if not listed or page >= rows.field_of(whole, "page_count", int):
-                    return found
-        raise BrokerUnavailable(f"the management API at {self._base} lists more than {len(found)} {path[0]}")
+                    return found, page == 1 or totals == {len(found)}
+        raise BrokerUnavailable(
+            f"the management API at {self._base} lists {path[0]} on more than {_MOST_PAGES} pages"
+        )
 
     def _get(self, path: list[str], make: Callable[[Any], _T], **options: str) -> _T:
         with self._answer("GET", path, options=options) as answer:

@@ -180,10 +180,10 @@ class _Change:
         binds = (Bind, Unbind)
         first = tuple(takewhile(lambda step: not isinstance(step, binds), plan.steps))
         groups = self.members.groups_of(drain_first)
-        new = [] if self._restoring or not drain_first else [self._begin(plan, removed)]
         held = [
             Hold.of(queue, losers, removed, groups[queue], self.by) for queue, losers in drain_first.items()
         ]
+        new = [] if self._restoring or not drain_first else [self._begin(plan, removed)]
         try:
             self._apply(replace(plan, steps=first, changes=()))
             self._hold(held)
@@ -198,6 +198,8 @@ class _Change:
                 self.finish(held)
             raise
         self.finish(held)
+        if not self._restoring:  # those that lose no keys, because their bindings had no buckets
+            self.delete({*removed}.difference(*(hold.removed for hold in held)))
 
     def _begin(self, plan: Plan, removed: Collection[str]) -> ChangeRecord:
         """Record the change."""

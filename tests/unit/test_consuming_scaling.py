@@ -23,7 +23,7 @@ from rabbit_chx.cli.verb import Exit
 from rabbit_chx.consuming.member.roll_call import MemberStatus, QueueStatus
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.topology.model import Binding, NodeState, Queue
-from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange
+from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
 from rabbit_chx.working.markers import CHANGES, HOLDS, RECORD, Hold
 
 
@@ -63,8 +63,8 @@ class Scene:
 
     # ---- the management API and the connection
 
-    def queues(self, _: str) -> list[tuple[SimpleNamespace, int]]:
-        return [(SimpleNamespace(name=name, arguments=found), 0) for name, found in self.existing.items()]
+    def queues(self, _: str) -> list[tuple[Queue, int]]:
+        return [(Queue(name, arguments=found), 0) for name, found in self.existing.items()]
 
     def exchanges(self, _: str) -> list[object]:
         return []
@@ -171,6 +171,21 @@ def test_a_change_after_an_interrupted_abort_deletes_the_queues_that_the_change_
     assert "o2" in scene.existing, "another call is to complete the change"
     scene.scale(Plan("/"))
     assert "o2" not in scene.existing
+    assert not scene.recorded
+
+
+def test_a_removed_queue_that_had_no_keys_is_deleted_too(scene) -> None:
+    scene.scale(TWO, removed=["o0", "m1"])
+    assert [each for each in scene.done if "delete" in each] == ["deleted queue 'm1'", "deleted queue 'o0'"]
+    dead = Plan("/", (Unbind(Binding("mail", "m0", "1")),))
+    scene.scale(dead, removed=["m0"])
+    assert scene.done[-1] == "deleted queue 'm0'"
+
+
+def test_a_hold_that_cannot_be_recorded_leaves_nothing_behind(scene, monkeypatch) -> None:
+    monkeypatch.setattr("rabbit_chx.working.markers.LONGEST_RECORD", 10)
+    with pytest.raises(InvalidValue, match="in several steps"):
+        scene.scale(TWO)
     assert not scene.recorded
 
 

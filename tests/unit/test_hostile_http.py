@@ -269,7 +269,7 @@ def test_values_just_below_the_limits_take_little_memory():
 def test_a_list_without_end_is_given_up():
     page = {"items": [{"name": "q"}], "page_count": 10**9}
     with answering(lambda: [HEAD + json.dumps(page).encode()]) as (url, requests):
-        with pytest.raises(BrokerUnavailable, match="lists more than 400 queues"):
+        with pytest.raises(BrokerUnavailable, match="lists queues on more than 400 pages"):
             Management(url)._pages(["queues", "v"], dict)
         assert len(requests) == 400
 

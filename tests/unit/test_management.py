@@ -7,6 +7,8 @@ import json
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain, repeat
+from operator import itemgetter
 
 import pytest
 
@@ -138,7 +140,7 @@ def test_what_there_is() -> None:
 def test_pages_are_read_until_one_is_empty_regardless_of_the_page_count() -> None:
     def page(number: int, *names: str):
         rows = [{"name": n, "type": "fanout", "internal": True, "arguments": {}, **FLAGS} for n in names]
-        return {"items": rows, "page": number, "page_count": 1_000_000_000}
+        return {"items": rows, "page": number, "page_count": 1_000_000_000, "total_count": 3}
 
     pages = {1: page(1, "a", "b"), 2: page(2, "c"), 3: page(3)}
     answers = {f"/api/exchanges/v?page={n}&page_size=500": found for n, found in pages.items()}
@@ -149,9 +151,25 @@ def test_pages_are_read_until_one_is_empty_regardless_of_the_page_count() -> Non
         gone = {"error": "page_out_of_range", "reason": "Page out of range, page: 2 page size: 500, len: 2"}
         answers["/api/exchanges/v?page=2&page_size=500"] = 400, gone
         assert [one.name for one in Management(api.url).exchanges("v")] == ["a", "b"]
+        assert len(api.asked) == 3 + 4 * 2
         answers["/api/exchanges/v?page=1&page_size=500"] = 400, gone
         with pytest.raises(BrokerUnavailable, match="answered 400 to exchanges: Page out of range"):
             Management(api.url).exchanges("v")
+
+
+@pytest.mark.parametrize(("before", "after"), [("_abcd", "abcd"), ("abcdef", "_abcdef")])
+def test_a_list_that_changes_between_two_pages_is_read_again(before, after) -> None:
+    """Without the first queue, ``d`` would be on no page; with one before it, on both."""
+    states = chain([before], repeat(after))
+
+    def page(path: str, _: str) -> dict[str, object]:
+        names, begin = next(states), 4 * ("page=2" in path)
+        items = [{"name": name} for name in names[begin : begin + 4]]
+        return {"items": items, "page_count": 2, "total_count": len(names)}
+
+    with serving({}) as api:
+        api.answer = page
+        assert "".join(Management(api.url)._pages(["queues", "v"], itemgetter("name"))) == after
 
 
 def test_queues_come_with_their_messages_and_of_three_types_only() -> None:
