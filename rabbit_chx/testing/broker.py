@@ -15,6 +15,7 @@ from typing import Literal, Self
 import pika
 
 from rabbit_chx.base.urls import BrokerUrl
+from rabbit_chx.broker.amqp import parameters_of
 from rabbit_chx.broker.reading.erlang_rings import parse_rings, rings_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
 from rabbit_chx.mirror.ring import Destination
@@ -28,7 +29,7 @@ from rabbit_chx.testing.node import (
     check_release,
     config_lines,
     plugin_names,
-    server_version,
+    release_at,
     wait_for_amqp,
 )
 
@@ -175,14 +176,14 @@ class Broker:
 
     def connection(self) -> pika.BlockingConnection:
         """Open a pika connection."""
-        return pika.BlockingConnection(pika.URLParameters(self.url))
+        return pika.BlockingConnection(parameters_of(self.url))
 
     # -- queries --------------------------------------------------------------------------------
 
     @property
     def version(self) -> str:
         """The release that the server reports, such as ``"4.3.6"``."""
-        return server_version(self.url)
+        return release_at(self.url)
 
     @property
     def store(self) -> Literal["mnesia", "khepri"]:

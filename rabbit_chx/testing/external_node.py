@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 from pika.exceptions import AMQPError
 
 from rabbit_chx.base.urls import BrokerUrl, ManagementUrl
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.testing.node import CannotSupply, NodeSettings, Source, ctl_output, is_release, server_version
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
+from rabbit_chx.testing.node import CannotSupply, NodeSettings, Source, is_release, release_at, run_ctl
 
 _Url = TypeVar("_Url", BrokerUrl, ManagementUrl)
 
@@ -64,9 +63,9 @@ class ExternalNode:
         if self._config:
             self._refuse("its configuration cannot be changed", f"unset {URL_VARIABLE}")
         try:
-            version = server_version(self.url)
-        except (AMQPError, OSError) as error:
-            self._refuse(f"it cannot be reached: {error!r}", f"correct or unset {URL_VARIABLE}")
+            version = release_at(self.url)
+        except (RabbitChxError, AMQPError) as error:
+            self._refuse(f"it cannot be reached: {error}", f"correct or unset {URL_VARIABLE}")
         if not is_release(version, self._release):
             raise CannotSupply(
                 f"the broker at {self._address} ({URL_VARIABLE}): it is {version}, not {self._release}"
@@ -98,14 +97,11 @@ class ExternalNode:
                 "such as 'docker exec -u rabbitmq NAME rabbitmqctl'",
             )
         try:
-            done = subprocess.run(  # noqa: S603  the variable exists to run this command line
-                [*command, *arguments], capture_output=True, check=False, stdin=subprocess.DEVNULL
-            )
+            return run_ctl(command, arguments)
         except OSError as error:
             self._refuse(
                 f"{command[0]!r} cannot be run ({error.strerror})", f"correct {RABBITMQCTL_VARIABLE}"
             )
-        return ctl_output(arguments, done.returncode, done.stdout, done.stderr)
 
     def logs(self) -> str:
         """Refuse: there is no access to the log."""

@@ -32,11 +32,11 @@ from rabbit_chx.testing.node import (
     NodeSettings,
     OwnNode,
     Source,
-    ctl_output,
     free_ports,
     is_release,
     render_config,
     render_plugins,
+    run_ctl,
     wait_for_amqp,
     wait_for_boot,
 )
@@ -154,14 +154,7 @@ class LocalNode(OwnNode):
     def ctl(self, *arguments: str) -> str:
         """Run the plain rabbitmqctl in the node's environment."""
         self._running_folder()
-        done = subprocess.run(  # noqa: S603  a fixed program; the arguments are the caller's
-            [self._scripts / "rabbitmqctl", *arguments],
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-        )
-        return ctl_output(arguments, done.returncode, done.stdout, done.stderr)
+        return run_ctl([str(self._scripts / "rabbitmqctl")], arguments, env=self._environment)
 
     def logs(self) -> str:
         """Return what the server wrote so far."""

@@ -9,18 +9,18 @@ from __future__ import annotations
 import random
 import re
 import socket
+import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import quote
 
-import pika
-from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError
 
+from rabbit_chx.broker.amqp import connect, server_version
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
 
 ALWAYS_ON = ("rabbitmq_management", "rabbitmq_consistent_hash_exchange")
@@ -43,6 +43,7 @@ READY = "Server startup complete"
 # A node boots in about ten seconds on two cores; a loaded laptop may need many times that.
 START_SECONDS = 180.0
 STOP_SECONDS = 60
+CTL_SECONDS = 180.0
 
 
 class CannotSupply(BrokerUnavailable):
@@ -220,6 +221,24 @@ def ctl_output(arguments: tuple[str, ...], code: int | None, output: bytes, erro
     raise RabbitChxError(f"rabbitmqctl {command} failed with exit code {code}: {complaint[:1000]}")
 
 
+def run_ctl(command: Sequence[str], arguments: tuple[str, ...], **options: Any) -> str:
+    """Return the output of ``rabbitmqctl``, which this command line runs; ``options`` are those of `subprocess.run`."""
+    try:
+        done = subprocess.run(  # noqa: S603  the caller's own program and arguments
+            [*command, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=CTL_SECONDS,
+            **options,
+        )
+    except subprocess.TimeoutExpired:
+        raise BrokerUnavailable(
+            f"rabbitmqctl {arguments[0]} did not end within {CTL_SECONDS:g} seconds"
+        ) from None
+    return ctl_output(arguments, done.returncode, done.stdout, done.stderr)
+
+
 def wait_for_boot(boots: int, *, logs: Callable[[], str], running: Callable[[], bool]) -> None:
     """Wait until the log shows ``boots`` finished boots; a node that stops or takes too long is an error."""
     deadline = time.monotonic() + START_SECONDS
@@ -231,12 +250,10 @@ def wait_for_boot(boots: int, *, logs: Callable[[], str], running: Callable[[], 
         time.sleep(0.1)
 
 
-def server_version(url: str) -> str:
-    """Connect once and return the version that the server reports."""
-    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
-        # pika 1.x has no public name for the server's properties
-        properties = connection._impl.server_properties  # noqa: SLF001
-        return str((properties or {}).get("version", "unknown"))
+def release_at(url: str) -> str:
+    """Connect once and return the release that the server reports."""
+    with connect(url) as connection:
+        return server_version(connection)
 
 
 def wait_for_amqp(url: str) -> None:
@@ -244,15 +261,10 @@ def wait_for_amqp(url: str) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
-            server_version(url)
-        except (AMQPError, AMQPConnectorException, OSError, ValueError) as error:
-            # pika's error if a proxy accepts a connection and resets it at once.
-            if isinstance(error, ValueError) and "getpeername" not in str(error):
-                raise
+            release_at(url)
+        except (BrokerUnavailable, AMQPError) as error:
             if time.monotonic() > deadline:
-                raise BrokerUnavailable(
-                    f"the broker is up but accepts no AMQP connection: {error!r}"
-                ) from None
+                raise BrokerUnavailable(f"the broker is up but accepts no AMQP connection: {error}") from None
             time.sleep(0.2)
         else:
             return

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 
 import pytest
-from pika.adapters.utils.connection_workflow import AMQPConnectorStackTimeout
+from pika.exceptions import AMQPError
 
 from rabbit_chx.broker.reading.erlang_rings import parse_rings, rings_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError, RingUnknown
@@ -64,18 +65,16 @@ def test_a_second_boot_is_awaited_beyond_the_line_of_the_first():
     assert list(logs) == []
 
 
-def test_a_proxy_that_resets_connections_or_is_silent_is_asked_again_and_a_bug_is_not(monkeypatch):
-    """What pika raises then is no AMQPError."""
-    reset = ValueError("Expected connected socket, but getpeername() failed: ...")
-    answers = [reset, AMQPConnectorStackTimeout("timeout"), "4.3.6", ValueError("another")]
+def test_a_broker_that_does_not_answer_yet_is_asked_again_and_a_bug_is_not(monkeypatch):
+    answers = [BrokerUnavailable("refused"), AMQPError("lost at once"), "4.3.6", ValueError("another")]
 
-    def server_version(_):
+    def release_at(_):
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    monkeypatch.setattr(node, "server_version", server_version)
+    monkeypatch.setattr(node, "release_at", release_at)
     node.wait_for_amqp("amqp://127.0.0.1")
     with pytest.raises(ValueError, match="another"):
         node.wait_for_amqp("amqp://127.0.0.1")
@@ -169,6 +168,22 @@ def test_what_cannot_be_done_to_it_says_what_to_set(external):
             impossible()
         assert hint in str(caught.value)
         assert "geheim" not in str(caught.value)
+
+
+def test_a_server_that_says_nothing_is_named_without_the_password(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        monkeypatch.setenv("RABBIT_CHX_BROKER_URL", f"amqp://user:geheim@127.0.0.1:{port}/?Socket_Timeout=0.2")
+        with pytest.raises(BrokerUnavailable, match="it cannot be reached") as caught:
+            available().node(NodeSettings()).start()
+    assert "geheim" not in str(caught.value)
+
+
+def test_rabbitmqctl_that_does_not_end_is_given_up(external, monkeypatch):
+    monkeypatch.setattr(node, "CTL_SECONDS", 0.1)
+    monkeypatch.setenv("RABBIT_CHX_RABBITMQCTL", "sleep")
+    with pytest.raises(BrokerUnavailable, match=r"rabbitmqctl 600 did not end within 0\.1 seconds"):
+        external.ctl("600")
 
 
 def test_rabbitmqctl_is_the_command_line_of_the_environment(external, monkeypatch):
