@@ -175,7 +175,7 @@ class Tally:
 
     def add(self, keys: Iterable[Any], owners: NDArray[np.integer[Any]]) -> None:
         """Count a block of keys, given the index of each key's destination."""
-        keys = list(keys)
+        keys = list(map(_distinct, keys))
         self._rows += np.bincount(owners, minlength=len(self._rows))
         self._keys.update(keys)
         self._owner_of.update(zip(keys, owners.tolist(), strict=True))
@@ -201,9 +201,18 @@ class Tally:
             )
         )
         most = [(key, rows) for key, rows in self._keys.most_common(hot) if rows > 1]
-        hottest = sorted(most, key=lambda one: (-one[1], text_of(one[0])))
-        named = (HotKey(text_of(key), names[self._owner_of[key]], n, n / total) for key, n in hottest)
+        hottest = sorted(most, key=lambda one: (-one[1], _shown(one[0])))
+        named = (HotKey(_shown(key), names[self._owner_of[key]], n, n / total) for key, n in hottest)
         return Spread(total, queues, tuple(named), about=self._forgot)
+
+
+def _distinct(key: Any) -> Any:
+    """A value that equals that of no other key: 1, 1.0 and True are equal in Python, but not in Erlang."""
+    return key if isinstance(key, (str, bytes)) else (type(key), text_of(key))
+
+
+def _shown(key: Any) -> str:
+    return key[1] if isinstance(key, tuple) else text_of(key)
 
 
 def chi_squared_tail(value: float, degrees: int) -> float:

@@ -14,6 +14,7 @@ from typing import Final
 from xml.etree.ElementTree import Element, tostring
 
 from rabbit_chx.base.markup import element, written
+from rabbit_chx.base.text import printable
 from rabbit_chx.mirror.movement import Movement
 from rabbit_chx.mirror.ring import Destination, Ring
 from rabbit_chx.report.flows import Column, Flow, Ribbon, laid_out
@@ -52,7 +53,7 @@ class Picture(Element):
         """Return it as the text of an SVG file, with its style sheet."""
         whole = element("svg", element("style", style_sheet()), *self, **self.attrib)
         whole.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "style": "background: Canvas"}
-        return tostring(whole, encoding="unicode")
+        return printable(tostring(whole, encoding="unicode"), keep="\n\t")  # XML has no control characters
 
     def _repr_html_(self) -> str:
         """Show it as an image, whose style sheet does not reach the notebook."""

@@ -206,10 +206,13 @@ def _rows(
 
 
 def _more(before: int | None, now: int | None, *, counted: bool) -> int | None:
-    """The increase of a counter; a queue or node that starts resets it to zero, and a new queue may not have it yet."""
-    if now is None or not counted:
+    """The increase of a counter; a new queue may not have it yet.
+
+    It falls if a queue or a node starts, and if a node stops, whose part of the sum is missing then. So a fall tells nothing.
+    """
+    if now is None or not counted or (before is not None and now < before):
         return None
-    return now if before is None or now < before else now - before
+    return now - (before or 0)
 
 
 def _problems_of_queues(

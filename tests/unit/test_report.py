@@ -230,6 +230,10 @@ def test_a_notebook_gets_a_picture_as_an_image_with_its_own_colours(name) -> Non
         assert name in "".join(image.itertext())
 
 
+def test_a_name_with_a_control_character_leaves_a_picture_that_can_be_read() -> None:
+    assert r"a\x00b" in "".join(ET.fromstring(shown(ring_picture(Ring.of(["a\0b", "q1"])))).itertext())
+
+
 def shown(picture: Picture) -> bytes:
     (data,) = re.findall(
         r'<img src="data:image/svg\+xml;base64,([^"]+)" alt="The [a-z]+">', picture._repr_html_()

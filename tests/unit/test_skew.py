@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from rabbit_chx import ConsistentHashExchange, shares, spread
@@ -45,6 +46,14 @@ def test_rows_keys_and_hot_keys_are_counted(exchange) -> None:
         ("twice", 2, exchange.route("twice")),
     ]
     assert sum(one.share for one in found.queues) == pytest.approx(1)
+
+
+def test_headers_are_counted_as_erlang_tells_them_apart(exchange) -> None:
+    tally = Tally(exchange)
+    tally.add([1, True, 1.0, ["x"], ["x"]], np.array([0, 1, 2, 0, 0]))
+    found = tally.spread()
+    assert [queue.keys for queue in found.queues] == [2, 1, 1]
+    assert found.hot == (HotKey("['x']", "q0", 2, 2 / 5),)
 
 
 def test_keys_that_differ_are_as_uneven_as_chance_and_one_hot_key_is_not(exchange) -> None:

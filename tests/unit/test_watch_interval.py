@@ -87,9 +87,12 @@ def test_the_first_poll_has_no_rates() -> None:
     assert {(row.received, row.rate_in, row.observed) for row in interval.rows} == {(None, None, None)}
 
 
-def test_a_counter_that_was_reset_counts_from_zero() -> None:
-    interval = compare(snapshot(0.0, **EVEN), snapshot(10.0, **dict.fromkeys(QUEUES, 30)))
-    assert interval.totals.received == 120
+@pytest.mark.parametrize("fallen", [30, 999])
+def test_a_counter_that_fell_says_nothing_of_its_interval_and_makes_no_queue_hot(fallen: int) -> None:
+    """After a restart it counts from zero, but where one node of a cluster stops, its part of the sum is missing."""
+    interval = compare(snapshot(0.0, **EVEN), snapshot(10.0, **{**EVEN, "q0": fallen, "q1": 1350}))
+    assert [row.received for row in interval.rows] == [None, 350, 0, 0]
+    assert not interval.problems
 
 
 def test_a_new_queue_counts_from_zero_and_missing_statistics_make_no_queue_hot() -> None:
