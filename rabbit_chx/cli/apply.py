@@ -84,6 +84,14 @@ def apply(
     return for_each_vhost(parts_behind(topologies, exchanges, without="prune"), apply_one, changed)
 
 
+def _other_way_on(plan: Plan) -> str:
+    """What to do where the same command would not continue: a strategy that leaves the order of the file is not chosen again."""
+    chosen = [each for change in plan.changes for each in change.strategies if each.chosen]
+    if any(each.order for each in chosen):
+        return "Write the order that the plan shows into the file, and apply that to continue."
+    return ""
+
+
 def _apply(live: BrokerAccess, plan: Plan, output: str, changed: list[str], **options: Any) -> int:
     """Apply a plan and print its steps; a virtual host in which all of them are done is added to ``changed``."""
     total = len(plan.steps)
@@ -104,12 +112,12 @@ def _apply(live: BrokerAccess, plan: Plan, output: str, changed: list[str], **op
             if not (stopped.done or stopped.in_doubt):
                 return Exit.FAILED
             done_for_certain = f"{'at least ' if stopped.in_doubt else ''}{len(stopped.done)}"
-            rest = "With the cause removed, the same command applies the rest."
+            rest = _other_way_on(plan) or "With the cause removed, the same command applies the rest."
             echo(f"Steps done: {done_for_certain} of {total}. {rest}", err=True)
             return Exit.PARTLY
         except KeyboardInterrupt:
             if count:  # steps are sent together, and counted once the broker has answered
-                rest = "Run the same command again to apply the rest."
+                rest = _other_way_on(plan) or "Run the same command again to apply the rest."
                 echo(f"Steps done: at least {count} of {total}. {rest}", err=True)
             raise
     for what in applied.unverified:

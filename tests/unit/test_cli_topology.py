@@ -306,6 +306,18 @@ def test_an_apply_that_ends_early_says_what_is_done(
     assert "Traceback" not in found.err
 
 
+def test_an_interrupted_apply_of_another_order_is_continued_with_that_order(
+    run, write, live, monkeypatch
+) -> None:
+    live(ORDERS)
+    monkeypatch.setattr(APPLY, stops_after(1, ApplyStopped))
+    fewer = write(ORDERS.replace('{"q.{0..2}": 1, vip: 2}', "{q.0: 1, vip: 2}"))
+    found = run("apply", fewer, "--strategy", "remove-last", "--force", "--yes")
+    assert (found.code, "Write the order that the plan shows into the file" in found.err) == (3, True), (
+        found.err
+    )
+
+
 @pytest.mark.usefixtures("empty_broker")
 def test_an_apply_whose_first_steps_are_in_doubt_does_not_say_that_nothing_was_changed(
     run, write, monkeypatch

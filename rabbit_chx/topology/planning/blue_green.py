@@ -35,17 +35,18 @@ def blue_green(case: Case, exchange: Exchange, there: Topology, tracker: Movemen
 
     ``there`` holds the upstream bindings, and ``tracker`` is None if the current ring is unknown.
     """
-    name = next_name(case.exchange, [each.name for each in there.exchanges])
-    after = Ring.of(case.target, release=case.before.release)
     upstream = [bound for bound in there.bindings if bound.destination == ToExchange(case.exchange)]
+    name = _new_name(case, exchange, there, is_switched=not upstream)
+    after = Ring.of(case.target, release=case.before.release)
     moved = None
     at_risk = None
     if tracker is not None:
         journey = tracker.along([after])
         moved = journey.share
         at_risk = case.waiting(journey.hops[0].losers)
-    steps: list[Step] = [DeclareExchange(replace(exchange, name=name))]
-    steps += [Bind(replace(binding, source=name)) for binding in case.wanted]
+    steps: list[Step] = [] if there.exchange(name) else [DeclareExchange(replace(exchange, name=name))]
+    begun = len(there.bindings_from(name))
+    steps += [Bind(replace(binding, source=name)) for binding in case.wanted[begun:]]
     first, second = None, None
     if moved is not None and len(upstream) == 1:  # the division of keys among several upstreams is unknown
         first, second = _moved_by_steps(case.before, after, moved, exchange, upstream[0], name, there)
@@ -64,6 +65,19 @@ def blue_green(case: Case, exchange: Exchange, there: Topology, tracker: Movemen
         after=after,
         steps=tuple(steps),
     )
+
+
+def _new_name(case: Case, exchange: Exchange, there: Topology, *, is_switched: bool) -> str:
+    """The next free version, or the last one if an interrupted change has begun it."""
+    taken = {each.name for each in there.exchanges}
+    last, name = case.exchange, next_name(case.exchange)
+    while name in taken:
+        last, name = name, next_name(name)
+    bound = [(each.destination, each.key) for each in there.bindings_from(last)]
+    wanted = [(each.destination, each.key) for each in case.wanted]
+    is_ours = there.exchange(last) == replace(exchange, name=last) and bound == wanted[: len(bound)]
+    is_done = bound == wanted and is_switched
+    return last if last != case.exchange and is_ours and not is_done else name
 
 
 def _moved_by_steps(

@@ -20,7 +20,6 @@ from rabbit_chx.topology.planning.ring_paths import Case, path_to, ring_strategi
 from rabbit_chx.topology.planning.slots import slots_strategy
 from rabbit_chx.topology.planning.steps import (
     Bind,
-    DeclareExchange,
     RingChange,
     Step,
     Strategy,
@@ -244,9 +243,8 @@ def _notes(case: Case, chosen: Strategy) -> list[str]:
     if chosen.order is not None:
         notes.append(f"exchange {case.exchange!r}: write this order into the file: {', '.join(chosen.order)}")
     if chosen.name == "blue/green":
-        new = next(step.exchange for step in chosen.steps if isinstance(step, DeclareExchange))
         notes.append(
-            f"exchange {case.exchange!r}: replace it with {new.name!r} in the file; the old exchange stays until nothing "
+            f"exchange {case.exchange!r}: replace it with the new one in the file; the old exchange stays until nothing "
             f"publishes to it and you delete it. {chosen.summary[:1].upper()}{chosen.summary[1:]}"
         )
     if case.before.runs is None:

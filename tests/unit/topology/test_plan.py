@@ -137,6 +137,17 @@ def test_blue_and_green_leaves_the_old_ring_alone_until_the_switch() -> None:
     assert "no message is lost or duplicated" in way.summary
 
 
+@pytest.mark.parametrize("count", range(5))
+def test_blue_and_green_finishes_the_exchange_that_an_interrupted_plan_began(count) -> None:
+    wanted = hashed("x", "bcd")
+    steps = plan(wanted, made(FOUR).seen(), strategy="blue/green").steps
+    assert len(steps) == 4
+    broker = made(FOUR).carry_out(steps[:count])
+    broker.carry_out(plan(wanted, broker.seen(), strategy="blue/green").steps)
+    assert broker.rings["x.v2"].destinations == tuple("bcd")
+    assert ("x.v3" in broker.rings) == (count == 4)  # the first one was complete
+
+
 def test_the_effect_of_a_switch_depends_on_the_source() -> None:
     def summary(*upstream) -> str:
         broker = made(replace(FOUR, exchanges=(*FOUR.exchanges, *(e for e, _ in upstream))))
