@@ -6,22 +6,13 @@ import io
 import json
 import re
 import sys
-from contextlib import nullcontext
-from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
-from rabbit_chx.broker.applying.plan_commands import Applied
-from rabbit_chx.cli.ask.broker_access import BrokerAccess
 from rabbit_chx.cli.show.plan_rows import condense, rows_of
 from rabbit_chx.errors import ApplyStopped
-from rabbit_chx.mirror.ring import Ring
-from rabbit_chx.topology.file.load import loads
-from rabbit_chx.topology.model import Binding, Exchange, Observed, Queue, Topology
+from rabbit_chx.topology.model import Binding, Queue
 from rabbit_chx.topology.planning.steps import Bind, DeclareQueue, Plan, Unbind
-from rabbit_chx.topology.planning.what_if import assume_applied
-from tests.unit.conftest import NoQueues
 from tests.verbs import ORDERS, SLOTS, Result
 
 APPLY = "rabbit_chx.cli.apply.apply_steps"
@@ -104,22 +95,6 @@ def test_a_single_exchange_comes_with_its_alternate_exchange(plan) -> None:
     assert "exchange 'unrouted'" in found.out, found
     assert "queue 'lost'" in found.out
     assert "'other'" not in found.out
-
-
-def test_queues_without_statistics_are_counted_too(monkeypatch) -> None:
-    asked: list[list[str]] = []
-
-    def count(_: object, queues: list[str]) -> dict[str, int]:
-        asked.append(queues)
-        return dict.fromkeys(queues, 3)
-
-    monkeypatch.undo()  # of the fixture for all tests
-    monkeypatch.setattr("rabbit_chx.cli.ask.broker_access.count_messages", count)
-    live = SimpleNamespace(amqp_only=False, amqp=lambda _: nullcontext())
-    queues = (Queue("new"), Queue("known"), Queue("stream", type="stream"))
-    observed = replace(assume_applied(Topology("/", queues=queues)), backlog={"known": 9})
-    found = BrokerAccess.recounted(live, observed, {"new", "known", "stream", "gone"})  # type: ignore[arg-type]
-    assert (found.backlog, asked) == ({"new": 3, "known": 9}, [["known", "new"]])
 
 
 def test_a_plan_against_another_file_exits_by_whether_there_is_something_to_do(plan) -> None:
@@ -338,144 +313,6 @@ def test_an_apply_that_does_not_get_the_lock_says_that_nothing_was_changed(run, 
     found = run("apply", write(ORDERS), "--yes")
     assert found.code == 1
     assert found.err.endswith("Error: nothing was changed: another apply holds the lock\n")
-
-
-# ---- brokers that cannot be reached
-
-
-@pytest.mark.parametrize("verb", ["plan", "check", "apply", "export"])
-@pytest.mark.parametrize("scheme", ["amqp", "amqps"])
-def test_a_missing_management_api_is_reported_with_the_fix_and_no_password(run, write, verb, scheme) -> None:
-    arguments = [] if verb == "export" else [write(ORDERS), *(["--yes"] if verb == "apply" else [])]
-    where = ["--management-url", f"{scheme.replace('amqp', 'http')}://127.0.0.1:1"]
-    found = run(verb, *arguments, "--url", f"{scheme}://me:sesame@127.0.0.1:1/", *where)
-    assert (found.code, found.out) == (1, "")
-    assert "sesame" not in found.err
-    assert "is the broker running there, with the plugin rabbitmq_management?" in found.err
-    assert "--amqp-only" in found.err
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ([], "AMQP_URL"),
-        ([], "--against"),
-        (["--url", "amqps://127.0.0.1:1/", "--tls-ca-cert-file", "/does/not/exist"], "/does/not/exist"),
-        (["--url", "amqps://127.0.0.1:1/", "--pairs", "orders"], "EXCHANGE=FILE"),
-    ],
-)
-def test_what_a_check_lacks_is_named(run, write, options, expected) -> None:
-    assert expected in run.refused("check", write(ORDERS), *options)
-
-
-@pytest.mark.parametrize("waiting", [0, 5])
-def test_a_queue_with_messages_is_unbound_only_with_force(run, write, live, waiting) -> None:
-    live(replace(assume_applied(loads(ORDERS, format="yaml")), backlog={"vip": waiting}))
-    file = write(ORDERS.replace(", vip: 2", ""))
-    found = run("plan", file, "-U", "amqp://h")
-    assert found.code == (1 if waiting else 2)
-    expected = (
-        "Refused: queue 'vip' is unbound with 5 messages in it: `rabbit-chx scale FILE` makes the same change"
-    )
-    assert (expected in found.err) is (waiting > 0)
-    assert run("plan", file, "-U", "amqp://h", "--force").code == 2
-    applied = run("apply", file, "-U", "amqp://h", "--yes", "--dry-run")
-    assert ("Nothing was changed." in applied.err) is (waiting > 0)
-
-
-@pytest.mark.parametrize(
-    ("there", "expected"),
-    [
-        ((), "exchange 'orders': it is not there"),
-        ((Exchange("orders", "fanout"),), "exchange 'orders': its type there is fanout"),
-        ((Exchange("orders", "x-consistent-hash"),), "exchange 'orders': its weights are invalid there"),
-    ],
-)
-def test_a_report_says_why_the_broker_has_no_ring(run, write, live, there, expected) -> None:
-    live(Observed(Topology(exchanges=there)))
-    options = ("-f", write(ORDERS), "--live", "-U", "amqp://h", "-o", "x.html")
-    assert expected in run.refused("report", *options)
-
-
-def test_a_report_needs_an_exchange_with_a_ring(run, write, live) -> None:
-    observed = Observed(loads(SLOTS % 1, format="yaml"))
-    live(observed)
-    expected = "got 'tenants', expected one of none. Only an x-consistent-hash exchange has a ring"
-    file = ("-f", write(SLOTS % 1))
-    for options in (file, (*file, "--live", "-U", "amqp://h"), ("-U", "amqp://h")):
-        assert expected in run.refused("report", "-x", "tenants", *options, "-o", "x.html")
-
-
-def test_check_names_the_queues_without_a_majority(run, write, live):
-    observed = Observed(loads(ORDERS, format="yaml"), without_majority=("q", "r"))
-    live(observed)
-    found = run("check", write(ORDERS), "-U", "amqp://h")
-    assert "most members of these quorum queues are down" in found.err
-    assert ": 'q', 'r'" in " ".join(found.err.split())
-
-
-def test_the_default_exchange_of_a_broker_routes_to_queues(run, live) -> None:
-    live(Observed(Topology(queues=(Queue("q"),))))
-    assert run("route", "q", "other", "-x", "", "-U", "amqp://h").out.split() == [
-        "q",
-        "q",
-        "other",
-        "unroutable",
-    ]
-
-
-@pytest.mark.parametrize("verb", [("route", "k"), ("ring",), ("simulate",)])
-def test_an_exchange_that_the_broker_does_not_have_is_named_with_those_that_it_has(run, live, verb) -> None:
-    there = (Exchange("orders", "x-consistent-hash"), Exchange("tenants", "fanout"))
-    live(Observed(Topology(exchanges=there)))
-    expected = "virtual host '/' has no exchange '{}': it has exchanges 'orders', 'tenants'{}"
-    for given, hint in (("order", ". Did you mean 'orders'?"), ("x", "")):
-        assert expected.format(given, hint) in run.refused(*verb, "-x", given, "-U", "amqp://h", code=1)
-
-
-def test_pairs_teach_a_ring_or_leave_what_is_possible(run, write, monkeypatch) -> None:
-    bounds = tuple(Binding("orders", queue, "1") for queue in ("a", "b", "c"))
-    exchange = Exchange("orders", "x-consistent-hash")
-    bindings = Topology(exchanges=(exchange,), bindings=bounds).ring_bindings("orders")
-    unknown = Observed(
-        Topology(exchanges=(exchange,), queues=tuple(Queue(name) for name in "abc"), bindings=bounds),
-        rings={"orders": Ring(bindings, None)},
-        ring_sources={"orders": "unknown"},
-    )
-    monkeypatch.setenv("AMQP_URL", "amqp://nowhere")
-    monkeypatch.setattr(BrokerAccess, "management", lambda _self: NoQueues())
-    monkeypatch.setattr("rabbit_chx.cli.ask.broker_access.read", lambda *_, **__: unknown)
-    classic = "queues: {a: {type: classic}, b: {type: classic}, c: {type: classic}}\n"
-    file = write("schema: 1\nexchanges: {orders: {type: x-consistent-hash, queues: [c, a, b]}}\n" + classic)
-    keys = [f"k{number}" for number in range(60)]
-    routed = run("route", *keys, "-q", "c", "-q", "a", "-q", "b", "--output", "json").rows
-    pairs = [f"{row['key']},{row['queue']}\n" for row in routed]
-    enough = write("key,queue\n" + "".join(pairs), "enough.csv")
-    learnt = run("check", file, "--pairs", f"orders={enough}", "--verbose")
-    assert learnt.code == 0
-    assert "inferred from observed messages" in learnt.err
-    few = run("check", file, "--pairs", f"orders={write(pairs[0], 'few.csv')}")
-    assert few.code == 2
-    assert "Possible ring of exchange 'orders', 2 of" in few.err
-    assert "orders" in run("check", file, "--pairs", f"nope={enough}").err
-    assert run("check", file, "--pairs", "orders=/does/not/exist").code == 64
-
-
-def test_one_note_names_all_exchanges_whose_order_apply_records(run, write, live, monkeypatch) -> None:
-    """Trials 3, operator 6: adopting a virtual host repeated one note for each of its exchanges."""
-    names = ["orders", "payments", "tenants"]
-    exchanges = "".join(f"  {name}: {{type: x-consistent-hash, queues: [a, b]}}\n" for name in names)
-    file = write(f"schema: 1\nexchanges:\n{exchanges}queues: {{a: {{}}, b: {{}}}}\n")
-    observed = replace(assume_applied(loads(file.read_text(), format="yaml")), unrecorded=frozenset(names))
-    live(observed)
-    monkeypatch.setattr(APPLY, lambda *_, **__: Applied(recorded=tuple(names)))
-    found = run("apply", file, "-U", "amqp://h", "--yes")
-    listed = "exchanges 'orders', 'payments', 'tenants'"
-    assert found.out.count("the broker has no record of the bind order") == 1
-    assert f"no record of the bind order of {listed}: `apply` records it" in found.out
-    assert f"Recorded the bind order of {listed}." in found.out
-    rows = run("apply", file, "-U", "amqp://h", "--yes", "--output", "json").rows
-    assert [row["exchange"] for row in rows if row["type"] == "recorded"] == names
 
 
 # ---- mistakes of our own
