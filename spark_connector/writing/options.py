@@ -177,6 +177,8 @@ class WriteOptions(AmqpOptions, StreamOptions):
         found = super().applicable_defaults(given, defaults)
         to_streams = set(_STREAM_TARGETS) & set(targets_in((*given, *found)))
         other = {option_name(key).lower() for key in (_EXCHANGES_ONLY if to_streams else _STREAMS_ONLY)}
+        if "exchange" not in map(str.lower, (*given, *found)):
+            other.add("managementurl")
         return {name: value for name, value in found.items() if name.lower() not in other}
 
     def _check(self, found: set[str]) -> None:
@@ -190,6 +192,13 @@ class WriteOptions(AmqpOptions, StreamOptions):
             hint = f"Remove what only writes to {that} have"
             raise InvalidValue(f"options for a write to {this}", names, f"options of a write to {this}", hint)
         super()._check(found)
+        if self.management_url is not None and self.exchange is None:
+            raise InvalidValue(
+                "option managementUrl",
+                "a write whose exchange is a column",
+                "the option exchange as well",
+                "The bindings of one exchange are compared before and after each batch",
+            )
         for key in ("exchange", "routing_key", "stream", "super_stream"):
             if getattr(self, key) is not None:
                 check_short_text(getattr(self, key), f"option {option_name(key)}")

@@ -132,6 +132,11 @@ def test_defaults_that_do_not_apply_to_the_target_are_left_out() -> None:
     assert (to_stream.exchange, to_stream.producer_name, to_stream.management_url) == (None, "import", None)
     to_exchange = settings.complete(WriteOptions, {})
     assert (to_exchange.exchange, to_exchange.producer_name, to_exchange.max_in_flight) == ("orders", None, 7)
+    to_columns = session(url="amqp://me@h", managementUrl="http://h").complete(WriteOptions, {})
+    assert to_columns.management_url is None
+    given = {"url": "amqp://h", "managementUrl": "http://h"}
+    error = complaint(lambda: session(url="amqp://me@h").complete(WriteOptions, given))
+    assert error.expected == "the option exchange as well"
 
 
 def test_defaults_that_do_not_apply_to_the_source_of_a_read_are_left_out() -> None:
