@@ -91,20 +91,11 @@ def _print(found: Spread, *, sample: bool) -> None:
         hot.add_row(one.key, f"{one.rows:,}", f"{one.share:.2%}", one.queue)
     summary = (
         f"The fullest queue gets {found.skew:.2f} times the mean. Chi-squared is {found.chi_squared:,.1f} with "
-        f"{found.degrees_of_freedom} degrees of freedom: {_verdict(found)}"
+        f"{found.degrees_of_freedom} degrees of freedom: {found.verdict}"
     )
     show(
         shown,
         *[hot] * bool(found.hot),
         summary,
         title=f"{counted(found.rows, 'row')} on {counted(len(found.queues), 'queue')}",
-    )
-
-
-def _verdict(found: Spread) -> str:
-    if found.p_value >= 0.01:
-        return f"{found.p_value:.0%} of samples of distinct keys are at least as uneven."
-    return (
-        "less than 1% of samples of distinct keys are as uneven. Look at the hottest keys: all rows of a key go to one "
-        "queue."
     )

@@ -90,6 +90,13 @@ class Spread:
         """The chance that rows with all-different keys are at least as far from the exact shares."""
         return chi_squared_tail(self.chi_squared, self.degrees_of_freedom)
 
+    @property
+    def verdict(self) -> str:
+        """What the chance says, as a sentence."""
+        if self.p_value >= 0.01:
+            return f"{self.p_value:.0%} of samples of distinct keys are at least as uneven."
+        return "less than 1% of samples of distinct keys are as uneven. Look at the hottest keys: all rows of a key go to one queue."
+
     def __str__(self) -> str:
         queues, hot = (_aligned(table) for table in self._tables())
         return "\n".join([self._summary(), "", *queues, *(["", *hot] if self.hot else [])])

@@ -223,10 +223,7 @@ def _sample(report: Report) -> Element | None:
 
 
 def _judged(found: Spread) -> str:
-    chi = f"chi-squared {found.chi_squared:,.1f} with {found.degrees_of_freedom} degrees of freedom"
-    if found.p_value >= 0.01:
-        return f"{chi}: {found.p_value:.0%} of samples of distinct keys are at least as uneven."
-    return f"{chi}: fewer than 1% of samples of distinct keys are this uneven, so some keys are frequent."
+    return f"chi-squared {found.chi_squared:,.1f} with {found.degrees_of_freedom} degrees of freedom: {found.verdict}"
 
 
 def _changes(report: Report) -> Element:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from contextlib import suppress
 from types import SimpleNamespace
@@ -14,11 +15,14 @@ from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams import StreamConnection
 from rabbit_chx.streams.protocol.answers import Confirms, Node, StreamMetadata
 from rabbit_chx.streams.publishing.outlet import Outlet
+from tests.patience import PATIENCE, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from concurrent.futures import Future, ThreadPoolExecutor
 
     from rabbit_chx.base.urls import BrokerUrl
+    from rabbit_chx.streams import StreamPublisher
 
 FIRST, SECOND = "rabbitmq-stream://first", "rabbitmq-stream://second"
 
@@ -153,3 +157,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
     monkeypatch.setattr("rabbit_chx.streams.publishing.outlet.time", clock)
     monkeypatch.setattr(Outlet, "_pause", lambda *_: sleep(0.1))
     return clock.monotonic
+
+
+def opened_without_streams(
+    publisher: StreamPublisher, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Future[None], threading.Event]:
+    """Open a publisher in another thread, which waits for the names of its streams until the event is set."""
+    asked, answers, found = threading.Event(), threading.Event(), Connection.partitions
+
+    def late(connection: Connection, name: str, **_: object) -> list[str]:
+        asked.set()
+        answers.wait(PATIENCE)
+        return found(connection, name)
+
+    monkeypatch.setattr(Connection, "partitions", late)
+    opening = pool.submit(publisher.open)
+    wait_until(lambda: asked.is_set() and publisher.pipeline.state == "open", "it is opened")
+    return opening, answers

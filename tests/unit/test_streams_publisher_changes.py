@@ -199,18 +199,9 @@ def test_a_stream_that_was_removed_leaves_no_error(servers: Servers, monkeypatch
 def test_no_call_is_accepted_after_a_stop_whatever_the_streams_do(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, answers, found = threading.Event(), threading.Event(), Connection.partitions
-
-    def late(connection: Connection, name: str, **_: object) -> list[str]:
-        asked.set()
-        answers.wait(PATIENCE)
-        return found(connection, name)
-
-    monkeypatch.setattr(Connection, "partitions", late)
     publisher = StreamPublisher(FIRST, super_stream="events")
     with ThreadPoolExecutor() as pool:
-        opening = pool.submit(publisher.open)
-        wait_until(lambda: asked.is_set() and publisher.pipeline.state == "open", "it is opened")
+        opening, answers = stream_servers.opened_without_streams(publisher, pool, monkeypatch)
         waiting = pool.submit(publisher.publish, b"a", "k")
         publisher.stop_accepting()
         for call in (waiting, opening):

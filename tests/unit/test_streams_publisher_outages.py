@@ -7,14 +7,13 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rabbit_chx.base import outages
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed, StreamUnavailable
+from rabbit_chx.errors import BrokerUnavailable, PublishFailed, StreamUnavailable
 from rabbit_chx.publishing import Outcome
 from rabbit_chx.streams import StreamPublisher, Timeouts, connect
 from rabbit_chx.streams.protocol.opening import connect_until
@@ -188,19 +187,9 @@ def test_a_thread_that_is_stopped_while_it_notices_a_loss_ends(
 def test_a_call_in_another_thread_waits_until_the_streams_are_known(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, asked, answers = Connection.partitions, threading.Event(), threading.Event()
-
-    def late(connection: Connection, name: str, **_: object) -> list[str]:
-        asked.set()
-        answers.wait(PATIENCE)
-        return found(connection, name)
-
-    monkeypatch.setattr(Connection, "partitions", late)
     publisher = StreamPublisher(FIRST, super_stream="events")
     with ThreadPoolExecutor() as pool:
-        opening = pool.submit(publisher.open)
-        asked.wait(PATIENCE)
-        wait_until(lambda: is_open(publisher), "the publisher accepts calls")
+        opening, answers = stream_servers.opened_without_streams(publisher, pool, monkeypatch)
         with pytest.raises(PublishFailed, match="too many messages were in flight"):
             publisher.publish(b"a", "k", timeout=0.05)
         second = pool.submit(publisher.publish, b"b", "k")
@@ -209,14 +198,6 @@ def test_a_call_in_another_thread_waits_until_the_streams_are_known(
         opening.result(PATIENCE)
     publisher.close()
     assert len(servers.stored) == 1
-
-
-def is_open(publisher: StreamPublisher) -> bool:
-    """Whether the thread that opens it has come so far; the connection may still be waiting for answers."""
-    with suppress(InvalidValue):
-        publisher.pipeline.check_open()
-        return True
-    return False
 
 
 def test_servers_are_tried_in_turn_even_after_one_that_refuses_for_good(servers: Servers) -> None:
