@@ -212,18 +212,15 @@ def _sample(report: Report) -> Element | None:
     hot = [(one.key, f"{one.rows:,}", f"{one.share:.2%}", one.queue) for one in found.hot]
     of = f" of {report.sample_name}" if report.sample_name else ""
     fullest = f"The fullest queue gets {found.skew:.2f} times the mean"
+    chi = f"chi-squared {found.chi_squared:,.1f} with {found.degrees_of_freedom} degrees of freedom"
     return _section(
         "sample",
         "A sample of keys",
-        element("p", f"{counted(found.rows, 'row')}{of}. {fullest}; {_judged(found)}"),
+        element("p", f"{counted(found.rows, 'row')}{of}. {fullest}; {chi}: {found.verdict}"),
         _table(("queue", "rows", "share", "exact share", keys, ""), rows, numbers={1, 2, 3, 4}),
         element("h3", "Hottest keys") if hot else None,
         _table(("key", "rows", "share of all rows", "queue"), hot, numbers={1, 2}) if hot else None,
     )
-
-
-def _judged(found: Spread) -> str:
-    return f"chi-squared {found.chi_squared:,.1f} with {found.degrees_of_freedom} degrees of freedom: {found.verdict}"
 
 
 def _changes(report: Report) -> Element:
