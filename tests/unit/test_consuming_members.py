@@ -262,6 +262,39 @@ def test_a_member_whose_parking_queue_is_gone_waits_for_the_handlers_of_other_me
     assert "expected an existing queue" in str(joined._error)
 
 
+def test_a_full_parking_queue_keeps_no_other_queue_from_being_acknowledged(monkeypatch) -> None:
+    def handle_others() -> None:  # while the broker decides
+        taken = joined.workers.next_of(other)
+        while taken is not None:
+            taken = joined.workers.next_of(other, taken)
+
+    async def reject(command: OnChannel) -> None:
+        if command.method == "basic_publish":
+            handle_others()
+            raise Refused(312, "NO_ROUTE")
+
+    acknowledged: list[object] = []
+    monkeypatch.setattr(
+        "rabbit_chx.consuming.member.member.acknowledge", lambda *each: acknowledged.append(each)
+    )
+    broker = Broker()
+    broker._do = reject
+    joined = member(broker)
+    given = SETTINGS | {"on_failure": "park", "parking_queue": "parked", "attempts": 1}
+    joined._interruptions = Interruptions(Settings(**given), joined.workers, joined._acknowledge, joined.fail)
+    Progress.start(joined.workers, joined)  # without its threads
+    joined.workers.heard = monotonic() + 3600
+    failed, other = QueueLane("a"), QueueLane("b")
+    failed.attach("channel of a", 1)
+    other.attach("channel of b", 1)
+    failed.add([Delivery(b"", "k", queue="a", tag=1)])
+    other.add([Delivery(b"", "k", queue="b", tag=tag) for tag in (1, 2, 3)])
+    joined.on_interruption(failed, *joined.workers.next_of(failed), ValueError("out of stock"))
+    joined._do_due()
+    assert acknowledged == [("channel of b", [(3, True)])]
+    assert failed.paused
+
+
 # ---- pauses
 
 
