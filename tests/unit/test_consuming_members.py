@@ -295,6 +295,24 @@ def test_a_full_parking_queue_keeps_no_other_queue_from_being_acknowledged(monke
     assert failed.paused
 
 
+def test_what_is_handled_is_acknowledged_before_a_refusal_closes_the_channels(monkeypatch) -> None:
+    did: list[str] = []
+    for name in ("acknowledge", "close_in_one_step"):
+        monkeypatch.setattr(
+            f"rabbit_chx.consuming.member.member.{name}", lambda *_, name=name: did.append(name)
+        )
+    joined = member(Broker())
+    lane = QueueLane("a")
+    lane.attach("channel", 1)
+    lane.add([MESSAGE])
+    lane.finish(lane.take(), "channel")
+    joined._lanes = {"a": lane}
+    joined._calls.append(lambda: joined._raise(Refused(403, "ACCESS_REFUSED")))
+    with pytest.raises(Refused):
+        joined._until_stopped()
+    assert did == ["acknowledge", "close_in_one_step"]
+
+
 # ---- pauses
 
 

@@ -183,6 +183,7 @@ class Member(Running):
             self._finish()
         finally:
             with suppress(AMQPError):
+                self._acknowledge_all()  # not only a lost connection ends up here
                 displaced = {lane.channel: lane.to_displace for lane in self._lanes.values()}
                 close_in_one_step(displaced, self._settings.prefetch)
 
