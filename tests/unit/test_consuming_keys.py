@@ -46,6 +46,7 @@ class Queue:
         self.seen: list[int] = []
         self.handled: set[int] = set()
         self.acknowledged: set[int] = set()
+        self.delivered: set[int] = set()
         self.connect()
 
     def connect(self) -> None:
@@ -63,6 +64,8 @@ class Queue:
             marker = DRAIN if key == "marker" else {}
             body, properties = str(number).encode(), encoded_properties(**marker)
             message = Delivery(body, "q" if marker else key, queue="q", encoded=properties, tag=tag)
+            message.suspect = number in self.delivered and number % 2 == 0
+            self.delivered.add(number)
             self.submitted += self.lane.add([message])
 
     def take(self) -> None:
@@ -284,6 +287,22 @@ def test_messages_that_wait_keep_no_headers_decoded_for_nothing(items, key, most
     message = lane.take()
     assert message.key == key(message)
     assert len(message.headers["h"]) == items
+
+
+@pytest.mark.parametrize("ends", ["handled", "failed"])
+def test_a_suspect_message_waits_until_the_handler_returns_that_has_it_from_the_last_channel(ends) -> None:
+    lane = lane_of("a")
+    first, _ = lane.take(), lane.detach()
+    lane.attach("another", 1)
+    suspect = Delivery(b"", "a", queue="q", tag=1, redelivered=True)
+    suspect.suspect = True
+    assert lane.add([suspect, Delivery(b"", "b", queue="q", tag=2)]) == 0
+    if ends == "handled":
+        lane.finish(first, "channel")
+    else:
+        assert lane.pause(first, "channel") == (False, True)
+    assert lane.take() is suspect
+    assert lane.take() is None
 
 
 def test_a_lane_shows_what_is_in_hand_and_what_has_failed() -> None:

@@ -122,7 +122,8 @@ class KeyLane(Lane):
         while self._behind and not self._alone:
             message = self._behind[0]
             if message.key is _ALONE:
-                if self.in_hand > len(self._behind):
+                # A handler may still have the same message from an earlier channel.
+                if self._at_work or self.in_hand > len(self._behind):
                     return
                 self._alone = True
             self._add(self._behind.popleft())
@@ -201,6 +202,7 @@ class KeyLane(Lane):
         """Put a message that was taken back to its place."""
         if self.channel is not channel:
             self._end(message.key)
+            self._place()
             return False
         self._at_work -= 1
         self._ready.append(message)
