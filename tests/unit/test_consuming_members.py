@@ -21,6 +21,7 @@ from rabbit_chx.base.replies import REPLY_TO
 from rabbit_chx.broker.amqp import connect, server_version
 from rabbit_chx.broker.commands import Command, Lost, OnChannel, Refused, carry_out, exists
 from rabbit_chx.broker.driver import PikaDriver, at_once
+from rabbit_chx.consuming.member.channels import close_in_one_step
 from rabbit_chx.consuming.member.interruptions import Interruptions
 from rabbit_chx.consuming.member.key_lanes import KeyLane
 from rabbit_chx.consuming.member.lanes import QueueLane
@@ -33,6 +34,7 @@ from rabbit_chx.working.parking import park
 from rabbit_chx.working.settings import Settings
 from rabbit_chx.working.workers import Progress, Workers
 from tests.amqp_server import AmqpServer
+from tests.patience import PATIENCE
 from tests.unit.test_consuming_lanes import SETTINGS
 
 QUEUES = ("a", "b")
@@ -413,6 +415,17 @@ def test_a_command_on_a_connection_that_has_ended_is_lost_and_not_refused() -> N
             connection.process_data_events(0)
         with pytest.raises(Lost, match="has ended"):
             driver.run(exists("a"))
+
+
+@pytest.mark.timeout(60)  # without a deadline, it would wait for ever
+def test_a_connection_ends_if_the_broker_does_not_close_a_channel(monkeypatch) -> None:
+    monkeypatch.setattr("rabbit_chx.consuming.member.channels._PATIENCE", 0.1)
+    done = threading.Event()
+    with AmqpServer(lambda _: done.wait(PATIENCE)) as server, connect(server.url) as connection:
+        with pytest.raises(StreamLostError, match=r"did not close a channel within 0\.1 seconds"):
+            close_in_one_step({connection.channel(): ""}, 1)
+        assert not connection.is_open
+        done.set()
 
 
 def test_a_connection_that_is_lost_as_soon_as_it_is_open_ends_no_member() -> None:
