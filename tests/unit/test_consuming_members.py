@@ -24,7 +24,7 @@ from rabbit_chx.broker.driver import PikaDriver, at_once
 from rabbit_chx.consuming.member.channels import close_in_one_step
 from rabbit_chx.consuming.member.interruptions import Interruptions
 from rabbit_chx.consuming.member.key_lanes import KeyLane
-from rabbit_chx.consuming.member.lanes import QueueLane
+from rabbit_chx.consuming.member.lanes import Lane, QueueLane
 from rabbit_chx.consuming.member.member import Member
 from rabbit_chx.consuming.member.roll_call import question
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
@@ -241,7 +241,7 @@ def test_a_stop_waits_for_a_message_that_a_worker_is_just_taking() -> None:
     lane = KeyLane("a", lambda message: message.routing_key, 1, None)
     lane.attach("channel", 1)
     lane.add([MESSAGE])
-    joined._lanes, joined._acknowledge_all = {"a": lane}, lambda: None
+    joined._known, joined._acknowledge_all = {"a": lane}, lambda: None
     stop = threading.Thread(target=joined._finish, daemon=True)
     lane._ready = Slow(stop.start)
     assert joined.workers.next_of(lane) == ("channel", MESSAGE)
@@ -313,6 +313,49 @@ def test_what_is_handled_is_acknowledged_before_a_refusal_closes_the_channels(mo
     with pytest.raises(Refused):
         joined._until_stopped()
     assert did == ["acknowledge", "close_in_one_step"]
+
+
+# ---- deleted queues
+
+
+class Closed:
+    """A channel that the broker has closed, because its queue was deleted."""
+
+    is_open = False
+
+
+def test_a_deleted_queue_that_is_declared_again_waits_for_its_handler_and_keeps_its_counts() -> None:
+    def subscribe(lane: Lane, priority: int) -> None:
+        lane.attach(Closed(), priority)
+
+    broker = Broker(*QUEUES)
+    joined = member(broker)
+    joined._subscribe = subscribe
+    Progress.start(joined.workers, joined)  # without its threads
+    joined.workers.heard = monotonic() + 3600
+    joined._find_seat()
+    joined._use(QUEUES)
+    lane = joined._lanes["a"]
+    lane.add([Delivery(b"", "k", queue="a", tag=tag) for tag in (1, 2)])
+    running = joined.workers.next_of(lane, joined.workers.next_of(lane))
+    assert running is not None
+    for by_the_broker in (True, False):
+        broker.queues.remove("a")
+        if by_the_broker:
+            joined._on_cancelled(lane, lane.channel)
+        else:
+            joined._forget()
+            joined._find_seat()
+        assert joined._lanes.keys() == {"b"}
+        assert joined._busy() == ["a"]  # so a stop waits for the handler
+        assert joined.status.handled == 1
+        broker.queues.add("a")
+        joined._use_if_fit(["a"])
+        lane = joined._lanes["a"]
+        assert lane.add([Delivery(b"", "k", queue="a", tag=1)]) == 0  # no other worker
+        assert joined.status.queues == QUEUES
+    joined.workers.finished(lane, *running)
+    assert joined.status.handled == 2
 
 
 # ---- pauses

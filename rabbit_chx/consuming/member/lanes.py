@@ -267,9 +267,9 @@ class GroupStatus:
     """Seconds since the oldest of them became the next to be handled, as seen each second and by each look at the status; None
     without any."""
     handled: int
-    """Messages of these queues handled or given up since the start of the run."""
+    """Messages handled or given up since the start of the run, also those of queues that were deleted."""
     failed: int
-    """Failed attempts at messages of these queues since the start of the run."""
+    """Failed attempts since the start of the run."""
     last_delivery: datetime | None
     """When the last message was delivered."""
 

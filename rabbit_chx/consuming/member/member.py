@@ -78,6 +78,9 @@ class Member(Running):
         self._new_lane = new_lane
         self._responder = responder
         self._lanes: dict[str, Lane] = {}
+        """Those of the queues that are consumed."""
+        self._known: dict[str, Lane] = {}
+        """These and those of deleted queues: a handler may still run, and the queue may be declared again."""
         self._undeliverable = Undeliverable()
         self._search: Generator[Command, Any, None] | None = None
         """The last search for a lower seat."""
@@ -99,7 +102,7 @@ class Member(Running):
     def status(self) -> GroupStatus:
         """The current state."""
         with self.workers.lock:
-            return status_of(list(self._lanes.values()), self.why_not)
+            return status_of(list(self._known.values()), self.why_not)
 
     def _wake(self) -> None:
         connection = self._connection
@@ -214,7 +217,7 @@ class Member(Running):
 
     def _busy(self) -> list[str]:
         with self.workers.lock:  # a worker that took no notice of the stop yet may be taking a message
-            return [lane.queue for lane in self._lanes.values() if not lane.is_idle]
+            return [lane.queue for lane in self._known.values() if not lane.is_idle]
 
     # ---- one connection
 
@@ -244,7 +247,7 @@ class Member(Running):
         while True:
             source = self._read_again() if self._lanes else self._source()
             names = self._fit({*self._lanes, *source}, strict=not self._lanes)
-            self._lanes = {name: self._lanes.get(name) or self._new_lane(name) for name in names}
+            self._lanes = {name: self._lane_of(name) for name in names}
             seats: Iterable[int] = range(len(names))
             # Publishes, but if an alarm stops this connection, a member without a seat loses nothing.
             if stands_by:
@@ -305,9 +308,14 @@ class Member(Running):
 
     def _use(self, names: Collection[str]) -> None:
         """Consume these queues too, each with the priority that the new number of queues gives it."""
-        for lane, priority in assign(self._lanes, names, self.seat or 0, self._new_lane):
+        for lane, priority in assign(self._lanes, names, self.seat or 0, self._lane_of):
             with self._undeliverable.consuming(lane.queue, self._pause):
                 self._subscribe(lane, priority)
+
+    def _lane_of(self, queue: str) -> Lane:
+        if queue not in self._known:
+            self._known[queue] = self._new_lane(queue)
+        return self._known[queue]
 
     def _pause(self, seconds: float) -> bool:
         """Wait for events; return whether the member continues."""
