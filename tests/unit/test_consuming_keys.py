@@ -317,6 +317,26 @@ def test_a_lane_shows_what_is_in_hand_and_what_has_failed() -> None:
     json.dumps(status)
 
 
+def test_a_handler_that_hangs_shows_its_age_after_a_reconnect_although_later_messages_have_lower_tags() -> (
+    None
+):
+    lane = lane_of("handled", "short", "hangs")
+    lane.finish(lane.take(), "channel")
+    short, hanging = lane.take(), lane.take()
+    assert lane.status(0.0)["oldest"] == 0.0
+    for channel, now in (("second", 10.0), ("third", 20.0)):
+        lane.detach()
+        lane.attach(channel, 1)
+        deliver(lane, "other")
+        lane.sample(now)
+        assert lane.status(now)["oldest"] == now
+    lane.finish(short, "channel")
+    assert lane.status(20.0)["oldest"] == 0.0
+    assert lane.status(50.0)["oldest"] == 30.0
+    lane.finish(hanging, "channel")
+    assert lane.status(60.0)["oldest"] == 0.0
+
+
 # ---- what the key is
 
 

@@ -43,6 +43,8 @@ class Lane(Work):
         self.handled = 0
         self.last_delivery: float | None = None
         """The time of `monotonic` at the last delivery."""
+        self._earlier: list[Delivery] = []
+        """What handlers still have from earlier channels, the oldest first."""
         self._since: float | None = None
         self._tag = 0
         self._counts: deque[tuple[float, int]] = deque([(monotonic(), 0)])
@@ -60,6 +62,7 @@ class Lane(Work):
         channel, self.channel = self.channel, None
         self.hold = None
         self._forget()
+        self._earlier += sorted({*self.unfinished} - {*self._earlier}, key=lambda each: each.tag)
         return channel
 
     @property
@@ -129,7 +132,10 @@ class Lane(Work):
 
     def _oldest(self, now: float) -> float | None:
         """Seconds since the oldest message was first seen as the next one."""
-        oldest = min((each.tag for each in self.unfinished), default=None)
+        unfinished = [*self.unfinished]
+        self._earlier = [each for each in self._earlier if each in unfinished]
+        # Each channel begins with tag 1.
+        oldest = min((each.tag for each in self._earlier[:1] or unfinished), default=None)
         if oldest is None:
             self._since = None
             return None
