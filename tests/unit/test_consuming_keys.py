@@ -32,6 +32,12 @@ def routing_key(message: Message) -> str:
     return message.routing_key
 
 
+def add(lane: KeyLane, *messages: Delivery) -> int:
+    """Add messages as a member does; return how often the lane was submitted to a worker."""
+    lane.read(messages)
+    return lane.add(messages)
+
+
 class Queue:
     """A model of a queue and its consumer: what is not acknowledged is redelivered in order on a new channel."""
 
@@ -66,7 +72,7 @@ class Queue:
             message = Delivery(body, "q" if marker else key, queue="q", encoded=properties, tag=tag)
             message.suspect = number in self.delivered and number % 2 == 0
             self.delivered.add(number)
-            self.submitted += self.lane.add([message])
+            self.submitted += add(self.lane, message)
 
     def take(self) -> None:
         if self.submitted:
@@ -171,7 +177,7 @@ def test_each_key_is_in_order_and_nothing_unfinished_is_acknowledged_or_left(key
 
 def deliver(lane: KeyLane, *keys: str, first: int = 1) -> int:
     """Add messages; return how often the lane was submitted to a worker."""
-    return lane.add([Delivery(b"", key, queue="q", tag=tag) for tag, key in enumerate(keys, first)])
+    return add(lane, *(Delivery(b"", key, queue="q", tag=tag) for tag, key in enumerate(keys, first)))
 
 
 def lane_of(*keys: str, room: int | None = None, key=routing_key) -> KeyLane:
@@ -256,7 +262,7 @@ def test_a_message_without_a_key_is_alone_and_has_failed(key, suspect) -> None:
     lane.attach("channel", 1)
     messages = [Delivery(b"", letter, queue="q", tag=tag) for tag, letter in enumerate("abc", 1)]
     messages[1].suspect = suspect
-    lane.add(messages)
+    add(lane, *messages)
     first = lane.take()
     assert lane.take() is None
     lane.finish(first, "channel")
@@ -279,7 +285,7 @@ def test_messages_that_wait_keep_no_headers_decoded_for_nothing(items, key, most
     tracemalloc.start()
     try:
         for tag in range(1, 11):
-            lane.add([Delivery(b"", "k", queue="q", encoded=encoded, tag=tag)])
+            add(lane, Delivery(b"", "k", queue="q", encoded=encoded, tag=tag))
         kept = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
@@ -296,7 +302,7 @@ def test_a_suspect_message_waits_until_the_handler_returns_that_has_it_from_the_
     lane.attach("another", 1)
     suspect = Delivery(b"", "a", queue="q", tag=1, redelivered=True)
     suspect.suspect = True
-    assert lane.add([suspect, Delivery(b"", "b", queue="q", tag=2)]) == 0
+    assert add(lane, suspect, Delivery(b"", "b", queue="q", tag=2)) == 0
     if ends == "handled":
         lane.finish(first, "channel")
     else:

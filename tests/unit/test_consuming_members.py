@@ -20,6 +20,7 @@ from rabbit_chx.base.names import seat_queue
 from rabbit_chx.base.replies import REPLY_TO
 from rabbit_chx.broker.amqp import connect, server_version
 from rabbit_chx.broker.commands import Command, Lost, OnChannel, Refused, carry_out, exists
+from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.broker.driver import PikaDriver, at_once
 from rabbit_chx.consuming.member.channels import close_in_one_step
 from rabbit_chx.consuming.member.interruptions import Interruptions
@@ -356,6 +357,19 @@ def test_a_deleted_queue_that_is_declared_again_waits_for_its_handler_and_keeps_
         assert joined.status.queues == QUEUES
     joined.workers.finished(lane, *running)
     assert joined.status.handled == 2
+
+
+# ---- keys
+
+
+@pytest.mark.timeout(60)  # under the lock of the workers, the look at the status would wait for ever
+def test_a_function_that_gives_the_key_of_a_message_may_look_at_the_status() -> None:
+    joined = member(Broker())
+    lane = KeyLane("a", lambda _: joined.status.queues, 1, None)
+    joined._lanes = joined._known = {"a": lane}
+    lane.attach("channel", 1)
+    joined._on_deliveries(lane, "channel", [RawDelivery(1, False, "", "k", b"\0\0", b"")])
+    assert lane.take().key == ("a",)
 
 
 # ---- pauses

@@ -93,10 +93,14 @@ class KeyLane(Lane):
 
     # ---- deliveries
 
+    def read(self, messages: Sequence[Delivery]) -> None:
+        """Find the keys of deliveries."""
+        for message in messages:
+            message.key = self._key_of(message)
+
     def _put(self, messages: Sequence[Delivery]) -> int:
         for message in messages:
-            message.key = key = self._key_of(message)
-            if self._behind or self._alone or key is _ALONE:
+            if self._behind or self._alone or message.key is _ALONE:
                 self._behind.append(message)
             else:
                 self._add(message)

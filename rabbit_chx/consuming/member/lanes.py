@@ -71,6 +71,9 @@ class Lane(Work):
         recent = monotonic() - self._heard < _QUIET
         return self.queue if self.careful and (recent or self._delivered > self.acked) else ""
 
+    def read(self, messages: Sequence[Delivery]) -> None:
+        """Learn what the lane needs of deliveries before it adds them. Its caller does not hold the lock, because the program may do this."""
+
     def add(self, messages: Sequence[Delivery]) -> int:
         """Add deliveries in their order; return how many more workers the lane needs."""
         self._delivered = messages[-1].tag

@@ -378,6 +378,7 @@ class Member(Running):
         for message in messages:
             if message.redelivered:
                 message.suspect = contained(partial(is_suspect, message, self._settings), False, message)
+        lane.read(messages)
         with self.workers.lock:
             begin = lane.add(messages) if lane.channel is channel else 0
         for _ in range(begin):
