@@ -125,6 +125,26 @@ def test_a_member_that_reconnects_uses_the_queues_it_knows_if_they_cannot_be_rea
         member(broker, fail)._find_seat()
 
 
+def test_a_member_that_reconnects_waits_for_its_queues_if_all_are_deleted(monkeypatch) -> None:
+    def source() -> tuple[str, ...]:
+        reasons.append(joined.status.reason)
+        if len(reasons) == 4:
+            broker.queues.update(QUEUES)
+        return QUEUES
+
+    module = "rabbit_chx.consuming.member.member"
+    monkeypatch.setattr(f"{module}.Backoff", lambda: SimpleNamespace(failed=lambda: 0.0))
+    reasons: list[str] = []
+    broker = Broker(*QUEUES)
+    joined = member(broker, source)
+    joined._find_seat()
+    joined._forget()
+    broker.queues.clear()
+    assert joined._find_seat() == QUEUES
+    assert joined.seat == 0
+    assert reasons == ["it has not connected yet"] * 2 + ["none of its queues exists"] * 2
+
+
 # ---- alarms, under which the broker stops reading from a connection that publishes
 
 

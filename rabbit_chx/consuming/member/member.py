@@ -245,8 +245,8 @@ class Member(Running):
         backoff = Backoff()
         stands_by = False
         while True:
-            source = self._read_again() if self._lanes else self._source()
-            names = self._fit({*self._lanes, *source}, strict=not self._lanes)
+            source = self._read_again() if self._known else self._source()
+            names = self._fit({*self._lanes, *source}, strict=not self._known)
             self._lanes = {name: self._lane_of(name) for name in names}
             seats: Iterable[int] = range(len(names))
             # Publishes, but if an alarm stops this connection, a member without a seat loses nothing.
@@ -255,10 +255,10 @@ class Member(Running):
             self.seat = self._driver.run(take_seat(self._settings.name, seats))
             if self.seat is not None or self.workers.stopped:
                 break
-            self.why_not = "all seats are taken"
+            self.why_not = f"all {len(names)} seats are taken" if names else "none of its queues exists"
             self._outage.ended()
             if not stands_by:
-                log.info("group %r: all %d seats are taken; standing by", self._settings.name, len(names))
+                log.info("group %r: %s; standing by", self._settings.name, self.why_not)
             stands_by = True
             until = monotonic() + backoff.failed()
             while monotonic() < until and not self.workers.stopped:
