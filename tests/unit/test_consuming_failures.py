@@ -327,6 +327,21 @@ def test_any_error_fits_into_a_header(error, text) -> None:
     assert origin_of(message, "billing", error)["x-rabbit-chx-parked-error"] == text
 
 
+@pytest.mark.parametrize("kind", ["without a key", "suspect"])
+def test_a_message_that_no_handler_had_is_parked_with_no_attempts(kind) -> None:
+    trial = Trial()
+    error = None
+    if kind == "without a key":
+        trial.message.suspect = False
+        trial.message.key_error = error = KeyError("tenant")
+    commands = trial.interruptions.deal_with(trial.lane, trial.channel, trial.message, error)
+    command = next(commands)
+    while command.method != "basic_publish":
+        command = commands.send(SimpleNamespace(message_count=5))
+    assert command.arguments["properties"]["headers"]["x-rabbit-chx-parked-attempts"] == 0
+    assert trial.lane.status(0.0)["failures"] == 0
+
+
 def test_a_message_that_is_parked_again_has_only_the_headers_of_the_last_time() -> None:
     scene = Scene()
     encoded = encoded_properties(headers={OFFSET: 7, "n": 1})

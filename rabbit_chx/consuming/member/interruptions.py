@@ -102,7 +102,10 @@ class Interruptions(Attempts):
         self, lane: Lane, channel: Any, message: Delivery, error: Exception
     ) -> Generator[Command, Any, None]:
         """Retry later, or apply ``on_failure`` after the last attempt."""
-        before = "" if message.key_error is None else "the key function"
+        before = ""
+        if message.key_error is not None:
+            before = "the key function"
+            message.attempt -= 1  # no call of the handler
         if not self.planned(lane, channel, message, error, before=before, place="queue"):
             yield from self._on_failed(lane, channel, message, error)
 
@@ -186,6 +189,7 @@ class Interruptions(Attempts):
         if most is not None and crashes >= most:
             error = RuntimeError(f"{crashes} processes have ended while they handled the message")
             lane.failed += 1
+            message.attempt -= 1  # no call of the handler
             log.warning(
                 "group %r: %s: %s; on_failure=%r",
                 *(group, _described(message), error, self._settings.on_failure),

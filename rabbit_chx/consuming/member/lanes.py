@@ -154,7 +154,7 @@ class Lane(Work):
             "rate": round((self.handled - count) / max(now - then, 1.0), 2),
             "waiting": self.in_hand,
             "oldest": self._oldest(now),  # also while the member waits for the broker, and takes no samples
-            "failures": max((each.attempt - 1 for each in self.unfinished), default=0),
+            "failures": max([0, *(each.attempt - 1 for each in self.unfinished)]),
             "hold": self.hold,
             "priority": self.priority,
         }
