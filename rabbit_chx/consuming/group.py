@@ -28,6 +28,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -107,6 +108,9 @@ class _Options(Runs[Member]):
             # A member keeps trying to connect until it is stopped.
             honoured=["close"],
         )
+        # A URL may give its connection another heartbeat; 0 turns it off, and the broker then never takes queues from a silent member.
+        shortest = min(each.parameters.get("heartbeat") or heartbeat for each in brokers)
+        self._settings = replace(self._settings, heartbeat=int(shortest))
 
         def api(broker: BrokerUrl) -> Management:
             if isinstance(management, Management):

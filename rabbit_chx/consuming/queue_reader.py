@@ -235,7 +235,7 @@ class QueueReader:
     def close(self) -> None:
         """Close the connection; the broker requeues unacknowledged messages in order. Does nothing in a forked child.
 
-        If the broker does not answer, this takes up to two heartbeat intervals.
+        If the broker does not answer, this takes up to two heartbeat intervals, or half a minute if only heartbeats arrive.
         """
         if self._guard.inherited:
             return

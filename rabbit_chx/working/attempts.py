@@ -54,8 +54,7 @@ class Attempts:
         delay = 0.0 if lane.is_full_behind(message) else wait
         self._log(what, message, error, f"the next attempt follows in {delay:g} s")
         message.attempt += 1
-        if self.pause(lane, channel, message):
-            heapq.heappush(self._retries, (monotonic() + delay, next(self._numbers), lane, channel, message))
+        self.pause_for(delay, lane, channel, message)
         return True
 
     def _log(self, what: str, message: Any, error: Exception, then: str) -> None:
@@ -86,6 +85,12 @@ class Attempts:
         if submit:
             self._workers.submit(lane)
         return paused
+
+    def pause_for(self, seconds: float, lane: Work, channel: Any, message: Any) -> None:
+        """Put a message back and wait before it for this long."""
+        if self.pause(lane, channel, message):
+            at = monotonic() + seconds
+            heapq.heappush(self._retries, (at, next(self._numbers), lane, channel, message))
 
     def resume(self, lane: Work, channel: Any, message: Any) -> None:
         """Continue with a message, unless the lane's channel has changed since the message was paused."""

@@ -20,7 +20,7 @@ _OURS: Final = b"x-rabbit-chx-"
 class Delivery(DecodedLater, Message):
     """A message on a channel, which acknowledges it by its tag. Its properties are decoded when somebody asks for them."""
 
-    __slots__ = ("encoded", "key", "key_error", "may_be_ours", "suspect", "tag")
+    __slots__ = ("encoded", "given_up", "key", "key_error", "may_be_ours", "suspect", "tag")
 
     def __init__(
         self,
@@ -50,6 +50,8 @@ class Delivery(DecodedLater, Message):
         """With ``order="key"``, what keeps it in order: messages of one key are handled one at a time."""
         self.key_error: Exception | None = None
         """Why the message has no key."""
+        self.given_up: tuple[Any, ...] | None = None
+        """Why the message is to be parked, if it waits for room in the parking queue; its handler no longer gets it."""
         self.suspect: bool = False
         """Whether the message may have ended processes, so that the handler gets it alone (`member.trials`)."""
 

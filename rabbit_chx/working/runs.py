@@ -170,8 +170,12 @@ class Runs(Generic[_M]):
             raise
         finally:
             # The block of the run may go on, and a run never ends if its loop is closed before.
-            if self._member is member:
-                self._member = None
+            self._forget(member)
+
+    def _forget(self, member: _M) -> None:
+        """End a run, unless another has begun: its member had ended before."""
+        if self._member is member:
+            self._member = None
 
     def _run(self, new: Callable[[], _M], *, signals: bool) -> None:
         member, outcome = self._begin(new)
@@ -181,7 +185,7 @@ class Runs(Generic[_M]):
                     wait([outcome], timeout=1.0)
         finally:
             member.stop()
-            self._member = None
+            self._forget(member)
         outcome.result()
 
 
@@ -201,7 +205,7 @@ class AsyncRuns(Runs[_M]):
                 await _end(member, outcome, patience=0.0 if member.workers.stopped else None)
             raise
         finally:
-            self._member = None
+            self._forget(member)
 
     @asynccontextmanager
     async def _run_while_block(self, new: Callable[[], _M]) -> AsyncIterator[None]:
@@ -223,7 +227,7 @@ class AsyncRuns(Runs[_M]):
         except BaseException as error:  # noqa: BLE001 - raised again below
             raised = error
         in_block = False
-        self._member = None
+        self._forget(member)
         # As in `asyncio.timeout`: if others have cancelled the block too, it ends as they want.
         if failed and block.uncancel() <= before and isinstance(raised, asyncio.CancelledError):
             raised = None

@@ -205,9 +205,9 @@ class Progress(ABC):
 
     def _must_ask(self, message: Delivery) -> bool:
         """Whether the handler must not get a message before the member has decided about it."""
-        if message.key_error is not None or (message.suspect and message is not self.noted):
+        if message.key_error is not None or message.given_up is not None:
             return True
-        return self.broker_is_silent
+        return (message.suspect and message is not self.noted) or self.broker_is_silent
 
     def was_trial(self, lane: Work, channel: Any, message: Any) -> bool:
         """Whether a handled message is the suspect one, whose note the member takes back before it goes on with the lane."""

@@ -90,7 +90,7 @@ def test_a_parked_message_keeps_its_headers(orders) -> None:
     }
 
 
-def test_a_full_parking_queue_ends_no_member(orders) -> None:
+def test_a_full_parking_queue_ends_no_member(orders, caplog) -> None:
     """Security review 3, L8: it ended the member with an error about a missing queue."""
     full = {"x-max-length": 1, "x-overflow": "reject-publish"}
     orders.channel.queue_declare("failed", durable=True, arguments=full)
@@ -102,7 +102,8 @@ def test_a_full_parking_queue_ends_no_member(orders) -> None:
 
     group = orders.group(on_failure="park", parking_queue="failed")
     with running(group, handle):
-        wait_until(lambda: "rejected a message: it is full" in group.status.reason, "the reason")
+        wait_until(lambda: "rejected a message: it is full" in caplog.text, "the warning")
+        assert group.status.connected
         assert orders.channel.basic_get("failed", auto_ack=True)[2] == b"0"
         wait_until(lambda: orders.channel.basic_get("failed", auto_ack=True)[2] == b"1", "the second message")
 

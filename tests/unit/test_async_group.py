@@ -156,3 +156,30 @@ def test_a_group_whose_member_has_ended_does_not_run_even_if_its_block_goes_on()
             assert group.error is None
 
     asyncio.run(main())
+
+
+def test_a_block_that_ends_after_another_run_has_begun_leaves_that_run_to_the_group(monkeypatch):
+    def refuse_the_first(*_, **__):
+        raise BrokerUnavailable("no answer", permanent=not refused.is_set())
+
+    async def run(group, second):
+        async with group.running(coroutine):
+            try:
+                await asyncio.Event().wait()
+            finally:
+                refused.set()
+                await second.__aenter__()
+
+    async def main():
+        group = AsyncGroup(**GIVEN)
+        second = group.running(coroutine)
+        with pytest.raises(BrokerUnavailable):
+            await run(group, second)
+        assert group.status.reason != "it is not running"
+        group.stop()
+        await wait_until_async(lambda: group.status.reason == "it is not running")
+        await second.__aexit__(None, None, None)
+
+    monkeypatch.setattr("rabbit_chx.consuming.group.connect", refuse_the_first)
+    refused = threading.Event()
+    asyncio.run(main())

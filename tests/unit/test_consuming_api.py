@@ -25,6 +25,7 @@ from rabbit_chx.consuming import (
     members,
 )
 from rabbit_chx.working.settings import OnFailure
+from rabbit_chx.working.workers import Workers
 from tests.patience import wait_until
 from tests.unit.test_docs import marked
 
@@ -33,6 +34,21 @@ GIVEN = {"url": DEAD, "exchange": "orders", "name": "billing", "queues": ["a"]}
 STATUS = GroupStatus(
     connected=True, reason="", queues=("a",), in_hand=3, oldest=301.5, handled=7, failed=2, last_delivery=None
 )
+
+
+# ---- heartbeats
+
+
+@pytest.mark.parametrize(
+    ("queries", "shortest"),
+    [(["heartbeat=30", "heartbeat=2"], 2), (["", "heartbeat=30"], 10), (["heartbeat=0"], 10)],
+)
+def test_a_member_asks_a_silent_broker_after_the_shortest_heartbeat_of_its_connections(
+    queries, shortest
+) -> None:
+    urls = [f"amqp://127.0.0.1:1/?{query}" for query in queries]
+    member = Group(**GIVEN | {"url": urls})._new_member(Workers, print)
+    assert member.workers._heartbeat == member._settings.heartbeat == shortest
 
 
 # ---- signatures

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
+from contextlib import suppress
 from copy import copy
 from datetime import datetime
 from time import monotonic
@@ -11,9 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from rabbit_chx.broker.commands import Lost, OnChannel
+from rabbit_chx.broker.commands import NO_ROUTE, Lost, OnChannel, Refused
 from rabbit_chx.consuming import Reject, RetryAfter
 from rabbit_chx.consuming.member.interruptions import Interruptions
+from rabbit_chx.consuming.member.key_lanes import KeyLane
 from rabbit_chx.consuming.member.lanes import QueueLane
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.messages.message import Message
@@ -325,6 +327,21 @@ def test_any_error_fits_into_a_header(error, text) -> None:
     assert origin_of(message, "billing", error)["x-rabbit-chx-parked-error"] == text
 
 
+@pytest.mark.parametrize("kind", ["without a key", "suspect"])
+def test_a_message_that_no_handler_had_is_parked_with_no_attempts(kind) -> None:
+    trial = Trial()
+    error = None
+    if kind == "without a key":
+        trial.message.suspect = False
+        trial.message.key_error = error = KeyError("tenant")
+    commands = trial.interruptions.deal_with(trial.lane, trial.channel, trial.message, error)
+    command = next(commands)
+    while command.method != "basic_publish":
+        command = commands.send(SimpleNamespace(message_count=5))
+    assert command.arguments["properties"]["headers"]["x-rabbit-chx-parked-attempts"] == 0
+    assert trial.lane.status(0.0)["failures"] == 0
+
+
 def test_a_message_that_is_parked_again_has_only_the_headers_of_the_last_time() -> None:
     scene = Scene()
     encoded = encoded_properties(headers={OFFSET: 7, "n": 1})
@@ -333,6 +350,70 @@ def test_a_message_that_is_parked_again_has_only_the_headers_of_the_last_time() 
     headers = parked.arguments["properties"]["headers"]
     assert headers["n"] == 1
     assert OFFSET not in headers
+
+
+# ---- a full parking queue
+
+
+class Full(Scene):
+    """The parking queue rejects messages."""
+
+    def fail(self, error: Exception | None) -> list[str]:
+        commands = self.interruptions.deal_with(self.lane, self.channel, self.message, error)
+        sent = [next(commands).method]
+        with suppress(StopIteration):
+            sent.append(commands.throw(Refused(NO_ROUTE, "NO_ROUTE")).method)
+            commands.send(None)
+        return sent
+
+
+@pytest.mark.parametrize("order", ["queue", "key"])
+def test_a_message_waits_for_room_in_the_parking_queue_and_its_handler_no_longer_gets_it(
+    order, caplog
+) -> None:
+    scene = Full(attempts=1)
+    if order == "key":
+        scene.lane = KeyLane("q", lambda message: message.routing_key, 1, None)
+        scene.lane.attach(scene.channel, 1)
+        scene.lane.add([scene.message])
+        scene.lane.take()
+    asked: list[object] = []
+    scene.workers._owner.on_interruption = lambda *asking: asked.append(asking)
+    scene.workers.heard = monotonic() + 3_600
+    error: Exception | None = ValueError("out of stock")
+    for _ in range(2):
+        assert scene.fail(error) == ["basic_publish", "queue_declare"]
+        assert 0 < scene.delay < 30
+        assert scene.lane.is_idle
+        assert scene.lane.to_acknowledge() == []
+        scene.lane.resume(scene.message, scene.channel)
+        assert scene.workers.next_of(scene.lane) is None
+        error = None
+    assert asked == [(scene.lane, scene.channel, scene.message, None)] * 2
+    (warning,) = (each for each in caplog.messages if "it is full" in each)
+    assert warning.startswith("group 'billing': the parking queue 'parked' rejected a message")
+    assert warning.endswith("; trying again")
+    (parked,) = Scene.fail(scene, None)
+    headers = parked.arguments["properties"]["headers"]
+    assert headers["x-rabbit-chx-parked-error"] == "ValueError: out of stock"
+    assert headers["x-rabbit-chx-parked-attempts"] == 1
+    assert scene.lane.failed == 1
+    assert scene.lane.to_acknowledge() == [(1, True)]
+
+
+def test_a_message_that_has_ended_too_many_processes_waits_for_room_in_the_parking_queue() -> None:
+    trial = Trial(notes=5)
+    commands = trial.interruptions.deal_with(trial.lane, trial.channel, trial.message, None)
+    for answer in (None, SimpleNamespace(message_count=5), None):
+        parks = commands.send(answer)
+    assert parks.arguments["routing_key"] == "parked"
+    commands.throw(Refused(NO_ROUTE, "NO_ROUTE"))
+    with pytest.raises(StopIteration):
+        commands.send(None)
+    assert trial.lane.paused
+    trial.lane.resume(trial.message, trial.channel)
+    trial.lane.take()
+    assert trial.go_on() == ["parked"]
 
 
 # ---- errors of the package itself

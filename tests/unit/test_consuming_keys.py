@@ -32,6 +32,12 @@ def routing_key(message: Message) -> str:
     return message.routing_key
 
 
+def add(lane: KeyLane, *messages: Delivery) -> int:
+    """Add messages as a member does; return how often the lane was submitted to a worker."""
+    lane.read(messages)
+    return lane.add(messages)
+
+
 class Queue:
     """A model of a queue and its consumer: what is not acknowledged is redelivered in order on a new channel."""
 
@@ -46,6 +52,7 @@ class Queue:
         self.seen: list[int] = []
         self.handled: set[int] = set()
         self.acknowledged: set[int] = set()
+        self.delivered: set[int] = set()
         self.connect()
 
     def connect(self) -> None:
@@ -63,7 +70,9 @@ class Queue:
             marker = DRAIN if key == "marker" else {}
             body, properties = str(number).encode(), encoded_properties(**marker)
             message = Delivery(body, "q" if marker else key, queue="q", encoded=properties, tag=tag)
-            self.submitted += self.lane.add([message])
+            message.suspect = number in self.delivered and number % 2 == 0
+            self.delivered.add(number)
+            self.submitted += add(self.lane, message)
 
     def take(self) -> None:
         if self.submitted:
@@ -168,7 +177,7 @@ def test_each_key_is_in_order_and_nothing_unfinished_is_acknowledged_or_left(key
 
 def deliver(lane: KeyLane, *keys: str, first: int = 1) -> int:
     """Add messages; return how often the lane was submitted to a worker."""
-    return lane.add([Delivery(b"", key, queue="q", tag=tag) for tag, key in enumerate(keys, first)])
+    return add(lane, *(Delivery(b"", key, queue="q", tag=tag) for tag, key in enumerate(keys, first)))
 
 
 def lane_of(*keys: str, room: int | None = None, key=routing_key) -> KeyLane:
@@ -253,7 +262,7 @@ def test_a_message_without_a_key_is_alone_and_has_failed(key, suspect) -> None:
     lane.attach("channel", 1)
     messages = [Delivery(b"", letter, queue="q", tag=tag) for tag, letter in enumerate("abc", 1)]
     messages[1].suspect = suspect
-    lane.add(messages)
+    add(lane, *messages)
     first = lane.take()
     assert lane.take() is None
     lane.finish(first, "channel")
@@ -276,7 +285,7 @@ def test_messages_that_wait_keep_no_headers_decoded_for_nothing(items, key, most
     tracemalloc.start()
     try:
         for tag in range(1, 11):
-            lane.add([Delivery(b"", "k", queue="q", encoded=encoded, tag=tag)])
+            add(lane, Delivery(b"", "k", queue="q", encoded=encoded, tag=tag))
         kept = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
@@ -284,6 +293,22 @@ def test_messages_that_wait_keep_no_headers_decoded_for_nothing(items, key, most
     message = lane.take()
     assert message.key == key(message)
     assert len(message.headers["h"]) == items
+
+
+@pytest.mark.parametrize("ends", ["handled", "failed"])
+def test_a_suspect_message_waits_until_the_handler_returns_that_has_it_from_the_last_channel(ends) -> None:
+    lane = lane_of("a")
+    first, _ = lane.take(), lane.detach()
+    lane.attach("another", 1)
+    suspect = Delivery(b"", "a", queue="q", tag=1, redelivered=True)
+    suspect.suspect = True
+    assert add(lane, suspect, Delivery(b"", "b", queue="q", tag=2)) == 0
+    if ends == "handled":
+        lane.finish(first, "channel")
+    else:
+        assert lane.pause(first, "channel") == (False, True)
+    assert lane.take() is suspect
+    assert lane.take() is None
 
 
 def test_a_lane_shows_what_is_in_hand_and_what_has_failed() -> None:
@@ -296,6 +321,26 @@ def test_a_lane_shows_what_is_in_hand_and_what_has_failed() -> None:
     status = lane.status(0.0)
     assert (status["waiting"], status["failures"], status["handled"]) == (3, 1, 1)
     json.dumps(status)
+
+
+def test_a_handler_that_hangs_shows_its_age_after_a_reconnect_although_later_messages_have_lower_tags() -> (
+    None
+):
+    lane = lane_of("handled", "short", "hangs")
+    lane.finish(lane.take(), "channel")
+    short, hanging = lane.take(), lane.take()
+    assert lane.status(0.0)["oldest"] == 0.0
+    for channel, now in (("second", 10.0), ("third", 20.0)):
+        lane.detach()
+        lane.attach(channel, 1)
+        deliver(lane, "other")
+        lane.sample(now)
+        assert lane.status(now)["oldest"] == now
+    lane.finish(short, "channel")
+    assert lane.status(20.0)["oldest"] == 0.0
+    assert lane.status(50.0)["oldest"] == 30.0
+    lane.finish(hanging, "channel")
+    assert lane.status(60.0)["oldest"] == 0.0
 
 
 # ---- what the key is

@@ -20,10 +20,12 @@ from rabbit_chx.base.names import seat_queue
 from rabbit_chx.base.replies import REPLY_TO
 from rabbit_chx.broker.amqp import connect, server_version
 from rabbit_chx.broker.commands import Command, Lost, OnChannel, Refused, carry_out, exists
+from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.broker.driver import PikaDriver, at_once
+from rabbit_chx.consuming.member.channels import close_in_one_step
 from rabbit_chx.consuming.member.interruptions import Interruptions
 from rabbit_chx.consuming.member.key_lanes import KeyLane
-from rabbit_chx.consuming.member.lanes import QueueLane
+from rabbit_chx.consuming.member.lanes import Lane, QueueLane
 from rabbit_chx.consuming.member.member import Member
 from rabbit_chx.consuming.member.roll_call import question
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
@@ -33,6 +35,7 @@ from rabbit_chx.working.parking import park
 from rabbit_chx.working.settings import Settings
 from rabbit_chx.working.workers import Progress, Workers
 from tests.amqp_server import AmqpServer
+from tests.patience import PATIENCE
 from tests.unit.test_consuming_lanes import SETTINGS
 
 QUEUES = ("a", "b")
@@ -120,6 +123,26 @@ def test_a_member_that_reconnects_uses_the_queues_it_knows_if_they_cannot_be_rea
     assert "the queues could not be read again" in caplog.text
     with pytest.raises(type(error)):
         member(broker, fail)._find_seat()
+
+
+def test_a_member_that_reconnects_waits_for_its_queues_if_all_are_deleted(monkeypatch) -> None:
+    def source() -> tuple[str, ...]:
+        reasons.append(joined.status.reason)
+        if len(reasons) == 4:
+            broker.queues.update(QUEUES)
+        return QUEUES
+
+    module = "rabbit_chx.consuming.member.member"
+    monkeypatch.setattr(f"{module}.Backoff", lambda: SimpleNamespace(failed=lambda: 0.0))
+    reasons: list[str] = []
+    broker = Broker(*QUEUES)
+    joined = member(broker, source)
+    joined._find_seat()
+    joined._forget()
+    broker.queues.clear()
+    assert joined._find_seat() == QUEUES
+    assert joined.seat == 0
+    assert reasons == ["it has not connected yet"] * 2 + ["none of its queues exists"] * 2
 
 
 # ---- alarms, under which the broker stops reading from a connection that publishes
@@ -239,7 +262,7 @@ def test_a_stop_waits_for_a_message_that_a_worker_is_just_taking() -> None:
     lane = KeyLane("a", lambda message: message.routing_key, 1, None)
     lane.attach("channel", 1)
     lane.add([MESSAGE])
-    joined._lanes, joined._acknowledge_all = {"a": lane}, lambda: None
+    joined._known, joined._acknowledge_all = {"a": lane}, lambda: None
     stop = threading.Thread(target=joined._finish, daemon=True)
     lane._ready = Slow(stop.start)
     assert joined.workers.next_of(lane) == ("channel", MESSAGE)
@@ -260,6 +283,113 @@ def test_a_member_whose_parking_queue_is_gone_waits_for_the_handlers_of_other_me
     assert joined.workers.stopped  # so that it ends as after any other stop
     assert "parking_queue: got 'gone'" in str(joined._error)
     assert "expected an existing queue" in str(joined._error)
+
+
+def test_a_full_parking_queue_keeps_no_other_queue_from_being_acknowledged(monkeypatch) -> None:
+    def handle_others() -> None:  # while the broker decides
+        taken = joined.workers.next_of(other)
+        while taken is not None:
+            taken = joined.workers.next_of(other, taken)
+
+    async def reject(command: OnChannel) -> None:
+        if command.method == "basic_publish":
+            handle_others()
+            raise Refused(312, "NO_ROUTE")
+
+    acknowledged: list[object] = []
+    monkeypatch.setattr(
+        "rabbit_chx.consuming.member.member.acknowledge", lambda *each: acknowledged.append(each)
+    )
+    broker = Broker()
+    broker._do = reject
+    joined = member(broker)
+    given = SETTINGS | {"on_failure": "park", "parking_queue": "parked", "attempts": 1}
+    joined._interruptions = Interruptions(Settings(**given), joined.workers, joined._acknowledge, joined.fail)
+    Progress.start(joined.workers, joined)  # without its threads
+    joined.workers.heard = monotonic() + 3600
+    failed, other = QueueLane("a"), QueueLane("b")
+    failed.attach("channel of a", 1)
+    other.attach("channel of b", 1)
+    failed.add([Delivery(b"", "k", queue="a", tag=1)])
+    other.add([Delivery(b"", "k", queue="b", tag=tag) for tag in (1, 2, 3)])
+    joined.on_interruption(failed, *joined.workers.next_of(failed), ValueError("out of stock"))
+    joined._do_due()
+    assert acknowledged == [("channel of b", [(3, True)])]
+    assert failed.paused
+
+
+def test_what_is_handled_is_acknowledged_before_a_refusal_closes_the_channels(monkeypatch) -> None:
+    did: list[str] = []
+    for name in ("acknowledge", "close_in_one_step"):
+        monkeypatch.setattr(
+            f"rabbit_chx.consuming.member.member.{name}", lambda *_, name=name: did.append(name)
+        )
+    joined = member(Broker())
+    lane = QueueLane("a")
+    lane.attach("channel", 1)
+    lane.add([MESSAGE])
+    lane.finish(lane.take(), "channel")
+    joined._lanes = {"a": lane}
+    joined._calls.append(lambda: joined._raise(Refused(403, "ACCESS_REFUSED")))
+    with pytest.raises(Refused):
+        joined._until_stopped()
+    assert did == ["acknowledge", "close_in_one_step"]
+
+
+# ---- deleted queues
+
+
+class Closed:
+    """A channel that the broker has closed, because its queue was deleted."""
+
+    is_open = False
+
+
+def test_a_deleted_queue_that_is_declared_again_waits_for_its_handler_and_keeps_its_counts() -> None:
+    def subscribe(lane: Lane, priority: int) -> None:
+        lane.attach(Closed(), priority)
+
+    broker = Broker(*QUEUES)
+    joined = member(broker)
+    joined._subscribe = subscribe
+    Progress.start(joined.workers, joined)  # without its threads
+    joined.workers.heard = monotonic() + 3600
+    joined._find_seat()
+    joined._use(QUEUES)
+    lane = joined._lanes["a"]
+    lane.add([Delivery(b"", "k", queue="a", tag=tag) for tag in (1, 2)])
+    running = joined.workers.next_of(lane, joined.workers.next_of(lane))
+    assert running is not None
+    for by_the_broker in (True, False):
+        broker.queues.remove("a")
+        if by_the_broker:
+            joined._on_cancelled(lane, lane.channel)
+        else:
+            joined._forget()
+            joined._find_seat()
+        assert joined._lanes.keys() == {"b"}
+        assert joined._busy() == ["a"]  # so a stop waits for the handler
+        assert joined.status.handled == 1
+        broker.queues.add("a")
+        joined._use_if_fit(["a"])
+        lane = joined._lanes["a"]
+        assert lane.add([Delivery(b"", "k", queue="a", tag=1)]) == 0  # no other worker
+        assert joined.status.queues == QUEUES
+    joined.workers.finished(lane, *running)
+    assert joined.status.handled == 2
+
+
+# ---- keys
+
+
+@pytest.mark.timeout(60)  # under the lock of the workers, the look at the status would wait for ever
+def test_a_function_that_gives_the_key_of_a_message_may_look_at_the_status() -> None:
+    joined = member(Broker())
+    lane = KeyLane("a", lambda _: joined.status.queues, 1, None)
+    joined._lanes = joined._known = {"a": lane}
+    lane.attach("channel", 1)
+    joined._on_deliveries(lane, "channel", [RawDelivery(1, False, "", "k", b"\0\0", b"")])
+    assert lane.take().key == ("a",)
 
 
 # ---- pauses
@@ -362,6 +492,17 @@ def test_a_command_on_a_connection_that_has_ended_is_lost_and_not_refused() -> N
             connection.process_data_events(0)
         with pytest.raises(Lost, match="has ended"):
             driver.run(exists("a"))
+
+
+@pytest.mark.timeout(60)  # without a deadline, it would wait for ever
+def test_a_connection_ends_if_the_broker_does_not_close_a_channel(monkeypatch) -> None:
+    monkeypatch.setattr("rabbit_chx.consuming.member.channels._PATIENCE", 0.1)
+    done = threading.Event()
+    with AmqpServer(lambda _: done.wait(PATIENCE)) as server, connect(server.url) as connection:
+        with pytest.raises(StreamLostError, match=r"did not close a channel within 0\.1 seconds"):
+            close_in_one_step({connection.channel(): ""}, 1)
+        assert not connection.is_open
+        done.set()
 
 
 def test_a_connection_that_is_lost_as_soon_as_it_is_open_ends_no_member() -> None:

@@ -90,7 +90,7 @@ class Stopping:
     def _connect(self) -> Any:
         if not self.member._lanes:  # as if this connection had delivered a message before it was lost
             self.lane.attach(object(), 1)
-            self.member._lanes = {"a": self.lane}
+            self.member._lanes = self.member._known = {"a": self.lane}
             self.lane.add([Delivery(b"", "k", queue="a", tag=1)])
             self.member.workers.submit(self.lane)
             assert self.handler.begun.wait(PATIENCE)

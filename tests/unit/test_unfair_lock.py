@@ -139,6 +139,7 @@ def switches_of_busy_workers() -> int:
     workers.start(NoMember())
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw, time.monotonic()
     for lane, messages in batches:
+        lane.read(messages)
         with workers.lock:
             more = lane.add(messages)
         for _ in range(more):

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from time import monotonic
 from typing import Final
 
 from pika import BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import AMQPChannelError, ChannelClosedByBroker
+from pika.exceptions import AMQPChannelError, ChannelClosedByBroker, StreamLostError
 from pika.spec import PRECONDITION_FAILED
 
 from rabbit_chx.broker.amqp import expecting_refusals
 from rabbit_chx.consuming.seats import DISPLACING
 
 _TICK: Final = 0.5
+_PATIENCE: Final = 30.0
+"""Seconds for the broker to close channels; heartbeats alone do not show that it will."""
 _LOWEST: Final = -(1 << 31)
 
 
@@ -39,6 +42,8 @@ def close_in_one_step(channels: Mapping[BlockingChannel | None, str], prefetch: 
     over, and the channel requeues its messages. All of them go to the temporary consumer, which has the same prefetch, and
     closing that one requeues them in one step. Without this, the broker may keep the closed consumer
     (`Release.keeps_dead_consumers`); it never keeps one with the highest priority.
+
+    If the broker does not answer in time, this ends the connection and raises.
     """
     closing = {each: queue for each, queue in channels.items() if each is not None and each.is_open}
     others = [_displace(channel, queue, prefetch) for channel, queue in closing.items() if queue]
@@ -79,6 +84,10 @@ def _close(channels: Iterable[BlockingChannel]) -> None:
         impl = each._impl  # noqa: SLF001 - nothing public closes a channel without cancelling
         impl._cancelled.update(impl._consumers)  # noqa: SLF001
         impl.close()
+    until = monotonic() + _PATIENCE
     for each in closing:
         while not each.is_closed:
+            if monotonic() > until:
+                error = StreamLostError(f"the broker did not close a channel within {_PATIENCE:g} seconds")
+                each.connection._impl._terminate_stream(error)  # noqa: SLF001 - the next events raise it
             each.connection.process_data_events(time_limit=_TICK)

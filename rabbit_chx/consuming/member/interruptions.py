@@ -12,17 +12,18 @@ from typing import Any, Final, TypeVar
 from pika import spec
 from pika.exceptions import AMQPError
 
+from rabbit_chx.base.outages import Backoff
 from rabbit_chx.base.text import described
 from rabbit_chx.broker.applying.handover import pass_marker
 from rabbit_chx.broker.commands import Command, Lost, Refused, exists
 from rabbit_chx.consuming.member.lanes import Lane
-from rabbit_chx.errors import RabbitChxError
+from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.working import trials
 from rabbit_chx.working.attempts import Attempts
 from rabbit_chx.working.markers import Kind, hold_of, kind_of
 from rabbit_chx.working.messages import Delivery
 from rabbit_chx.working.parking import origin_of, park
-from rabbit_chx.working.settings import Settings, log
+from rabbit_chx.working.settings import Settings, log, warn
 from rabbit_chx.working.workers import Progress
 
 _EXPECTED: Final = (AMQPError, OSError, Lost, Refused, RabbitChxError)
@@ -45,6 +46,9 @@ class Interruptions(Attempts):
         self._acknowledge, self._fail = acknowledge, fail
         self._suspects: list[tuple[Lane, Any, Delivery]] = []
         """Messages that wait until another one has been tried."""
+        self._parking = Backoff()
+        self._warned = False
+        """Whether the log says that the parking queue rejects messages."""
 
     def deal_with(
         self, lane: Lane, channel: Any, message: Delivery, error: Exception | None
@@ -70,7 +74,9 @@ class Interruptions(Attempts):
         survived = message is self._workers.noted and self._workers.survived
         if survived or (error is not None and message is self._workers.noted):
             yield from self._or_pause(lane, channel, message, self.end_trial())
-        if survived:
+        if message.given_up is not None:
+            yield from self._on_failed(lane, channel, message, *message.given_up)
+        elif survived:
             self._workers.finished(lane, channel, message)
             self._workers.submit(lane)
         elif error is not None:
@@ -96,7 +102,10 @@ class Interruptions(Attempts):
         self, lane: Lane, channel: Any, message: Delivery, error: Exception
     ) -> Generator[Command, Any, None]:
         """Retry later, or apply ``on_failure`` after the last attempt."""
-        before = "" if message.key_error is None else "the key function"
+        before = ""
+        if message.key_error is not None:
+            before = "the key function"
+            message.attempt -= 1  # no call of the handler
         if not self.planned(lane, channel, message, error, before=before, place="queue"):
             yield from self._on_failed(lane, channel, message, error)
 
@@ -109,7 +118,8 @@ class Interruptions(Attempts):
             self.put_back(lane, channel, message)
         elif lane.channel is channel:
             given_up = self._give_up(lane, channel, message, error, refused)
-            yield from self._or_pause(lane, channel, message, given_up)
+            if not (yield from self._or_pause(lane, channel, message, given_up)):
+                return
         else:
             self.put_back(lane, channel, message)
         self._workers.submit(lane)
@@ -131,18 +141,29 @@ class Interruptions(Attempts):
 
     def _give_up(
         self, lane: Lane, channel: Any, message: Delivery, error: Exception, refused: Refused | None = None
-    ) -> Generator[Command, Any, None]:
-        """Dead-letter or park a message, after acknowledging the messages before it."""
+    ) -> Generator[Command, Any, bool]:
+        """Dead-letter or park a message, after acknowledging the messages before it; False if it waits for the parking queue."""
         if self._settings.parking_queue is None:
             self._acknowledge([lane])
             channel.basic_reject(message.tag, requeue=False)
             self._settled(lane, channel, message)
         else:
             origin = origin_of(message, self._settings.name, error)
-            yield from park(self._settings.parking_queue, message, origin, refused)
+            try:
+                yield from park(self._settings.parking_queue, message, origin, refused)
+            except BrokerUnavailable as full:
+                if not self._warned:
+                    self._warned = True
+                    warn(self._settings.name, f"{full}; trying again")
+                message.given_up = error, refused
+                self.pause_for(self._parking.failed(), lane, channel, message)
+                return False
+            self._parking.works()
+            self._warned = False
             self._workers.finished(lane, channel, message)
             # If the next suspect message ended the process before that, this one would come back and be parked again.
             self._acknowledge([lane])
+        return True
 
     # ---- suspect messages
 
@@ -154,33 +175,37 @@ class Interruptions(Attempts):
             return
         yield from self._or_pause(lane, channel, message, self.end_dropped_trial())
         if lane.channel is channel:
-            yield from self._or_pause(lane, channel, message, self._begin_trial(lane, channel, message))
+            begun = self._begin_trial(lane, channel, message)
+            if not (yield from self._or_pause(lane, channel, message, begun)):
+                return
         else:
             self.put_back(lane, channel, message)
         self._workers.submit(lane)
 
-    def _begin_trial(self, lane: Lane, channel: Any, message: Delivery) -> Generator[Command, Any, None]:
+    def _begin_trial(self, lane: Lane, channel: Any, message: Delivery) -> Generator[Command, Any, bool]:
+        """Leave a note, or give the message up; False if it waits for the parking queue."""
         group, most = self._settings.name, self._most_crashes
         crashes = yield from trials.begun(group, message.queue)
         if most is not None and crashes >= most:
             error = RuntimeError(f"{crashes} processes have ended while they handled the message")
             lane.failed += 1
+            message.attempt -= 1  # no call of the handler
             log.warning(
                 "group %r: %s: %s; on_failure=%r",
                 *(group, _described(message), error, self._settings.on_failure),
             )
             yield from trials.end(group, message.queue)
-            yield from self._give_up(lane, channel, message, error)
-        else:
-            # A message before this one that came again would take back the note.
-            self._acknowledge([lane])
-            with self._workers.lock:
-                self._workers.noted, self._workers.noted_in = message, lane
-                self._workers.survived = False
-            # Noted before: if the connection is lost meanwhile, the broker may have the note.
-            yield from trials.begin(group, message.queue)
-            with self._workers.lock:
-                lane.put_back(message, channel)
+            return (yield from self._give_up(lane, channel, message, error))
+        # A message before this one that came again would take back the note.
+        self._acknowledge([lane])
+        with self._workers.lock:
+            self._workers.noted, self._workers.noted_in = message, lane
+            self._workers.survived = False
+        # Noted before: if the connection is lost meanwhile, the broker may have the note.
+        yield from trials.begin(group, message.queue)
+        with self._workers.lock:
+            lane.put_back(message, channel)
+        return True
 
     def end_trial(self) -> Generator[Command, Any, None]:
         """Note that the process has survived the suspect message that is being tried, if any."""

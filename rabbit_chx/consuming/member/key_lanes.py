@@ -93,10 +93,14 @@ class KeyLane(Lane):
 
     # ---- deliveries
 
+    def read(self, messages: Sequence[Delivery]) -> None:
+        """Find the keys of deliveries."""
+        for message in messages:
+            message.key = self._key_of(message)
+
     def _put(self, messages: Sequence[Delivery]) -> int:
         for message in messages:
-            message.key = key = self._key_of(message)
-            if self._behind or self._alone or key is _ALONE:
+            if self._behind or self._alone or message.key is _ALONE:
                 self._behind.append(message)
             else:
                 self._add(message)
@@ -122,7 +126,8 @@ class KeyLane(Lane):
         while self._behind and not self._alone:
             message = self._behind[0]
             if message.key is _ALONE:
-                if self.in_hand > len(self._behind):
+                # A handler may still have the same message from an earlier channel.
+                if self._at_work or self.in_hand > len(self._behind):
                     return
                 self._alone = True
             self._add(self._behind.popleft())
@@ -201,6 +206,7 @@ class KeyLane(Lane):
         """Put a message that was taken back to its place."""
         if self.channel is not channel:
             self._end(message.key)
+            self._place()
             return False
         self._at_work -= 1
         self._ready.append(message)

@@ -43,6 +43,8 @@ class Lane(Work):
         self.handled = 0
         self.last_delivery: float | None = None
         """The time of `monotonic` at the last delivery."""
+        self._earlier: list[Delivery] = []
+        """What handlers still have from earlier channels, the oldest first."""
         self._since: float | None = None
         self._tag = 0
         self._counts: deque[tuple[float, int]] = deque([(monotonic(), 0)])
@@ -60,6 +62,7 @@ class Lane(Work):
         channel, self.channel = self.channel, None
         self.hold = None
         self._forget()
+        self._earlier += sorted({*self.unfinished} - {*self._earlier}, key=lambda each: each.tag)
         return channel
 
     @property
@@ -67,6 +70,9 @@ class Lane(Work):
         """The queue, if its consumer may have messages and must be displaced before the channel is closed; otherwise empty."""
         recent = monotonic() - self._heard < _QUIET
         return self.queue if self.careful and (recent or self._delivered > self.acked) else ""
+
+    def read(self, messages: Sequence[Delivery]) -> None:
+        """Learn what the lane needs of deliveries before it adds them. Its caller does not hold the lock, because the program may do this."""
 
     def add(self, messages: Sequence[Delivery]) -> int:
         """Add deliveries in their order; return how many more workers the lane needs."""
@@ -129,7 +135,10 @@ class Lane(Work):
 
     def _oldest(self, now: float) -> float | None:
         """Seconds since the oldest message was first seen as the next one."""
-        oldest = min((each.tag for each in self.unfinished), default=None)
+        unfinished = [*self.unfinished]
+        self._earlier = [each for each in self._earlier if each in unfinished]
+        # Each channel begins with tag 1.
+        oldest = min((each.tag for each in self._earlier[:1] or unfinished), default=None)
         if oldest is None:
             self._since = None
             return None
@@ -145,7 +154,7 @@ class Lane(Work):
             "rate": round((self.handled - count) / max(now - then, 1.0), 2),
             "waiting": self.in_hand,
             "oldest": self._oldest(now),  # also while the member waits for the broker, and takes no samples
-            "failures": max((each.attempt - 1 for each in self.unfinished), default=0),
+            "failures": max([0, *(each.attempt - 1 for each in self.unfinished)]),
             "hold": self.hold,
             "priority": self.priority,
         }
@@ -267,9 +276,9 @@ class GroupStatus:
     """Seconds since the oldest of them became the next to be handled, as seen each second and by each look at the status; None
     without any."""
     handled: int
-    """Messages of these queues handled or given up since the start of the run."""
+    """Messages handled or given up since the start of the run, also those of queues that were deleted."""
     failed: int
-    """Failed attempts at messages of these queues since the start of the run."""
+    """Failed attempts since the start of the run."""
     last_delivery: datetime | None
     """When the last message was delivered."""
 

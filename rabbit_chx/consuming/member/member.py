@@ -78,6 +78,9 @@ class Member(Running):
         self._new_lane = new_lane
         self._responder = responder
         self._lanes: dict[str, Lane] = {}
+        """Those of the queues that are consumed."""
+        self._known: dict[str, Lane] = {}
+        """These and those of deleted queues: a handler may still run, and the queue may be declared again."""
         self._undeliverable = Undeliverable()
         self._search: Generator[Command, Any, None] | None = None
         """The last search for a lower seat."""
@@ -99,7 +102,7 @@ class Member(Running):
     def status(self) -> GroupStatus:
         """The current state."""
         with self.workers.lock:
-            return status_of(list(self._lanes.values()), self.why_not)
+            return status_of(list(self._known.values()), self.why_not)
 
     def _wake(self) -> None:
         connection = self._connection
@@ -183,6 +186,7 @@ class Member(Running):
             self._finish()
         finally:
             with suppress(AMQPError):
+                self._acknowledge_all()  # not only a lost connection ends up here
                 displaced = {lane.channel: lane.to_displace for lane in self._lanes.values()}
                 close_in_one_step(displaced, self._settings.prefetch)
 
@@ -213,7 +217,7 @@ class Member(Running):
 
     def _busy(self) -> list[str]:
         with self.workers.lock:  # a worker that took no notice of the stop yet may be taking a message
-            return [lane.queue for lane in self._lanes.values() if not lane.is_idle]
+            return [lane.queue for lane in self._known.values() if not lane.is_idle]
 
     # ---- one connection
 
@@ -241,9 +245,9 @@ class Member(Running):
         backoff = Backoff()
         stands_by = False
         while True:
-            source = self._read_again() if self._lanes else self._source()
-            names = self._fit({*self._lanes, *source}, strict=not self._lanes)
-            self._lanes = {name: self._lanes.get(name) or self._new_lane(name) for name in names}
+            source = self._read_again() if self._known else self._source()
+            names = self._fit({*self._lanes, *source}, strict=not self._known)
+            self._lanes = {name: self._lane_of(name) for name in names}
             seats: Iterable[int] = range(len(names))
             # Publishes, but if an alarm stops this connection, a member without a seat loses nothing.
             if stands_by:
@@ -251,10 +255,10 @@ class Member(Running):
             self.seat = self._driver.run(take_seat(self._settings.name, seats))
             if self.seat is not None or self.workers.stopped:
                 break
-            self.why_not = "all seats are taken"
+            self.why_not = f"all {len(names)} seats are taken" if names else "none of its queues exists"
             self._outage.ended()
             if not stands_by:
-                log.info("group %r: all %d seats are taken; standing by", self._settings.name, len(names))
+                log.info("group %r: %s; standing by", self._settings.name, self.why_not)
             stands_by = True
             until = monotonic() + backoff.failed()
             while monotonic() < until and not self.workers.stopped:
@@ -304,9 +308,14 @@ class Member(Running):
 
     def _use(self, names: Collection[str]) -> None:
         """Consume these queues too, each with the priority that the new number of queues gives it."""
-        for lane, priority in assign(self._lanes, names, self.seat or 0, self._new_lane):
+        for lane, priority in assign(self._lanes, names, self.seat or 0, self._lane_of):
             with self._undeliverable.consuming(lane.queue, self._pause):
                 self._subscribe(lane, priority)
+
+    def _lane_of(self, queue: str) -> Lane:
+        if queue not in self._known:
+            self._known[queue] = self._new_lane(queue)
+        return self._known[queue]
 
     def _pause(self, seconds: float) -> bool:
         """Wait for events; return whether the member continues."""
@@ -369,6 +378,7 @@ class Member(Running):
         for message in messages:
             if message.redelivered:
                 message.suspect = contained(partial(is_suspect, message, self._settings), False, message)
+        lane.read(messages)
         with self.workers.lock:
             begin = lane.add(messages) if lane.channel is channel else 0
         for _ in range(begin):
