@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, islice
 from typing import Final
@@ -132,18 +132,18 @@ def changed_weights(
         if destination not in gone
     }
     slots = topology.slots_of(exchange)
-    counts = (
-        slots if slots and slots.has_counts and len({*now.values()}) > 1 else None
-    )  # equal ones are weights
-    usual = Counter(now.values()).most_common(1)[0][0] if now else 1
-    if counts:
-        usual = counts.count // len(now)
+    # Equal counts are weights as well.
+    count = slots.count if slots and slots.has_counts and len({*now.values()}) > 1 else 0
     for name in add:
         if name in by_name:
             raise InvalidValue(f"change of exchange {exchange!r}", name, "a queue that is not bound yet")
-        after[check_destination(name)] = usual
+        after[check_destination(name)] = count // len(now) if count else _most_common(now.values())
     _check_count(topology, exchange, len(now), len(after), remove)
-    return _as_counts(counts.count, after) if counts and after.keys() != now.keys() else after
+    return _as_counts(count, after) if count and after.keys() != now.keys() else after
+
+
+def _most_common(weights: Collection[int]) -> int:
+    return Counter(weights).most_common(1)[0][0] if weights else 1
 
 
 def _as_counts(count: int, weights: Mapping[Destination, int]) -> dict[Destination, int]:
