@@ -70,7 +70,7 @@ def test_a_member_names_the_queue_of_a_message_that_the_broker_cannot_deliver(
     named = f"{ended} 3 times in a row when it delivered from queue 'o3'"
     with running(group, orders.handle):
         wait_until(lambda: named in group.status.reason, "the status names the queue", 2 * PATIENCE)
-        assert any(named in record.getMessage() for record in caplog.records)
+        wait_until(lambda: any(named in each.getMessage() for each in [*caplog.records]), "the log does")
         policy = Policy("undeliverable", "^o3$", "quorum_queues", {"delivery-limit": 5})
         orders.site.management.put_policy(orders.site.vhost, policy)
         wait_until(lambda: orders.all_seen, "all other messages", 3 * PATIENCE)  # pauses have grown to 30 s
