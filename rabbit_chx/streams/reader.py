@@ -305,7 +305,8 @@ class StreamReader:
         finally:
             if connection.is_open:
                 with suppress(RabbitChxError):  # the iterator may be collected in another thread
-                    connection.unsubscribe(subscription)
+                    # A new connection costs less than many chunks in vain.
+                    connection.unsubscribe(subscription, timeout=connection.timeout)
 
     def _delivered(
         self, connection: StreamConnection, subscription: int, start: int
@@ -313,7 +314,7 @@ class StreamReader:
         """Yield the chunks of a subscription, each with the expected first offset, and None for a chunk at the end of the stream."""
         at, owed, lot = start, 0, max(self._credit // 4, 1)
         quiet, waited, at_end_until = _QUIET, 0.0, 0.0
-        while waited <= self._timeouts.connect:
+        while waited <= (self._timeouts.reconnect if connection.is_receiving else self._timeouts.connect):
             for number, data in connection.chunks(quiet):
                 if number != subscription:
                     continue
@@ -326,6 +327,8 @@ class StreamReader:
                     owed = 0
             if time.monotonic() < at_end_until:
                 yield at, None
+            elif connection.is_receiving:
+                waited += quiet
             elif self._has_more(connection, at):
                 waited += quiet
                 quiet *= 2

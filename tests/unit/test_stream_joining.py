@@ -140,7 +140,7 @@ def test_a_question_about_a_subscription_that_ends_is_answered(monkeypatch):
     connection._calls = calls = object.__new__(Calls)
     calls.deliveries = [Delivery(1, memoryview(b"c")), ConsumerUpdate(7, 1, active=True)]
     calls.deliveries.append(ConsumerUpdate(8, 2, active=False))
-    calls.answer = lambda *_: SimpleNamespace(code=1)
+    calls.answer = lambda *_, **__: SimpleNamespace(code=1)
     answered = []
     monkeypatch.setattr(connection, "answer_update", lambda update, start: answered.append((update, start)))
     assert connection.unsubscribe(1) == [b"c"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -30,8 +31,12 @@ class Connection:
     time = 1_000
     """When the messages were stored."""
     lost = False
+    is_receiving = False
+    arrives_after = 0
+    """How often nothing but a part of a chunk has arrived."""
 
     def __init__(self) -> None:
+        self.subscriptions = 0
         self.next: dict[int, int] = {}
         self.delivered: deque[tuple[int, bytes]] = deque()
 
@@ -39,6 +44,7 @@ class Connection:
         return SimpleNamespace(first_chunk_id=0, committed_chunk_id=END - 1, committed_offset=END - 1)
 
     def subscribe(self, _: str, start: OffsetSpec, *, credit: int) -> int:
+        self.subscriptions += 1
         number = max(self.next, default=0) + 1
         self.next[number] = start.value
         self.credit(number, credit)
@@ -51,7 +57,9 @@ class Connection:
             self.delivered.append((number, a_chunk([sized(b"%d" % offset)], offset=offset, time=self.time)))
 
     def chunks(self, _: float) -> Iterator[tuple[int, bytes]]:
-        while self.delivered:
+        self.arrives_after -= 1
+        self.is_receiving = self.arrives_after > 0
+        while not self.is_receiving and self.delivered:
             if self.lost:
                 self.lost = False
                 self.delivered.clear()
@@ -61,7 +69,7 @@ class Connection:
     def close(self) -> None:
         """Another connection is the same one."""
 
-    def unsubscribe(self, number: int) -> list[bytes]:
+    def unsubscribe(self, number: int, **_: object) -> list[bytes]:
         del self.next[number]
         found = [data for of, data in self.delivered if of == number]
         self.delivered = deque(each for each in self.delivered if each[0] != number)
@@ -101,6 +109,16 @@ def test_a_range_whose_last_chunk_was_taken_ends_after_another_one_began(reader,
     assert offsets(reader, 20, 23) == [20, 21, 22]
     assert [*outer] == []
     assert not connection.next
+
+
+@pytest.mark.parametrize("pieces", [5, 1_000, 2_000])
+def test_a_chunk_that_arrives_slowly_is_waited_for_and_not_asked_for_again(
+    reader, connection, pieces
+) -> None:
+    connection.arrives_after = pieces
+    with pytest.raises(StreamUnavailable, match="sent no chunk") if pieces == 2_000 else nullcontext():
+        assert [chunk.first_offset for chunk in reader._chunks(0, 3)] == [0, 1, 2]
+    assert connection.subscriptions == 1
 
 
 def test_an_abandoned_range_does_not_keep_others_from_beginning(reader, connection) -> None:

@@ -200,9 +200,8 @@ class Assignments:
         for lane in place.lanes.values():
             if lane.channel is None:
                 continue
-            asked = monotonic()
             end = _end_in(place.connection.stats(lane.stream))
-            lane.heard = asked
+            lane.heard = place.connection.heard
             if self._follows_only_a_gap(place, lane, end):
                 lane.empty_to = end
             lane.end = max(lane.end, end)
