@@ -28,6 +28,8 @@ class Connection:
     def __init__(self, streams: list[str], elsewhere: tuple[str, ...] = (), lost_in: str = "") -> None:
         self.streams = {stream: [] if stream in elsewhere else [HERE] for stream in streams}
         self.subscriptions: list[str] = []
+        self.ended: list[str] = []
+        """The subscriptions that the member has ended."""
         self._lost_in = lost_in
         self._socket, self._other = socket.socketpair()
 
@@ -71,8 +73,9 @@ class Connection:
     def answer_update(self, *_) -> None:
         self._enter("answer_update")
 
-    def unsubscribe(self, _: int) -> None:
+    def unsubscribe(self, number: int) -> None:
         self._enter("unsubscribe")
+        self.ended.append(self.subscriptions[number])
 
 
 @pytest.fixture
@@ -132,6 +135,19 @@ def test_a_member_of_256_streams_on_a_node_joins_without_the_lock(joined):
     connection = Connection([f"s-{number}" for number in range(256)])
     assert joined(connection).why_not == ""
     assert connection.subscriptions[0] == "s-0"
+
+
+def test_a_stream_that_a_node_refuses_for_a_moment_is_subscribed_to_again_without_the_former_consumer(joined):
+    """The broker would keep the former one active, whose chunks no lane gets."""
+    connection = Connection(["s-0", "s-1"])
+    member = joined(connection)
+    with member._guarded(member._places[0]):
+        raise StreamUnavailable("the stream is not available on this node", "not available", "s-0")
+    assert connection.ended == ["g (joining)", "s-0"]
+    member._connect_again = 0.0
+    member._serve()
+    assert connection.subscriptions == ["g (joining)", "s-0", "s-1", "s-0"]
+    assert member.status.connected
 
 
 def test_a_question_about_a_subscription_that_ends_is_answered(monkeypatch):

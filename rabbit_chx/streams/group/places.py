@@ -92,11 +92,17 @@ class Place:
             lane.ahead += lack
 
     def forget(self, stream: str) -> StreamLane | None:
-        """Return the lane of a stream that this node does not serve any more."""
+        """Return the lane of a stream that this node does not serve any more.
+
+        If the node has only refused a request, its active consumer would otherwise remain the subscription that is forgotten.
+        """
         for number, lane in self.lanes.items():
             if lane.stream == stream:
                 lane.subscription = None
-                return self.lanes.pop(number)
+                del self.lanes[number]
+                with suppress(StreamUnavailable):  # the broker may have removed it
+                    self.connection.unsubscribe(number)
+                return lane
         return None
 
     def close(self) -> list[StreamLane]:
