@@ -15,6 +15,7 @@ from rabbit_chx.streams.group.member import StreamMember
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate, Delivery, Node
 from rabbit_chx.streams.protocol.calls import Calls
 from rabbit_chx.streams.protocol.connection import StreamConnection
+from rabbit_chx.streams.protocol.requests import OffsetSpec
 
 HERE = Node("a", 1)
 LOST = StreamUnavailable("the connection was lost", "lost")
@@ -30,6 +31,7 @@ class Connection:
         self.subscriptions: list[str] = []
         self.ended: list[str] = []
         """The subscriptions that the member has ended."""
+        self.answers: list[tuple[int, bool]] = []
         self._lost_in = lost_in
         self._socket, self._other = socket.socketpair()
 
@@ -70,8 +72,9 @@ class Connection:
         if self.subscriptions and "joining" in self.subscriptions[-1]:
             yield ConsumerUpdate(1, len(self.subscriptions) - 1, active=True)
 
-    def answer_update(self, *_) -> None:
+    def answer_update(self, update: ConsumerUpdate, start: OffsetSpec | None) -> None:
         self._enter("answer_update")
+        self.answers.append((update.correlation, start is not None))
 
     def unsubscribe(self, number: int) -> None:
         self._enter("unsubscribe")
@@ -148,6 +151,22 @@ def test_a_stream_that_a_node_refuses_for_a_moment_is_subscribed_to_again_withou
     member._serve()
     assert connection.subscriptions == ["g (joining)", "s-0", "s-1", "s-0"]
     assert member.status.connected
+
+
+def test_questions_about_a_stream_that_moved_are_answered(joined, monkeypatch):
+    """The broker would close the whole connection after a minute."""
+    connection = Connection(["s-0", "s-1"])
+    member = joined(connection)
+    (place,) = member._places
+    first = next(number for number, lane in place.lanes.items() if lane.stream == "s-0")
+    connection.answers.clear()
+    asked = [ConsumerUpdate(7, first, active=False), ConsumerUpdate(8, 200, active=True)]
+    monkeypatch.setattr(connection, "events", lambda _: iter(asked))
+    member._receive(place)
+    assert connection.answers == [(8, False)]
+    with member._guarded(place):
+        raise StreamUnavailable("the stream moved", "not available", "s-0")
+    assert connection.answers == [(8, False), (7, False)]
 
 
 def test_a_question_about_a_subscription_that_ends_is_answered(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from time import monotonic
 from typing import Final, cast
@@ -52,9 +53,12 @@ class Assignments:
             self._tell(lane, Change(lane.stream, assigned=False))
         lane.told = False
 
-    def lose(self, lane: StreamLane) -> None:
-        """End an assignment with its connection."""
+    def lose(self, lane: StreamLane, connection: StreamConnection) -> None:
+        """End an assignment with its subscription, whose questions a connection that stays open must answer all the same."""
         self.leave(lane)
+        with suppress(StreamUnavailable):  # it is lost
+            for update, _ in lane.questions:
+                connection.answer_update(update, None)
         lane.questions.clear()
         lane.change = None
         with self._workers.lock:

@@ -235,7 +235,7 @@ class StreamMember(Running):
                 lost = place.close()
                 self._places.remove(place)
             for lane in lost:
-                self._assignments.lose(lane)
+                self._assignments.lose(lane, place.connection)
             self._on_lost(error)
 
     def _lost_with(self, place: Place, stream: str) -> list[StreamLane]:
@@ -291,10 +291,11 @@ class StreamMember(Running):
             for event in islice(place.connection.events(0), _EVENTS):
                 count += 1
                 lane = place.lanes.get(event.subscription)
-                if lane is None:
-                    continue
                 if isinstance(event, Delivery):
-                    arrived.append((lane, parse_chunk(event.chunk, lane.stream)))
+                    if lane is not None:
+                        arrived.append((lane, parse_chunk(event.chunk, lane.stream)))
+                elif lane is None:  # the broker waits for the answer of one that is gone, too
+                    place.connection.answer_update(event, None)
                 else:
                     self._add(arrived)
                     self._assignments.on_update(lane, event)
