@@ -83,11 +83,13 @@ class Connection:
 
 @pytest.fixture
 def joined(monkeypatch):
-    """Returns a member after its first attempt to join."""
+    """Returns a member after its first attempt to join; the other connection is to a node with the streams, if there is one."""
     with ExitStack() as opened:
 
-        def join(connection: Connection) -> StreamMember:
+        def join(connection: Connection, there: Connection | None = None) -> StreamMember:
             def connect(stream: str | None) -> Connection:
+                if stream is not None and there is not None:
+                    return there
                 if stream is not None:
                     raise StreamUnavailable(f"stream {stream!r} has no leader", "not available", stream)
                 return connection
@@ -95,7 +97,7 @@ def joined(monkeypatch):
             group = StreamGroup("rabbitmq-stream://127.0.0.1", exchange="x", name="g")
             workers = SimpleNamespace(lock=threading.Lock(), stopped=False)
             member = StreamMember(group._settings, connect, workers, None, batches=False)
-            for each in (connection, member._woken, member._waker):
+            for each in (connection, *([there] if there else []), member._woken, member._waker):
                 opened.callback(each.close)
             monkeypatch.setattr(member._failures, "until_retry", lambda _: 0.01)
             member._serve()
@@ -123,6 +125,14 @@ def test_streams_are_served_though_the_first_one_has_no_node(joined):
     member = joined(connection)
     assert connection.subscriptions == ["s-1", "s-2"]
     assert "'s-0' has no leader" in member.why_not
+
+
+def test_a_connection_that_serves_no_stream_is_closed(joined):
+    """Its loss would be a reason not to be connected, which nothing would take back."""
+    connection, there = Connection(["s-0", "s-1"], elsewhere=("s-0", "s-1")), Connection(["s-0", "s-1"])
+    member = joined(connection, there)
+    assert [place.connection for place in member._places] == [there]
+    assert (connection.is_open, member.status.connected) == (False, True)
 
 
 def test_a_deleted_stream_keeps_no_other_waiting(joined, caplog):

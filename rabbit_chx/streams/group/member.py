@@ -148,6 +148,9 @@ class StreamMember(Running):
                     self._serve_at(self._open(unserved[0].stream))
                     if self._unserved == unserved:
                         break
+            for place in [each for each in self._places if not each.lanes]:
+                self._places.remove(place)
+                place.close()
             if not self._unserved and self._lanes and self.why_not:
                 self.why_not = ""
                 self._outage.ended()
