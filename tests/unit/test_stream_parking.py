@@ -358,6 +358,16 @@ def test_a_message_that_makes_the_package_fail_has_failed_and_ends_no_member(
     assert [record.message for record in caplog.records] == [own]
 
 
+def test_a_batch_that_cannot_be_decoded_for_parking_does_not_count_as_parked(handled, monkeypatch):
+    """Its offset would be stored, and no member would get the messages again."""
+    one = handled(print, batches=True)
+    monkeypatch.setattr("rabbit_chx.streams.group.batch.stored_in", broken)
+    one.fail()
+    assert isinstance(one.member._error, RecursionError)
+    assert (one.lane.done, one.lane.handled) == (None, 0)
+    assert [batch.first for batch in one.lane._again] == [0]
+
+
 def test_with_stop_an_error_of_the_package_is_what_ends_the_member(handled, monkeypatch):
     monkeypatch.setattr("rabbit_chx.streams.group.failures.Failures.planned", broken)
     one = handled(print)
