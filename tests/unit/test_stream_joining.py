@@ -144,6 +144,22 @@ def test_a_deleted_stream_keeps_no_other_waiting(joined, caplog):
     assert "group 'g': stream 's-2' was deleted" in caplog.text
 
 
+def test_a_deleted_stream_counts_in_the_totals_and_its_handler_is_waited_for(joined):
+    connection = Connection(["s-0", "s-1"])
+    member = joined(connection)
+    lane = member._lanes["s-0"]
+    lane.handled, lane.failed, lane.busy = 5, 2, True
+    nodes = connection.streams.pop("s-0")
+    member._places[0].forget("s-0")
+    member._serve()
+    assert (member.status.streams, member.status.handled, member.status.failed) == (("s-1",), 5, 2)
+    assert member._busy() == ["s-0"]
+    connection.streams["s-0"] = nodes
+    member._look(connection)
+    assert member._lanes["s-0"] is lane  # so that no other handler begins before this one has returned
+    assert (member.status.handled, member._busy()) == (5, ["s-0"])
+
+
 def test_a_member_of_256_streams_on_a_node_joins_without_the_lock(joined):
     connection = Connection([f"s-{number}" for number in range(256)])
     assert joined(connection).why_not == ""

@@ -328,8 +328,13 @@ class StreamGroupStatus:
         return None if None in lags else sum(each or 0 for each in lags)
 
 
-def status_of(lanes: Sequence[StreamLane], why_not: str, waits: str = "") -> StreamGroupStatus:
-    """The status of a member with these lanes; the caller holds their lock. A member that ``waits`` is connected."""
+def status_of(
+    lanes: Sequence[StreamLane], why_not: str, waits: str = "", former: Sequence[StreamLane] = ()
+) -> StreamGroupStatus:
+    """The status of a member with these lanes, and totals with ``former`` ones; the caller holds their lock.
+
+    A member that ``waits`` is connected.
+    """
     return StreamGroupStatus(
         connected=not why_not,
         reason=why_not or waits,
@@ -339,6 +344,6 @@ def status_of(lanes: Sequence[StreamLane], why_not: str, waits: str = "") -> Str
             for lane in lanes
             if lane.channel is not None
         ),
-        handled=sum(lane.handled for lane in lanes),
-        failed=sum(lane.failed for lane in lanes),
+        handled=sum(lane.handled for lane in (*lanes, *former)),
+        failed=sum(lane.failed for lane in (*lanes, *former)),
     )

@@ -65,6 +65,8 @@ class StreamMember(Running):
         )
         self._assignments = Assignments(settings, workers)
         self._lanes: dict[str, StreamLane] = {}
+        self._former: dict[str, StreamLane] = {}
+        """The lanes of streams that were deleted, whose handlers may still run."""
         self._places: list[Place] = []
         self._connect_again = self._look_again = self._listen_again = 0.0
         self._more = False
@@ -82,7 +84,7 @@ class StreamMember(Running):
         """The current state."""
         waits = self._parking.why_not if self._parking is not None else ""
         with self.workers.lock:
-            return status_of(list(self._lanes.values()), self.why_not, waits)
+            return status_of([*self._lanes.values()], self.why_not, waits, [*self._former.values()])
 
     def on_progress(self) -> None:
         """Wake the member if there is something to do for it."""
@@ -198,7 +200,8 @@ class StreamMember(Running):
         with self.workers.lock:
             known = {**self._lanes}
             for name in {*names} - known.keys():
-                known[name] = StreamLane(
+                former = self._former.pop(name, None)
+                known[name] = former or StreamLane(
                     name,
                     batches=self._batches,
                     store_every=self._settings.store_every,
@@ -212,7 +215,7 @@ class StreamMember(Running):
             raise no_such_stream(connection, lane.stream)
         log.warning("group %r: stream %r was deleted", self._settings.name, lane.stream)
         with self.workers.lock:
-            self._lanes = {name: each for name, each in self._lanes.items() if each is not lane}
+            self._former[lane.stream] = self._lanes.pop(lane.stream)
 
     @contextmanager
     def _trying(self) -> Iterator[None]:
@@ -356,7 +359,8 @@ class StreamMember(Running):
                 warn(self._settings.name, error)
 
     def _busy(self) -> list[str]:
-        return [lane.stream for lane in self._lanes.values() if not lane.is_idle]
+        lanes = (*self._lanes.values(), *self._former.values())
+        return [lane.stream for lane in lanes if not lane.is_idle]
 
     def _settle(self, lane: StreamLane) -> None:
         """Store how far a lane has come, now."""
