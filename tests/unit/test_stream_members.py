@@ -75,6 +75,20 @@ def test_a_stored_offset_beyond_the_end_is_warned_of_and_the_lag_is_unknown(capl
     assert status_of([it], "").lag == 0
 
 
+def test_a_place_that_a_function_decides_is_that_of_the_status_before_the_first_message():
+    """The broker's stored offset is not used then."""
+    settings = StreamGroup(**GIVEN, start=lambda _: 100)._settings
+    assignments, it, asked = Assignments(settings, StreamWorkers(print, settings)), lane(), Asked()
+    asked.stored, asked.has_stats, asked.timeout = 500, True, 1.0
+    asked.stats = lambda _: StreamStats(0, 999, 999)
+    it.end_assignment()
+    assignments.on_update(it, ConsumerUpdate(1, 0, active=True))
+    it.change.start, it.change.done = 100, True
+    assignments.do_due(SimpleNamespace(connection=asked, top_up=lambda _: None), it)
+    (partition,) = status_of([it], "").partitions
+    assert (partition.handled, partition.stored, partition.lag) == (99, 500, 900)
+
+
 def test_a_gap_behind_the_last_message_is_no_lag(monkeypatch):
     """Each stored offset is an entry of the stream that the broker does not deliver."""
     settings = StreamGroup(**GIVEN)._settings

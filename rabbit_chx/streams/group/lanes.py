@@ -263,8 +263,8 @@ class StreamLane(OneByOne):
 
     @property
     def handled_to(self) -> int | None:
-        """The last offset that the group has handled, as far as the member knows."""
-        handled = self.stored if self.done is None else self.done
+        """The last offset that is handled, or the one before the start, as far as the member knows."""
+        handled = self._start - 1 if self.done is None else self.done
         return None if handled == -1 else handled
 
     @property
@@ -272,7 +272,7 @@ class StreamLane(OneByOne):
         """The offset behind the handled messages; None while the lane has others."""
         if self.busy or self.waiting or self._again:
             return None
-        return max(self._start, 0 if self.handled_to is None else self.handled_to + 1)
+        return 0 if self.handled_to is None else self.handled_to + 1
 
     @property
     def end_of_messages(self) -> int:
@@ -289,7 +289,7 @@ class PartitionStatus:
 
     stream: str
     handled: int | None
-    """The last offset that is handled; None if the group has handled nothing in the stream."""
+    """The last offset that is handled, or the one before the start; None at the beginning of the stream."""
     stored: int | None
     """The last offset that the broker has stored for the group; None without one, and -1 for the place before the first message."""
     end: int
