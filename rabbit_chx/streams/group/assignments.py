@@ -88,9 +88,8 @@ class Assignments:
             self._begin(place, lane, update)
         elif late:
             names = " and ".join(self._settings.callbacks(assigned=True))
-            raise StreamUnavailable(
-                f"{names} did not return within {self._seconds:g} s for stream {lane.stream!r}", "lost"
-            )
+            text = f"{names}, or the handler before, did not return within {self._seconds:g} s for stream {lane.stream!r}"
+            raise StreamUnavailable(text, "not available", lane.stream)  # others keep the connection
 
     def _begin(self, place: Place, lane: StreamLane, update: ConsumerUpdate) -> None:
         """Tell the broker where the member starts."""
