@@ -54,7 +54,7 @@ def lane(*, batches: bool = False, store_every: int = 100) -> StreamLane:
 class Asked:
     """A connection that keeps the answers to the broker's questions."""
 
-    heard = 0.0
+    heard, heartbeat = 0.0, 10.0
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, bool]] = []

@@ -8,7 +8,6 @@ import threading
 from contextlib import ExitStack, nullcontext
 from datetime import UTC, datetime
 from functools import partial
-from time import monotonic
 from types import SimpleNamespace
 
 import pytest
@@ -254,7 +253,7 @@ class Handled:
         workers._owner = self.member
         self.lane = StreamLane("s", batches=batches, store_every=100, attention=Attention())
         self.lane.assign(0, None)
-        self.lane.heard = monotonic()
+        self.lane.trusted_until = math.inf
         entries = b"\0\0\0\1a\0\0\0\1b"
         self.lane.add(Chunk("s", 0, 2, 2, 0, 1, 0, memoryview(entries)))
         self.taken = workers.next_of(self.lane)

@@ -119,7 +119,8 @@ class Assignments:
             stored = first - 1
         with self._workers.lock:
             lane.assign(first, stored)
-            lane.heard, lane.end, lane.is_beyond = monotonic(), _end_in(stats), is_beyond
+            lane.trusted_until = monotonic() + self.interval(connection)
+            lane.end, lane.is_beyond = _end_in(stats), is_beyond
         lane.change, lane.told = None, True
         lane.store_again = monotonic() + self._settings.store_seconds
         self._send(place, lane, update, OffsetSpec.offset(first))
@@ -198,13 +199,17 @@ class Assignments:
         lane.stored = offset if others is None else others
         lane.checked = lane.checked or check
 
+    def interval(self, connection: StreamConnection) -> float:
+        """The heartbeat interval, which a URL or the broker may shorten: after two of them, it may give the streams away."""
+        return connection.heartbeat or self._settings.heartbeat
+
     def listen(self, place: Place) -> None:
         """Learn the ends of the streams; each answer proves that the broker still knew the connection."""
         for lane in place.lanes.values():
             if lane.channel is None:
                 continue
             end = _end_in(place.connection.stats(lane.stream))
-            lane.heard = place.connection.heard
+            lane.trusted_until = place.connection.heard + self.interval(place.connection)
             if self._follows_only_a_gap(place, lane, end):
                 lane.empty_to = end
             lane.end = max(lane.end, end)

@@ -68,8 +68,8 @@ class StreamLane(OneByOne):
         """Whether the program knows that the stream is assigned."""
         self.leaving = False
         """Whether no further message may be started."""
-        self.heard = 0.0
-        """The time of the last sign that the broker still knows the connection."""
+        self.trusted_until = 0.0
+        """Until when no other member can have the stream, after the last sign that the broker knew the connection."""
         self.done: int | None = None
         """The offset up to which everything is handled, if anything is in this assignment."""
         self.stored: int | None = None

@@ -321,7 +321,8 @@ class StreamMember(Running):
     def _do_chores(self) -> None:
         now = monotonic()
         if now >= self._listen_again:
-            self._listen_again = now + self._settings.heartbeat / _LISTENS
+            intervals = [self._assignments.interval(place.connection) for place in self._places]
+            self._listen_again = now + min(intervals, default=_TICK) / _LISTENS
             for place in list(self._places):
                 with self._guarded(place):
                     self._assignments.listen(place)

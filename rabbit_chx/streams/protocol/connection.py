@@ -120,6 +120,11 @@ class StreamConnection:
         return self._calls.wire.frame_max
 
     @property
+    def heartbeat(self) -> float:
+        """The agreed heartbeat interval in seconds; 0 without heartbeats."""
+        return self._calls.wire.heartbeat
+
+    @property
     def heard(self) -> float:
         """When the broker last proved with an answer that it knew the connection, on the monotonic clock."""
         return self._calls.heard
