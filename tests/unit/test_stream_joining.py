@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 from contextlib import ExitStack
@@ -24,11 +25,13 @@ LOST = StreamUnavailable("the connection was lost", "lost")
 class Connection:
     """A connection to a node that has these streams. It is lost in one of its calls, or never."""
 
-    release, node, has_unread = "4.3.6", HERE, False
+    release, node, has_unread, heartbeat = "4.3.6", HERE, False, 10.0
 
     def __init__(self, streams: list[str], elsewhere: tuple[str, ...] = (), lost_in: str = "") -> None:
         self.streams = {stream: [] if stream in elsewhere else [HERE] for stream in streams}
         self.subscriptions: list[str] = []
+        self.refused: set[str] = set()
+        """The streams of which others know another number."""
         self.ended: list[str] = []
         """The subscriptions that the member has ended."""
         self.answers: list[tuple[int, bool]] = []
@@ -63,6 +66,8 @@ class Connection:
 
     def subscribe(self, stream: str, *_, properties, **__) -> int:
         self._enter("subscribe")
+        if stream in self.refused and "joining" not in properties["name"]:
+            raise StreamUnavailable("a precondition failed", "refused", stream)
         self.subscriptions.append(properties["name"] if "joining" in properties["name"] else stream)
         assert len(self.subscriptions) <= 256
         return len(self.subscriptions) - 1
@@ -193,6 +198,57 @@ def test_questions_about_a_stream_that_moved_are_answered(joined, monkeypatch):
     with member._guarded(place):
         raise StreamUnavailable("the stream moved", "not available", "s-0")
     assert connection.answers == [(8, False), (7, False)]
+
+
+@pytest.mark.parametrize("release", ["4.0.5", "4.3.6"])
+def test_a_stream_that_others_know_under_another_number_is_tried_again_and_holds_up_no_other(joined, release):
+    connection, there = Connection(["s-0", "s-1"]), Connection(["s-0", "s-1"])
+    connection.release = there.release = release
+    connection.refused = there.refused = {"s-0"}
+    member = joined(connection, there)
+    assert connection.subscriptions[:2] == ["g (joining)", "s-1"]
+    assert "a precondition failed; other members may have joined when the stream had" in member.why_not
+    assert connection.ended == ["g (joining)"]
+    connection.refused.clear()
+    member._connect_again = 0.0
+    member._serve()
+    assert (connection.subscriptions[-1], member.why_not) == ("s-0", "")
+
+
+def test_a_stream_that_was_unbound_is_left_when_its_messages_are_handled(joined, caplog):
+    connection = Connection(["s-0", "s-1"])
+    member = joined(connection)
+    connection.query_offset = lambda *_: 0
+    member._listen_again = math.inf
+    lane = member._lanes["s-0"]
+    lane.assign(0, None)
+
+    def look(*bound: str) -> tuple[str, ...]:
+        connection.partitions = lambda _: list(bound)
+        member._look_again = 0.0
+        member._turn(0.01)
+        return member.status.streams
+
+    assert look("s-1") == look("s-0", "s-1") == look("s-1") == ("s-0", "s-1")  # only for a moment
+    lane.end = 1
+    assert look("s-1") == ("s-0", "s-1")
+    assert connection.ended == ["g (joining)"]
+    lane.done = lane.stored = 0
+    member._turn(0.01)
+    assert connection.ended == ["g (joining)", "s-0"]
+    assert "stream 's-0' is not bound any more" in caplog.text
+    assert look() == look() == look("s-1") == ("s-1",)  # the exchange may be about to get its bindings
+    assert look("s-0", "s-1") == ("s-0", "s-1")
+
+
+def test_a_connection_whose_stream_was_unbound_is_closed(joined):
+    connection, there = Connection(["s-0", "s-1"], elsewhere=("s-1",)), Connection(["s-0", "s-1"])
+    member = joined(connection, there)
+    connection.partitions = there.partitions = lambda _: ["s-1"]
+    for _ in range(2):
+        member._look(connection)
+    member._give_up()
+    assert (connection.is_open, there.is_open, member.status.streams) == (False, True, ("s-1",))
 
 
 def test_a_question_about_a_subscription_that_ends_is_answered(monkeypatch):

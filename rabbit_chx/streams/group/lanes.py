@@ -275,6 +275,11 @@ class StreamLane(OneByOne):
         return 0 if self.handled_to is None else self.handled_to + 1
 
     @property
+    def is_drained(self) -> bool:
+        """Whether no message is left for this member, as far as it knows."""
+        return self.channel is None or (self.following is not None and self.end_of_messages <= self.following)
+
+    @property
     def end_of_messages(self) -> int:
         """The end of the stream, without a gap behind the last message."""
         following = 0 if self.handled_to is None else self.handled_to + 1

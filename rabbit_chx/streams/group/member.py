@@ -66,7 +66,11 @@ class StreamMember(Running):
         self._assignments = Assignments(settings, workers)
         self._lanes: dict[str, StreamLane] = {}
         self._former: dict[str, StreamLane] = {}
-        """The lanes of streams that were deleted, whose handlers may still run."""
+        """The lanes of streams that were deleted or unbound, whose handlers may still run."""
+        self._unbound: set[str] = set()
+        """The streams that were not bound at the last look."""
+        self._given_up: set[str] = set()
+        """The streams to leave when all their messages are handled."""
         self._places: list[Place] = []
         self._connect_again = self._look_again = self._listen_again = 0.0
         self._more = False
@@ -150,14 +154,18 @@ class StreamMember(Running):
                     self._serve_at(self._open(unserved[0].stream))
                     if self._unserved == unserved:
                         break
-            for place in [each for each in self._places if not each.lanes]:
-                self._places.remove(place)
-                place.close()
+            self._close_idle()
             if not self._unserved and self._lanes and self.why_not:
                 self.why_not = ""
                 self._outage.ended()
                 self._backoff.works()
                 log.info("group %r: joined for %s", self._settings.name, counted(len(self._lanes), "stream"))
+
+    def _close_idle(self) -> None:
+        """Close the connections that serve no stream. If one were lost, nothing would be joined again to be connected."""
+        for place in [each for each in self._places if not each.lanes]:
+            self._places.remove(place)
+            place.close()
 
     def _serve_at(self, place: Place) -> None:
         with self._guarded(place):
@@ -191,31 +199,50 @@ class StreamMember(Running):
         return place
 
     def _look(self, connection: StreamConnection) -> None:
-        """Find the streams, and add those that are new."""
+        """Find the streams: add those that are new, and give up those that are not bound, twice in a row: `apply` binds some again."""
         self._look_again = monotonic() + _LOOK_EVERY
         exchange = self._settings.exchange
         names = [self._settings.stream or ""] if exchange is None else connection.partitions(exchange)
         if not names and not self._lanes:
             raise InvalidValue("exchange", exchange, "an exchange to which a stream is bound")
+        unbound = self._lanes.keys() - {*names} if names else set()
+        self._given_up, self._unbound = unbound & self._unbound, unbound
         with self.workers.lock:
-            known = {**self._lanes}
+            known = {**self._former, **self._lanes}
             for name in {*names} - known.keys():
-                former = self._former.pop(name, None)
-                known[name] = former or StreamLane(
+                known[name] = StreamLane(
                     name,
                     batches=self._batches,
                     store_every=self._settings.store_every,
                     attention=self._attention,
                 )
-            self._lanes = {name: known[name] for name in in_order(known)}
+            self._lanes = {name: known.pop(name) for name in in_order({*names, *self._lanes})}
+            self._former = known
+
+    def _give_up(self) -> None:
+        """Leave the streams that are given up. The broker refuses a member that joins one with another number before that."""
+        for place in list(self._places):
+            with self._guarded(place):
+                for lane in [each for each in place.lanes.values() if each.stream in self._given_up]:
+                    if lane.is_drained:
+                        self._assignments.settle(place, lane)
+                        place.forget(lane.stream)
+                        self._assignments.lose(lane, place.connection)
+        for name in self._given_up & {lane.stream for lane in self._unserved}:
+            log.warning("group %r: stream %r is not bound any more", self._settings.name, name)
+            self._drop(name)
+            self._close_idle()
+
+    def _drop(self, stream: str) -> None:
+        with self.workers.lock:
+            self._former[stream] = self._lanes.pop(stream)
 
     def _on_missing(self, connection: StreamConnection, lane: StreamLane) -> None:
         """Drop a stream that was deleted; raise if it is the only one."""
         if self._settings.exchange is None:
             raise no_such_stream(connection, lane.stream)
         log.warning("group %r: stream %r was deleted", self._settings.name, lane.stream)
-        with self.workers.lock:
-            self._former[lane.stream] = self._lanes.pop(lane.stream)
+        self._drop(lane.stream)
 
     @contextmanager
     def _trying(self) -> Iterator[None]:
@@ -251,14 +278,15 @@ class StreamMember(Running):
         connection is closed. Then no other member gets the stream.
         """
         lane = place.forget(stream)
-        lost = [] if lane is None else [lane]
+        if lane is None:
+            return []
         if Release.of_broker(place.connection.release).forgets_consumers_of_moved_streams:
-            return lost
+            return [lane]
         with suppress(StreamUnavailable):
             for other in place.lanes.values():
                 self._assignments.settle(place, other)
         self._places.remove(place)
-        return [*lost, *place.close()]
+        return [lane, *place.close()]
 
     def _on_lost(self, error: BrokerUnavailable) -> None:
         self.why_not = str(error)
@@ -330,6 +358,7 @@ class StreamMember(Running):
             place = self._places[0]
             with self._guarded(place):
                 self._look(place.connection)
+        self._give_up()
 
     def _finish(self) -> None:
         """Wait for the handlers, and store how far they came."""
