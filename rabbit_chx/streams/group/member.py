@@ -73,8 +73,6 @@ class StreamMember(Running):
         """The streams to leave when all their messages are handled."""
         self._places: list[Place] = []
         self._connect_again = self._look_again = self._listen_again = 0.0
-        self._more = False
-        """Whether a connection may have received more than was handled."""
         self._is_woken = False
         """Whether the end of the wait has been asked for already."""
         self._woken, self._waker = socket.socketpair()
@@ -300,12 +298,12 @@ class StreamMember(Running):
         """Wait for events, for at most ``seconds``; then do what is due."""
         live = [place.connection for place in self._places if place.connection.is_open]
         lost = len(live) < len(self._places)
-        at_once = self._more or self._calls or lost or any(each.has_unread for each in live)
+        at_once = self._calls or lost or any(each.has_unread for each in live)
         sources: list[Any] = [self._woken, *live]
         wait(sources, 0.0 if at_once else self._failures.until_retry(seconds))
         with suppress(BlockingIOError):
             self._woken.recv(1 << 12)
-        self._is_woken = self._attention.wanted = self._more = False
+        self._is_woken = self._attention.wanted = False
         for place in list(self._places):
             with self._guarded(place):
                 self._receive(place)
@@ -319,11 +317,9 @@ class StreamMember(Running):
         self._do_chores()
 
     def _receive(self, place: Place) -> None:
-        count = 0
         arrived: list[tuple[StreamLane, Chunk]] = []
         try:
             for event in islice(place.connection.events(0), _EVENTS):
-                count += 1
                 lane = place.lanes.get(event.subscription)
                 if isinstance(event, Delivery):
                     if lane is not None:
@@ -335,7 +331,6 @@ class StreamMember(Running):
                     self._assignments.on_update(lane, event)
         finally:
             self._add(arrived)
-        self._more |= count == _EVENTS
 
     def _add(self, arrived: list[tuple[StreamLane, Chunk]]) -> None:
         """Hand what has arrived to the workers, all at once: busy workers seldom leave the lock to others."""
