@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -167,6 +168,39 @@ def test_a_stop_holds_until_the_next_open(reader) -> None:
     assert list(reader.follow(END - 3, timeout=0)) == []
     reader.open()
     assert [message.offset for message in reader.follow(END - 3, timeout=0)] == [END - 3, END - 2, END - 1]
+
+
+def test_a_stop_ends_the_wait_for_a_node_that_lags_behind(reader, connection, monkeypatch) -> None:
+    asked = []
+
+    def stats(_: str) -> SimpleNamespace:
+        asked.append(True)
+        if len(asked) == 3:
+            reader.stop()
+        return SimpleNamespace(first_chunk_id=0, committed_chunk_id=END - 1, committed_offset=END - 1)
+
+    monkeypatch.setattr(connection, "stats", stats)
+    assert list(reader.follow(END + 5)) == []
+    assert len(asked) == 3
+
+
+def test_a_reader_that_is_stopped_while_it_waits_to_connect_does_not_connect(
+    reader, connection, monkeypatch
+) -> None:
+    def lost(*_: object, **__: object) -> None:
+        tried.append(True)
+        raise StreamUnavailable("the connection was lost", "lost")
+
+    def sleep(_: float) -> None:
+        reader.stop()
+
+    tried: list[bool] = []
+    monkeypatch.setattr(connection, "stats", lost)
+    monkeypatch.setattr(reader._backoff, "failed", lambda: 0.01)
+    clock = SimpleNamespace(monotonic=count(step=0.006).__next__, sleep=sleep)
+    monkeypatch.setattr(module, "time", clock)
+    assert list(reader.follow(0)) == []
+    assert len(tried) == 1
 
 
 def test_times_become_milliseconds_rounded_up(monkeypatch) -> None:

@@ -196,7 +196,7 @@ def test_data_that_arrives_prolongs_the_wait_for_an_answer(
     wire = SimpleNamespace(
         where="b", send=lambda *_: None, close=lambda: None, receive=receive, last_data=0.0
     )
-    monkeypatch.setattr("rabbit_chx.streams.protocol.calls.time.monotonic", lambda: now)
+    monkeypatch.setattr("rabbit_chx.streams.protocol.calls.time", SimpleNamespace(monotonic=lambda: now))
     calls = Calls(wire, 1.0)
     if given_up_at is None:
         assert calls.answer(Command.UNSUBSCRIBE).code == OK
