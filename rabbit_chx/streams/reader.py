@@ -207,7 +207,10 @@ class StreamReader:
         return self._followed(start, math.inf if timeout is None else timeout)
 
     def stop(self) -> None:
-        """End `follow` within a fraction of a second, until the next `open`. Any thread and any signal handler may call it."""
+        """End `follow`, until the next `open`. Any thread and any signal handler may call it.
+
+        This takes a fraction of a second; while a connection is opened, or the broker owes an answer or a chunk, up to ``timeouts.connect``.
+        """
         self._stopped = True
 
     def _followed(self, start: int, timeout: float) -> Iterator[StreamMessage]:
@@ -267,9 +270,9 @@ class StreamReader:
             self._link.connection.close()
             again = time.monotonic() + self._backoff.failed()
             while (left := again - time.monotonic()) > 0:
-                if follows:
-                    yield None
                 time.sleep(min(left, _TICK))
+                if follows:  # so that none connects after `stop`
+                    yield None
 
     def _connected(self) -> StreamConnection:
         connection = self._link.connection
@@ -287,7 +290,7 @@ class StreamReader:
     def _chunks(self, start: int, end: float) -> Iterator[Chunk | None]:
         """Yield the chunks of a range over one connection, and None whenever the stream has no more."""
         connection = self._connected()
-        self._check_range(start, start if end == math.inf else end)
+        self._check_range(start, end)
         subscription = connection.subscribe(self.stream, OffsetSpec.offset(start), credit=self._credit)
         try:
             for expected, chunk in self._delivered(connection, subscription, start):
@@ -305,7 +308,8 @@ class StreamReader:
         finally:
             if connection.is_open:
                 with suppress(RabbitChxError):  # the iterator may be collected in another thread
-                    connection.unsubscribe(subscription)
+                    # A new connection costs less than many chunks in vain.
+                    connection.unsubscribe(subscription, timeout=connection.timeout)
 
     def _delivered(
         self, connection: StreamConnection, subscription: int, start: int
@@ -313,7 +317,7 @@ class StreamReader:
         """Yield the chunks of a subscription, each with the expected first offset, and None for a chunk at the end of the stream."""
         at, owed, lot = start, 0, max(self._credit // 4, 1)
         quiet, waited, at_end_until = _QUIET, 0.0, 0.0
-        while waited <= self._timeouts.connect:
+        while waited <= (self._timeouts.reconnect if connection.is_receiving else self._timeouts.connect):
             for number, data in connection.chunks(quiet):
                 if number != subscription:
                     continue
@@ -326,6 +330,8 @@ class StreamReader:
                     owed = 0
             if time.monotonic() < at_end_until:
                 yield at, None
+            elif connection.is_receiving:
+                waited += quiet
             elif self._has_more(connection, at):
                 waited += quiet
                 quiet *= 2
@@ -351,8 +357,9 @@ class StreamReader:
 
     def _check_range(self, start: int, end: float) -> None:
         """Check that the stream has a range; wait if the node lags behind the one that reported the end."""
-        deadline = time.monotonic() + self._timeouts.connect
-        while (found := self.bounds()).end < end:
+        deadline, follows = time.monotonic() + self._timeouts.connect, end == math.inf
+        end = start if follows else end
+        while (found := self.bounds()).end < end and not (follows and self._stopped):
             if time.monotonic() > deadline:
                 raise StreamUnavailable(
                     f"offsets {start} to {end} are beyond the end of stream {self.stream!r}, which is {found.end}: was the "

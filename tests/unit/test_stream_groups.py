@@ -54,6 +54,8 @@ def lane(*, batches: bool = False, store_every: int = 100) -> StreamLane:
 class Asked:
     """A connection that keeps the answers to the broker's questions."""
 
+    heard, heartbeat = 0.0, 10.0
+
     def __init__(self) -> None:
         self.answers: list[tuple[int, bool]] = []
         self.stored = 0
@@ -176,15 +178,17 @@ def test_a_callback_of_a_thread_that_returns_a_coroutine_has_failed():
         ({"on_assigned": print, "start": lambda _: None}, "on_assigned and start"),
     ],
 )
-def test_a_callback_that_does_not_return_in_time_is_named(given, names):
+def test_a_callback_that_does_not_return_in_time_is_named_and_costs_only_its_stream(given, names):
     settings = StreamGroup(**GIVEN, **given, timeouts=Timeouts(close=0.01))._settings
     assignments, it = Assignments(settings, StreamWorkers(print, settings)), lane()
     assignments.on_update(it, ConsumerUpdate(1, 0, active=True))
     sleep(0.02)
     with pytest.raises(
-        StreamUnavailable, match=f"^{names} did not return within 0.01 s for stream 'events'$"
-    ):
+        StreamUnavailable,
+        match=f"^{names}, or the handler before, did not return within 0.01 s for stream 'events'$",
+    ) as caught:
         assignments.do_due(SimpleNamespace(connection=Asked(), top_up=lambda _: None), it)
+    assert (caught.value.stream, caught.value.permanent) == ("events", False)
 
 
 def test_a_stream_that_does_not_exist_is_named_with_its_virtual_host():

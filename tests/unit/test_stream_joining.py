@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from rabbit_chx.streams.group.member import StreamMember
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate, Delivery, Node
 from rabbit_chx.streams.protocol.calls import Calls
 from rabbit_chx.streams.protocol.connection import StreamConnection
+from rabbit_chx.streams.protocol.requests import OffsetSpec
 
 HERE = Node("a", 1)
 LOST = StreamUnavailable("the connection was lost", "lost")
@@ -23,11 +25,16 @@ LOST = StreamUnavailable("the connection was lost", "lost")
 class Connection:
     """A connection to a node that has these streams. It is lost in one of its calls, or never."""
 
-    release, node, has_unread = "4.3.6", HERE, False
+    release, node, has_unread, heartbeat = "4.3.6", HERE, False, 10.0
 
     def __init__(self, streams: list[str], elsewhere: tuple[str, ...] = (), lost_in: str = "") -> None:
         self.streams = {stream: [] if stream in elsewhere else [HERE] for stream in streams}
         self.subscriptions: list[str] = []
+        self.refused: set[str] = set()
+        """The streams of which others know another number."""
+        self.ended: list[str] = []
+        """The subscriptions that the member has ended."""
+        self.answers: list[tuple[int, bool]] = []
         self._lost_in = lost_in
         self._socket, self._other = socket.socketpair()
 
@@ -59,6 +66,8 @@ class Connection:
 
     def subscribe(self, stream: str, *_, properties, **__) -> int:
         self._enter("subscribe")
+        if stream in self.refused and "joining" not in properties["name"]:
+            raise StreamUnavailable("a precondition failed", "refused", stream)
         self.subscriptions.append(properties["name"] if "joining" in properties["name"] else stream)
         assert len(self.subscriptions) <= 256
         return len(self.subscriptions) - 1
@@ -68,20 +77,24 @@ class Connection:
         if self.subscriptions and "joining" in self.subscriptions[-1]:
             yield ConsumerUpdate(1, len(self.subscriptions) - 1, active=True)
 
-    def answer_update(self, *_) -> None:
+    def answer_update(self, update: ConsumerUpdate, start: OffsetSpec | None) -> None:
         self._enter("answer_update")
+        self.answers.append((update.correlation, start is not None))
 
-    def unsubscribe(self, _: int) -> None:
+    def unsubscribe(self, number: int) -> None:
         self._enter("unsubscribe")
+        self.ended.append(self.subscriptions[number])
 
 
 @pytest.fixture
 def joined(monkeypatch):
-    """Returns a member after its first attempt to join."""
+    """Returns a member after its first attempt to join; the other connection is to a node with the streams, if there is one."""
     with ExitStack() as opened:
 
-        def join(connection: Connection) -> StreamMember:
+        def join(connection: Connection, there: Connection | None = None) -> StreamMember:
             def connect(stream: str | None) -> Connection:
+                if stream is not None and there is not None:
+                    return there
                 if stream is not None:
                     raise StreamUnavailable(f"stream {stream!r} has no leader", "not available", stream)
                 return connection
@@ -89,7 +102,7 @@ def joined(monkeypatch):
             group = StreamGroup("rabbitmq-stream://127.0.0.1", exchange="x", name="g")
             workers = SimpleNamespace(lock=threading.Lock(), stopped=False)
             member = StreamMember(group._settings, connect, workers, None, batches=False)
-            for each in (connection, member._woken, member._waker):
+            for each in (connection, *([there] if there else []), member._woken, member._waker):
                 opened.callback(each.close)
             monkeypatch.setattr(member._failures, "until_retry", lambda _: 0.01)
             member._serve()
@@ -119,6 +132,14 @@ def test_streams_are_served_though_the_first_one_has_no_node(joined):
     assert "'s-0' has no leader" in member.why_not
 
 
+def test_a_connection_that_serves_no_stream_is_closed(joined):
+    """Its loss would be a reason not to be connected, which nothing would take back."""
+    connection, there = Connection(["s-0", "s-1"], elsewhere=("s-0", "s-1")), Connection(["s-0", "s-1"])
+    member = joined(connection, there)
+    assert [place.connection for place in member._places] == [there]
+    assert (connection.is_open, member.status.connected) == (False, True)
+
+
 def test_a_deleted_stream_keeps_no_other_waiting(joined, caplog):
     connection = Connection(["s-0", "s-1"])
     connection.partitions = lambda _: ["s-0", "s-1", "s-2"]
@@ -128,10 +149,106 @@ def test_a_deleted_stream_keeps_no_other_waiting(joined, caplog):
     assert "group 'g': stream 's-2' was deleted" in caplog.text
 
 
+def test_a_deleted_stream_counts_in_the_totals_and_its_handler_is_waited_for(joined):
+    connection = Connection(["s-0", "s-1"])
+    member = joined(connection)
+    lane = member._lanes["s-0"]
+    lane.handled, lane.failed, lane.busy = 5, 2, True
+    nodes = connection.streams.pop("s-0")
+    member._places[0].forget("s-0")
+    member._serve()
+    assert (member.status.streams, member.status.handled, member.status.failed) == (("s-1",), 5, 2)
+    assert member._busy() == ["s-0"]
+    connection.streams["s-0"] = nodes
+    member._look(connection)
+    assert member._lanes["s-0"] is lane  # so that no other handler begins before this one has returned
+    assert (member.status.handled, member._busy()) == (5, ["s-0"])
+
+
 def test_a_member_of_256_streams_on_a_node_joins_without_the_lock(joined):
     connection = Connection([f"s-{number}" for number in range(256)])
     assert joined(connection).why_not == ""
     assert connection.subscriptions[0] == "s-0"
+
+
+def test_a_stream_that_a_node_refuses_for_a_moment_is_subscribed_to_again_without_the_former_consumer(joined):
+    """The broker would keep the former one active, whose chunks no lane gets."""
+    connection = Connection(["s-0", "s-1"])
+    member = joined(connection)
+    with member._guarded(member._places[0]):
+        raise StreamUnavailable("the stream is not available on this node", "not available", "s-0")
+    assert connection.ended == ["g (joining)", "s-0"]
+    member._connect_again = 0.0
+    member._serve()
+    assert connection.subscriptions == ["g (joining)", "s-0", "s-1", "s-0"]
+    assert member.status.connected
+
+
+def test_questions_about_a_stream_that_moved_are_answered(joined, monkeypatch):
+    """The broker would close the whole connection after a minute."""
+    connection = Connection(["s-0", "s-1"])
+    member = joined(connection)
+    (place,) = member._places
+    first = next(number for number, lane in place.lanes.items() if lane.stream == "s-0")
+    connection.answers.clear()
+    asked = [ConsumerUpdate(7, first, active=False), ConsumerUpdate(8, 200, active=True)]
+    monkeypatch.setattr(connection, "events", lambda _: iter(asked))
+    member._receive(place)
+    assert connection.answers == [(8, False)]
+    with member._guarded(place):
+        raise StreamUnavailable("the stream moved", "not available", "s-0")
+    assert connection.answers == [(8, False), (7, False)]
+
+
+@pytest.mark.parametrize("release", ["4.0.5", "4.3.6"])
+def test_a_stream_that_others_know_under_another_number_is_tried_again_and_holds_up_no_other(joined, release):
+    connection, there = Connection(["s-0", "s-1"]), Connection(["s-0", "s-1"])
+    connection.release = there.release = release
+    connection.refused = there.refused = {"s-0"}
+    member = joined(connection, there)
+    assert connection.subscriptions[:2] == ["g (joining)", "s-1"]
+    assert "a precondition failed; other members may have joined when the stream had" in member.why_not
+    assert connection.ended == ["g (joining)"]
+    connection.refused.clear()
+    member._connect_again = 0.0
+    member._serve()
+    assert (connection.subscriptions[-1], member.why_not) == ("s-0", "")
+
+
+def test_a_stream_that_was_unbound_is_left_when_its_messages_are_handled(joined, caplog):
+    connection = Connection(["s-0", "s-1"])
+    member = joined(connection)
+    connection.query_offset = lambda *_: 0
+    member._listen_again = math.inf
+    lane = member._lanes["s-0"]
+    lane.assign(0, None)
+
+    def look(*bound: str) -> tuple[str, ...]:
+        connection.partitions = lambda _: list(bound)
+        member._look_again = 0.0
+        member._turn(0.01)
+        return member.status.streams
+
+    assert look("s-1") == look("s-0", "s-1") == look("s-1") == ("s-0", "s-1")  # only for a moment
+    lane.end = 1
+    assert look("s-1") == ("s-0", "s-1")
+    assert connection.ended == ["g (joining)"]
+    lane.done = lane.stored = 0
+    member._turn(0.01)
+    assert connection.ended == ["g (joining)", "s-0"]
+    assert "stream 's-0' is not bound any more" in caplog.text
+    assert look() == look() == look("s-1") == ("s-1",)  # the exchange may be about to get its bindings
+    assert look("s-0", "s-1") == ("s-0", "s-1")
+
+
+def test_a_connection_whose_stream_was_unbound_is_closed(joined):
+    connection, there = Connection(["s-0", "s-1"], elsewhere=("s-1",)), Connection(["s-0", "s-1"])
+    member = joined(connection, there)
+    connection.partitions = there.partitions = lambda _: ["s-1"]
+    for _ in range(2):
+        member._look(connection)
+    member._give_up()
+    assert (connection.is_open, there.is_open, member.status.streams) == (False, True, ("s-1",))
 
 
 def test_a_question_about_a_subscription_that_ends_is_answered(monkeypatch):
@@ -140,7 +257,7 @@ def test_a_question_about_a_subscription_that_ends_is_answered(monkeypatch):
     connection._calls = calls = object.__new__(Calls)
     calls.deliveries = [Delivery(1, memoryview(b"c")), ConsumerUpdate(7, 1, active=True)]
     calls.deliveries.append(ConsumerUpdate(8, 2, active=False))
-    calls.answer = lambda *_: SimpleNamespace(code=1)
+    calls.answer = lambda *_, **__: SimpleNamespace(code=1)
     answered = []
     monkeypatch.setattr(connection, "answer_update", lambda update, start: answered.append((update, start)))
     assert connection.unsubscribe(1) == [b"c"]

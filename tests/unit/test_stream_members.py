@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 import zlib
@@ -25,6 +26,7 @@ from rabbit_chx.streams.group.places import Place
 from rabbit_chx.streams.group.workers import StreamWorkers
 from rabbit_chx.streams.messages.chunks import Chunk
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate, StreamStats
+from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 from rabbit_chx.topology import Management
 from tests.unit.test_stream_groups import GIVEN, Asked, chunk, lane
@@ -73,6 +75,41 @@ def test_a_stored_offset_beyond_the_end_is_warned_of_and_the_lag_is_unknown(capl
     it.add(chunk(10**9 + 1, 1))
     it.finish(it.take(), it.channel)
     assert status_of([it], "").lag == 0
+
+
+def test_a_place_that_a_function_decides_is_that_of_the_status_before_the_first_message():
+    """The broker's stored offset is not used then."""
+    settings = StreamGroup(**GIVEN, start=lambda _: 100)._settings
+    assignments, it, asked = Assignments(settings, StreamWorkers(print, settings)), lane(), Asked()
+    asked.stored, asked.has_stats, asked.timeout = 500, True, 1.0
+    asked.stats = lambda _: StreamStats(0, 999, 999)
+    it.end_assignment()
+    assignments.on_update(it, ConsumerUpdate(1, 0, active=True))
+    it.change.start, it.change.done = 100, True
+    assignments.do_due(SimpleNamespace(connection=asked, top_up=lambda _: None), it)
+    (partition,) = status_of([it], "").partitions
+    assert (partition.handled, partition.stored, partition.lag) == (99, 500, 900)
+
+
+@pytest.mark.parametrize(("agreed", "interval"), [(3.0, 3.0), (0.0, 10.0)])
+def test_a_member_trusts_the_broker_for_the_interval_of_the_connection(monkeypatch, agreed, interval):
+    """The broker or a URL may shorten the one of the settings; without heartbeats, that one counts."""
+    connection, it, now = object.__new__(StreamConnection), lane(), monotonic()
+    connection._calls = SimpleNamespace(wire=SimpleNamespace(heartbeat=agreed, closed=False), heard=now)
+    monkeypatch.setattr(connection, "stats", lambda _: StreamStats(None, None, None))
+    for module in ("member", "workers"):
+        monkeypatch.setattr(f"rabbit_chx.streams.group.{module}.monotonic", lambda: now)
+    member = StreamGroup(**GIVEN)._new_member(StreamWorkers, print, batches=False)
+    with member._woken, member._waker:
+        member._places.append(SimpleNamespace(connection=connection, lanes={0: it}))
+        member._do_chores()
+        assert (it.trusted_until, member._listen_again) == (now + interval, now + interval / 3)
+        it.add(chunk(0, 2))
+        member.workers._owner = member
+        now += interval
+        assert member.workers.next_of(it)
+        now += 0.1
+        assert not member.workers.next_of(it)
 
 
 def test_a_gap_behind_the_last_message_is_no_lag(monkeypatch):
@@ -252,7 +289,7 @@ def test_streams_whose_offsets_are_not_stored_leave_no_other_unstored(monkeypatc
     for number, each in enumerate(lanes.values()):
         each.subscription = number
         each.assign(0, None)
-        each.heard = monotonic()
+        each.trusted_until = math.inf
         each.add(chunk(0, 1))
         each.finish(each.take(), each.channel)
         each.take()

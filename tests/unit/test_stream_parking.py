@@ -8,7 +8,6 @@ import threading
 from contextlib import ExitStack, nullcontext
 from datetime import UTC, datetime
 from functools import partial
-from time import monotonic
 from types import SimpleNamespace
 
 import pytest
@@ -254,7 +253,7 @@ class Handled:
         workers._owner = self.member
         self.lane = StreamLane("s", batches=batches, store_every=100, attention=Attention())
         self.lane.assign(0, None)
-        self.lane.heard = monotonic()
+        self.lane.trusted_until = math.inf
         entries = b"\0\0\0\1a\0\0\0\1b"
         self.lane.add(Chunk("s", 0, 2, 2, 0, 1, 0, memoryview(entries)))
         self.taken = workers.next_of(self.lane)
@@ -356,6 +355,16 @@ def test_a_message_that_makes_the_package_fail_has_failed_and_ends_no_member(
     assert (one.lane.done, one.lane.failed) == ((1, 1) if batches else (0, 1))
     own = "group 'g': messages of stream 's' made rabbit-chx fail; on_failure='park'"
     assert [record.message for record in caplog.records] == [own]
+
+
+def test_a_batch_that_cannot_be_decoded_for_parking_does_not_count_as_parked(handled, monkeypatch):
+    """Its offset would be stored, and no member would get the messages again."""
+    one = handled(print, batches=True)
+    monkeypatch.setattr("rabbit_chx.streams.group.batch.stored_in", broken)
+    one.fail()
+    assert isinstance(one.member._error, RecursionError)
+    assert (one.lane.done, one.lane.handled) == (None, 0)
+    assert [batch.first for batch in one.lane._again] == [0]
 
 
 def test_with_stop_an_error_of_the_package_is_what_ends_the_member(handled, monkeypatch):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -30,8 +32,12 @@ class Connection:
     time = 1_000
     """When the messages were stored."""
     lost = False
+    is_receiving = False
+    arrives_after = 0
+    """How often nothing but a part of a chunk has arrived."""
 
     def __init__(self) -> None:
+        self.subscriptions = 0
         self.next: dict[int, int] = {}
         self.delivered: deque[tuple[int, bytes]] = deque()
 
@@ -39,6 +45,7 @@ class Connection:
         return SimpleNamespace(first_chunk_id=0, committed_chunk_id=END - 1, committed_offset=END - 1)
 
     def subscribe(self, _: str, start: OffsetSpec, *, credit: int) -> int:
+        self.subscriptions += 1
         number = max(self.next, default=0) + 1
         self.next[number] = start.value
         self.credit(number, credit)
@@ -51,7 +58,9 @@ class Connection:
             self.delivered.append((number, a_chunk([sized(b"%d" % offset)], offset=offset, time=self.time)))
 
     def chunks(self, _: float) -> Iterator[tuple[int, bytes]]:
-        while self.delivered:
+        self.arrives_after -= 1
+        self.is_receiving = self.arrives_after > 0
+        while not self.is_receiving and self.delivered:
             if self.lost:
                 self.lost = False
                 self.delivered.clear()
@@ -61,7 +70,7 @@ class Connection:
     def close(self) -> None:
         """Another connection is the same one."""
 
-    def unsubscribe(self, number: int) -> list[bytes]:
+    def unsubscribe(self, number: int, **_: object) -> list[bytes]:
         del self.next[number]
         found = [data for of, data in self.delivered if of == number]
         self.delivered = deque(each for each in self.delivered if each[0] != number)
@@ -101,6 +110,16 @@ def test_a_range_whose_last_chunk_was_taken_ends_after_another_one_began(reader,
     assert offsets(reader, 20, 23) == [20, 21, 22]
     assert [*outer] == []
     assert not connection.next
+
+
+@pytest.mark.parametrize("pieces", [5, 1_000, 2_000])
+def test_a_chunk_that_arrives_slowly_is_waited_for_and_not_asked_for_again(
+    reader, connection, pieces
+) -> None:
+    connection.arrives_after = pieces
+    with pytest.raises(StreamUnavailable, match="sent no chunk") if pieces == 2_000 else nullcontext():
+        assert [chunk.first_offset for chunk in reader._chunks(0, 3)] == [0, 1, 2]
+    assert connection.subscriptions == 1
 
 
 def test_an_abandoned_range_does_not_keep_others_from_beginning(reader, connection) -> None:
@@ -149,6 +168,39 @@ def test_a_stop_holds_until_the_next_open(reader) -> None:
     assert list(reader.follow(END - 3, timeout=0)) == []
     reader.open()
     assert [message.offset for message in reader.follow(END - 3, timeout=0)] == [END - 3, END - 2, END - 1]
+
+
+def test_a_stop_ends_the_wait_for_a_node_that_lags_behind(reader, connection, monkeypatch) -> None:
+    asked = []
+
+    def stats(_: str) -> SimpleNamespace:
+        asked.append(True)
+        if len(asked) == 3:
+            reader.stop()
+        return SimpleNamespace(first_chunk_id=0, committed_chunk_id=END - 1, committed_offset=END - 1)
+
+    monkeypatch.setattr(connection, "stats", stats)
+    assert list(reader.follow(END + 5)) == []
+    assert len(asked) == 3
+
+
+def test_a_reader_that_is_stopped_while_it_waits_to_connect_does_not_connect(
+    reader, connection, monkeypatch
+) -> None:
+    def lost(*_: object, **__: object) -> None:
+        tried.append(True)
+        raise StreamUnavailable("the connection was lost", "lost")
+
+    def sleep(_: float) -> None:
+        reader.stop()
+
+    tried: list[bool] = []
+    monkeypatch.setattr(connection, "stats", lost)
+    monkeypatch.setattr(reader._backoff, "failed", lambda: 0.01)
+    clock = SimpleNamespace(monotonic=count(step=0.006).__next__, sleep=sleep)
+    monkeypatch.setattr(module, "time", clock)
+    assert list(reader.follow(0)) == []
+    assert len(tried) == 1
 
 
 def test_times_become_milliseconds_rounded_up(monkeypatch) -> None:

@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from itertools import pairwise
 from select import select
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -17,7 +18,7 @@ from hypothesis import given, settings, strategies as st
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams import connect
-from rabbit_chx.streams.protocol.answers import Command
+from rabbit_chx.streams.protocol.answers import ANSWER, OK, Command
 from rabbit_chx.streams.protocol.calls import Calls
 from rabbit_chx.streams.protocol.handshake import _node
 from rabbit_chx.streams.protocol.requests import one_way
@@ -170,6 +171,55 @@ def test_the_reason_of_a_broker_that_closes_the_connection_is_told_though_it_is_
         Calls(wire, 60).take(lambda: None, 60)
     assert caught.value.permanent
     assert wire.closed
+
+
+@pytest.mark.parametrize(
+    ("arrives", "answered_at", "given_up_at"),
+    [(True, 55, None), (True, 65, 60), (False, 5, 1)],
+    ids=["slow link", "data without an answer", "silence"],
+)
+def test_data_that_arrives_prolongs_the_wait_for_an_answer(
+    monkeypatch, arrives, answered_at, given_up_at
+) -> None:
+    """The broker sends all chunks that the credit allows before it reads the next request."""
+    now = 0.0
+
+    def receive(deadline: float) -> memoryview | None:
+        nonlocal now
+        if now >= answered_at:
+            return memoryview(struct.pack(">HHIH", Command.UNSUBSCRIBE | ANSWER, 1, 1, OK))
+        now = min(deadline, now + 0.5)
+        wire.longest_gap = 0.5
+        wire.last_data = now if arrives else 0.0
+        return None if now == deadline else memoryview(one_way(Command.HEARTBEAT))[4:]
+
+    wire = SimpleNamespace(
+        where="b", send=lambda *_: None, close=lambda: None, receive=receive, last_data=0.0
+    )
+    monkeypatch.setattr("rabbit_chx.streams.protocol.calls.time", SimpleNamespace(monotonic=lambda: now))
+    calls = Calls(wire, 1.0)
+    if given_up_at is None:
+        assert calls.answer(Command.UNSUBSCRIBE).code == OK
+        assert calls.heard == answered_at - 0.5
+    else:
+        with pytest.raises(StreamUnavailable, match="did not answer Unsubscribe within 1 second"):
+            calls.answer(Command.UNSUBSCRIBE)
+        assert now == given_up_at
+
+
+def test_a_heartbeat_is_no_data_that_arrives(ends) -> None:
+    """A broker whose connection hangs still sends heartbeats."""
+    wire, theirs = ends
+    wire.last_data = 0.0
+    wire._last_received -= 30
+    theirs.sendall(one_way(Command.HEARTBEAT))
+    assert wire.receive(soon()) is not None
+    assert (wire.last_data, wire.has_part) == (0.0, False)
+    assert 30 <= wire.longest_gap < 60
+    theirs.sendall(sized(chunk_frame(100))[:50])
+    assert wire.receive(time.monotonic() + 0.01) is None
+    assert wire.last_data > 0
+    assert wire.has_part
 
 
 def test_a_server_that_does_not_answer_is_a_timeout() -> None:

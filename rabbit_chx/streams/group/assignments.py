@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from time import monotonic
 from typing import Final, cast
@@ -52,9 +53,12 @@ class Assignments:
             self._tell(lane, Change(lane.stream, assigned=False))
         lane.told = False
 
-    def lose(self, lane: StreamLane) -> None:
-        """End an assignment with its connection."""
+    def lose(self, lane: StreamLane, connection: StreamConnection) -> None:
+        """End an assignment with its subscription, whose questions a connection that stays open must answer all the same."""
         self.leave(lane)
+        with suppress(StreamUnavailable):  # it is lost
+            for update, _ in lane.questions:
+                connection.answer_update(update, None)
         lane.questions.clear()
         lane.change = None
         with self._workers.lock:
@@ -84,9 +88,8 @@ class Assignments:
             self._begin(place, lane, update)
         elif late:
             names = " and ".join(self._settings.callbacks(assigned=True))
-            raise StreamUnavailable(
-                f"{names} did not return within {self._seconds:g} s for stream {lane.stream!r}", "lost"
-            )
+            text = f"{names}, or the handler before, did not return within {self._seconds:g} s for stream {lane.stream!r}"
+            raise StreamUnavailable(text, "not available", lane.stream)  # others keep the connection
 
     def _begin(self, place: Place, lane: StreamLane, update: ConsumerUpdate) -> None:
         """Tell the broker where the member starts."""
@@ -105,18 +108,19 @@ class Assignments:
         elif isinstance(position, int) and kept is not None and 0 < position < kept:
             text = "group %r: offsets %d to %d of stream %r were never handled: retention has removed them"
             log.warning(text, name, position, kept - 1, stream)
+        first, is_beyond = 0, False
         if stored is not None and not decides:
-            first = stored + 1
-        else:
-            first = 0 if position is None else first_of(connection, stream, position)
-        is_beyond = stored is not None and not decides and self._is_beyond(connection, stream, stored, stats)
+            first, is_beyond = stored + 1, self._is_beyond(connection, stream, stored, stats)
+        elif position is not None:
+            first = first_of(connection, stream, position)
         if stored is None and (position in {"next", "last"} or isinstance(position, datetime)):
             # Otherwise a member that takes over before the first store would begin at a later end.
             store(connection, name, stream, first - 1, mark=True)
             stored = first - 1
         with self._workers.lock:
             lane.assign(first, stored)
-            lane.heard, lane.end, lane.is_beyond = monotonic(), _end_in(stats), is_beyond
+            lane.trusted_until = monotonic() + self.interval(connection)
+            lane.end, lane.is_beyond = _end_in(stats), is_beyond
         lane.change, lane.told = None, True
         lane.store_again = monotonic() + self._settings.store_seconds
         self._send(place, lane, update, OffsetSpec.offset(first))
@@ -195,14 +199,17 @@ class Assignments:
         lane.stored = offset if others is None else others
         lane.checked = lane.checked or check
 
+    def interval(self, connection: StreamConnection) -> float:
+        """The heartbeat interval, which a URL or the broker may shorten: after two of them, it may give the streams away."""
+        return connection.heartbeat or self._settings.heartbeat
+
     def listen(self, place: Place) -> None:
         """Learn the ends of the streams; each answer proves that the broker still knew the connection."""
         for lane in place.lanes.values():
             if lane.channel is None:
                 continue
-            asked = monotonic()
             end = _end_in(place.connection.stats(lane.stream))
-            lane.heard = asked
+            lane.trusted_until = place.connection.heard + self.interval(place.connection)
             if self._follows_only_a_gap(place, lane, end):
                 lane.empty_to = end
             lane.end = max(lane.end, end)

@@ -140,11 +140,11 @@ class Failures(Attempts):
         """Store what is parked, up to ``left`` if any is left, because the next message may end the process; and go on behind it."""
         if error is not None:
             self._fail(error)
-        if left is None:
+        if left is not None and isinstance(item, StreamBatch):
+            item = self._rest(lane, channel, item, left)
+        elif left is None and error is None:
             self._workers.finished(lane, channel, item)
             item = rest
-        elif isinstance(item, StreamBatch):
-            item = self._rest(lane, channel, item, left)
         self._settle(lane)
         if item is not None:
             self.put_back(lane, channel, item)

@@ -68,8 +68,8 @@ class StreamLane(OneByOne):
         """Whether the program knows that the stream is assigned."""
         self.leaving = False
         """Whether no further message may be started."""
-        self.heard = 0.0
-        """The time of the last sign that the broker still knows the connection."""
+        self.trusted_until = 0.0
+        """Until when no other member can have the stream, after the last sign that the broker knew the connection."""
         self.done: int | None = None
         """The offset up to which everything is handled, if anything is in this assignment."""
         self.stored: int | None = None
@@ -263,8 +263,8 @@ class StreamLane(OneByOne):
 
     @property
     def handled_to(self) -> int | None:
-        """The last offset that the group has handled, as far as the member knows."""
-        handled = self.stored if self.done is None else self.done
+        """The last offset that is handled, or the one before the start, as far as the member knows."""
+        handled = self._start - 1 if self.done is None else self.done
         return None if handled == -1 else handled
 
     @property
@@ -272,7 +272,12 @@ class StreamLane(OneByOne):
         """The offset behind the handled messages; None while the lane has others."""
         if self.busy or self.waiting or self._again:
             return None
-        return max(self._start, 0 if self.handled_to is None else self.handled_to + 1)
+        return 0 if self.handled_to is None else self.handled_to + 1
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether no message is left for this member, as far as it knows."""
+        return self.channel is None or (self.following is not None and self.end_of_messages <= self.following)
 
     @property
     def end_of_messages(self) -> int:
@@ -289,7 +294,7 @@ class PartitionStatus:
 
     stream: str
     handled: int | None
-    """The last offset that is handled; None if the group has handled nothing in the stream."""
+    """The last offset that is handled, or the one before the start; None at the beginning of the stream."""
     stored: int | None
     """The last offset that the broker has stored for the group; None without one, and -1 for the place before the first message."""
     end: int
@@ -328,8 +333,13 @@ class StreamGroupStatus:
         return None if None in lags else sum(each or 0 for each in lags)
 
 
-def status_of(lanes: Sequence[StreamLane], why_not: str, waits: str = "") -> StreamGroupStatus:
-    """The status of a member with these lanes; the caller holds their lock. A member that ``waits`` is connected."""
+def status_of(
+    lanes: Sequence[StreamLane], why_not: str, waits: str = "", former: Sequence[StreamLane] = ()
+) -> StreamGroupStatus:
+    """The status of a member with these lanes, and totals with ``former`` ones; the caller holds their lock.
+
+    A member that ``waits`` is connected.
+    """
     return StreamGroupStatus(
         connected=not why_not,
         reason=why_not or waits,
@@ -339,6 +349,6 @@ def status_of(lanes: Sequence[StreamLane], why_not: str, waits: str = "") -> Str
             for lane in lanes
             if lane.channel is not None
         ),
-        handled=sum(lane.handled for lane in lanes),
-        failed=sum(lane.failed for lane in lanes),
+        handled=sum(lane.handled for lane in (*lanes, *former)),
+        failed=sum(lane.failed for lane in (*lanes, *former)),
     )

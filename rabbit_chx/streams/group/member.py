@@ -65,10 +65,14 @@ class StreamMember(Running):
         )
         self._assignments = Assignments(settings, workers)
         self._lanes: dict[str, StreamLane] = {}
+        self._former: dict[str, StreamLane] = {}
+        """The lanes of streams that were deleted or unbound, whose handlers may still run."""
+        self._unbound: set[str] = set()
+        """The streams that were not bound at the last look."""
+        self._given_up: set[str] = set()
+        """The streams to leave when all their messages are handled."""
         self._places: list[Place] = []
         self._connect_again = self._look_again = self._listen_again = 0.0
-        self._more = False
-        """Whether a connection may have received more than was handled."""
         self._is_woken = False
         """Whether the end of the wait has been asked for already."""
         self._woken, self._waker = socket.socketpair()
@@ -82,7 +86,7 @@ class StreamMember(Running):
         """The current state."""
         waits = self._parking.why_not if self._parking is not None else ""
         with self.workers.lock:
-            return status_of(list(self._lanes.values()), self.why_not, waits)
+            return status_of([*self._lanes.values()], self.why_not, waits, [*self._former.values()])
 
     def on_progress(self) -> None:
         """Wake the member if there is something to do for it."""
@@ -148,11 +152,18 @@ class StreamMember(Running):
                     self._serve_at(self._open(unserved[0].stream))
                     if self._unserved == unserved:
                         break
+            self._close_idle()
             if not self._unserved and self._lanes and self.why_not:
                 self.why_not = ""
                 self._outage.ended()
                 self._backoff.works()
                 log.info("group %r: joined for %s", self._settings.name, counted(len(self._lanes), "stream"))
+
+    def _close_idle(self) -> None:
+        """Close the connections that serve no stream. If one were lost, nothing would be joined again to be connected."""
+        for place in [each for each in self._places if not each.lanes]:
+            self._places.remove(place)
+            place.close()
 
     def _serve_at(self, place: Place) -> None:
         with self._guarded(place):
@@ -186,14 +197,16 @@ class StreamMember(Running):
         return place
 
     def _look(self, connection: StreamConnection) -> None:
-        """Find the streams, and add those that are new."""
+        """Find the streams: add those that are new, and give up those that are not bound, twice in a row: `apply` binds some again."""
         self._look_again = monotonic() + _LOOK_EVERY
         exchange = self._settings.exchange
         names = [self._settings.stream or ""] if exchange is None else connection.partitions(exchange)
         if not names and not self._lanes:
             raise InvalidValue("exchange", exchange, "an exchange to which a stream is bound")
+        unbound = self._lanes.keys() - {*names} if names else set()
+        self._given_up, self._unbound = unbound & self._unbound, unbound
         with self.workers.lock:
-            known = {**self._lanes}
+            known = {**self._former, **self._lanes}
             for name in {*names} - known.keys():
                 known[name] = StreamLane(
                     name,
@@ -201,15 +214,33 @@ class StreamMember(Running):
                     store_every=self._settings.store_every,
                     attention=self._attention,
                 )
-            self._lanes = {name: known[name] for name in in_order(known)}
+            self._lanes = {name: known.pop(name) for name in in_order({*names, *self._lanes})}
+            self._former = known
+
+    def _give_up(self) -> None:
+        """Leave the streams that are given up. The broker refuses a member that joins one with another number before that."""
+        for place in list(self._places):
+            with self._guarded(place):
+                for lane in [each for each in place.lanes.values() if each.stream in self._given_up]:
+                    if lane.is_drained:
+                        self._assignments.settle(place, lane)
+                        place.forget(lane.stream)
+                        self._assignments.lose(lane, place.connection)
+        for name in self._given_up & {lane.stream for lane in self._unserved}:
+            log.warning("group %r: stream %r is not bound any more", self._settings.name, name)
+            self._drop(name)
+            self._close_idle()
+
+    def _drop(self, stream: str) -> None:
+        with self.workers.lock:
+            self._former[stream] = self._lanes.pop(stream)
 
     def _on_missing(self, connection: StreamConnection, lane: StreamLane) -> None:
         """Drop a stream that was deleted; raise if it is the only one."""
         if self._settings.exchange is None:
             raise no_such_stream(connection, lane.stream)
         log.warning("group %r: stream %r was deleted", self._settings.name, lane.stream)
-        with self.workers.lock:
-            self._lanes = {name: each for name, each in self._lanes.items() if each is not lane}
+        self._drop(lane.stream)
 
     @contextmanager
     def _trying(self) -> Iterator[None]:
@@ -235,7 +266,7 @@ class StreamMember(Running):
                 lost = place.close()
                 self._places.remove(place)
             for lane in lost:
-                self._assignments.lose(lane)
+                self._assignments.lose(lane, place.connection)
             self._on_lost(error)
 
     def _lost_with(self, place: Place, stream: str) -> list[StreamLane]:
@@ -245,14 +276,15 @@ class StreamMember(Running):
         connection is closed. Then no other member gets the stream.
         """
         lane = place.forget(stream)
-        lost = [] if lane is None else [lane]
+        if lane is None:
+            return []
         if Release.of_broker(place.connection.release).forgets_consumers_of_moved_streams:
-            return lost
+            return [lane]
         with suppress(StreamUnavailable):
             for other in place.lanes.values():
                 self._assignments.settle(place, other)
         self._places.remove(place)
-        return [*lost, *place.close()]
+        return [lane, *place.close()]
 
     def _on_lost(self, error: BrokerUnavailable) -> None:
         self.why_not = str(error)
@@ -266,12 +298,12 @@ class StreamMember(Running):
         """Wait for events, for at most ``seconds``; then do what is due."""
         live = [place.connection for place in self._places if place.connection.is_open]
         lost = len(live) < len(self._places)
-        at_once = self._more or self._calls or lost or any(each.has_unread for each in live)
+        at_once = self._calls or lost or any(each.has_unread for each in live)
         sources: list[Any] = [self._woken, *live]
         wait(sources, 0.0 if at_once else self._failures.until_retry(seconds))
         with suppress(BlockingIOError):
             self._woken.recv(1 << 12)
-        self._is_woken = self._attention.wanted = self._more = False
+        self._is_woken = self._attention.wanted = False
         for place in list(self._places):
             with self._guarded(place):
                 self._receive(place)
@@ -285,22 +317,20 @@ class StreamMember(Running):
         self._do_chores()
 
     def _receive(self, place: Place) -> None:
-        count = 0
         arrived: list[tuple[StreamLane, Chunk]] = []
         try:
             for event in islice(place.connection.events(0), _EVENTS):
-                count += 1
                 lane = place.lanes.get(event.subscription)
-                if lane is None:
-                    continue
                 if isinstance(event, Delivery):
-                    arrived.append((lane, parse_chunk(event.chunk, lane.stream)))
+                    if lane is not None:
+                        arrived.append((lane, parse_chunk(event.chunk, lane.stream)))
+                elif lane is None:  # the broker waits for the answer of one that is gone, too
+                    place.connection.answer_update(event, None)
                 else:
                     self._add(arrived)
                     self._assignments.on_update(lane, event)
         finally:
             self._add(arrived)
-        self._more |= count == _EVENTS
 
     def _add(self, arrived: list[tuple[StreamLane, Chunk]]) -> None:
         """Hand what has arrived to the workers, all at once: busy workers seldom leave the lock to others."""
@@ -314,7 +344,8 @@ class StreamMember(Running):
     def _do_chores(self) -> None:
         now = monotonic()
         if now >= self._listen_again:
-            self._listen_again = now + self._settings.heartbeat / _LISTENS
+            intervals = [self._assignments.interval(place.connection) for place in self._places]
+            self._listen_again = now + min(intervals, default=_TICK) / _LISTENS
             for place in list(self._places):
                 with self._guarded(place):
                     self._assignments.listen(place)
@@ -322,6 +353,7 @@ class StreamMember(Running):
             place = self._places[0]
             with self._guarded(place):
                 self._look(place.connection)
+        self._give_up()
 
     def _finish(self) -> None:
         """Wait for the handlers, and store how far they came."""
@@ -352,7 +384,8 @@ class StreamMember(Running):
                 warn(self._settings.name, error)
 
     def _busy(self) -> list[str]:
-        return [lane.stream for lane in self._lanes.values() if not lane.is_idle]
+        lanes = (*self._lanes.values(), *self._former.values())
+        return [lane.stream for lane in lanes if not lane.is_idle]
 
     def _settle(self, lane: StreamLane) -> None:
         """Store how far a lane has come, now."""

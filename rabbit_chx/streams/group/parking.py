@@ -124,7 +124,8 @@ class Parking:
     ) -> None:
         """Park messages, and call ``then`` in another thread, with the offset of the first one that is left, if any, and an error.
 
-        An error ends the member: it says what the operator must fix. A member that ends may leave some without one. With ``refused``,
+        An error ends the member: it says what the operator must fix; without an offset, nothing was parked. A member that ends may
+        leave some without one. With ``refused``,
         the first message is parked without its properties and headers.
         """
         work = _Work(messages, error, attempt, then, refused)

@@ -19,6 +19,11 @@ _MOMENT: Final = 0.1
 _PATIENCE: Final = 10.0
 """How long a member waits for the others to join, in seconds: one of them may hang."""
 
+_NUMBERS: Final = (
+    "other members may have joined when the stream had another number (x-stream-partition-order): "
+    "it passes when they have left the stream, so stop them all at once"
+)
+
 
 class Place:
     """One connection, and the lanes that it serves by the number of their subscription."""
@@ -67,19 +72,31 @@ class Place:
         wanted = {lane.stream: lane for lane in lanes}
         if not wanted:
             return
-        found = self.connection.metadata(wanted)
+        found, refused = self.connection.metadata(wanted), None
         for stream, lane in wanted.items():
             if not found[stream].exists:
                 missing(self.connection, lane)
             elif self._is_here(found[stream]):
-                self._subscribe(lane)
+                try:
+                    self._subscribe(lane)
+                except StreamUnavailable as error:
+                    if error.permanent or not self.connection.is_open:
+                        raise
+                    refused = error  # the node may serve the others
+        if refused is not None:
+            raise refused
 
     def _subscribe(self, lane: StreamLane) -> None:
         credit, properties = self._settings.credit, self._settings.properties
-        # The answer to the broker's question says where to start, not this.
-        number = self.connection.subscribe(
-            lane.stream, OffsetSpec.next(), credit=credit, properties=properties
-        )
+        try:
+            # The answer to the broker's question says where to start, not this.
+            number = self.connection.subscribe(
+                lane.stream, OffsetSpec.next(), credit=credit, properties=properties
+            )
+        except StreamUnavailable as error:
+            if error.problem != "refused" or self._settings.exchange is None:
+                raise
+            raise StreamUnavailable(f"{error}; {_NUMBERS}", "not available", lane.stream) from None
         lane.subscription, lane.ahead = number, credit
         self.lanes[number] = lane
 
@@ -92,11 +109,17 @@ class Place:
             lane.ahead += lack
 
     def forget(self, stream: str) -> StreamLane | None:
-        """Return the lane of a stream that this node does not serve any more."""
+        """Return the lane of a stream that this node does not serve any more.
+
+        If the node has only refused a request, its active consumer would otherwise remain the subscription that is forgotten.
+        """
         for number, lane in self.lanes.items():
             if lane.stream == stream:
                 lane.subscription = None
-                return self.lanes.pop(number)
+                del self.lanes[number]
+                with suppress(StreamUnavailable):  # the broker may have removed it
+                    self.connection.unsubscribe(number)
+                return lane
         return None
 
     def close(self) -> list[StreamLane]:

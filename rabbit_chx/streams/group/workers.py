@@ -24,7 +24,7 @@ class _OfStreams(Progress):
             if handled is not None:
                 lane.finish(handled[1], handled[0])
             # A broker that is silent for an interval may have given the stream to another member.
-            stop = self.stopping.is_set() or monotonic() - lane.heard > self._heartbeat
+            stop = self.stopping.is_set() or monotonic() > lane.trusted_until
             channel, item = lane.channel, lane.take(changes_only=stop)
         self._owner.on_progress()
         if item is None:

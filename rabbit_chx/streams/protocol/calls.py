@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from rabbit_chx.base.text import seconds
 from rabbit_chx.errors import StreamUnavailable
@@ -33,6 +33,9 @@ from rabbit_chx.streams.protocol.wire import Wire
 
 _T = TypeVar("_T")
 
+_LONGER: Final = 60
+"""An answer may take this many times its timeout while data arrives before it."""
+
 
 class Calls:
     """The requests of one connection, and queues of the frames that it received."""
@@ -53,6 +56,8 @@ class Calls:
         self.tune: Tune | None = None
         self.on_moved: Callable[[str], None] = lambda _stream: None
         """Called with the name of a stream after the broker removed its publishers and subscriptions."""
+        self.heard = 0.0
+        """When the broker knew the connection: after the last request that it has answered, and while data arrived without a gap."""
         self._correlation = 0
         self._answers: dict[int, Response] = {}
 
@@ -84,17 +89,22 @@ class Calls:
         raise self.refusal(answer, stream, access)
 
     def answer(self, command: Command, *fields: bytes, timeout: float | None = None) -> Response:
-        """Send a request and return its answer, including a refusal."""
+        """Send a request and return its answer, including a refusal; without a ``timeout``, data that arrives prolongs the wait."""
         self._correlation = number = self._correlation % 0xFFFF_FFFF + 1
+        asked, self.wire.longest_gap = time.monotonic(), 0.0
         self.send(request(command, number, *fields), timeout)
-        patience = self._within(timeout)
-        answer = self.take(lambda: self._answers.pop(number, None), patience)
-        if answer is None:
-            self.wire.close()
-            raise StreamUnavailable(
-                f"the broker at {self.wire.where} did not answer {command.title} within {seconds(patience)}",
-                "lost",
-            )
+        left = patience = self._within(timeout)
+        latest = min(asked + patience * (_LONGER if timeout is None else 1), self.give_up_at)
+        while (answer := self.take(lambda: self._answers.pop(number, None), left)) is None:
+            # The broker sends all chunks that the credit allows before it reads the request.
+            left = min(self.wire.last_data + patience, latest) - time.monotonic()
+            if left <= 0:
+                self.wire.close()
+                raise StreamUnavailable(
+                    f"the broker at {self.wire.where} did not answer {command.title} within {seconds(patience)}",
+                    "lost",
+                )
+        self.heard = max(asked, time.monotonic() - self.wire.longest_gap)
         if answer.command is not command:
             self.wire.close()
             raise StreamUnavailable(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import ssl
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -71,7 +72,7 @@ class StreamConnection:
         """Open the connection; every wait, also a later one, ends at ``give_up_at`` on the monotonic clock."""
         self.url: BrokerUrl = BrokerUrl.for_streams(url)
         self.timeout: float = timeout
-        """Seconds to wait for the broker's answer."""
+        """Seconds to wait for the broker's answer; up to 60 times as long while data arrives before it."""
         wire = open_wire(self.url, tls, timeout, give_up_at)
         self._calls = Calls(wire, timeout, give_up_at)
         self._calls.on_moved = self._drop
@@ -117,6 +118,22 @@ class StreamConnection:
     def frame_max(self) -> int:
         """The agreed maximum size of a frame in bytes, which also limits a published message; 0 means no limit."""
         return self._calls.wire.frame_max
+
+    @property
+    def heartbeat(self) -> float:
+        """The agreed heartbeat interval in seconds; 0 without heartbeats."""
+        return self._calls.wire.heartbeat
+
+    @property
+    def heard(self) -> float:
+        """When the broker last proved with an answer that it knew the connection, on the monotonic clock."""
+        return self._calls.heard
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a frame has arrived in part, and the last piece within `timeout`."""
+        wire = self._calls.wire
+        return wire.has_part and time.monotonic() - wire.last_data < self.timeout
 
     def fileno(self) -> int:
         """Return the descriptor of the socket, to wait for data."""
@@ -279,10 +296,13 @@ class StreamConnection:
         """Answer that a consumer is active and starts here, or with None that it is passive."""
         self._calls.send(requests.consumer_update_answer(update.correlation, start))
 
-    def unsubscribe(self, subscription: int) -> list[memoryview]:
-        """End a subscription and return its chunks that `chunks` has not yielded yet."""
+    def unsubscribe(self, subscription: int, *, timeout: float | None = None) -> list[memoryview]:
+        """End a subscription and return its chunks that `chunks` has not yielded yet.
+
+        Without a ``timeout``, an answer may take longer while chunks arrive before it.
+        """
         stream = self._subscriptions.get(subscription)
-        answer = self._calls.answer(Command.UNSUBSCRIBE, U8.pack(subscription))
+        answer = self._calls.answer(Command.UNSUBSCRIBE, U8.pack(subscription), timeout=timeout)
         if stream is not None and subscription not in self._subscriptions:
             raise _gone(stream)  # the broker removed the subscription before it read the request
         if answer.code != OK:

@@ -54,7 +54,8 @@ def connect(
         connection_name: the connection's name in the broker's list.
         heartbeat: the heartbeat interval in seconds, if the URL does not contain it; 0 disables heartbeats. The broker may ask for a
             shorter one.
-        timeout: seconds for opening a connection, which the addresses share, and for each answer.
+        timeout: seconds for opening a connection, which the addresses share, and for each answer; while data arrives before an answer, up
+            to 60 times as long.
 
     Raises:
         StreamUnavailable: the connection did not open; the message has the reason.

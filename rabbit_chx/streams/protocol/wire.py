@@ -63,6 +63,15 @@ class Wire:
         self._buffer = _buffer(RECEIVE)
         self._start = self._end = 0  # the received bytes that `receive` has not returned yet
         self._last_sent = self._last_received = time.monotonic()
+        self.last_data = self._last_received
+        """When something else than a heartbeat arrived."""
+        self.longest_gap = 0.0
+        """The longest time in which nothing arrived, since `Calls.answer` set it to 0."""
+
+    @property
+    def has_part(self) -> bool:
+        """Whether a frame has arrived in part."""
+        return self._end > self._start
 
     @property
     def closed(self) -> bool:
@@ -153,7 +162,11 @@ class Wire:
                 if not count:
                     raise self._lost(ConnectionError("the broker closed it"))
                 self._end += count
-                self._last_received = time.monotonic()
+                now = time.monotonic()
+                self.longest_gap = max(self.longest_gap, now - self._last_received)
+                self._last_received = now
+                if count > len(_HEARTBEAT):  # a broker that hangs still sends heartbeats
+                    self.last_data = now
                 return True
 
     def _is_chunk(self, size: int, deadline: float) -> bool:
