@@ -201,7 +201,7 @@ def test_an_error_that_ends_a_member_of_streams_lets_its_handlers_return() -> No
 
     def connect(stream: str | None) -> Any:
         lane.assign(0, None)
-        lane.heard = monotonic() + 3600
+        lane.trusted_until = monotonic() + 3600
         lane.add(chunk(0, 1))
         member._lanes = {"events": lane}
         workers.submit(lane)
