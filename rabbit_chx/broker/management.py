@@ -270,13 +270,11 @@ class Management:
             "definition": dict(policy.definition),
             "priority": policy.priority,
         }
-        with self._answer("PUT", ["policies", vhost, policy.name], body=body):
-            pass
+        self._request("PUT", ["policies", vhost, policy.name], body=body)
 
     def delete_policy(self, vhost: str, name: str) -> None:
         """Delete a policy; a missing one is an error."""
-        with self._answer("DELETE", ["policies", vhost, name]):
-            pass
+        self._request("DELETE", ["policies", vhost, name])
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -326,6 +324,10 @@ class Management:
     ) -> list[_T]:
         with self._answer("GET", path, options=options, timeout=timeout) as answer:
             return list(map(make, answer.elements()))
+
+    def _request(self, method: str, path: list[str], *, body: Any = None) -> Any:
+        with self._answer(method, path, body=body) as answer:
+            return answer.value() if method == "GET" else None
 
     @contextmanager
     def _answer(
