@@ -10,7 +10,7 @@ bound to a consistent-hash exchange stay, since they have buckets. Nothing is ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -78,7 +78,6 @@ def read(
     exchanges = management.exchanges(vhost)
     counted = management.queues(vhost, consumers=consumers)
     queues = [queue for queue, *_ in counted]
-    queues += _unlisted(management, vhost, {queue.name for queue in queues}, exchanges, bindings)
     topology = _topology(vhost, exchanges, queues, bindings)
     policies = sorted(management.policies(vhost), key=lambda policy: policy.name)
     parsed = _with_flags(Release.parse(version, store=store), management)
@@ -118,20 +117,6 @@ def _with_flags(release: Release, management: Management) -> Release:
     with suppress(BrokerUnavailable):
         flags = management.feature_flags()
     return with_flags(release, flags)
-
-
-def _unlisted(
-    management: Management, vhost: str, listed: set[str], exchanges: list[Exchange], bindings: list[Binding]
-) -> Iterator[Queue]:
-    """The queues in rings that the list lacks: when a queue is deleted, later ones move to pages that were read before."""
-    hashing = {exchange.name for exchange in exchanges if exchange.type == CONSISTENT_HASH}
-    bound = {each.destination for each in bindings if each.source in hashing}
-    for name in sorted(each for each in bound - listed if isinstance(each, str)):
-        try:
-            yield management.queue(vhost, name)
-        except BrokerUnavailable as error:
-            if not error.permanent:  # otherwise, it was deleted
-                raise
 
 
 def _topology(

@@ -48,11 +48,6 @@ class Api:
         counted = (Queue("b"), 2), (Queue("a", "stream"), None), (Queue("rabbit-chx.lock", exclusive=True), 0)
         return [ListedQueue(*each, consumers=0 if consumers else None) for each in counted]
 
-    def queue(self, vhost: str, name: str) -> Queue:
-        if name == "gone":
-            raise BrokerUnavailable("no such queue", permanent=True)
-        return Queue(name)
-
     def policies(self, vhost: str):
         return []
 
@@ -83,13 +78,6 @@ def test_what_belongs_into_a_file_and_what_only_a_broker_has() -> None:
 def test_queues_without_consumers_are_listed_if_asked_for_and_streams_are_not_among_them() -> None:
     assert read(Api([A, B]), "v").unconsumed == frozenset()
     assert read(Api([A, B]), "v", consumers=True).unconsumed == {"b", "rabbit-chx.lock"}
-
-
-def test_a_queue_of_a_ring_that_moved_to_another_page_while_the_pages_were_read_is_found() -> None:
-    moved, gone, other = Binding("x", "moved", "1"), Binding("x", "gone", "1"), Binding("amq.topic", "other")
-    observed = read(Api([A, B, moved, gone, other]), "v")
-    assert [queue.name for queue in observed.topology.queues] == ["a", "b", "moved"]
-    assert observed.topology.bindings_from("x") == (A, B, moved)
 
 
 def test_a_dead_binding_is_distinguished_from_one_deleted_during_the_read() -> None:
