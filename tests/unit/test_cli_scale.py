@@ -125,6 +125,24 @@ def test_rebalance_asks_before_it_moves_anything(file, run, keys, answer, monkey
     assert run("rebalance", file, "-x", "slots", "--keys", keys, "--dry-run").out == found.out
 
 
+@pytest.mark.parametrize("target", ["1", "nan", "inf"])
+def test_rebalance_refuses_a_target_before_it_asks_the_broker(file, run, target, monkeypatch) -> None:
+    monkeypatch.setattr(BrokerAccess, "read", lambda *_: pytest.fail("it has asked"))
+    complaint = run.refused("rebalance", file, "-x", "slots", "--target", target, "--dry-run")
+    assert "expected a number greater than 1" in complaint
+
+
+def test_rebalance_parts_no_pair_that_must_be_partitioned_alike(run, write, live, keys) -> None:
+    pair = (
+        '  other: {type: x-consistent-hash, slots: 16, queues: {"f.{0..3}": 1}, co-partitioned-with: slots}\n'
+    )
+    file = write(SCALED.replace("  flat:", f"{pair}  flat:"))
+    live(load(file))
+    for exchange in ("slots", "other"):
+        complaint = run.refused("rebalance", file, "-x", exchange, "--keys", keys, "--dry-run")
+        assert "'other' and 'slots' must send a key to queues of the same number" in complaint
+
+
 def test_rebalance_prints_the_name_of_an_exchange_as_a_file_has_it(run, write, live, keys) -> None:
     path = write(SCALED.replace("  slots: {", '  "slots{a}": {', 1))
     live(load(path))
