@@ -56,7 +56,7 @@ class Calls:
         self.tune: Tune | None = None
         self.on_moved: Callable[[str], None] = lambda _stream: None
         """Called with the name of a stream after the broker removed its publishers and subscriptions."""
-        self.heard = 0.0
+        self.heard: float = 0.0
         """When the broker knew the connection: after the last request that it has answered, and while data arrived without a gap."""
         self._correlation = 0
         self._answers: dict[int, Response] = {}

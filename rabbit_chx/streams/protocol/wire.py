@@ -63,9 +63,9 @@ class Wire:
         self._buffer = _buffer(RECEIVE)
         self._start = self._end = 0  # the received bytes that `receive` has not returned yet
         self._last_sent = self._last_received = time.monotonic()
-        self.last_data = self._last_received
+        self.last_data: float = self._last_received
         """When something else than a heartbeat arrived."""
-        self.longest_gap = 0.0
+        self.longest_gap: float = 0.0
         """The longest time in which nothing arrived, since `Calls.answer` set it to 0."""
 
     @property
