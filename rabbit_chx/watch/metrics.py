@@ -28,7 +28,7 @@ _OF_EXCHANGES: Final[dict[str, tuple[str, Callable[[Interval], float | None]]]] 
     ),
     "ring_drifted": (
         "Whether the ring differs from the file, or from the start of the watch.",
-        lambda interval: interval.ring.status == "drifted" if interval.reachable else None,
+        lambda interval: interval.ring.status == "drifted",
     ),
     "ring_unknown": (
         "Whether the comparison of the ring is unknown (1) or not (0).",
@@ -83,9 +83,7 @@ class Metrics:
         for name, (about, read) in _OF_EXCHANGES.items():
             yield gauge(name, about, {(): read(interval)})
         found = Counter(problem.name for problem in interval.problems)
-        problems: _Values = {
-            (name,): found[name] if interval.reachable or found[name] else None for name in PROBLEMS
-        }
+        problems: _Values = {(name,): found[name] for name in PROBLEMS}
         yield gauge("problems", "Problems of the exchange and its queues, by name.", problems, "problem")
         for name, (about, read_row) in _OF_QUEUES.items():
             yield gauge(name, about, {(row.queue,): read_row(row) for row in interval.rows}, "queue")
