@@ -289,6 +289,8 @@ class _Change:
         }
 
     def _existing(self, queues: set[str]) -> set[str]:
+        if not queues:
+            return queues
         return queues & {queue.name for queue, *_ in self.management.queues(self.driver.vhost)}
 
     def _drain(self, losing: Collection[str], settle: float, held: Collection[Hold]) -> None:
