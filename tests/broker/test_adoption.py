@@ -156,7 +156,7 @@ def test_applying_a_correct_file_records_the_order_for_everything_that_follows(s
 
 @pytest.mark.parametrize("second", [("5", {}), ("1", {"note": "2"})], ids=["weight", "arguments"])
 def test_a_second_binding_without_effect_does_not_block_the_adoption_of_the_others(scene, second) -> None:
-    """Trials 3, operator 3: nothing of the virtual host was recorded, and the plan rebound the exchange."""
+    """Once, nothing of the virtual host was recorded, and the plan rebound the exchange."""
     weight, arguments = second
     with a_channel(scene.site) as channel:
         channel.exchange_declare("twice", "x-consistent-hash", durable=True)

@@ -255,7 +255,7 @@ def test_a_failing_message_is_retried_in_place_and_then_handled_as_on_failure_sa
 
 @pytest.mark.parametrize("order", ["queue", "key"])
 def test_a_handler_whose_task_is_cancelled_has_failed_and_is_tried_again(shop, order):
-    """Trials 3, service 5: its queue or key was blocked for ever, and nothing was logged."""
+    """Once, its queue or key was blocked for ever, and nothing was logged."""
     shop.declare("a")
     shop.publish("a", "1", "2", "3")
     keys = {"key": lambda _: "k"} if order == "key" else {}

@@ -91,7 +91,7 @@ def test_a_parked_message_keeps_its_headers(orders) -> None:
 
 
 def test_a_full_parking_queue_ends_no_member(orders, caplog) -> None:
-    """Security review 3, L8: it ended the member with an error about a missing queue."""
+    """Once, it ended the member with an error about a missing queue."""
     full = {"x-max-length": 1, "x-overflow": "reject-publish"}
     orders.channel.queue_declare("failed", durable=True, arguments=full)
     orders.channel.basic_publish("", QUEUES[0], b"0")
@@ -112,7 +112,7 @@ def test_a_full_parking_queue_ends_no_member(orders, caplog) -> None:
 def test_the_status_of_a_member_tells_of_an_alarm_that_keeps_a_message_from_being_parked(
     orders, broker, seconds
 ) -> None:
-    """Trials 3, service 11: no message seemed to wait, so that a health check passed."""
+    """Once, no message seemed to wait, so that a health check passed."""
     going = threading.Event()
 
     def handle(_: Message) -> None:

@@ -1,4 +1,4 @@
-"""Random histories of bindings on real brokers: for each, a verb's answer is right, or refused (trials 3, operator 1 and 2)."""
+"""Random histories of bindings on real brokers: for each, a verb's answer is right, or refused."""
 
 from __future__ import annotations
 

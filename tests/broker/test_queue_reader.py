@@ -194,7 +194,7 @@ def test_a_delivery_limit_is_logged_as_a_warning(broker, declare, caplog):
 
 
 def test_an_idle_reader_goes_on_however_often_its_queue_is_replaced(broker, channel, declare, caplog):
-    """Trials 3, service 6: the second time was permanent, and the reason given was consumer_timeout."""
+    """Once, the second time was permanent, and the reason given was consumer_timeout."""
     queue = declare()
     lost = f"queue '{queue}': the broker ended the consumer of queue '{queue}'; trying again"
     with QueueReader(broker.url, queue) as reader:

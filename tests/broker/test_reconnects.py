@@ -1,4 +1,4 @@
-"""Clients whose connections open and are cut again wait longer each time, and work afterwards (trials 3, service 9)."""
+"""Clients whose connections open and are cut again wait longer each time, and work afterwards."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_without_members_nothing_is_switched(scene) -> None:
 
 
 def test_of_two_changes_at_once_one_is_refused_and_says_that_it_changed_nothing(scene) -> None:
-    """It said how to continue, and what to write into the file (trials 3, service 10)."""
+    """It says how to continue, and what to write into the file."""
     one_ended, acted = threading.Event(), list[int]()
 
     def until_the_other_ends(process: subprocess.Popen[str]) -> None:

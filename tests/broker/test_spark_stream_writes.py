@@ -41,7 +41,7 @@ def test_two_attempts_at_the_same_time_store_each_row_once(broker, stream_url, s
 )
 @pytest.mark.parametrize("partitions", [1, 2, 3])
 def test_fewer_partitions_after_a_kill_fail(broker, stream, task, partitions) -> None:
-    """Trials 3, Spark 1: 1,500 rows for 1,000, and the write succeeded."""
+    """Once, 1,500 rows were stored for 1,000, and the write succeeded."""
     schema, batch = rows(600)
     options = {"url": broker.stream_url, "stream": stream, "producerName": "P"}
     writer = RabbitMQDataSource(options).writer(schema, overwrite=False)

@@ -145,7 +145,7 @@ def test_a_group_without_members_is_shown(group, exchange):
 
 
 def test_an_offset_beyond_the_end_that_a_reader_has_stored_is_warned_of(group, broker, stream_url, exchange):
-    """Security review 3, L3: the group handled nothing, with a lag of 0."""
+    """Once, the group handled nothing, with a lag of 0."""
     stream = f"{exchange}-1"
     with a_user(broker, "^$", "^$", f"^{stream}$") as reader:
         url = BrokerUrl.for_streams(broker.stream_url)

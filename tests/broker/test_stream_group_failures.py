@@ -113,7 +113,7 @@ def test_a_failed_message_is_parked_and_the_stream_goes_on(broker, stream_url, s
 
 
 def test_a_full_parking_queue_is_waited_for(broker, stream_url, stream_connection, stream):
-    """Security review 3, L8: it ended the member with an error about a missing queue."""
+    """Once, it ended the member with an error about a missing queue."""
     queue = f"parked-{uuid.uuid4().hex[:8]}"
     fill(stream_connection, stream, range(1, 4))
     with a_channel(broker) as channel:

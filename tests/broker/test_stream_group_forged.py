@@ -1,4 +1,4 @@
-"""No message that a stranger can store in a stream ends, hangs or steers a group that parks (security review 3, H2 and H3)."""
+"""No message that a stranger can store in a stream ends, hangs or steers a group that parks."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ ALTERNATING = a_sub_batch([b"x", b"\0\x53\x75"] * 1_000)
 def test_compressed_batches_neither_disconnect_a_member_nor_delay_its_stop(
     broker, stream_url, stream_connection, stream, lot, caplog
 ):
-    """Security review 3, L5: about 3 KB of a publisher. Nothing is measured in seconds: a stop takes effect before the next message."""
+    """About 3 KB of a publisher. Nothing is measured in seconds: a stop takes effect before the next message."""
     queue, count = lot
     batches = [EMPTY, LISTS, ALTERNATING, EMPTY]
     assert sum(len(data) for *_, data in batches) < 10_000

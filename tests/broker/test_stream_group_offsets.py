@@ -154,7 +154,7 @@ def test_a_stop_waits_for_the_handler_and_stores_what_it_handled(stream_url, str
 def test_streams_whose_offsets_the_broker_drops_leave_no_other_unstored(
     broker, stream_url, stream_connection, streams_of, monkeypatch
 ):
-    """Trials 3, service 8: those behind the first one were not stored, and the error named only that one."""
+    """Once, those behind the first one were not stored, and the error named only that one."""
     exchange, seen, dropped = streams_of(count=4), Seen(), set()
     names = [f"{exchange}-{number}" for number in range(4)]
     store_offset = StreamConnection.store_offset
@@ -188,7 +188,7 @@ def test_streams_whose_offsets_the_broker_drops_leave_no_other_unstored(
 def test_a_member_goes_on_while_another_client_stores_offsets_of_its_group(
     stream_url, stream_connection, stream, monkeypatch, caplog
 ):
-    """It ended for good, with "permission" (review 3, bug 12)."""
+    """Once, it ended for good, with "permission"."""
     store_offset, seen = StreamConnection.store_offset, Seen()
 
     def store_twice(connection, group, name, offset):

@@ -1,4 +1,4 @@
-"""A message that the broker cannot convert for its consumers: members name its queue, and a policy takes it out (security review 3, M4)."""
+"""A message that the broker cannot convert for its consumers: members name its queue, and a policy takes it out."""
 
 from __future__ import annotations
 

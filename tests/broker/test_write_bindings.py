@@ -51,7 +51,7 @@ def summary(caplog: pytest.LogCaptureFixture) -> tuple[int, list[str]]:
 
 
 def test_a_queue_that_was_deleted_during_a_write_fails_it(broker, exchange, caplog):
-    """Trials 3, Spark 3: 2,136 of 20,000 rows were lost, and the write succeeded."""
+    """Once, 2,136 of 20,000 rows were lost, and the write succeeded."""
     name, channel = exchange
     write = started(broker, name)
     channel.queue_delete(f"{name}.deleted")

@@ -46,7 +46,7 @@ def test_closing_with_nothing_pending_while_the_broker_hangs(broker, topology):
 
 
 def test_what_a_call_did_not_publish_in_time_is_named_and_can_be_published_again(broker, topology):
-    """Trials 3, service 4 and 7: the list of failures was empty, and `submit` and `add` waited for the broker."""
+    """Once, the list of failures was empty, and `submit` and `add` waited for the broker."""
     used, bodies = topology(queues=1), [body(row) for row in range(2_000)]
     with Publisher(broker.url, used.exchange, max_in_flight=500) as publisher:
         publisher.publish(b"2000 ", "k")

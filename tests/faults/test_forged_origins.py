@@ -64,7 +64,7 @@ def channel(broker):
 
 
 def test_a_dead_letter_goes_only_to_where_its_publisher_published_it(channel) -> None:
-    """Security review 3, M1: the headers decided, which survive the death of a message."""
+    """Once, the headers decided, which survive the death of a message."""
     site = channel.site
     with (
         a_user(site.broker, "^$", "^orders$", "^$", vhost=site.vhost) as attacker,

@@ -99,7 +99,7 @@ def test_no_headers_and_no_properties_of_a_publisher_harm_a_member(
 
 @KINDS
 def test_no_questions_and_no_holds_of_a_publisher_harm_a_member(scene, member, kind, caplog) -> None:
-    """Security review 3, H1 and H4: of a user who may publish to the default exchange, to a member with traces."""
+    """Of a user who may publish to the default exchange, to a member with traces."""
     caplog.set_level(logging.WARNING)
     traces.recorded()
     bodies: list[bytes] = []

@@ -1,4 +1,4 @@
-"""SIGTERM while the broker is gone: the handler that runs finishes, or is cut and logged (trials 3, service 2)."""
+"""SIGTERM while the broker is gone: the handler that runs finishes, or is cut and logged."""
 
 from __future__ import annotations
 

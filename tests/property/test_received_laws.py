@@ -159,7 +159,7 @@ MESSAGES = st.builds(
 @many
 @given(MESSAGES)
 def test_every_message_reaches_the_handler_once_or_is_dealt_with_as_what_it_is(message) -> None:
-    """With traces (security review 3, H4), and whatever its properties are."""
+    """With traces, and whatever its properties are."""
     recorded()
     handled: list[Delivery] = []
     interrupted: list[object] = []
@@ -183,7 +183,6 @@ def test_every_message_reaches_the_handler_once_or_is_dealt_with_as_what_it_is(m
 @many
 @given(MESSAGES, st.sampled_from(["3.10.8", "4.3.6"]))
 def test_no_message_stops_a_replay(message, release) -> None:
-    """Security review 3, M2."""
     driver = Driver()
     origin = origin_of(message, Release.of_broker(release))
     found = _what_becomes_of(message, origin, Choice(), driver)

@@ -1,4 +1,4 @@
-"""Whatever a stranger has stored in a stream, a group that parks can park it (security review 3, H2 and H3)."""
+"""Whatever a stranger has stored in a stream, a group that parks can park it."""
 
 from __future__ import annotations
 

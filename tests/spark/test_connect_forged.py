@@ -1,4 +1,4 @@
-"""Over Spark Connect, forged rows are read and written as everywhere else, and errors have their sentence and no password (security review 3)."""
+"""Over Spark Connect, forged rows are read and written as everywhere else, and errors have their sentence and no password."""
 
 from __future__ import annotations
 

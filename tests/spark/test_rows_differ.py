@@ -1,4 +1,4 @@
-"""Exactly-once writes whose rows differ from those of an earlier attempt fail, and continue as docs/spark-guarantees.md says (trials 3, Spark 1 and 2)."""
+"""Exactly-once writes whose rows differ from those of an earlier attempt fail, and continue as docs/spark-guarantees.md says."""
 
 from __future__ import annotations
 

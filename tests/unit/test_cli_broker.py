@@ -139,7 +139,7 @@ def test_pairs_teach_a_ring_or_leave_what_is_possible(run, write, monkeypatch) -
 
 
 def test_one_note_names_all_exchanges_whose_order_apply_records(run, write, live, monkeypatch) -> None:
-    """Trials 3, operator 6: adopting a virtual host repeated one note for each of its exchanges."""
+    """Once, adopting a virtual host repeated one note for each of its exchanges."""
     names = ["orders", "payments", "tenants"]
     exchanges = "".join(f"  {name}: {{type: x-consistent-hash, queues: [a, b]}}\n" for name in names)
     file = write(f"schema: 1\nexchanges:\n{exchanges}queues: {{a: {{}}, b: {{}}}}\n")

@@ -34,7 +34,7 @@ def test_a_file_is_replaced_as_a_whole_and_keeps_its_mode(tmp_path) -> None:
 
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_link_stays_and_leads_to_the_new_text(tmp_path, exists: bool) -> None:
-    """Security review 3, L2: a file replaced it."""
+    """Once, a file replaced it."""
     target, link = tmp_path / "target", tmp_path / "link"
     if exists:
         target.write_text("old")
@@ -46,7 +46,7 @@ def test_a_link_stays_and_leads_to_the_new_text(tmp_path, exists: bool) -> None:
 
 @pytest.mark.parametrize("suffix", ["new", "tmp", "bak"])
 def test_a_link_with_a_name_that_others_can_predict_leads_to_no_written_file(tmp_path, suffix: str) -> None:
-    """Security review 3, L2: `scale --write` wrote through the link `topology.yaml.new`, which then was the file, with mode 644."""
+    """Once, `scale --write` wrote through the link `topology.yaml.new`, which then was the file, with mode 644."""
     victim, file, link = (tmp_path / name for name in ("victim", "topology.yaml", f"topology.yaml.{suffix}"))
     victim.write_text("precious")
     file.touch(0o600)

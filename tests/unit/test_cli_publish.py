@@ -352,7 +352,7 @@ def test_a_row_that_cannot_be_sent_is_named_by_its_number_in_the_file(
 
 
 def test_rows_whose_whole_block_lacks_an_optional_field_are_read() -> None:
-    """Review 3, bug 5: the second block of 5,000 rows failed, after the first one was published."""
+    """Once, the second block of 5,000 rows failed, after the first one was published."""
     lines = [json.dumps({"k": "c", "h": row} if row <= 2 else {"k": "c"}) for row in range(1, 10_002)]
     picker = Picker(key="k", headers={"tenant": "h"}, properties={"type": "h"})
     batches = read("jsonl", "\n".join(lines).encode(), picker)

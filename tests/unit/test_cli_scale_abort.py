@@ -59,7 +59,7 @@ def of(*created: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("options", "code"), [(("--dry-run",), 2), (("--yes",), 0)])
 def test_the_queues_that_it_deletes_are_shown_first(abort, options, code) -> None:
-    """Security review 3, L1: neither the plan nor --dry-run named them."""
+    """Once, neither the plan nor --dry-run named them."""
     found, _ = abort(of("orders.2", "orders.3"), *options)
     assert found.code == code
     assert "once drained and empty, these are deleted: 'orders.{2..3}'" in found.out

@@ -34,7 +34,6 @@ def ended_with(joined: Member, code: int, queue: str = "") -> str:
 
 
 def test_the_third_541_in_a_row_from_the_same_queue_names_it(caplog) -> None:
-    """Security review 3, M4."""
     joined = member(Broker())
     reasons = [ended_with(joined, 541, "a") for _ in range(4)]
     assert ["'a'" in each for each in reasons] == [

@@ -294,7 +294,7 @@ def test_a_consumer_is_displaced_if_it_may_have_messages(monkeypatch) -> None:
 
 
 def test_a_message_that_waits_to_be_parked_ages_although_no_samples_are_taken() -> None:
-    """Trials 3, service 11: under an alarm, the thread that takes the samples waits for the confirm."""
+    """Under an alarm, the thread that takes the samples waits for the confirm."""
     lane = QueueLane("q")
     lane.attach("channel", 1)
     lane.add([Delivery(b"", "", queue="q", tag=1)])

@@ -52,7 +52,7 @@ def asking_for(*holds: tuple[str, str]) -> bytes:
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
 def test_a_question_with_values_of_wrong_types_does_not_end_a_member(wrong) -> None:
-    """Security review 3, H1: one such question, of anybody who may write to the default exchange, ended any member for good."""
+    """Once, one such question, of anybody who may write to the default exchange, ended any member for good."""
     name, record = forged(**wrong)
     with pytest.raises(InvalidValue, match="that of a hold"):
         Hold.read(name, record)
@@ -124,7 +124,7 @@ BLOATED = b"[" + b"{}," * 2_000_000 + b"{}]"
 
 
 def test_a_question_above_1_mb_is_not_read() -> None:
-    """Security review 3, M3: a question of 15 MiB took 410 MB."""
+    """Once, a question of 15 MiB took 410 MB."""
     many = asking_for(*(forged(by=str(number)) for number in range(6_000)))
     assert len(many) > 1 << 20
     assert holds_in(many) == []

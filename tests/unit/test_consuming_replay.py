@@ -56,7 +56,7 @@ def becomes(message: Delivery, choice: Choice = ALL, driver: Any = None, release
 
 
 def test_the_broker_decides_where_it_contradicts_the_headers_of_a_parked_message() -> None:
-    """Security review 3, M1: dead letters of a user who could write only to `orders` were replayed into `payroll`."""
+    """Once, dead letters of a user who could write only to `orders` were replayed into `payroll`."""
     forged = parked("", "payroll", "payroll")
     message = received({**forged, **dead(death("orders", "orders", "k"))})
     assert origin_of(message, NEW) == Origin("orders", "k", "orders", "rejected", "")
@@ -154,7 +154,7 @@ class Driver:
 
 
 def test_names_of_headers_that_are_not_utf_8_are_copied() -> None:
-    """Security review 3, M2: one such message stopped `replay` with exit code 70, and those behind it stayed, too."""
+    """Once, one such message stopped `replay` with exit code 70, and those behind it stayed."""
     driver = Driver()
     headers = {**parked(), BAD: "kept", b"x-rabbit-chx-parked-" + BAD: "left out", "n": 1}
     assert becomes(received(headers, message_id=BAD), driver=driver).outcome is Outcome.REPLAYED

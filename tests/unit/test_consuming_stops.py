@@ -1,4 +1,4 @@
-"""A member that is stopped while its connection is lost waits for its handlers, as any other (trials 3, service 2)."""
+"""A member that is stopped while its connection is lost waits for its handlers, as any other."""
 
 from __future__ import annotations
 

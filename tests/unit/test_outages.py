@@ -1,4 +1,4 @@
-"""How long clients wait before they connect again (trials 3, service 9)."""
+"""How long clients wait before they connect again."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_numbered_names_become_one_pattern() -> None:
 
 
 def test_the_pattern_of_the_seats_of_a_group_matches_those_of_no_other_group() -> None:
-    """Security review 3, L6: the user of group `billing` could take the seats of group `billing.eu`."""
+    """Once, the user of group `billing` could take the seats of group `billing.eu`."""
     needs = members_needs(Settings(**SETTINGS), ["a"])
     for names in (needs.configure, needs.read):
         (seats,) = [resource for resource in names if isinstance(resource[1], BeforeNumber)]

@@ -322,7 +322,7 @@ def test_a_call_that_waits_for_room_ends_in_time() -> None:
 
 
 def test_a_call_that_must_not_wait_is_accepted_only_if_there_is_room() -> None:
-    """Trials 3, service 7: with a full window, a `submit` blocked for 12 seconds."""
+    """Once, with a full window, a `submit` blocked for 12 seconds."""
     with scene(max_in_flight=1) as (publisher, script):
         bulk = publisher.bulk()
         publisher.submit(b"yes", timeout=0).result(PATIENCE)

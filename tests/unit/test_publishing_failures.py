@@ -1,4 +1,4 @@
-"""`PublishFailed.failures` names each message that was not confirmed (trials 3, service 4)."""
+"""`PublishFailed.failures` names each message that was not confirmed."""
 
 from __future__ import annotations
 

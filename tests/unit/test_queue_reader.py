@@ -1,4 +1,4 @@
-"""What a reader of a queue does when the broker ends its consumer (trials 3, service 6)."""
+"""What a reader of a queue does when the broker ends its consumer."""
 
 from __future__ import annotations
 

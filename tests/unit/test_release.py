@@ -84,7 +84,7 @@ def test_what_is_published_was_built_once_and_tested() -> None:
 @pytest.mark.parametrize(("job", "folders"), [("publish", ["dist"]), ("notes", ["dist", "notes"])])
 @pytest.mark.parametrize("forgery", ["", "dist/extra.whl", "dist/a.whl", "notes/notes.md"])
 def test_only_what_the_build_has_made_is_published(job, folders, forgery, tmp_path) -> None:
-    """Security review 3, L9: a job that runs code of others can replace the artifacts of its run."""
+    """A job that runs code of others can replace the artifacts of its run."""
     release = jobs("release.yml")
     (tmp_path / "dist").mkdir()
     (tmp_path / "notes").mkdir()

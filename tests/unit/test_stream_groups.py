@@ -92,7 +92,7 @@ SECURE = "rabbitmq-stream+tls://host"
     ],
 )
 def test_credentials_are_sent_to_park_only_where_the_streams_are(url, amqp_url, sent):
-    """Security review 3, L7: they went to any host, also without TLS."""
+    """Once, they went to any host, also without TLS."""
     group = StreamGroup(url, stream="s", name="g", amqp_url=amqp_url, credentials=lambda: ("u", "p"))
     assert (group._connect_for_parking.keywords["credentials"] is not None) == sent
 

@@ -59,7 +59,7 @@ def test_the_end_of_a_stream_that_was_created_again_is_that_of_the_new_one():
 
 
 def test_a_stored_offset_beyond_the_end_is_warned_of_and_the_lag_is_unknown(caplog):
-    """Security review 3, L3: any reader can store one, and the group then handled nothing with a lag of 0."""
+    """Any reader can store one, and the group then handled nothing with a lag of 0."""
     settings = StreamGroup(**GIVEN)._settings
     assignments, it, asked = Assignments(settings, StreamWorkers(print, settings)), lane(), Asked()
     asked.stored, asked.has_stats, asked.timeout, asked.node = 10**9, True, 1.0, "n"
@@ -323,7 +323,7 @@ class Contested(Asked):
 
 
 def test_a_member_goes_on_and_says_so_when_another_client_stores_its_offset(monkeypatch, caplog):
-    """It ended for good, with "permission" (review 3, bug 12)."""
+    """Once, it ended for good, with "permission"."""
     monkeypatch.setattr(offsets, "_READ_BACK", 0.05)
     settings = StreamGroup(**GIVEN)._settings
     assignments, it = Assignments(settings, StreamWorkers(print, settings)), lane()

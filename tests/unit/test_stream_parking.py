@@ -126,7 +126,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize("why", REFUSALS)
 def test_a_message_that_is_refused_is_parked_without_properties_and_headers(monkeypatch, why):
-    """Security review 3, H3: such a message ended every member of the group."""
+    """Once, such a message ended every member of the group."""
 
     class Refusing(Encoding):
         def basic_publish(self, *, properties, **more):
@@ -144,7 +144,7 @@ def test_a_message_that_is_refused_is_parked_without_properties_and_headers(monk
 
 
 def test_a_body_above_the_limit_of_the_broker_is_parked_up_to_the_limit(monkeypatch):
-    """Security review 3, H3: the refusal was permanent."""
+    """Once, the refusal was permanent."""
 
     class Limited(Encoding):
         def basic_publish(self, *, body, **more):
@@ -196,7 +196,7 @@ def test_a_parking_queue_that_cannot_be_checked_is_an_error_of_the_package(monke
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_parking_queue_that_rejects_is_waited_for_and_a_missing_one_is_an_error(is_there):
-    """Security review 3, L8: the error of a full queue said that it does not exist."""
+    """Once, the error of a full queue said that it does not exist."""
     commands = park("lot", Message(b"x"), {})
     assert next(commands).method == "basic_publish"
     assert commands.throw(Refused(312, "NO_ROUTE")).method == "queue_declare"

@@ -17,7 +17,7 @@ from tests.unit.test_stream_parking import Encoding
 
 
 def test_messages_are_parked_over_one_connection_that_is_closed_when_none_comes(monkeypatch):
-    """Security review 3, L4: each had a thread and a connection of its own."""
+    """Once, each had a thread and a connection of its own."""
     opened, closed = [], threading.Event()
 
     @contextmanager
@@ -70,7 +70,7 @@ CUT = b"\0\x53\x75\xa0\x05ab"
 
 
 def test_undecodable_messages_that_follow_each_other_are_parked_together(monkeypatch):
-    """Security review 3, L4: each was a round of its own, with a stored offset."""
+    """Once, each was a round of its own, with a stored offset."""
     stored = [sized(BODY), *[sized(CUT)] * 300, sized(BODY), sized(CUT), sized(CUT)]
     lane = StreamLane("s", batches=False, store_every=100, attention=Attention())
     lane.assign(0, None)

@@ -1,4 +1,4 @@
-"""How much work stored bytes cost their readers: in proportion to the decompressed bytes, however they are arranged (security review 3, L5)."""
+"""How much work stored bytes cost their readers: in proportion to the decompressed bytes, however they are arranged."""
 
 from __future__ import annotations
 

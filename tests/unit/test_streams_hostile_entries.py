@@ -240,7 +240,7 @@ MIXED = [GOOD, JUNK, sized(b"b"), JUNK, a_batch(7, 1, b"", 0), GOOD]
 
 
 def test_each_undecodable_batch_is_a_message_of_its_own() -> None:
-    """Security review 3, H3: a group that parks parked the whole chunk, which the broker refused for its size."""
+    """Once, a group that parks parked the whole chunk, which the broker refused for its size."""
     chunk = parse_chunk(a_chunk(MIXED, records=10, offset=7), "s")
     found = [(each.offset, each.body, getattr(each, "last", None)) for each in stored_in([chunk])]
     good = [(7, b"a", None), (8, b"a", None), (11, b"b", None), (15, b"a", None), (16, b"a", None)]

@@ -233,7 +233,7 @@ def test_a_server_that_does_not_answer_is_a_timeout() -> None:
 
 @pytest.mark.parametrize("port", ["9" * 5_000, "70000", "0", "5" * 6])
 def test_a_port_that_a_server_advertises_must_be_one(port: str) -> None:
-    """Security review 3, L10: Python converts at most 4,300 digits, with an error of its own."""
+    """Python converts at most 4,300 digits, with an error of its own."""
     with pytest.raises(StreamUnavailable, match="h:5552 advertises the invalid port") as caught:
         _node({"advertised_host": "h", "advertised_port": port}, "h:5552")
     assert caught.value.problem == "protocol"

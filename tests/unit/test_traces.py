@@ -141,7 +141,7 @@ def test_a_message_with_an_invalid_context_is_handled_without_a_link(value: obje
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_key_that_is_not_utf_8_keeps_no_message_from_its_handler(asynchronous: bool) -> None:
-    """Security review 3, H4: such a routing key of a publisher ended every member, before the handler."""
+    """Once, such a routing key of a publisher ended every member, before the handler."""
     recorded()
     encoded = encoded_properties(headers={b"\xff": b"\xff"}, message_id=b"\xfe", correlation_id=b"\xfd")
     message: Any = Delivery(b"", b"\xff\xfe", queue="q", exchange=b"\xfc", encoded=encoded)  # type: ignore[arg-type]

@@ -230,5 +230,4 @@ def test_a_url_given_as_another_option_is_not_shown(host: str) -> None:
 def test_all_options_without_effect_on_the_target_are_named_at_once(
     given: dict[str, str], words: str
 ) -> None:
-    """Trials 3, Spark 12."""
     assert words in str(complaint(lambda: of(**given)))

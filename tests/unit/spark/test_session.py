@@ -84,7 +84,6 @@ SECURE = {
 def test_the_user_and_the_password_of_the_settings_go_to_no_other_address(
     table: type[WriteOptions | ReadOptions | QueueOptions], given: dict[str, str]
 ) -> None:
-    """Security review 3, M5."""
     target = "queue" if table is QueueOptions else "exchange"
     options = session(**SECURE).complete(table, {target: "t", **given})
     assert options.urls[0].login == ("guest", "guest")
@@ -102,7 +101,7 @@ def test_the_user_and_the_password_of_the_settings_go_to_no_other_address(
     ],
 )
 def test_an_option_that_says_who_gets_the_password_needs_the_address_beside_it(given: dict[str, str]) -> None:
-    """Security review 3, M5: the management API and the port of streams get the password, too."""
+    """The management API and the port of streams get the password, too."""
     for settings in (session(**SECURE), session(host="broker", username="etl", passwordEnv="SECRET")):
         for table in (WriteOptions, ReadOptions):
             error = complaint(lambda table=table, settings=settings: settings.complete(table, given))
@@ -195,7 +194,7 @@ def test_a_setting_that_names_no_option_is_an_error() -> None:
     ],
 )
 def test_a_password_in_a_setting_is_an_error(name: str, value: str, remedy: str) -> None:
-    """Security review 3, M6: Spark shows settings in its UI and its event log."""
+    """Spark shows settings in its UI and its event log."""
     error = complaint(lambda: session(**{name: value}))
     assert name.lower() in error.what.lower()
     assert remedy in error.hint

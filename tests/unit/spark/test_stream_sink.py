@@ -194,7 +194,7 @@ BATCH = Task(0)
 def test_another_number_of_partitions_stores_no_row_twice_in_silence(
     broker: Broker, partitions: int, done: list[int], task: Task
 ) -> None:
-    """Trials 3, Spark 1: 1,500 rows for 1,000, and the write succeeded."""
+    """Once, 1,500 rows were stored for 1,000, and the write succeeded."""
     rows = range(40)
     assert attempt(rows, 4, run(task), done) == "killed"
     error = attempt(rows, partitions, run(task))
@@ -227,7 +227,7 @@ def test_fewer_partitions_in_later_micro_batches_are_no_problem(broker: Broker) 
 
 
 def test_an_older_checkpoint_has_an_error_of_its_own(broker: Broker) -> None:
-    """Trials 3, Spark 2: sorting was the advice."""
+    """Once, sorting was the advice."""
     attempt(range(4), 1, run(replace(QUERY, batch_id="7")))
     error = attempt(range(4), 1, run(QUERY))
     assert "belong to micro-batch 3, but the stream has rows of micro-batch 7" in error
