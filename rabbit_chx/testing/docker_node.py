@@ -48,6 +48,7 @@ DEFAULT_RELEASE = "4.3"
 """Not ``NEWEST``: a series is mirrored before its image is published."""
 HOST_NAME = "rabbit-chx"
 NETWORK = "bridge"  # the default network of containers
+PAUSES = 20  # on a busy host, the runtime may give up twice in a row
 
 
 def find(release: str | None) -> Source:
@@ -123,12 +124,14 @@ class DockerNode(OwnNode):
 
     def pause(self) -> None:
         """Suspend the processes of the container."""
-        try:
-            self._docker.pause()
-        except APIError as error:
-            if "unable to freeze" not in str(error):
-                raise
-            self._docker.pause()  # on a busy host, the runtime may give up the first time
+        for remaining in reversed(range(PAUSES)):
+            try:
+                self._docker.pause()
+            except APIError as error:
+                if not remaining or "unable to freeze" not in str(error):
+                    raise
+            else:
+                break
 
     def unpause(self) -> None:
         """Resume the processes."""
