@@ -133,7 +133,7 @@ class BaseOutbox(Generic[Item]):
             self._resent += resent
 
     def give_up(self, error: RabbitChxError, *, closed: bool = False) -> None:
-        """Give each message its outcome; none is in flight. Unless closed, later messages make the sender try again."""
+        """Give each message that waits its outcome. Unless closed, later messages make the sender try again."""
         with self._changed:
             self.why_given_up = error
             if not closed:

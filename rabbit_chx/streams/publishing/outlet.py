@@ -329,6 +329,8 @@ class Outlet:
 
     def _give_up(self, error: RabbitChxError, *, closed: bool = False) -> None:
         """Give each message its outcome: the stream may have those that were sent, or not."""
+        # First what waits: a caller who learns that a message failed may publish the next one, which is tried.
+        self.outbox.give_up(error, closed=closed)
         for lot in self._in_flight:
             for outcome, part in lot.by_outcome(self._rejected).items():
                 why = "" if outcome is Outcome.CONFIRMED else str(error)
@@ -337,7 +339,6 @@ class Outlet:
         self._rejected.clear()
         self._failing_since = math.inf
         self._refuse_questions(error)
-        self.outbox.give_up(error, closed=closed)
 
     def _refuse_questions(self, error: RabbitChxError) -> None:
         with suppress(IndexError):  # another thread has taken the last one
