@@ -29,6 +29,8 @@ class OffsetRange(NamedTuple):
     stream: str
     start: int
     end: int
+    seen: tuple[int, int] | None = None
+    """An offset, and the time in milliseconds at which the broker stored its message: another stream of this name has another time there."""
 
     @property
     def size(self) -> int:
@@ -52,7 +54,7 @@ def divided(ranges: Iterable[OffsetRange], at_least: int | None = None) -> list[
     for one in whole:
         count = min(-(-at_least * one.size // total), one.size)
         cuts = [one.start + one.size * number // count for number in range(count + 1)]
-        found += [OffsetRange(one.stream, *pair) for pair in pairwise(cuts)]
+        found += [one._replace(start=first, end=last) for first, last in pairwise(cuts)]
     return found
 
 
@@ -126,7 +128,7 @@ def check_present(start: Iterable[str], found: Iterable[str], source: str) -> No
 
 SavedOffset: TypeAlias = Mapping[str, Any]
 _OFFSET: Final = "offset"
-_SEEN: Final = "seen"
+SEEN: Final = "seen"
 
 
 def check_of_streams(saved: object) -> None:
@@ -206,8 +208,8 @@ class OffsetTracker:
             if known is not None and known[_OFFSET] == offset:
                 return known
         time = self._stored_at(stream, offset - 1) if offset else None
-        seen = (before or {}).get(_SEEN) if time is None else [offset - 1, time]
-        made = {_OFFSET: offset} if seen is None else {_OFFSET: offset, _SEEN: seen}
+        seen = (before or {}).get(SEEN) if time is None else [offset - 1, time]
+        made = {_OFFSET: offset} if seen is None else {_OFFSET: offset, SEEN: seen}
         self._made[stream] = made
         return made
 
@@ -226,9 +228,9 @@ class OffsetTracker:
         return found
 
     def _has_another_message(self, stream: str, saved: SavedOffset) -> bool:
-        if _SEEN not in saved:
+        if SEEN not in saved:
             return False
-        offset, time = saved[_SEEN]
+        offset, time = saved[SEEN]
         return self._stored_at(stream, offset) not in {None, time}
 
     def is_own(self, stream: str, saved: SavedOffset) -> bool:

@@ -17,6 +17,7 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.streams.ends import Bounds
 from spark_connector.option_table import unknown_name
 from spark_connector.reading.offsets import (
+    SEEN,
     OffsetRange,
     OffsetTracker,
     SavedOffset,
@@ -44,7 +45,14 @@ class RangePartition(InputPartition):
     range: OffsetRange
 
 
-def _partitions(job: ReadJob, ranges: list[OffsetRange]) -> list[RangePartition]:
+def _partitions(
+    job: ReadJob, start: Mapping[str, int], end: Mapping[str, SavedOffset]
+) -> list[RangePartition]:
+    """Divide the rows between offsets. Each task checks that its stream is still the one that the driver has seen."""
+    ranges = [
+        one._replace(seen=tuple(seen)) if (seen := end[one.stream].get(SEEN)) else one
+        for one in between(start, offsets_in(end))
+    ]
     return [RangePartition(one) for one in divided(ranges, job.options.min_partitions)]
 
 
@@ -68,6 +76,7 @@ class BatchReader(DataSourceReader):
         with closing(StreamAccess(job.options)) as access:
             found = access.bounds(access.chosen())
             start, end = access.offsets(starting, found), access.offsets(ending, found)
+            saved = OffsetTracker(access.stored_at).to_save(end, {})
         for stream, bounds in found.items():
             for option, offset in ((starting.option, start[stream]), (ending.option, end[stream])):
                 if offset > bounds.end:
@@ -79,7 +88,7 @@ class BatchReader(DataSourceReader):
             stream: job.skip(stream, offset, min(found[stream].first, end[stream]))
             for stream, offset in start.items()
         }
-        return _partitions(job, between(first, end))
+        return _partitions(job, first, saved)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of one partition; called in a Python worker."""
@@ -248,7 +257,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
             found = self._access.bounds(one.stream for one in between(first, last))
             for stream, bounds in found.items():
                 first[stream] = self._job.skip(stream, first[stream], min(bounds.first, last[stream]))
-        return _partitions(self._job, between(first, last))
+        return _partitions(self._job, first, end)
 
     def stop(self) -> None:
         """Close the connections; called when the query ends."""
