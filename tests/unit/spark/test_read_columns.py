@@ -96,6 +96,16 @@ def test_headers_can_be_structs_as_sparks_source_of_kafka_returns_them() -> None
         (schema(vaule=BinaryType()), None, "Did you mean value?"),
         (schema(x=BinaryType()), None, "Leave it out"),
         (StructType([StructField("value", BinaryType(), nullable=False)]), None, "a column that can be null"),
+        (
+            schema(headers=MapType(StringType(), StringType(), False)),
+            None,
+            "got 'NOT NULL', expected a column",
+        ),
+        (
+            schema(headers=ArrayType(schema(key=StringType(), value=BinaryType()), containsNull=False)),
+            None,
+            "got 'NOT NULL', expected a column",
+        ),
         (schema(value=BinaryType()), ("value", "offset"), "the option columns: value, offset"),
         (StructType([StructField("value", BinaryType())] * 2), None, "each column once"),
     ],
