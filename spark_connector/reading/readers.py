@@ -72,15 +72,12 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[RangePartition]:
         """Ask the broker where the streams begin and end, and check the range of each; called on the driver for each action."""
         job = self._job
-        starting, ending = job.options.start(EARLIEST), job.options.end
         with closing(StreamAccess(job.options)) as access:
             found = access.bounds(access.chosen())
-            start, end = access.offsets(starting, found), access.offsets(ending, found)
+            start = access.offsets(job.options.start(EARLIEST), found)
+            end = access.offsets(job.options.end, found)
             saved = OffsetTracker(access.stored_at).to_save(end, {})
-        for stream, bounds in found.items():
-            for option, offset in ((starting.option, start[stream]), (ending.option, end[stream])):
-                if offset > bounds.end:
-                    raise _beyond(option, stream, offset, bounds)
+        for stream in found:
             if start[stream] > end[stream]:
                 expected = f"at most {end[stream]}, where the read ends"
                 raise InvalidValue(f"start of stream {stream!r}", start[stream], expected)
@@ -98,11 +95,6 @@ class BatchReader(DataSourceReader):
 def _ends(found: Mapping[str, Bounds]) -> dict[str, int]:
     """Where each stream ends."""
     return {stream: bounds.end for stream, bounds in found.items()}
-
-
-def _beyond(option: str, stream: str, offset: int, bounds: Bounds) -> InvalidValue:
-    expected = f"an offset from {bounds.first} to {bounds.end}, where the stream ends"
-    return InvalidValue(f"offset of stream {stream!r} in option {option}", offset, expected)
 
 
 class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[misc]
@@ -141,13 +133,10 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
 
     def _start(self) -> dict[str, int]:
         found = self._access.bounds(self._access.chosen())
-        starting = self._job.options.start(LATEST)
-        start = self._access.offsets(starting, found)
-        for stream, bounds in found.items():
-            if start[stream] > bounds.end:
-                raise _beyond(starting.option, stream, start[stream], bounds)
-            start[stream] = self._job.skip(stream, start[stream], bounds.first)
-        return start
+        start = self._access.offsets(self._job.options.start(LATEST), found)
+        return {
+            stream: self._job.skip(stream, start[stream], bounds.first) for stream, bounds in found.items()
+        }
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """The limit of a micro-batch."""
