@@ -44,9 +44,8 @@ def between(start: Mapping[str, int], end: Mapping[str, int]) -> list[OffsetRang
     return [one for one in found if one.size]
 
 
-def divided(ranges: Iterable[OffsetRange], at_least: int | None = None) -> list[OffsetRange]:
-    """The non-empty ranges; with ``at_least``, long ones are divided until there are about that many."""
-    whole = [one for one in ranges if one.size]
+def divided(whole: list[OffsetRange], at_least: int | None) -> list[OffsetRange]:
+    """The ranges; with ``at_least``, long ones are divided until there are about that many."""
     total = sum(one.size for one in whole)
     if not at_least or len(whole) >= at_least:
         return whole

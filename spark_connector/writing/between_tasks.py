@@ -89,7 +89,7 @@ class Verdict:
 
     def check(self) -> None:
         """Raise `Stopped` if a task has failed permanently."""
-        if self.file is not None and self.file.exists():
+        if self.problem() is not None:
             raise Stopped
 
     def problem(self) -> str | None:

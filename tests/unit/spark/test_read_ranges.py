@@ -56,8 +56,8 @@ def test_limits_by_stream_leave_other_streams_alone() -> None:
 
 
 def test_long_ranges_are_divided_and_short_ones_are_not() -> None:
-    ranges = [OffsetRange("a", 0, 90), OffsetRange("b", 5, 15), OffsetRange("none", 3, 3)]
-    assert divided(ranges) == divided(ranges, 2) == ranges[:2]
+    ranges = [OffsetRange("a", 0, 90), OffsetRange("b", 5, 15)]
+    assert divided(ranges, None) == divided(ranges, 2) == ranges
     assert divided(ranges, 4) == [
         *(OffsetRange("a", *pair) for pair in ((0, 22), (22, 45), (45, 67), (67, 90))),
         OffsetRange("b", 5, 15),
