@@ -88,25 +88,6 @@ def limited(start: Mapping[str, int], end: Mapping[str, int], most: RowLimit) ->
     }
 
 
-def check_not_truncated(stream: str, start: int, first: int) -> None:
-    """Raise `DataLoss` if retention has deleted offsets from ``start`` on."""
-    if first > start:
-        raise DataLoss(
-            f"stream {stream!r} no longer has the offsets {start} to {first - 1}: its retention deleted them before "
-            f"they were read. To continue without them, and count them in the log, set failOnDataLoss=false"
-        )
-
-
-def streams_recreated(streams: Iterable[str]) -> DataLoss:
-    """The error for streams that were created again after a query had read them."""
-    stream = min(streams)
-    return DataLoss(
-        f"stream {stream!r} was deleted and created again: it no longer has the rows that the query has read. Start the query "
-        f"with a new checkpoint. Or set failOnDataLoss=false: the query then continues at the first offset of the new stream, "
-        f"and the unread rows of the old stream are lost"
-    )
-
-
 def check_present(start: Iterable[str], found: Iterable[str], source: str) -> None:
     """Raise `DataLoss` if a stream of the checkpoint is no longer among those of the source."""
     streams = set(found)

@@ -18,6 +18,7 @@ from rabbit_chx.streams.ends import Bounds
 from spark_connector.option_table import unknown_name
 from spark_connector.reading.offsets import (
     SEEN,
+    DataLoss,
     OffsetRange,
     OffsetTracker,
     SavedOffset,
@@ -28,7 +29,6 @@ from spark_connector.reading.offsets import (
     earlier,
     limited,
     offsets_in,
-    streams_recreated,
 )
 from spark_connector.reading.options import MOST_ROWS
 from spark_connector.reading.positions import EARLIEST, LATEST
@@ -199,7 +199,11 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
     def _check_same(self, recreated: set[str]) -> None:
         """Raise if streams were created again, unless ``failOnDataLoss`` is false."""
         if recreated and self._job.options.fail_on_data_loss:
-            raise streams_recreated(recreated)
+            raise DataLoss(
+                f"stream {min(recreated)!r} was deleted and created again: it no longer has the rows that the query has read. Start the query "
+                f"with a new checkpoint. Or set failOnDataLoss=false: the query then continues at the first offset of the new stream, "
+                f"and the unread rows of the old stream are lost"
+            )
 
     def _found(self, start: Mapping[str, int]) -> dict[str, Bounds]:
         """Return the bounds of all streams; with availableNow, the bounds at the start of the query."""
