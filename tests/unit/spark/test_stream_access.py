@@ -436,6 +436,14 @@ def test_a_task_notices_that_the_stream_was_created_again_after_the_driver_plann
             list(made.read(one))
 
 
+def test_an_offset_beyond_the_end_is_an_error_in_batches_and_in_new_queries(cluster) -> None:
+    source = source_of(startingOffsets='{"s": 101}')
+    schema = source.schema()
+    for plan in (source.reader(schema).partitions, source.streamReader(schema).initialOffset):
+        with pytest.raises(InvalidValue, match="got 101, expected an offset from 0 to 100, where the stream"):
+            plan()
+
+
 @pytest.mark.parametrize(("seconds", "still"), [(1e9, 0), (0.0, 3)])
 def test_an_outage_is_logged_when_it_begins_while_it_lasts_and_when_it_ends(
     cluster, monkeypatch, caplog, seconds, still
