@@ -19,7 +19,7 @@ from rabbit_chx.errors import BrokerUnavailable, Unquoted
 from spark_connector.columns import QUEUE_COLUMNS
 from spark_connector.connections import NotOnThisMachine, credentials_of
 from spark_connector.option_table import as_text
-from spark_connector.queues.options import QueueOptions, no_batch_of_a_queue
+from spark_connector.queues.options import QueueOptions
 from spark_connector.queues.source import QueueStreamReader
 from spark_connector.reading.options import ReadOptions
 from spark_connector.reading.readers import BatchReader, StreamingReader
@@ -70,7 +70,12 @@ class RabbitMQDataSource(DataSource):
     def reader(self, schema: StructType) -> BatchReader:
         """Check a batch read."""
         if self.session.reads_queue(self.options):
-            raise no_batch_of_a_queue()
+            got = Unquoted("spark.read, which cannot acknowledge messages")
+            hint = (
+                "With trigger(availableNow=True) the query ends when the queue is empty. Or bind a stream to the exchange of the queue, "
+                "and read the stream"
+            )
+            raise InvalidValue("read of a queue", got, "spark.readStream", hint)
         ReadOptions.check_batch(self.options)
         return BatchReader(self._read_job(schema))
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.errors import Unquoted
 from spark_connector.connection_options import AmqpOptions, ConnectionOptions, check_one_target
 from spark_connector.option_table import check_short_text, integer, keys_of, options_of, text
 from spark_connector.reading.options import OF_KAFKA, ReadOptions, listed, row_limit
@@ -15,10 +14,6 @@ from spark_connector.writing.options import WriteOptions
 
 _SOURCE, _ROWS = "Source", "Rows"
 _MOST_ROWS: Final = 32_767
-_BATCH_HINT: Final = (
-    "With trigger(availableNow=True) the query ends when the queue is empty. Or bind a stream to the exchange of the "
-    "queue, and read the stream"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +82,6 @@ def _only_for_streams(limit: str) -> bool:
     """Whether this text limits the rows of streams, but not those of a queue."""
     found = row_limit(limit)
     return found is not None and not (isinstance(found, int) and found <= _MOST_ROWS)
-
-
-def no_batch_of_a_queue() -> InvalidValue:
-    """The error for a batch read: Spark does not tell its source when the rows have been processed."""
-    got = Unquoted("spark.read, which cannot acknowledge messages")
-    return InvalidValue("read of a queue", got, "spark.readStream", _BATCH_HINT)
 
 
 QUEUE_OPTIONS: Final = options_of(QueueOptions)

@@ -26,7 +26,6 @@ from spark_connector.worker import freeze_worker
 
 _MOST_BYTES: Final = 1 << 20
 """Of messages whose headers are decoded at a time: decoded, they can take 25 times as much memory."""
-_ALL_FLAGS: Final = 0xFFFF
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def record_batch(messages: Sequence[Message], schema: pa.Schema) -> pa.RecordBat
     Most messages of a queue have the same properties, or differ in few: equal ones are decoded and converted once, and a
     property that no message has is not asked for.
     """
-    kinds = [_encoded(message) or message for message in messages]
+    kinds = [_encoded(message) for message in messages]
     alike = dict(zip(kinds, messages, strict=True))
     numbers = {kind: number for number, kind in enumerate(alike)}
     places = pa.array([numbers[kind] for kind in kinds], pa.int32())
@@ -102,13 +101,12 @@ def record_batch(messages: Sequence[Message], schema: pa.Schema) -> pa.RecordBat
 
 def _flags(message: Message) -> int:
     """The properties that a message has: the first two bytes of a content header (``rabbit_framing_amqp_0_9_1:decode_properties``)."""
-    encoded = _encoded(message)
-    return int.from_bytes(encoded[:2], "big") if encoded else _ALL_FLAGS
+    return int.from_bytes(_encoded(message)[:2], "big")
 
 
 def _encoded(message: Message) -> bytes:
-    """The properties as received; empty for a message that was made from decoded ones."""
-    encoded: bytes = getattr(message, "encoded", b"")  # which messages from a queue have
+    """The properties as received."""
+    encoded: bytes = message.encoded  # type: ignore[attr-defined]  # which each message from a queue has
     return encoded
 
 

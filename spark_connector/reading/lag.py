@@ -46,9 +46,6 @@ class LagListener(StreamingQueryListener):
             }
             log_line(logging.INFO, json.dumps(line))
 
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """The counts of an idle query are still right: a micro-batch would start if there were rows."""
-
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         """Forget a query that has ended."""
         self.now.pop(str(event.id), None)

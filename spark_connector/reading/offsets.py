@@ -29,6 +29,8 @@ class OffsetRange(NamedTuple):
     stream: str
     start: int
     end: int
+    seen: tuple[int, int] | None = None
+    """An offset, and the time in milliseconds at which the broker stored its message: another stream of this name has another time there."""
 
     @property
     def size(self) -> int:
@@ -42,9 +44,8 @@ def between(start: Mapping[str, int], end: Mapping[str, int]) -> list[OffsetRang
     return [one for one in found if one.size]
 
 
-def divided(ranges: Iterable[OffsetRange], at_least: int | None = None) -> list[OffsetRange]:
-    """The non-empty ranges; with ``at_least``, long ones are divided until there are about that many."""
-    whole = [one for one in ranges if one.size]
+def divided(whole: list[OffsetRange], at_least: int | None) -> list[OffsetRange]:
+    """The ranges; with ``at_least``, long ones are divided until there are about that many."""
     total = sum(one.size for one in whole)
     if not at_least or len(whole) >= at_least:
         return whole
@@ -52,7 +53,7 @@ def divided(ranges: Iterable[OffsetRange], at_least: int | None = None) -> list[
     for one in whole:
         count = min(-(-at_least * one.size // total), one.size)
         cuts = [one.start + one.size * number // count for number in range(count + 1)]
-        found += [OffsetRange(one.stream, *pair) for pair in pairwise(cuts)]
+        found += [one._replace(start=first, end=last) for first, last in pairwise(cuts)]
     return found
 
 
@@ -87,25 +88,6 @@ def limited(start: Mapping[str, int], end: Mapping[str, int], most: RowLimit) ->
     }
 
 
-def check_not_truncated(stream: str, start: int, first: int) -> None:
-    """Raise `DataLoss` if retention has deleted offsets from ``start`` on."""
-    if first > start:
-        raise DataLoss(
-            f"stream {stream!r} no longer has the offsets {start} to {first - 1}: its retention deleted them before "
-            f"they were read. To continue without them, and count them in the log, set failOnDataLoss=false"
-        )
-
-
-def streams_recreated(streams: Iterable[str]) -> DataLoss:
-    """The error for streams that were created again after a query had read them."""
-    stream = min(streams)
-    return DataLoss(
-        f"stream {stream!r} was deleted and created again: it no longer has the rows that the query has read. Start the query "
-        f"with a new checkpoint. Or set failOnDataLoss=false: the query then continues at the first offset of the new stream, "
-        f"and the unread rows of the old stream are lost"
-    )
-
-
 def check_present(start: Iterable[str], found: Iterable[str], source: str) -> None:
     """Raise `DataLoss` if a stream of the checkpoint is no longer among those of the source."""
     streams = set(found)
@@ -126,7 +108,7 @@ def check_present(start: Iterable[str], found: Iterable[str], source: str) -> No
 
 SavedOffset: TypeAlias = Mapping[str, Any]
 _OFFSET: Final = "offset"
-_SEEN: Final = "seen"
+SEEN: Final = "seen"
 
 
 def check_of_streams(saved: object) -> None:
@@ -206,8 +188,8 @@ class OffsetTracker:
             if known is not None and known[_OFFSET] == offset:
                 return known
         time = self._stored_at(stream, offset - 1) if offset else None
-        seen = (before or {}).get(_SEEN) if time is None else [offset - 1, time]
-        made = {_OFFSET: offset} if seen is None else {_OFFSET: offset, _SEEN: seen}
+        seen = (before or {}).get(SEEN) if time is None else [offset - 1, time]
+        made = {_OFFSET: offset} if seen is None else {_OFFSET: offset, SEEN: seen}
         self._made[stream] = made
         return made
 
@@ -226,9 +208,9 @@ class OffsetTracker:
         return found
 
     def _has_another_message(self, stream: str, saved: SavedOffset) -> bool:
-        if _SEEN not in saved:
+        if SEEN not in saved:
             return False
-        offset, time = saved[_SEEN]
+        offset, time = saved[SEEN]
         return self._stored_at(stream, offset) not in {None, time}
 
     def is_own(self, stream: str, saved: SavedOffset) -> bool:

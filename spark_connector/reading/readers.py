@@ -17,6 +17,8 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.streams.ends import Bounds
 from spark_connector.option_table import unknown_name
 from spark_connector.reading.offsets import (
+    SEEN,
+    DataLoss,
     OffsetRange,
     OffsetTracker,
     SavedOffset,
@@ -27,7 +29,6 @@ from spark_connector.reading.offsets import (
     earlier,
     limited,
     offsets_in,
-    streams_recreated,
 )
 from spark_connector.reading.options import MOST_ROWS
 from spark_connector.reading.positions import EARLIEST, LATEST
@@ -44,7 +45,14 @@ class RangePartition(InputPartition):
     range: OffsetRange
 
 
-def _partitions(job: ReadJob, ranges: list[OffsetRange]) -> list[RangePartition]:
+def _partitions(
+    job: ReadJob, start: Mapping[str, int], end: Mapping[str, SavedOffset]
+) -> list[RangePartition]:
+    """Divide the rows between offsets. Each task checks that its stream is still the one that the driver has seen."""
+    ranges = [
+        one._replace(seen=tuple(seen)) if (seen := end[one.stream].get(SEEN)) else one
+        for one in between(start, offsets_in(end))
+    ]
     return [RangePartition(one) for one in divided(ranges, job.options.min_partitions)]
 
 
@@ -64,14 +72,12 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[RangePartition]:
         """Ask the broker where the streams begin and end, and check the range of each; called on the driver for each action."""
         job = self._job
-        starting, ending = job.options.start(EARLIEST), job.options.end
         with closing(StreamAccess(job.options)) as access:
             found = access.bounds(access.chosen())
-            start, end = access.offsets(starting, found), access.offsets(ending, found)
-        for stream, bounds in found.items():
-            for option, offset in ((starting.option, start[stream]), (ending.option, end[stream])):
-                if offset > bounds.end:
-                    raise _beyond(option, stream, offset, bounds)
+            start = access.offsets(job.options.start(EARLIEST), found)
+            end = access.offsets(job.options.end, found)
+            saved = OffsetTracker(access.stored_at).to_save(end, {})
+        for stream in found:
             if start[stream] > end[stream]:
                 expected = f"at most {end[stream]}, where the read ends"
                 raise InvalidValue(f"start of stream {stream!r}", start[stream], expected)
@@ -79,7 +85,7 @@ class BatchReader(DataSourceReader):
             stream: job.skip(stream, offset, min(found[stream].first, end[stream]))
             for stream, offset in start.items()
         }
-        return _partitions(job, between(first, end))
+        return _partitions(job, first, saved)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of one partition; called in a Python worker."""
@@ -89,11 +95,6 @@ class BatchReader(DataSourceReader):
 def _ends(found: Mapping[str, Bounds]) -> dict[str, int]:
     """Where each stream ends."""
     return {stream: bounds.end for stream, bounds in found.items()}
-
-
-def _beyond(option: str, stream: str, offset: int, bounds: Bounds) -> InvalidValue:
-    expected = f"an offset from {bounds.first} to {bounds.end}, where the stream ends"
-    return InvalidValue(f"offset of stream {stream!r} in option {option}", offset, expected)
 
 
 class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[misc]
@@ -132,13 +133,10 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
 
     def _start(self) -> dict[str, int]:
         found = self._access.bounds(self._access.chosen())
-        starting = self._job.options.start(LATEST)
-        start = self._access.offsets(starting, found)
-        for stream, bounds in found.items():
-            if start[stream] > bounds.end:
-                raise _beyond(starting.option, stream, start[stream], bounds)
-            start[stream] = self._job.skip(stream, start[stream], bounds.first)
-        return start
+        start = self._access.offsets(self._job.options.start(LATEST), found)
+        return {
+            stream: self._job.skip(stream, start[stream], bounds.first) for stream, bounds in found.items()
+        }
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """The limit of a micro-batch."""
@@ -201,7 +199,11 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
     def _check_same(self, recreated: set[str]) -> None:
         """Raise if streams were created again, unless ``failOnDataLoss`` is false."""
         if recreated and self._job.options.fail_on_data_loss:
-            raise streams_recreated(recreated)
+            raise DataLoss(
+                f"stream {min(recreated)!r} was deleted and created again: it no longer has the rows that the query has read. Start the query "
+                f"with a new checkpoint. Or set failOnDataLoss=false: the query then continues at the first offset of the new stream, "
+                f"and the unread rows of the old stream are lost"
+            )
 
     def _found(self, start: Mapping[str, int]) -> dict[str, Bounds]:
         """Return the bounds of all streams; with availableNow, the bounds at the start of the query."""
@@ -248,7 +250,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
             found = self._access.bounds(one.stream for one in between(first, last))
             for stream, bounds in found.items():
                 first[stream] = self._job.skip(stream, first[stream], min(bounds.first, last[stream]))
-        return _partitions(self._job, between(first, last))
+        return _partitions(self._job, first, end)
 
     def stop(self) -> None:
         """Close the connections; called when the query ends."""

@@ -18,7 +18,7 @@ from rabbit_chx.base.outages import CALLER_WAITS, Backoff
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, StreamUnavailable
 from rabbit_chx.streams.messages.arrow.batch import HEADERS_AS_STRUCTS
 from spark_connector.connections import stream_reader
-from spark_connector.reading.offsets import OffsetRange, check_not_truncated
+from spark_connector.reading.offsets import DataLoss, OffsetRange
 from spark_connector.reading.options import ReadOptions
 from spark_connector.reading.schema import batch_of, of_streams
 from spark_connector.worker import Task, log_line, outage_of
@@ -97,6 +97,8 @@ class ReadJob:
         name = Task.current().connection_name(self.options.connection_name)
         given = {"columns": self._decoded, "connection_name": name, "leader": leader}
         with stream_reader(self.options, wanted.stream, **given) as reader:
+            if wanted.seen is not None:
+                reader._check_same(*wanted.seen)  # noqa: SLF001 - a check that needs the reader's connection
             for batch in reader.read(start, wanted.end, binary_headers=binary_headers):
                 if batch.num_rows:
                     yield batch.column("offset")[-1].as_py() + 1, self._returned(batch)
@@ -107,11 +109,15 @@ class ReadJob:
         Raises:
             DataLoss: offsets from ``start`` on are deleted, and ``failOnDataLoss`` is true.
         """
+        if first <= start:
+            return start
         if self.options.fail_on_data_loss:
-            check_not_truncated(stream, start, first)
-        if first > start:
-            warn("data loss", stream, first=start, end=first, offsets=first - start)
-        return max(start, first)
+            raise DataLoss(
+                f"stream {stream!r} no longer has the offsets {start} to {first - 1}: its retention deleted them before "
+                f"they were read. To continue without them, and count them in the log, set failOnDataLoss=false"
+            )
+        warn("data loss", stream, first=start, end=first, offsets=first - start)
+        return first
 
     @property
     def _decoded(self) -> tuple[str, ...]:

@@ -48,11 +48,11 @@ def spark_schema(
     for name in names:
         if name not in known:
             raise unknown_name("name in option columns", name, known)
-    return StructType([StructField(name, _type(name)) for name in names])
+    return StructType([StructField(name, _spark_type(_TYPES[name])) for name in names])
 
 
-def _type(name: str) -> Any:
-    return from_arrow_type(_TYPES[name], prefer_timestamp_ntz=False)
+def _spark_type(arrow: pa.DataType) -> Any:
+    return from_arrow_type(arrow, prefer_timestamp_ntz=False)
 
 
 def arrow_schema(
@@ -67,14 +67,15 @@ def arrow_schema(
         if field.name not in known:
             hint = nearest(field.name, known).strip() or "Leave it out"
             raise unknown_name("column in the schema of a read", field.name, known, hint)
-        if field.dataType != _type(field.name) and _arrow_type(field) == _TYPES[field.name]:
+        arrow, given = _arrow_type(field), field.dataType.simpleString()
+        expected = _spark_type(arrow).simpleString()
+        if given != expected and arrow == _TYPES[field.name]:
             what = f"type of column {field.name} in the schema of a read"
-            given, expected = field.dataType.simpleString(), _type(field.name).simpleString()
             hint = f'Declare that type, and cast afterwards: col("{field.name}").cast("{given}")'
             raise InvalidValue(what, given, expected, hint)
-        if not field.nullable:
+        if not field.nullable or (field.name == "headers" and field.dataType != _spark_type(arrow)):
             what = f"column {field.name} in the schema of a read"
-            raise InvalidValue(what, "NOT NULL", "a column that can be null")
+            raise InvalidValue(what, "NOT NULL", "a column that can be null, and so can all values in it")
     names = tuple(schema.names)
     if columns is not None and names != columns:
         raise InvalidValue(

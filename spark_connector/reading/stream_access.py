@@ -91,8 +91,7 @@ class StreamAccess:
         """Return when the broker stored the message at an offset, or None if the stream has no message there."""
         return self._ask(partial(stored_at, stream=stream, offset=offset), stream)
 
-    def offset(self, stream: str, position: Position, found: Bounds) -> int:
-        """Convert a position in a stream to an offset."""
+    def _offset(self, stream: str, position: Position, found: Bounds) -> int:
         if isinstance(position, int):
             return position
         if isinstance(position, str):
@@ -100,9 +99,15 @@ class StreamAccess:
         return min(self._ask(partial(offset_at, stream=stream, when=position), stream), found.end)
 
     def offsets(self, positions: Positions, found: Mapping[str, Bounds]) -> dict[str, int]:
-        """Convert the positions in all streams to offsets."""
+        """Convert the positions in all streams to offsets, and check them."""
         positions.check_streams(found)
-        return {stream: self.offset(stream, positions.of(stream), ends) for stream, ends in found.items()}
+        offsets = {stream: self._offset(stream, positions.of(stream), ends) for stream, ends in found.items()}
+        for stream, ends in found.items():
+            if offsets[stream] > ends.end:
+                expected = f"an offset from {ends.first} to {ends.end}, where the stream ends"
+                what = f"offset of stream {stream!r} in option {positions.option}"
+                raise InvalidValue(what, offsets[stream], expected)
+        return offsets
 
     # -- the streams of the source -------------------------------------------------------------------
 

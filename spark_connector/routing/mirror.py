@@ -59,7 +59,7 @@ class RingMirror:
         """The number of the destination of each row."""
         if self.header is not None:
             column = header_column(column, self.header)
-        hashes = self._hashes(column)
+        hashes = _without_row_number(lambda: self._hashes(column))
         hashes &= hashes.dtype.type(SEEDS - 1)
         return pa.array(self.table.take(hashes, mode="wrap"))
 
@@ -68,10 +68,9 @@ class RingMirror:
         if self.on.part == "routing_key":
             return self._hashed(_without_null(column))
         present = column.drop_null() if column.null_count else column
-        of_part = {"timestamp": self._time_hashes, "headers": self._header_hashes}.get(
+        found = {"timestamp": self._time_hashes, "headers": self._header_hashes}.get(
             self.on.part, self._hashed
-        )
-        found = _without_row_number(lambda: of_part(present))
+        )(present)
         if len(present) == len(column):
             return found
         _, missing = self.on.term({} if self.on.part == "headers" else None, self.release, None)
@@ -102,7 +101,7 @@ class RingMirror:
         return self._hashed([Field(tag, value) for value in distinct.tolist()])[places]
 
     def _hashed(self, column: Any) -> NDArray[Any]:
-        hashes: NDArray[Any] = _without_row_number(lambda: self.on.hashes(column, self.release, None))
+        hashes: NDArray[Any] = self.on.hashes(column, self.release, None)
         return hashes
 
 

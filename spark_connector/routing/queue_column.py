@@ -63,11 +63,6 @@ def queue_of(
     return queue
 
 
-def index_behind(column: object) -> Column | None:
-    """The number of each row's queue if :func:`queue_of` made the column; else None."""
-    return getattr(column, "__dict__", {}).get(_INDEX)
-
-
 # All rows of a key must be in one partition and sorted there. ``repartition`` alone looks ordered on one machine but is not on
 # two, since a shuffle delivers its blocks in any order. The writer publishes each partition over one channel, in that order.
 def order_for(
@@ -88,7 +83,7 @@ def order_for(
     if not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1:
         hint = "It is the number of connections that publish at once: begin with the number of cores of the cluster"
         raise InvalidValue("partitions", partitions, "a positive integer", hint)
-    index = index_behind(key)
+    index = getattr(key, "__dict__", {}).get(_INDEX)  # of a column of queue_of
     if index is None:
         # By key and then by seq: runs of one queue publish 1.4 times as fast as rows that change queues.
         return df.repartition(partitions, key).sortWithinPartitions(key, seq)

@@ -75,38 +75,33 @@ class Stopped(Exception):
     """Another task has failed permanently."""
 
 
-@dataclass(frozen=True)
 class Verdict:
     """Whether a write has failed, as far as this executor knows."""
 
-    file: Path | None
-    """Exists once the write has failed; None if the tasks do not share their problems."""
-
-    @classmethod
-    def on(cls, job: WriteJob) -> Verdict:
-        """Return the verdict for a write."""
-        return cls(scratch_file(f"rabbit-chx-failed-{job.id}") if job.options.fail_fast else None)
+    def __init__(self, job: WriteJob) -> None:
+        self._file = scratch_file(f"rabbit-chx-failed-{job.id}") if job.options.fail_fast else None
+        """Exists once the write has failed; None if the tasks do not share their problems."""
 
     def check(self) -> None:
         """Raise `Stopped` if a task has failed permanently."""
-        if self.file is not None and self.file.exists():
+        if self.problem() is not None:
             raise Stopped
 
     def problem(self) -> str | None:
         """The problem of the failed task; None if no task has failed."""
         try:
-            return self.file.read_text("utf-8") if self.file is not None else None
+            return self._file.read_text("utf-8") if self._file is not None else None
         except OSError:
             return None
 
     def share(self, problem: str) -> None:
         """Share a problem with the other tasks. The file is renamed so that it appears with its whole text."""
-        if self.file is None:
+        if self._file is None:
             return
-        hidden = self.file.with_name(f"{self.file.name}-{os.getpid()}")
+        hidden = self._file.with_name(f"{self._file.name}-{os.getpid()}")
         with suppress(OSError):  # if the disk is full, the other tasks meet the problem themselves
             hidden.write_text(problem, "utf-8", "backslashreplace")
-            hidden.replace(self.file)
+            hidden.replace(self._file)
 
 
 class ProgressLine:

@@ -42,7 +42,7 @@ class DryRunSink:
     def __init__(self, job: WriteJob, task: Task) -> None:
         self._options = job.options
         self._task = task
-        self.verdict = Verdict.on(job)
+        self.verdict = Verdict(job)
         self._asked: set[str] = set()
 
     def limits(self) -> Limits:

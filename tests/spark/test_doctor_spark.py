@@ -18,7 +18,7 @@ from tests.programs import ran
 from tests.spark import BRIEF_JAVA
 from tests.spark.streams import Streams
 from tests.tls import Listener
-from tests.unit.test_tls_refusals import authority, bad  # noqa: F401 - the fixtures
+from tests.unit.test_tls_refusals import authority  # noqa: F401 - the fixture
 from tests.users import a_user
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -104,19 +104,6 @@ def test_a_wrong_password_is_told_from_a_broker_that_is_not_there(spark, rabbitm
     assert "user name or password" in answer["refused"]
     ((answer,), _) = ask_executors(spark, {"url": rabbitmq_broker.url})
     assert answer["broker"].startswith(place.partition("/")[0])
-
-
-@pytest.mark.parametrize("target", [{"exchange": "orders"}, {"stream": "events"}])
-def test_an_executor_names_what_is_wrong_with_a_certificate(spark, bad, authority, target):  # noqa: F811
-    listener, known, words = bad
-    place = {"url": f"amqps://me:sesame@127.0.0.1:{listener.port}", "streamPort": str(listener.port)}
-    options = {**place, "tlsCaFile": str(authority.folder / f"{known}.pem"), **target}
-    if "exchange" in target:
-        del options["streamPort"]
-    ((answer,), _) = ask_executors(spark, options)
-    assert any(word in answer["refused"] for word in words), answer
-    assert "\n" not in answer["refused"]
-    assert "sesame" not in repr(answer)
 
 
 def test_an_expired_certificate_is_a_row_of_the_driver_and_of_the_executor(authority):  # noqa: F811

@@ -51,17 +51,6 @@ def test_fewer_partitions_fail_and_the_missing_rows_are_added(spark, broker, str
     assert {found[number] for number in range(1_000, 1_500)} == {1}
 
 
-@pytest.mark.long
-@pytest.mark.proof
-def test_more_partitions_fail(spark, broker, streams):
-    stream = streams.stream()
-    _, options = named(spark, broker, stream)
-    complaint = failure(lambda: write(numbers(spark, len(ROWS), 8), broker, **options))
-    assert "number 125, but the stream has 250" in complaint
-    assert "Divide the rows into the same partitions as before" in complaint
-    assert HOW_TO_CONTINUE in complaint
-
-
 def test_another_order_and_other_rows_fail_and_another_name_writes_them(spark, broker, streams):
     stream = streams.stream()
     frame, options = named(spark, broker, stream)

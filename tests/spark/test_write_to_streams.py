@@ -184,14 +184,6 @@ def test_invalid_writes_are_rejected_before_a_task_starts(spark, broker, streams
         ({"stream": "no-such-stream"}, "has no stream 'no-such-stream'"),
         ({"superStream": "no-such-stream"}, "no-such-stream"),
         ({"stream": stream, "exchange": "x"}, "invalid target of a write: got 'options stream and exchange'"),
-        (
-            {"stream": stream, "maxInFlight": "5"},
-            "invalid options for a write to streams: got 'maxInFlight', expected options of a write to streams",
-        ),
-        (
-            {"exchange": "", "producerName": "x"},
-            "invalid options for a write to exchanges: got 'producerName, streamPort', expected options of a write to exchanges",
-        ),
     ]:
         assert words in failure(lambda options=options: write(frame, broker, **options))
     with connect(broker.stream_url) as connection:

@@ -107,7 +107,8 @@ def test_headers_keep_their_names_and_tags() -> None:
     def headers(kind: t.DataType) -> Headers | None:
         return layout_of(schema(value=TEXT, headers=kind), given=BOTH).headers
 
-    assert headers(t.MapType(TEXT, t.LongType())) == Headers("map", ("l",))
+    for can_be_null in (True, False):
+        assert headers(t.MapType(TEXT, t.LongType(), can_be_null)) == Headers("map", ("l",))
     assert headers(schema(a=TEXT, b=t.IntegerType())) == Headers("struct", ("S", "I"), ("a", "b"))
     assert headers(t.ArrayType(schema(value=BYTES, key=TEXT))) == Headers("array", ("x",), key_at=1)
 

@@ -12,7 +12,6 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.base.urls import BrokerUrl
 from spark_connector.columns import COLUMNS
 from spark_connector.connections import credentials_of
-from spark_connector.option_table import nearest
 from spark_connector.queues.options import QUEUE_OPTIONS
 from spark_connector.reading.options import READ_OPTIONS
 from spark_connector.writing.options import OPTIONS, WriteOptions
@@ -186,11 +185,6 @@ def test_writes_that_differ_only_in_their_target_share_a_connection() -> None:
         WriteOptions.of({"host": "h", "password": "a"}).connection
         != WriteOptions.of({"host": "h", "password": "b"}).connection
     )
-
-
-def test_the_nearest_name_ignores_separators() -> None:
-    assert nearest("routing-key", ["routingKey", "exchange"]) == "Did you mean routingKey? "
-    assert nearest("zzz", ["routingKey"]) == ""
 
 
 def test_help_lists_all_columns_and_options() -> None:

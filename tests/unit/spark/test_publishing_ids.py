@@ -60,21 +60,6 @@ def test_rows_in_another_order_are_detected(micro_batch) -> None:
         ids.of(swapped)
 
 
-def test_fewer_rows_than_the_stream_has_are_detected() -> None:
-    ids = PublishingIds(3, known(ROWS[:50]))
-    assert ids.of(ROWS[:40]) == []
-    with pytest.raises(NotRepeatable, match="number 40, but the stream has 50"):
-        ids.end()
-
-
-def test_a_stream_with_rows_of_a_later_micro_batch_is_detected() -> None:
-    with pytest.raises(
-        NotRepeatable, match="belong to micro-batch 3, but the stream has rows of micro-batch 4"
-    ):
-        PublishingIds(3, known(ROWS[:1], 4))
-    assert PublishingIds(4, known(ROWS)).stored == 0
-
-
 def test_ids_fit_into_63_bits_and_their_rows_are_limited() -> None:
     assert known(ROWS, 2**27 - 1) < 2**63
     ids = PublishingIds(2**27 - 1, 0)

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from rabbit_chx import ConsistentHashExchange, InvalidValue, ModulusHashExchange, Ring, ToExchange, Unroutable
 from rabbit_chx.errors import MissingDependency
 from rabbit_chx.mirror.skew import HotKey, QueueShare
-from spark_connector.routing.queue_column import Prediction, index_behind, queue_of, register_queue_of
+from spark_connector.routing.queue_column import Prediction, queue_of, register_queue_of
 from spark_connector.routing.spread_rows import _likely, _summary, spread
 
 BY_KEY = ConsistentHashExchange(["q0", "q1"])
@@ -75,11 +75,6 @@ def test_a_sql_function_has_a_plain_name(name):
 def test_slots_stand_for_the_queues_behind_them():
     exchange = ModulusHashExchange([ToExchange("a"), ToExchange("b"), "c"])
     assert Prediction.of("k", exchange, slots={"a": "q0"}).names == ("q0", "exchange b", "c")
-
-
-@pytest.mark.parametrize("column", ["routing_key", None, 5])
-def test_other_columns_have_no_number_of_a_queue(column):
-    assert index_behind(column) is None
 
 
 # ---- spread: the counts of Spark as a value

@@ -19,7 +19,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from rabbit_chx import InvalidValue
 from rabbit_chx.streams import COLUMNS
 from rabbit_chx.streams.messages.arrow.batch import HEADERS_AS_STRUCTS
 from spark_connector import RabbitMQDataSource
@@ -96,6 +95,16 @@ def test_headers_can_be_structs_as_sparks_source_of_kafka_returns_them() -> None
         (schema(vaule=BinaryType()), None, "Did you mean value?"),
         (schema(x=BinaryType()), None, "Leave it out"),
         (StructType([StructField("value", BinaryType(), nullable=False)]), None, "a column that can be null"),
+        (
+            schema(headers=MapType(StringType(), StringType(), False)),
+            None,
+            "got 'NOT NULL', expected a column",
+        ),
+        (
+            schema(headers=ArrayType(schema(key=StringType(), value=BinaryType()), containsNull=False)),
+            None,
+            "got 'NOT NULL', expected a column",
+        ),
         (schema(value=BinaryType()), ("value", "offset"), "the option columns: value, offset"),
         (StructType([StructField("value", BinaryType())] * 2), None, "each column once"),
     ],
@@ -113,17 +122,8 @@ def test_an_unknown_column_is_an_error_with_the_nearest_name() -> None:
 
 
 def test_readers_are_pickled_without_their_connections() -> None:
-    source = RabbitMQDataSource(OPTIONS)
+    source = RabbitMQDataSource(OPTIONS | {"startingOffsets": '{"s": 1}'})
     for reader in (source.reader(source.schema()), source.streamReader(source.schema())):
         copy = pickle.loads(pickle.dumps(reader))
         assert type(copy) is type(reader)
         assert copy._job == reader._job
-
-
-def test_options_for_the_other_kind_of_read_are_refused_before_the_broker_is_asked() -> None:
-    source = RabbitMQDataSource(OPTIONS | {"maxRowsPerTrigger": "5"})
-    with pytest.raises(InvalidValue, match="a streaming read"):
-        source.reader(source.schema())
-    source = RabbitMQDataSource(OPTIONS | {"endingOffsets": "latest"})
-    with pytest.raises(InvalidValue, match="availableNow"):
-        source.streamReader(source.schema())

@@ -17,9 +17,10 @@ from rabbit_chx import Field
 from rabbit_chx.consuming import Message
 from rabbit_chx.streams.messages.arrow.batch import HEADERS_AS_STRUCTS
 from rabbit_chx.working.messages import Delivery
+from spark_connector import RabbitMQDataSource
 from spark_connector.columns import QUEUE_COLUMNS
 from spark_connector.connection_options import ConnectionOptions
-from spark_connector.queues.options import QUEUE_OPTIONS, QueueOptions, no_batch_of_a_queue
+from spark_connector.queues.options import QUEUE_OPTIONS, QueueOptions
 from spark_connector.queues.rows import partitions, record_batch, record_batches, rows
 from spark_connector.reading.schema import arrow_schema, spark_schema
 from tests.stream_messages import PROPERTIES
@@ -201,7 +202,9 @@ def test_a_read_of_a_queue_has_the_options_of_the_connection() -> None:
 
 
 def test_a_batch_read_of_a_queue_is_refused_with_a_hint() -> None:
-    assert "expected spark.readStream. With trigger(availableNow=True)" in str(no_batch_of_a_queue())
+    source = RabbitMQDataSource({"url": URL, "queue": "q"})
+    error = complaint(lambda: source.reader(source.schema()))
+    assert "expected spark.readStream. With trigger(availableNow=True)" in str(error)
 
 
 def test_a_body_is_text_if_the_schema_says_so() -> None:

@@ -181,6 +181,10 @@ class Node:
     def stored_at(self, offset: int) -> int | None:
         return self.made + offset if offset < self.end else None
 
+    def _check_same(self, offset: int, time_ms: int) -> None:
+        if self.stored_at(offset) not in {None, time_ms}:
+            raise StreamUnavailable("created again", "no such stream", "s")
+
     def read(self, start: int, end: int, *, binary_headers: bool) -> Iterator[pa.RecordBatch]:
         assert not binary_headers
         if end > self.end:
@@ -212,9 +216,13 @@ def cluster(monkeypatch):
     return cluster
 
 
-def reader(**options: str) -> StreamingReader:
+def source_of(**options: str) -> RabbitMQDataSource:
     given = {"url": "amqp://h", "stream": "s", "startingOffsets": "earliest", "connectionTimeoutMs": "10"}
-    source = RabbitMQDataSource({**given, "columns": "offset", **options})
+    return RabbitMQDataSource({**given, "columns": "offset", **options})
+
+
+def reader(**options: str) -> StreamingReader:
+    source = source_of(**options)
     made = source.streamReader(source.schema())
     assert isinstance(made, StreamingReader)
     return made
@@ -265,7 +273,7 @@ def test_a_new_stream_that_is_shorter_is_recognised(cluster, passes_start) -> No
     cluster.recreate(30)
     for one in (query, strict):
         one.reader._access.close()
-    with pytest.raises(DataLoss, match="was deleted and created again"):
+    with pytest.raises(DataLoss, match=r"was deleted and created again.*failOnDataLoss=false"):
         strict.plan()
     assert [*query.plan(), *query.plan()] == [(0, 30)]
 
@@ -347,12 +355,12 @@ def test_a_stream_that_joins_before_the_first_commit_is_read_in_the_next_micro_b
     monkeypatch.setattr(StreamAccess, "chosen", lambda *_: ["s", "t", "u"])
     again = reader(**given)
     planned = again.partitions(stored(again.initialOffset()), end)
-    assert [each.range for each in planned] == [("s", 0, 100), ("t", 0, 100)]
+    assert [each.range[:3] for each in planned] == [("s", 0, 100), ("t", 0, 100)]
     joined = stored(again.latestOffset(end))
     assert again.partitions(end, joined) == []
     cluster.leader.end = cluster.replica.end = 103
     following = again.partitions(joined, stored(again.latestOffset(joined)))
-    assert [each.range for each in following] == [("s", 100, 103), ("t", 100, 103), ("u", 0, 103)]
+    assert [each.range[:3] for each in following] == [("s", 100, 103), ("t", 100, 103), ("u", 0, 103)]
 
 
 def test_retention_before_the_first_commit_is_named_as_such(cluster, monkeypatch) -> None:
@@ -361,7 +369,9 @@ def test_retention_before_the_first_commit_is_named_as_such(cluster, monkeypatch
     cluster.leader.end = cluster.replica.end = 200
     again = reader()
     assert again.partitions(stored(again.initialOffset()), end) == []
-    with pytest.raises(DataLoss, match="no longer has the offsets 100 to 149: its retention deleted them"):
+    with pytest.raises(
+        DataLoss, match=r"no longer has the offsets 100 to 149: its retention.*failOnDataLoss=false"
+    ):
         again.latestOffset(end)
 
 
@@ -405,6 +415,33 @@ def test_a_task_at_a_replica_that_lags_behind_reads_from_the_leader(cluster) -> 
     cluster.leader.end = 90
     with pytest.raises(StreamUnavailable, match="beyond"):
         list(reader().read(partition))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_task_notices_that_the_stream_was_created_again_after_the_driver_planned_its_range(
+    cluster, streaming
+) -> None:
+    source = source_of(minPartitions="2")
+    if streaming:
+        made = source.streamReader(source.schema())
+        start = made.initialOffset()
+        planned = made.partitions(start, stored(made.latestOffset(start)))
+    else:
+        made = source.reader(source.schema())
+        planned = made.partitions()
+    assert [batch.num_rows for one in planned for batch in made.read(one)] == [50, 50]
+    cluster.recreate(120)
+    for one in planned:
+        with pytest.raises(StreamUnavailable, match="created again"):
+            list(made.read(one))
+
+
+def test_an_offset_beyond_the_end_is_an_error_in_batches_and_in_new_queries(cluster) -> None:
+    source = source_of(startingOffsets='{"s": 101}')
+    schema = source.schema()
+    for plan in (source.reader(schema).partitions, source.streamReader(schema).initialOffset):
+        with pytest.raises(InvalidValue, match="got 101, expected an offset from 0 to 100, where the stream"):
+            plan()
 
 
 @pytest.mark.parametrize(("seconds", "still"), [(1e9, 0), (0.0, 3)])

@@ -1,11 +1,75 @@
-"""Offsets in a checkpoint: prepared, compared as Spark compares them, and checked against their streams."""
+"""Offsets of a read: ranges, the offsets in a checkpoint, and those of a query's progress."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from spark_connector.reading.offsets import OffsetTracker, check_of_queue, check_of_streams, offsets_in
+from rabbit_chx import RabbitChxError
+from spark_connector.reading.lag import offsets_behind
+from spark_connector.reading.offsets import (
+    DataLoss,
+    OffsetRange,
+    OffsetTracker,
+    between,
+    check_of_queue,
+    check_of_streams,
+    check_present,
+    divided,
+    limited,
+    offsets_in,
+)
 from tests.unit.complaints import complaint
+
+
+def test_ranges_without_rows_are_left_out() -> None:
+    assert between({"a": 1, "b": 5}, {"a": 3, "b": 5, "new": 9}) == [OffsetRange("a", 1, 3)]
+    assert between({"a": 5}, {"a": 3}) == []
+
+
+def test_a_limit_is_shared_in_proportion() -> None:
+    assert limited({"a": 0, "b": 10}, {"a": 300, "b": 110}, 100) == {"a": 75, "b": 35}
+    assert limited({"a": 0, "b": 0, "c": 0}, {"a": 5, "b": 5, "c": 5}, 1) == {"a": 1, "b": 0, "c": 0}
+    assert limited({"a": 0}, {"a": 5}, 5) == {"a": 5}
+    assert limited({"a": 0}, {"a": 50, "new": 7}, 5) == {"a": 5, "new": 7}
+    assert limited({}, {}, 5) == {}
+
+
+def test_limits_by_stream_leave_other_streams_alone() -> None:
+    end = {"a": 50, "b": 50, "c": 12, "new": 7}
+    assert limited({"a": 0, "b": 10, "c": 10}, end, {"a": 5, "c": 9, "new": 1}) == {**end, "a": 5}
+
+
+def test_long_ranges_are_divided_and_short_ones_are_not() -> None:
+    ranges = [OffsetRange("a", 0, 90), OffsetRange("b", 5, 15)]
+    assert divided(ranges, None) == divided(ranges, 2) == ranges
+    assert divided(ranges, 4) == [
+        *(OffsetRange("a", *pair) for pair in ((0, 22), (22, 45), (45, 67), (67, 90))),
+        OffsetRange("b", 5, 15),
+    ]
+    assert divided([OffsetRange("a", 0, 2)], 100) == [OffsetRange("a", 0, 1), OffsetRange("a", 1, 2)]
+    assert divided([], 4) == []
+
+
+def test_lost_rows_are_an_error_with_a_hint() -> None:
+    check_present({"s": 0}, ["t", "s"], "exchange 'x'")
+    for call, words in [
+        (
+            lambda: check_present({"s": 0, "t": 1}, ["t"], "exchange 'x'"),
+            "'s', which the query has read, is no longer among",
+        ),
+        (
+            lambda: check_present({"s": 0}, ["t"], "the option stream (t)"),
+            "checkpoint is that of a query that read stream 's', .* another checkpointLocation",
+        ),
+    ]:
+        with pytest.raises(DataLoss, match=words):
+            call()
+    assert issubclass(DataLoss, RabbitChxError)
+
+
+# ---- saved in a checkpoint
 
 TIMES = {("a", 4): 1_000, ("a", 9): 2_000, ("b", 4): 1_500}
 
@@ -100,3 +164,31 @@ def test_a_checkpoint_of_the_same_source_is_accepted() -> None:
     check_of_streams({})
     check_of_streams(STREAMS)
     check_of_queue(QUEUE, "q")
+
+
+# ---- the progress of a query
+
+SAVED = {"s0": {"offset": 5, "seen": [4, 1_769_860_800_000]}, "s1": {"offset": 0}}
+
+
+@pytest.mark.parametrize(
+    ("latest", "end", "behind"),
+    [
+        ({"s0": 12, "s1": 0}, SAVED, {"s0": 7, "s1": 0}),
+        ({"s0": 12, "s1": 0, "new": 3}, SAVED, {"s0": 7, "s1": 0}),
+        ({"s0": 3}, SAVED, {"s0": 0}),  # the stream was created again
+        (None, SAVED, {}),
+        ({"s0": 12}, None, {}),
+        ({"events": {"0": 12}}, {"events": {"0": 5}}, {}),  # of the source of Kafka
+        (None, {"queue": "q", "session": "a", "rows": 5}, {}),
+        ({"offset": 12}, {"offset": 5}, {}),
+        (7, 5, {}),
+    ],
+)
+def test_offsets_behind_are_counted_by_stream_and_only_for_streams(latest, end, behind) -> None:
+    texts = [None if one is None else json.dumps(one) for one in (latest, end)]
+    assert offsets_behind(*texts) == behind
+
+
+def test_an_offset_that_is_not_json_is_ignored() -> None:
+    assert offsets_behind("-", "-") == {}
