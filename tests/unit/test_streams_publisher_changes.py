@@ -180,6 +180,8 @@ def test_an_idle_connection_that_stays_ends_an_outage(
         servers.close_connections()
         sent.result(PATIENCE)
         assert publisher.totals.resent == 1
+        size = len(next(iter(servers.stored.values())))
+        assert publisher.totals.bytes == 2 * size
 
 
 def test_a_stream_that_was_removed_leaves_no_error(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
