@@ -184,6 +184,22 @@ def test_an_idle_connection_that_stays_ends_an_outage(
         assert publisher.totals.bytes == 2 * size
 
 
+def test_the_broker_is_asked_for_changes_before_it_misses_heartbeats(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, streams = [0], with_streams(2)
+
+    def partitions(*given: Any, **options: Any) -> list[str]:
+        asked[0] += 1
+        return streams(*given, **options)
+
+    monkeypatch.setattr(routes, "_LOOK", 3600.0)
+    monkeypatch.setattr(Connection, "heartbeat", 0.05)
+    monkeypatch.setattr(Connection, "partitions", partitions)
+    with StreamPublisher(FIRST, super_stream="events"):
+        wait_until(lambda: asked[0] >= 3, "it asks again")
+
+
 def test_a_stream_that_was_removed_leaves_no_error(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "_LOOK", 0.05)
     monkeypatch.setattr(Connection, "partitions", with_streams(3))
