@@ -94,7 +94,8 @@ class Totals:
     resent: int = 0
     """How often a message was sent again, after a nack, a return or a lost connection; not an outcome."""
     bytes: int = 0
-    """Bytes of all frames that the publisher sent; for a bulk, since the bulk began."""
+    """Bytes of all frames that the publisher sent, or of the encoded messages of a `StreamPublisher`, including what was sent again;
+    for a bulk, since the bulk began."""
     connections: int = 0
     """Connections that the publisher opened; for a bulk, since the bulk began."""
     blocked_seconds: float = 0.0

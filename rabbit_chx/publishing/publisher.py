@@ -184,7 +184,8 @@ class Publisher(PublisherOptions, BlockingClient[AmqpPipeline]):
 
         ``on_failure`` is called on the publisher's thread for each message that was not confirmed; ``flush`` then does not
         raise for them, and returns after the calls. It must not publish with this publisher, flush a bulk or close the
-        publisher: these wait for the thread that runs it, and raise `RabbitChxError` on it.
+        publisher: these wait for the thread that runs it, and raise `RabbitChxError` on it. For messages that a call withdraws or
+        does not accept because its ``timeout`` is over, it runs inside that call, which it may prolong.
         """
         return Bulk(self.pipeline, on_failure=on_failure)
 

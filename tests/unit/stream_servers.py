@@ -63,6 +63,7 @@ class Connection:
     servers: Servers
     node = None
     frame_max = 1 << 20
+    heartbeat = 60.0
 
     def __init__(self, url: BrokerUrl, *, timeout: float, give_up_at: float, **_: object) -> None:
         if self.servers.moved:

@@ -180,6 +180,24 @@ def test_an_idle_connection_that_stays_ends_an_outage(
         servers.close_connections()
         sent.result(PATIENCE)
         assert publisher.totals.resent == 1
+        size = len(next(iter(servers.stored.values())))
+        assert publisher.totals.bytes == 2 * size
+
+
+def test_the_broker_is_asked_for_changes_before_it_misses_heartbeats(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, streams = [0], with_streams(2)
+
+    def partitions(*given: Any, **options: Any) -> list[str]:
+        asked[0] += 1
+        return streams(*given, **options)
+
+    monkeypatch.setattr(routes, "_LOOK", 3600.0)
+    monkeypatch.setattr(Connection, "heartbeat", 0.05)
+    monkeypatch.setattr(Connection, "partitions", partitions)
+    with StreamPublisher(FIRST, super_stream="events"):
+        wait_until(lambda: asked[0] >= 3, "it asks again")
 
 
 def test_a_stream_that_was_removed_leaves_no_error(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:

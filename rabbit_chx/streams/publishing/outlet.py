@@ -224,10 +224,10 @@ class Outlet:
         return 0 if self._name is None else connection.query_publisher_sequence(self._name, self.stream)
 
     def _send_again(self, connection: StreamConnection) -> None:
-        self.outbox.note_sent(0, len(self._in_flight))
         for lot in self._in_flight:
             lot.owner.sent_again(lot.unconfirmed)
         ids, messages = zip(*self._in_flight.entries(), strict=True)
+        self.outbox.note_sent(sum(map(len, messages)), len(messages))
         self._publish(connection, ids, messages)
         self._moved = time.monotonic()
 

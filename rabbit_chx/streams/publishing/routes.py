@@ -118,13 +118,19 @@ class Routes:
         try:
             while not self._stopping.is_set():
                 self._look()
-                self._stopping.wait(_LOOK)
+                self._stopping.wait(self._pause())
         except Exception as error:
             log.exception("the thread that knows the partitions of %r failed", self._source)
             self._note(RabbitChxError(f"the publisher failed: {type(error).__name__}: {error}"))
         finally:
             if self._connection is not None:
                 self._connection.close()
+
+    def _pause(self) -> float:
+        # Between two checks, the connection sends no heartbeats, and the broker closes it after two silent intervals.
+        if self._connection is None or not self._connection.is_open:
+            return _LOOK
+        return min(_LOOK, self._connection.heartbeat or _LOOK)
 
     def _look(self) -> None:
         """Look for changes; callers learn why it is impossible if waiting does not help."""
