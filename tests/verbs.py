@@ -80,7 +80,6 @@ class Result:
 
 
 def run_verb(capsys, *arguments: object) -> Result:
-    """Run a verb in this process."""
     capsys.readouterr()
     return Result(_exit_code(list(map(str, arguments))), *capsys.readouterr())
 

@@ -86,7 +86,6 @@ def started(
 
 @pytest.fixture
 def run(site, capsys, monkeypatch):
-    """A verb in this process."""
     monkeypatch.setenv("AMQP_URL", site.url())
     monkeypatch.setenv("RABBITMQ_MANAGEMENT_URL", site.broker.management_url)
     return partial(run_verb, capsys)

@@ -59,17 +59,14 @@ class Shop:
         self.mirror = ModulusHashExchange(map(ToExchange, slots.names), release=self.release)
 
     def write(self, weights, queues: str = "{type: classic, arguments: {x-max-length: 10}}") -> None:
-        """Write the file with these weights."""
         text = TOPOLOGY.replace("VHOST", self.site.vhost).replace("QUEUES", queues)
         text = text.replace("WEIGHTS", str(weights).replace("'", '"'))
         self.file.write_text(text)
 
     def planned(self):
-        """The plan for the file."""
         return plan(load(self.file), read(self.site.management, self.site.vhost))
 
     def queue_of(self) -> dict[str, str]:
-        """The queue of each slot."""
         bounds = self.site.management.bindings(self.site.vhost)
         return {bound.source: bound.destination for bound in bounds if ".slot." in bound.source}
 

@@ -46,7 +46,6 @@ def park(
 
 
 def bodies(channel, queue: str) -> list[str]:
-    """Empty a queue."""
     found = []
     while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
         found.append(got[2].decode())

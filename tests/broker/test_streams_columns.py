@@ -62,8 +62,6 @@ def test_messages_published_over_amqp_0_9_1_are_read(broker, url, stream) -> Non
 
 
 def written(url, publish) -> None:
-    """Publish with rstream."""
-
     async def run() -> None:
         producer = rstream.Producer(
             url.host,

@@ -144,7 +144,6 @@ class Scene:
     # ---- the broker
 
     def connect(self) -> None:
-        """Consume from each queue."""
         self._connection = self.broker.connection()
         self.channel, consumers = self._connection.channel(), self._connection.channel()
         self.consumers = consumers
@@ -244,8 +243,6 @@ class Scene:
         return Seen(len(polls), max(0.0, first.arrived - changed), alert)
 
     def until(self, met: Callable[[], bool]) -> None:
-        """Publish and wait until a condition is met."""
-
         def state() -> str:
             shown = self.polls[-1].problems if self.polls else None
             return f"{shown}, {self.metrics()}, {firing(self._prometheus)}"

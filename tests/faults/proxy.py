@@ -125,8 +125,6 @@ class Proxy:
 
 
 class _Pair:
-    """One connection through the proxy."""
-
     def __init__(
         self, proxy: Proxy, client: socket.socket, server: socket.socket, *, flowing: bool = True
     ) -> None:

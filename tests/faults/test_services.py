@@ -126,7 +126,6 @@ class Service:
                 each.result(PATIENCE)
 
     def until_confirmed(self, more=500):
-        """Wait until that many more messages are confirmed."""
         wanted = self._publisher.totals.confirmed + more
         wait_until(lambda: self._publisher.totals.confirmed >= wanted, "messages are confirmed")
 
