@@ -60,13 +60,11 @@ class Page:
         self._call("Page.navigate", url=url)
 
     def value(self, expression: str) -> Any:
-        """Evaluate an expression of JavaScript."""
         answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
     def wait(self, expression: str) -> Any:
-        """Wait until an expression is true."""
         return wait_until(
             lambda: self.value(f"document.readyState !== 'loading' && ({expression})"),
             lambda: f"{expression}: {self.value('document.body.innerText')}",

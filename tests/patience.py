@@ -1,4 +1,4 @@
-"""How long a test waits before it fails; a deadline costs nothing when the test passes.
+"""How long a test waits before it fails, and how one waits in an event loop; a deadline costs nothing when the test passes.
 
 RABBIT_CHX_PATIENCE=3 makes all of it three times as long, the limits of pytest-timeout included.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import inspect
 import os
 import sys
 import time
@@ -42,6 +43,16 @@ async def wait_until_async(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - other threads do not know the loop
             await asyncio.sleep(0.001)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function in an event loop of its own."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    asyncio.run(test(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}))
+    return True
 
 
 @pytest.hookimpl(trylast=True)  # when conftest.py of a folder has set a limit

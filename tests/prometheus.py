@@ -51,7 +51,6 @@ def asked(url: str, what: str, **parameters: str):
 
 
 def queues(url: str, metric: str) -> dict[str, float]:
-    """The value of a metric for each queue."""
     found = asked(url, "query", query=f"rabbit_chx_watch_{metric}").get("result", ())
     return {each["metric"]["queue"]: float(each["value"][1]) for each in found}
 

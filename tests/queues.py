@@ -25,7 +25,6 @@ def bind_ring(channel, exchange: str, queues: Iterable[str], arguments=None, *, 
 
 
 def delete_exchange(channel, exchange: str, queues: Iterable[str]) -> None:
-    """Delete an exchange and its queues."""
     channel.exchange_delete(exchange)
     for queue in queues:
         channel.queue_delete(queue)

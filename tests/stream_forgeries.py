@@ -21,7 +21,6 @@ and the data. In the data, each message follows its size (4 bytes)."""
 
 
 def text(value: bytes) -> bytes:
-    """A text of AMQP 1.0."""
     return b"\xb1" + struct.pack(">I", len(value)) + value
 
 
@@ -121,13 +120,11 @@ MESSAGES = st.one_of(
 
 
 def a_sub_batch(messages: list[bytes]) -> Batch:
-    """A compressed batch."""
     plain = b"".join(map(sized, messages))
     return 1, len(messages), len(plain), gzip.compress(plain)
 
 
 def publish_entry(connection: StreamConnection, publisher: int, number: int, entry: bytes | Batch) -> None:
-    """Publish a message or a batch."""
     if isinstance(entry, bytes):
         connection.publish(publisher, [number], [entry])
         return

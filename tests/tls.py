@@ -45,7 +45,6 @@ class Authority:
         return context
 
     def server(self, name="good", *, clients=ssl.CERT_OPTIONAL):
-        """The context of a server with this certificate."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.folder / "ca.pem")
         context.load_cert_chain(self.folder / f"{name}.pem", self.folder / f"{name}.key")
         context.verify_mode = clients

@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import click
 
@@ -80,9 +82,17 @@ class Result:
 
 
 def run_verb(capsys, *arguments: object) -> Result:
-    """Run a verb in this process."""
     capsys.readouterr()
     return Result(_exit_code(list(map(str, arguments))), *capsys.readouterr())
+
+
+def started(
+    *arguments: object, env: Mapping[str, str], program=("-m", "rabbit_chx"), **options: Any
+) -> subprocess.Popen[Any]:
+    """A verb that runs in a process, with these variables besides those of the tests."""
+    command = [sys.executable, *map(str, (*program, *arguments))]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, env=os.environ | env, **pipes | options)
 
 
 def in_a_process(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:

@@ -73,7 +73,6 @@ class Shop:
         return ask(self.connection, "billing", timeout=2.0, holds=holds)
 
     def hold(self, queue):
-        """Hold a queue and return its hold."""
         hold = Hold.of(queue, [], groups=["billing"])
         for commands in (declare_commands(hold), hold_commands(hold)):
             PikaDriver(self.connection).run(commands)
@@ -81,8 +80,6 @@ class Shop:
 
 
 class Process:
-    """A worker in a separate process."""
-
     def __init__(self, shop, **options):
         worker = [sys.executable, "-m", "tests.broker.async_worker", shop.site.url()]
         self.handled = []

@@ -12,7 +12,6 @@ broker that is to be had but does not start is an error everywhere.
 from __future__ import annotations
 
 import os
-import uuid
 from urllib.parse import urlsplit
 
 import pytest
@@ -27,7 +26,7 @@ from tests.broker.stream_scene import a_name, streams_at
 from tests.broker.topology_site import CLIENTS, Site
 from tests.brokers import revive, running
 from tests.proof import LONG, record_result
-from tests.queues import a_channel, bind_ring, confirming_channel, delete_exchange, message_count
+from tests.queues import bind_ring, confirming_channel, delete_exchange, message_count
 from tests.spark.conftest import inbox, streams  # noqa: F401 - the same fixtures for both folders
 from tests.verbs import Result, run_verb
 
@@ -117,16 +116,6 @@ def stream_connection(stream_url):
 def stream(stream_url):
     with streams_at(stream_url, a_name()) as (name,):
         yield name
-
-
-@pytest.fixture
-def lot(broker):
-    """A parking queue, and a function that counts its messages."""
-    queue = f"parked-{uuid.uuid4().hex[:8]}"
-    with a_channel(broker) as channel:
-        channel.queue_declare(queue, durable=True)
-        yield queue, lambda: message_count(channel, queue)
-        channel.queue_delete(queue)
 
 
 @pytest.fixture

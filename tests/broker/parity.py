@@ -78,8 +78,6 @@ def _destination(text: str) -> Destination:
 
 
 class Lab:
-    """A broker with its facts and its tally."""
-
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.release = Release.parse(broker.version, store=broker.store)
@@ -162,7 +160,6 @@ class Scratch:
         self.__enter__()
 
     def declare(self, kind: str, arguments: Mapping[str, Any] | None = None) -> None:
-        """Declare the exchange itself."""
         self._channel.exchange_declare(self.name, kind, durable=True, arguments=arguments)
 
     def bind(self, destination: Destination, key: str = "1") -> None:

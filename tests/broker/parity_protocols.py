@@ -116,8 +116,6 @@ class Peers:
 
 
 class Receipts(stomp.ConnectionListener):
-    """The receipts of a connection."""
-
     def __init__(self) -> None:
         self.seen: set[str] = set()
 

@@ -19,7 +19,6 @@ from rabbit_chx.broker.properties import Properties
 from rabbit_chx.consuming import AsyncGroup, Group, QueueReader, members
 from rabbit_chx.mirror.fields import Field
 from tests.broker.async_shop import Shop, process
-from tests.faults.load import within
 from tests.members import running
 from tests.patience import PATIENCE, wait_until
 from tests.queues import close_connections
@@ -109,7 +108,7 @@ def test_tasks_handle_several_queues_at_the_same_time_and_each_in_order(shop):
     assert [shop.left(queue) for queue in "abc"] == [[], [], []]
 
 
-def test_a_group_runs_while_a_block_runs_and_finishes_the_current_message_at_its_end(shop):
+async def test_a_group_runs_while_a_block_runs_and_finishes_the_current_message_at_its_end(shop):
     shop.declare("a")
     shop.publish("a", "1", "2", "3")
     reached, leaving = asyncio.Event(), asyncio.Event()
@@ -121,29 +120,23 @@ def test_a_group_runs_while_a_block_runs_and_finishes_the_current_message_at_its
             await asyncio.sleep(0.2)
         await shop.handle(message)
 
-    async def serve():
-        async with shop.group().running(handle):
-            await reached.wait()
-            leaving.set()  # the group is told to stop before the handler goes on
-
-    within(PATIENCE, lambda: asyncio.run(serve()), "the block")
+    async with asyncio.timeout(PATIENCE), shop.group().running(handle):
+        await reached.wait()
+        leaving.set()  # the group is told to stop before the handler goes on
     assert shop.handled == ["1", "2"]
     assert shop.left("a", 1) == ["3"]
 
 
-def test_the_error_of_a_handler_ends_the_block(shop):
+async def test_the_error_of_a_handler_ends_the_block(shop):
     shop.declare("a")
     shop.publish("a", "1")
 
     async def handle(message):
         raise KeyError("no such order")
 
-    async def serve():
-        async with shop.group(attempts=1).running(handle):
-            await asyncio.Event().wait()
-
     with pytest.raises(KeyError, match="no such order"):
-        within(PATIENCE, lambda: asyncio.run(serve()), "the block")
+        async with asyncio.timeout(PATIENCE), shop.group(attempts=1).running(handle):
+            await asyncio.Event().wait()
     assert shop.left("a", 1) == ["1"]
 
 
@@ -303,7 +296,7 @@ def test_a_stop_waits_for_handlers_and_cancels_slow_ones(shop, monkeypatch):
     assert shop.left("b", 2) == ["b1", "b2"]
 
 
-def test_a_cancelled_run_finishes_the_current_message(shop):
+async def test_a_cancelled_run_finishes_the_current_message(shop):
     shop.declare("a")
     shop.publish("a", "1", "2")
 
@@ -312,14 +305,9 @@ def test_a_cancelled_run_finishes_the_current_message(shop):
         await asyncio.sleep(0.05)
         await shop.handle(message)
 
-    async def main():
-        nonlocal run
-        run = asyncio.create_task(shop.group().run(handle))
-        await asyncio.wait([run])
-        assert run.cancelled()
-
-    run = None
-    within(PATIENCE, lambda: asyncio.run(main()), "the run")
+    run = asyncio.create_task(shop.group().run(handle))
+    await asyncio.wait([run], timeout=PATIENCE)
+    assert run.cancelled()
     assert shop.handled == ["1"]
     assert shop.left("a", 1) == ["2"]
 

@@ -16,8 +16,6 @@ PREFETCH = 10
 
 
 class Consumer:
-    """A consumer on a connection of its own."""
-
     def __init__(self, site, priority: int) -> None:
         self.connection = site.connection()
         self.channel = self.connection.channel()

@@ -213,19 +213,18 @@ def test_no_message_harms_a_reader_of_a_queue(site, channel, kind, caplog) -> No
 
 @REJECTING
 def test_no_message_harms_a_group_of_streams_that_parks(
-    broker, stream_url, stream_connection, stream, lot, rejecting, caplog
+    broker, stream_url, stream_connection, stream, inbox, rejecting, caplog
 ) -> None:
     caplog.set_level(logging.WARNING)
     forged = drawn(STORABLE)
-    queue, parked = lot
     handler = Handler(rejecting)
-    options = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
+    options = {"on_failure": "park", "parking_queue": inbox.queue, "amqp_url": broker.url}
     group = StreamGroup(stream_url, stream=stream, name="billing", **options)
     with running(group, handler):
         count = published(broker.url, [f"/queues/{quote(stream, safe='')}"], forged)
         fill(stream_connection, stream, range(60))
         wait_until(lambda: handler.has_seen(60, count), "all messages")
-        wait_until(lambda: parked() == count * rejecting, "the parked messages")
+        wait_until(lambda: len(inbox) == count * rejecting, "the parked messages")
         assert group.status.connected
     handler.assert_handled(60, count)
     assert "trying again" not in caplog.text

@@ -79,12 +79,10 @@ class Shop:
         return str(caught.value)
 
     def consumed(self, queue):
-        """Whether a queue has an active consumer."""
         with self.site.connection() as connection:
             return connection.channel().queue_declare(queue, passive=True).method.consumer_count
 
     def seated(self, seat=0, group="billing"):
-        """Whether a member has this seat."""
         names = self.site.queue_names("^rabbit-chx")
         return f"rabbit-chx.seat.{group}.{seat}" in names
 

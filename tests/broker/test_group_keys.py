@@ -39,7 +39,6 @@ class Shop:
         self._lock = threading.Lock()
 
     def send(self, *keys: str) -> None:
-        """Publish each key with its next number."""
         numbers = [self._sent.update([key]) or self._sent[key] - 1 for key in keys]
         with Publisher(self.site.url(), "orders") as publisher:
             publisher.publish_many([b"%d" % number for number in numbers], keys)

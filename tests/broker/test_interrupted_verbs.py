@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,6 +15,7 @@ import pytest
 
 from rabbit_chx.broker.reading.tracing import traced
 from rabbit_chx.mirror.releases import Release
+from tests import verbs
 from tests.broker.erlang import node_command
 from tests.broker.scaling_scene import KEYS, RING, SLOTS, Scene, scale
 from tests.broker.test_rebalance import Shop, is_traced
@@ -74,19 +73,13 @@ main()
 """Runs a verb whose tracer outlives it by seconds, not by half a minute."""
 
 
-def started(
-    site: Site, *arguments: object, program: tuple[object, ...] = ("-m", "rabbit_chx"), **options: Any
-) -> subprocess.Popen[str]:
-    """A verb in a process."""
-    env = os.environ | {"AMQP_URL": site.url(), "RABBITMQ_MANAGEMENT_URL": site.broker.management_url}
-    command = [sys.executable, "-u", *map(str, (*program, *arguments))]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=env, **pipes, **options)
+def started(site: Site, *arguments: object, **options: Any) -> subprocess.Popen[str]:
+    env = {"AMQP_URL": site.url(), "RABBITMQ_MANAGEMENT_URL": site.broker.management_url}
+    return verbs.started(*arguments, env=env | {"PYTHONUNBUFFERED": "1"}, text=True, **options)
 
 
 @pytest.fixture
 def run(site, capsys, monkeypatch):
-    """A verb in this process."""
     monkeypatch.setenv("AMQP_URL", site.url())
     monkeypatch.setenv("RABBITMQ_MANAGEMENT_URL", site.broker.management_url)
     return partial(run_verb, capsys)

@@ -15,7 +15,7 @@ from rabbit_chx.consuming import Group
 from rabbit_chx.errors import BrokerUnavailable
 from tests.broker.privileges import OPERATIONS, Grant, Shop, complaint_of, release_of, run_cli, sections
 from tests.broker.topology_site import Site
-from tests.members import running
+from tests.members import in_background, running
 from tests.patience import PATIENCE, wait_until
 from tests.users import a_user
 
@@ -168,15 +168,14 @@ def test_group_needs_any_permission_on_each_queue_to_count_its_messages(run, sho
 
 def test_a_consumer_that_answers_a_drain_needs_the_write_permission_on_the_default_exchange(shop) -> None:
     shop.allow(Grant("^$", "^$", "^a$"))
-    over = threading.Event()
 
-    def answer(url: str) -> None:
-        with connect(url) as connection:
+    def answer(ended: threading.Event) -> None:
+        with connect(shop.own_url) as connection:
             channel = connection.channel()
             for method, properties, _ in channel.consume("a", inactivity_timeout=0.05):
                 if method is not None:
                     assert pass_marker(channel, method, properties)
-                if over.is_set():
+                if ended.is_set():
                     break
             channel.cancel()
 
@@ -184,13 +183,10 @@ def test_a_consumer_that_answers_a_drain_needs_the_write_permission_on_the_defau
         draining = threading.Thread(target=drain, args=(shop.url(), ["a"]), kwargs={"settle": 0.1})
         draining.start()
         with pytest.raises(ChannelClosedByBroker, match=r"exchange 'amq\.default'"):
-            answer(shop.own_url)
+            answer(threading.Event())
         assert draining.is_alive()
         shop.allow(Grant("^$", "^amq\\.default$", "^a$"))
-        answering = threading.Thread(target=answer, args=(shop.own_url,))
-        answering.start()
-        draining.join(PATIENCE)
-        over.set()
-        answering.join(PATIENCE)
+        with in_background(answer):
+            draining.join(PATIENCE)
         assert not draining.is_alive()
         connection.channel().queue_purge("a")

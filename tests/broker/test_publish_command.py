@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import uuid
 from collections import Counter
 
@@ -17,7 +14,7 @@ from tests.inbox import emptied
 from tests.json_lines import documented, printed
 from tests.patience import PATIENCE, wait_until
 from tests.queues import a_channel, bind_ring, delete_exchange, message_count
-from tests.verbs import in_a_process as run
+from tests.verbs import in_a_process as run, started
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
@@ -111,12 +108,7 @@ def test_an_interrupted_file_is_resumed(broker, exchange, tmp_path, number, code
     env = {"AMQP_URL": broker.url}
     with (
         a_channel(broker) as channel,
-        subprocess.Popen(
-            [sys.executable, "-m", "rabbit_chx", *arguments, "--rate", "6000"],  # the rest takes seconds
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=os.environ | env,
-        ) as command,
+        started(*arguments, "--rate", "6000", env=env) as command,  # the rest takes seconds
     ):
         wait_until(
             lambda: depth(channel, exchange) >= 12_000 or command.poll() is not None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
+from contextlib import AbstractContextManager
 from urllib.parse import urlsplit
 
 import pytest
@@ -19,8 +20,8 @@ from rabbit_chx.topology.planning.slot_changes import plan_moves
 from tests.broker.erlang import node_command
 from tests.broker.topology_site import Site
 from tests.json_lines import printed
-from tests.members import running
-from tests.patience import PATIENCE, wait_until
+from tests.members import Member, in_background, running
+from tests.patience import wait_until
 from tests.proof import never, promised
 from tests.verbs import Result, run_verb
 
@@ -59,17 +60,14 @@ class Shop:
         self.mirror = ModulusHashExchange(map(ToExchange, slots.names), release=self.release)
 
     def write(self, weights, queues: str = "{type: classic, arguments: {x-max-length: 10}}") -> None:
-        """Write the file with these weights."""
         text = TOPOLOGY.replace("VHOST", self.site.vhost).replace("QUEUES", queues)
         text = text.replace("WEIGHTS", str(weights).replace("'", '"'))
         self.file.write_text(text)
 
     def planned(self):
-        """The plan for the file."""
         return plan(load(self.file), read(self.site.management, self.site.vhost))
 
     def queue_of(self) -> dict[str, str]:
-        """The queue of each slot."""
         bounds = self.site.management.bindings(self.site.vhost)
         return {bound.source: bound.destination for bound in bounds if ".slot." in bound.source}
 
@@ -87,32 +85,20 @@ class Shop:
         return {queue: count / len(keys) for queue, count in counts.items()}
 
 
-class Traffic:
-    """A publisher that sends keys in random order until it is stopped, half of them through another exchange."""
+def traffic(site: Site, keys) -> AbstractContextManager[Member]:
+    """Send keys in random order until the block ends, half of them through another exchange."""
 
-    def __init__(self, site: Site, keys) -> None:
-        self._site = site
-        self._keys = keys
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(PATIENCE)
-        assert not self._thread.is_alive()
-
-    def _run(self) -> None:
+    def send(ended: threading.Event) -> None:
         random_ = random.Random(16)
-        with self._site.connection() as connection:
+        with site.connection() as connection:
             channel = connection.channel()
-            while not self._stop.is_set():
+            while not ended.is_set():
                 for exchange in ("tenants", "front"):
-                    for key in random_.choices(self._keys, k=20):
+                    for key in random_.choices(keys, k=20):
                         channel.basic_publish(exchange, key, b"x")
                 connection.process_data_events(0.01)
+
+    return in_background(send)
 
 
 @pytest.fixture
@@ -150,7 +136,7 @@ def test_the_proposed_moves_even_out_the_load_that_was_traced(shop, site, run) -
     assert max(before.values()) * 4 > 1.5
     node = node_command(site.broker)
     options = ("--node", node, "--dry-run", "--output", "json")
-    with Traffic(site, keys):
+    with traffic(site, keys):
         for seconds in (5, 20, 60):  # on a busy machine, five may be too few
             found = run("rebalance", shop.file, "--sample", seconds, *options)
             if found.code != 2 or by_type(found)["rebalancing"][0]["messages"] > ENOUGH:
@@ -299,7 +285,7 @@ def member(site):
 
 @pytest.mark.long
 def test_a_user_without_tags_measures_what_others_trace(shop, site, run, member) -> None:
-    with Traffic(site, ["a", "b", "c"]):
+    with traffic(site, ["a", "b", "c"]):
         found = run("rebalance", shop.file, "--sample", 1, "--dry-run", url=member)
         assert found.code == 1
         assert "are not traced" in found.err

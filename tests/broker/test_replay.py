@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pika
 import pytest
@@ -18,7 +15,7 @@ from rabbit_chx.broker.properties import Properties
 from tests.json_lines import documented, printed
 from tests.patience import wait_until
 from tests.queues import message_count
-from tests.verbs import in_a_process
+from tests.verbs import in_a_process, started
 
 pytestmark = [pytest.mark.one_release, pytest.mark.broker]
 
@@ -46,7 +43,6 @@ def park(
 
 
 def bodies(channel, queue: str) -> list[str]:
-    """Empty a queue."""
     found = []
     while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
         found.append(got[2].decode())
@@ -151,11 +147,11 @@ def test_a_replay_that_is_killed_loses_nothing(site, channel) -> None:
         park(channel, str(number), "k")
     arriving: list[str] = []
     for _ in range(3):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "rabbit_chx", "replay", "parked", "--yes"],
+        process = started(
+            *("replay", "parked", "--yes"),
+            env={"AMQP_URL": site.url()},
             stdout=subprocess.DEVNULL,
-            cwd=Path(__file__).parents[2],
-            env={**os.environ, "AMQP_URL": site.url()},
+            stderr=None,
         )
         wait_until(
             lambda it=process: it.poll() is not None or message_count(channel, "a") > 20, "some are replayed"

@@ -16,7 +16,7 @@ from rabbit_chx.streams import BatchFailed, Reject, RetryAfter, StreamGroup
 from tests.broker.stream_scene import fill, settle
 from tests.members import running
 from tests.patience import wait_until
-from tests.queues import a_channel, message_count
+from tests.queues import a_channel
 from tests.stream_chunks import sized
 from tests.stream_forgeries import publish_entry
 from tests.unit.test_streams_hostile_entries import a_list
@@ -86,29 +86,26 @@ def test_the_last_failure_stops_the_member_before_the_message(
     assert stream_connection.query_offset("g", stream) == 4
 
 
-def test_a_failed_message_is_parked_and_the_stream_goes_on(broker, stream_url, stream_connection, stream):
-    queue = f"parked-{uuid.uuid4().hex[:8]}"
+def test_a_failed_message_is_parked_and_the_stream_goes_on(
+    broker, stream_url, stream_connection, stream, inbox
+):
     fill(stream_connection, stream, range(1, 11))
-    needed = rf"^(amq\.default|{queue})$"
-    with a_channel(broker) as channel, a_user(broker, "^$", needed, "^$") as user:
-        channel.queue_declare(queue, durable=True)
-        seen = []
+    seen = []
 
-        def handle(message):
-            seen.append(message.offset)
-            if message.offset in {3, 7}:
-                raise Reject("no")
+    def handle(message):
+        seen.append(message.offset)
+        if message.offset in {3, 7}:
+            raise Reject("no")
 
-        parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": user.url}
+    with a_user(broker, "^$", rf"^(amq\.default|{inbox.queue})$", "^$") as user:
+        parking = {"on_failure": "park", "parking_queue": inbox.queue, "amqp_url": user.url}
         with running(StreamGroup(stream_url, stream=stream, name="g", **parking), handle):
             wait_until(lambda: seen[-1:] == [9])
-            wait_until(lambda: message_count(channel, queue) == 2)
-        assert seen == list(range(10))
-        _, properties, body = channel.basic_get(queue, auto_ack=True)
-        channel.queue_delete(queue)
-    assert body == b"0000000004"
-    assert properties.headers["x-rabbit-chx-parked-offset"] == 3
-    assert properties.headers["x-rabbit-chx-parked-queue"] == stream
+            first, _ = inbox.take(2)
+    assert seen == list(range(10))
+    assert first.body == b"0000000004"
+    assert first.properties.headers["x-rabbit-chx-parked-offset"] == 3
+    assert first.properties.headers["x-rabbit-chx-parked-queue"] == stream
     assert stream_connection.query_offset("g", stream) == 9
 
 
@@ -142,8 +139,7 @@ def test_a_full_parking_queue_is_waited_for(broker, stream_url, stream_connectio
         channel.queue_delete(queue)
 
 
-def test_a_batch_continues_at_the_message_that_failed(broker, stream_url, stream_connection, stream, lot):
-    queue, parked = lot
+def test_a_batch_continues_at_the_message_that_failed(broker, stream_url, stream_connection, stream, inbox):
     fill(stream_connection, stream, range(1, 101))
     seen = []
 
@@ -153,38 +149,32 @@ def test_a_batch_continues_at_the_message_that_failed(broker, stream_url, stream
                 raise BatchFailed(42)
             seen.append(message.offset)
 
-    parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
+    parking = {"on_failure": "park", "parking_queue": inbox.queue, "amqp_url": broker.url}
     group = StreamGroup(stream_url, stream=stream, name="g", attempts=3, backoff=0.01, **parking)
     with running(group, handle, "run_batches"):
         wait_until(lambda: seen[-1:] == [99])
         assert group.status.failed == 3
-    assert parked() == 1
+    assert len(inbox) == 1
     assert seen == [number for number in range(100) if number != 42]
 
 
 @pytest.mark.parametrize("run", ["run", "run_batches"])
 def test_what_cannot_be_decoded_is_parked_as_it_is_stored(
-    run, broker, stream_url, stream_connection, hostile
+    run, broker, stream_url, stream_connection, hostile, inbox
 ):
-    queue = f"parked-{uuid.uuid4().hex[:8]}"
     seen = []
 
     def handle(given):
         seen.extend([given.offset] if run == "run" else [each.offset for each in given.messages()])
 
-    with a_channel(broker) as channel:
-        channel.queue_declare(queue, durable=True)
-        parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
-        with running(StreamGroup(stream_url, stream=hostile, name="g", **parking), handle, run):
-            wait_until(lambda: seen[-1:] == [14])
-        parked = [channel.basic_get(queue, auto_ack=True) for _ in range(4)]
-        channel.queue_delete(queue)
+    parking = {"on_failure": "park", "parking_queue": inbox.queue, "amqp_url": broker.url}
+    with running(StreamGroup(stream_url, stream=hostile, name="g", **parking), handle, run):
+        wait_until(lambda: seen[-1:] == [14])
+    parked = inbox.take_all()
     assert seen == GOOD
-    assert [
-        properties and properties.headers["x-rabbit-chx-parked-offset"] for _, properties, _ in parked
-    ] == [*UNDECODABLE, None]
-    assert parked[0][2] == CUT
-    assert "StreamReader" not in str([properties for _, properties, _ in parked])
+    assert [one.properties.headers["x-rabbit-chx-parked-offset"] for one in parked] == [*UNDECODABLE]
+    assert parked[0].body == CUT
+    assert "StreamReader" not in str([one.properties for one in parked])
     assert stream_connection.query_offset("g", hostile) == 14
 
 

@@ -77,9 +77,8 @@ def test_no_decodable_message_harms_a_group_that_stops_at_failures(stream_url, s
 )
 @pytest.mark.parametrize("run", ["run", "run_batches"])
 def test_no_stored_message_harms_a_group_that_parks(
-    broker, stream_url, stream_connection, stream, lot, rejecting, run, caplog
+    broker, stream_url, stream_connection, stream, inbox, rejecting, run, caplog
 ):
-    queue, count = lot
     messages = stored(published(stream_connection, stream, forged()))
     undecodable = sum(isinstance(each, Undecodable) for each in messages)
     handled = []
@@ -97,11 +96,11 @@ def test_no_stored_message_harms_a_group_that_parks(
             except Reject as error:
                 raise BatchFailed(message.offset) from error
 
-    parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
+    parking = {"on_failure": "park", "parking_queue": inbox.queue, "amqp_url": broker.url}
     group = StreamGroup(stream_url, stream=stream, name="g", attempts=1, **parking)
     with running(group, handle if run == "run" else handle_batch, run):
         wait_until(lambda: handled[-1:] == [59])
-        wait_until(lambda: count() == (len(messages) if rejecting else undecodable))
+        wait_until(lambda: len(inbox) == (len(messages) if rejecting else undecodable))
         assert group.status.connected
     assert sorted(set(handled)) == list(range(60))
     if run == "run":
@@ -118,10 +117,9 @@ ALTERNATING = a_sub_batch([b"x", b"\0\x53\x75"] * 1_000)
 @pytest.mark.proof
 @pytest.mark.one_release
 def test_compressed_batches_neither_disconnect_a_member_nor_delay_its_stop(
-    broker, stream_url, stream_connection, stream, lot, caplog
+    broker, stream_url, stream_connection, stream, inbox, caplog
 ):
     """About 3 KB of a publisher. Nothing is measured in seconds: a stop takes effect before the next message."""
-    queue, count = lot
     batches = [EMPTY, LISTS, ALTERNATING, EMPTY]
     assert sum(len(data) for *_, data in batches) < 10_000
     publisher = stream_connection.declare_publisher(stream, None)
@@ -134,7 +132,7 @@ def test_compressed_batches_neither_disconnect_a_member_nor_delay_its_stop(
         nonlocal handled
         handled += 1
 
-    parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
+    parking = {"on_failure": "park", "parking_queue": inbox.queue, "amqp_url": broker.url}
     options = {"stream": stream, "name": "g", "heartbeat": 5, **parking}
     group = StreamGroup(stream_url, **options)
     with running(group, handle):
@@ -144,6 +142,6 @@ def test_compressed_batches_neither_disconnect_a_member_nor_delay_its_stop(
     assert before <= handled <= before + 1
     group = StreamGroup(stream_url, **options)
     with running(group, handle):
-        wait_until(lambda: count() == 1_000 and group.status.lag == 0)
+        wait_until(lambda: len(inbox) == 1_000 and group.status.lag == 0)
     assert handled == 2 * 65_535 + 40 + 1_000
     assert "trying again" not in caplog.text

@@ -252,7 +252,7 @@ def test_a_stream_is_handed_over_although_a_handler_hangs(
 # ---- an event loop
 
 
-def test_the_handler_of_an_event_loop_is_awaited(broker, stream_url, streams_of):
+async def test_the_handler_of_an_event_loop_is_awaited(broker, stream_url, streams_of):
     exchange, seen, told = streams_of(), [], []
     publish(broker, exchange, range(500))
 
@@ -260,22 +260,17 @@ def test_the_handler_of_an_event_loop_is_awaited(broker, stream_url, streams_of)
         await asyncio.sleep(0)
         return "first"
 
-    async def main():
-        done = asyncio.Event()
+    done = asyncio.Event()
 
-        async def handle(message):
-            await asyncio.sleep(0)
-            seen.append((message.queue, message.offset))
-            if len(seen) == 500:
-                done.set()
+    async def handle(message):
+        await asyncio.sleep(0)
+        seen.append((message.queue, message.offset))
+        if len(seen) == 500:
+            done.set()
 
-        group = AsyncStreamGroup(
-            stream_url, exchange=exchange, name="g", start=start, on_assigned=told.append
-        )
-        async with group.running(handle):
-            await asyncio.wait_for(done.wait(), PATIENCE)
-
-    asyncio.run(main())
+    group = AsyncStreamGroup(stream_url, exchange=exchange, name="g", start=start, on_assigned=told.append)
+    async with group.running(handle):
+        await asyncio.wait_for(done.wait(), PATIENCE)
     assert len(set(seen)) == 500
     assert sorted(told) == [f"{exchange}-{number}" for number in range(PARTITIONS)]
 

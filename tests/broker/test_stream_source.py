@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import socket
-import threading
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import pika
@@ -22,6 +20,7 @@ from spark_connector.reading.schema import limits
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import settle
 from tests.broker.stream_writers import publish_encoded
+from tests.faults.proxy import Proxy
 from tests.patience import PATIENCE, wait_until
 from tests.programs import stopping
 from tests.spark.streams import numbered
@@ -188,38 +187,14 @@ def test_a_micro_batch_is_limited_over_all_streams_or_by_stream(streams, reader)
         limited.latestOffset(stored(limited.initialOffset()), limited.getDefaultReadLimit())
 
 
-@contextmanager
-def flipping(url):
-    """Start a proxy that damages the message "corrupt me" from the broker, and yield its port."""
-    parts = urlsplit(url)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve():
-            with suppress(OSError):
-                while True:
-                    client, _ = listener.accept()
-                    server = socket.create_connection((parts.hostname, parts.port))
-                    threading.Thread(target=pump, args=(client, server, False), daemon=True).start()
-                    threading.Thread(target=pump, args=(server, client, True), daemon=True).start()
-
-        def pump(source, target, damages):
-            with suppress(OSError), source, target:
-                while data := source.recv(65_536):
-                    target.sendall(data.replace(b"corrupt me", b"corrupt mf") if damages else data)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield str(listener.getsockname()[1])
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join(PATIENCE)
-
-
 @pytest.mark.one_release
 def test_a_chunk_damaged_in_transit_raises_an_error_with_its_offset(broker, streams, reader):
     stream = streams.stream()
     streams.fill(stream, [b"corrupt me"])
-    with flipping(broker.stream_url) as port:
-        where = {"url": f"amqp://{broker.username}:{broker.password}@127.0.0.1", "streamPort": port}
+    with Proxy(broker.stream_url) as proxy:
+        proxy.damage = (b"corrupt me", b"corrupt mf")
+        address = f"amqp://{broker.username}:{broker.password}@127.0.0.1"
+        where = {"url": address, "streamPort": str(proxy.port)}
         with (
             reader(stream=stream, **where) as damaged,
             pytest.raises(CorruptChunk, match=f"offset 0 of stream '{stream}': the checksum"),

@@ -61,25 +61,18 @@ def test_messages_published_over_amqp_0_9_1_are_read(broker, url, stream) -> Non
         assert row == expected, name
 
 
-def written(url, publish) -> None:
-    """Publish with rstream."""
-
-    async def run() -> None:
-        producer = rstream.Producer(
-            url.host,
-            url.port,
-            username=url.user,
-            password=url.password,
-            load_balancer_mode=True,
-            default_batch_publishing_delay=0.01,
-        )
-        async with producer:
-            await publish(producer)
-
-    asyncio.run(run())
+def producing(url) -> rstream.Producer:
+    return rstream.Producer(
+        url.host,
+        url.port,
+        username=url.user,
+        password=url.password,
+        load_balancer_mode=True,
+        default_batch_publishing_delay=0.01,
+    )
 
 
-def test_messages_of_a_stream_client_are_read(url, stream) -> None:
+async def test_messages_of_a_stream_client_are_read(url, stream) -> None:
     message = rstream.AMQPMessage(
         body=b"in AMQP 1.0",
         properties=rstream.Properties(
@@ -88,11 +81,9 @@ def test_messages_of_a_stream_client_are_read(url, stream) -> None:
         application_properties={b"text": "k\u00e4se", b"number": 5, b"true": True},
     )
 
-    async def publish(producer) -> None:
+    async with producing(url) as producer:
         for each in (message, b"no AMQP 1.0"):
             await producer.send_wait(stream, each)
-
-    written(url, publish)
     first, second = rows_of(url, stream)
     assert {
         name: value for name, value in first.items() if value is not None and name != "stream_timestamp"
@@ -110,23 +101,20 @@ def test_messages_of_a_stream_client_are_read(url, stream) -> None:
 
 
 @pytest.mark.parametrize("codec", [rstream.CompressionType.No, rstream.CompressionType.Gzip])
-def test_sub_entry_batches_of_a_stream_client_are_read(url, stream, codec) -> None:
+async def test_sub_entry_batches_of_a_stream_client_are_read(url, stream, codec) -> None:
     bodies = [b"body %d" % number for number in range(100)]
+    confirmed = asyncio.Event()
 
-    async def publish(producer) -> None:
-        confirmed = asyncio.Event()
+    async def settle(_) -> None:
+        confirmed.set()
 
-        async def settle(_) -> None:
-            confirmed.set()
-
+    async with producing(url) as producer:
         await producer.send_wait(stream, b"before")
         await producer.send_sub_entry(
             stream, [rstream.AMQPMessage(body=body) for body in bodies], codec, on_publish_confirm=settle
         )
         await asyncio.wait_for(confirmed.wait(), 20)
         await producer.send_wait(stream, b"after")
-
-    written(url, publish)
     rows = rows_of(url, stream)
     assert [row["body"] for row in rows] == [b"before", *bodies, b"after"]
     assert [row["offset"] for row in rows] == list(range(102))

@@ -174,10 +174,3 @@ def test_exchanges_that_do_not_divide_by_key_are_refused(broker, stream_url, bou
         StreamPublisher(stream_url, exchange="divided").open()
     with refused("no such stream"):
         StreamPublisher(stream_url, super_stream="nothing").open()
-
-
-def test_a_message_without_a_key_is_refused(stream_url, orders):
-    with StreamPublisher(stream_url, exchange=orders.name) as publisher:
-        with pytest.raises(InvalidValue, match="invalid routing key in row 1"):
-            publisher.publish_many([b"a", b"b"], ["customer-0", None])
-        assert publisher.totals.published == 0

@@ -243,12 +243,9 @@ def test_threads_share_a_publisher(stream_url, stream):
     assert publisher.totals.duplicates == 0
 
 
-def test_tasks_share_a_publisher(stream_url, stream):
-    async def send() -> None:
-        async with AsyncStreamPublisher(stream_url, stream, name="job") as publisher:
-            await asyncio.gather(*(publisher.publish(b"%d" % number) for number in range(1_000)))
-            totals = await publisher.publish_many([b"%d" % number for number in range(1_000, 3_000)])
-            assert (totals.confirmed, publisher.totals.confirmed) == (2_000, 3_000)
-
-    asyncio.run(send())
+async def test_tasks_share_a_publisher(stream_url, stream):
+    async with AsyncStreamPublisher(stream_url, stream, name="job") as publisher:
+        await asyncio.gather(*(publisher.publish(b"%d" % number) for number in range(1_000)))
+        totals = await publisher.publish_many([b"%d" % number for number in range(1_000, 3_000)])
+        assert (totals.confirmed, publisher.totals.confirmed) == (2_000, 3_000)
     assert bodies(stream_url, stream) == [b"%d" % number for number in range(3_000)]

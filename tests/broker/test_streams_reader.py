@@ -32,7 +32,6 @@ def reader(stream_url, stream):
 
 
 def numbers(reader, start, end):
-    """Return the numbers in the messages of a range."""
     return [int(found.body[:10]) for found in reader.messages(start, end)]
 
 

@@ -270,7 +270,7 @@ def test_an_interrupt_releases_the_lock(site) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_cancellation_while_a_command_waits_for_its_answer_releases_the_lock(
+async def test_a_cancellation_while_a_command_waits_for_its_answer_releases_the_lock(
     site, number, monkeypatch
 ) -> None:
     """The first command takes the lock."""
@@ -282,15 +282,11 @@ def test_a_cancellation_while_a_command_waits_for_its_answer_releases_the_lock(
         return await send(self, commands)
 
     monkeypatch.setattr(AioDriver, "_send", cancelled)
-
-    async def main() -> None:
-        async with await aio_pika.connect(site.url()) as connection:
-            with pytest.raises(asyncio.CancelledError):
-                await asyncio.create_task(apply_async(connection, plan))
-            assert LOCK not in site.queue_names(".*")
-            await apply_async(connection, plan)
-
-    asyncio.run(main())
+    async with await aio_pika.connect(site.url()) as connection:
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(apply_async(connection, plan))
+        assert LOCK not in site.queue_names(".*")
+        await apply_async(connection, plan)
     assert site.queue_names(".*") == ["plain"]
 
 

@@ -8,8 +8,6 @@ import re
 import shlex
 import signal
 import socket
-import subprocess
-import sys
 import uuid
 from urllib.parse import quote, urlsplit
 
@@ -24,6 +22,7 @@ from tests.faults.load import paused
 from tests.json_lines import documented, printed
 from tests.patience import PATIENCE, wait_until
 from tests.queues import a_channel, bind_ring, message_count
+from tests.verbs import started
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
@@ -174,14 +173,9 @@ def test_messages_count_as_waiting_as_soon_as_they_are_published(run, site, writ
 
 def test_ctrl_c_says_what_is_done_and_gives_the_lock_back(run, site, write, environment) -> None:
     file = write(SLOTS.replace("16", "64"))  # for there has to be something left to do
-    with subprocess.Popen(
-        [sys.executable, "-m", "rabbit_chx", "apply", file, "--yes", "--output", "json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        pipesize=4096,  # so that it cannot end before its output is read
-        text=True,
-        env=os.environ | environment,
-    ) as process:
+    verb = ("apply", file, "--yes", "--output", "json")
+    # It cannot end before its output is read.
+    with started(*verb, env=environment, pipesize=4096, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         while '"done": 5,' not in process.stdout.readline():

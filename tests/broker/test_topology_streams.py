@@ -70,7 +70,6 @@ def streams_of(group) -> list[str]:
 
 
 def routed(site, url, streams: int) -> dict[str, str]:
-    """Publish the keys, and return the stream that got each."""
     names = [f"events-{number}" for number in range(streams)]
     before = {name: len(stored(url, name)) for name in names}
     with Publisher(site.url(), "events") as publisher:

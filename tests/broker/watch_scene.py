@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -30,6 +28,7 @@ from tests.broker.erlang import container_of, node_command
 from tests.browser import browser
 from tests.patience import PATIENCE, wait_until
 from tests.prometheus import TOKEN, firing, prometheus
+from tests.verbs import started
 
 QUEUES = [f"orders.{number}" for number in reversed(range(10))]
 """So many, and in reverse, that a restart on Mnesia cannot bind them in the same order by chance."""
@@ -44,16 +43,10 @@ Alerts = frozenset[tuple[str, str]]
 @contextmanager
 def watching(broker: Broker, *options: str, output: int = subprocess.PIPE) -> Iterator[subprocess.Popen[str]]:
     """Run the command until the block ends; it must then end at once, without errors."""
-    environment = {
-        **os.environ,
-        "AMQP_URL": broker.url,
-        "RABBITMQ_MANAGEMENT_URL": str(broker.management_url),
-        "RABBIT_CHX_WATCH_TOKEN": TOKEN,
-    }
-    command = [sys.executable, "-m", "rabbit_chx", "watch", "--exchange", "orders", "--output", "json"]
-    process = subprocess.Popen(
-        [*command, *options], env=environment, stdout=output, stderr=subprocess.PIPE, text=True
-    )
+    env = {"AMQP_URL": broker.url, "RABBITMQ_MANAGEMENT_URL": str(broker.management_url)}
+    env |= {"RABBIT_CHX_WATCH_TOKEN": TOKEN}
+    command = ("watch", "--exchange", "orders", "--output", "json", *options)
+    process = started(*command, env=env, stdout=output, text=True)
     try:
         yield process
         process.send_signal(signal.SIGTERM)
@@ -144,7 +137,6 @@ class Scene:
     # ---- the broker
 
     def connect(self) -> None:
-        """Consume from each queue."""
         self._connection = self.broker.connection()
         self.channel, consumers = self._connection.channel(), self._connection.channel()
         self.consumers = consumers
@@ -244,8 +236,6 @@ class Scene:
         return Seen(len(polls), max(0.0, first.arrived - changed), alert)
 
     def until(self, met: Callable[[], bool]) -> None:
-        """Publish and wait until a condition is met."""
-
         def state() -> str:
             shown = self.polls[-1].problems if self.polls else None
             return f"{shown}, {self.metrics()}, {firing(self._prometheus)}"

@@ -87,8 +87,6 @@ class Sum:
 
 
 class Fire:
-    """The publishers of one scenario, their controls, and the results."""
-
     def __init__(self, site: Site, scenario: str) -> None:
         self.site, self.scenario = site, scenario
         self.cluster = site.cluster
@@ -126,7 +124,6 @@ class Fire:
         return self.cluster.leader(QUEUES[HASHED][0], self.site.vhost, ask=ask)
 
     def until_a_new_leader(self, victim: Member) -> None:
-        """Wait until another node reports a new leader."""
         other = self.cluster.others(victim)[0]
         wait_until(lambda: self.leader(ask=other) is not victim, "another node leads", SLOW)
 

@@ -105,8 +105,6 @@ class PrivateNetwork:
 
 
 class Container(DockerNode):
-    """A node of the cluster."""
-
     def __init__(
         self, image: str, settings: NodeSettings, name: str, private: PrivateNetwork, cookie: str
     ) -> None:
@@ -199,8 +197,6 @@ class Member(Broker):
 
 
 class Cluster:
-    """Three nodes of one release."""
-
     def __init__(self, release: str) -> None:
         self.release = release
         self.network = PrivateNetwork()
@@ -309,7 +305,6 @@ class Cluster:
         wait_until(is_wanted, lambda: f"{what}, but {member} says {answer!r}", START_SECONDS)
 
     def others(self, *members: Member) -> list[Member]:
-        """All other nodes."""
         return [member for member in self.members if member not in members]
 
     def in_turn(self, first: Member) -> list[Member]:

@@ -116,7 +116,6 @@ class Site:
         self.rings |= {slot: Ring.of([queue], release=self.release) for slot, queue in pointing.items()}
 
     def pointing(self, member: Member) -> dict[str, str]:
-        """The one queue of each slot."""
         bounds = [
             bound for bound in self.management(member).bindings(self.vhost) if bound.source in SLOTS.names
         ]

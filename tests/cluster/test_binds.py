@@ -86,7 +86,6 @@ def declare(site, exchanges, destinations) -> None:
 
 
 def listed(site):
-    """The destinations and keys of all bindings of each exchange."""
     found: dict[str, set] = {}
     for bound in site.management(site.cluster.members[0]).bindings(site.vhost):
         found.setdefault(bound.source, set()).add((bound.destination, bound.key))

@@ -54,7 +54,6 @@ def program(tmp_path):
 
 @pytest.fixture
 def feed(cluster, streams):
-    """A publisher to the streams."""
     feed = Feed(cluster.members[1].stream_url, streams, follow_advertised=True)
     yield feed
     feed.end()

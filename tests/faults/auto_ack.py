@@ -24,7 +24,6 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def main(url: str, queue: str, file: str) -> None:
-    """Consume until it is killed."""
     channel = pika.BlockingConnection(pika.URLParameters(url)).channel()
     with Path(file).open("a", buffering=1) as rows:
 

@@ -132,7 +132,6 @@ class Scene:
         return message_count(self.channel, queue)
 
     def seats(self) -> list[str]:
-        """The seats' queues."""
         listed = (queue.name for queue, *_ in self.site.management.queues(self.site.vhost))
         return [name for name in listed if name.startswith(SEATS)]
 

@@ -127,7 +127,6 @@ class Load:
         self._special = special
 
     def until_confirmed(self, count: int) -> None:
-        """Wait until that many more messages are confirmed."""
         wanted = self.publisher.totals.confirmed + count
         wait_until(
             lambda: self.publisher.totals.confirmed >= wanted or self.error is not None,

@@ -34,6 +34,8 @@ class Proxy:
         """Maximum bytes of one send."""
         self.cut_after: tuple[int, int] | None = None
         """Each new connection is cut after a number of bytes towards the broker, from this range."""
+        self.damage = (b"", b"")
+        """Bytes from the broker, and others that arrive in their place."""
         self.connections = 0
         self.cuts = 0
         self.held = 0
@@ -125,8 +127,6 @@ class Proxy:
 
 
 class _Pair:
-    """One connection through the proxy."""
-
     def __init__(
         self, proxy: Proxy, client: socket.socket, server: socket.socket, *, flowing: bool = True
     ) -> None:
@@ -210,8 +210,9 @@ class _Pair:
                     continue
                 if self._proxy.delay:
                     time.sleep(self._proxy.delay)
+                before, after = self._proxy.damage
                 try:
-                    self._client.sendall(data)
+                    self._client.sendall(data.replace(before, after) if before else data)
                 except OSError:
                     if not self._orphaned:
                         raise

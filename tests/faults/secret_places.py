@@ -28,7 +28,6 @@ class Places:
         self._texts: dict[str, list[str]] = defaultdict(list)
 
     def note(self, place: str, *texts: object) -> None:
-        """Keep the texts of a place."""
         assert place in KINDS, place
         self._texts[place] += map(str, texts)
 
@@ -61,7 +60,6 @@ class Places:
 
     @property
     def seen(self) -> set[str]:
-        """The places that have any text."""
         return {place for place, texts in self._texts.items() if any(texts)}
 
     @contextmanager

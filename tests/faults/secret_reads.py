@@ -25,7 +25,6 @@ ROWS = 20
 
 
 def read(site: Site, url: str, *, stream: str = STREAM, **options: Any) -> None:
-    """Read a stream, and show the reader and its bounds."""
     with StreamReader(url, stream, timeouts=Timeouts(connect=5, reconnect=5), **options) as reader:
         site.places.show(reader, reader.bounds())
         found = list(reader.messages(0, ROWS))
@@ -99,7 +98,6 @@ def _brief(site: Site) -> dict[str, str]:
 
 
 def _locked(site: Site, key: str | None = None, ca: str = "ca.pem") -> dict[str, str]:
-    """The options for the locked key."""
     folder: Path = site.authority.folder
     files = {"tlsCaFile": ca, "tlsCertFile": "client.pem", "tlsKeyFile": "locked.key"}
     return {name: str(folder / file) for name, file in files.items()} | {

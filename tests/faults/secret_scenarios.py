@@ -88,7 +88,6 @@ class Site:
 
     @property
     def tls(self) -> str:
-        """The URL of the TLS listener."""
         return self.amqp(where=f"127.0.0.1:{self.listener.port}", scheme="amqps")
 
     def context(self, *, ca: str = "ca.pem", key: str | None = None) -> Any:
@@ -104,7 +103,6 @@ class Site:
         )
 
     def file(self, name: str, content: str) -> Path:
-        """A password file."""
         path = self.kept / name
         path.write_text(content)
         return path

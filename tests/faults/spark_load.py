@@ -101,7 +101,6 @@ def gated(gates: str, *, before: int = BATCHES - 1, fails: int = 0, partition: i
 
 
 def open_gates(gates: Path, *attempts: int) -> None:
-    """Open the gates of these attempts."""
     for attempt in attempts:
         (gates / str(attempt)).touch()
 

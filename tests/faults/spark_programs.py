@@ -149,7 +149,6 @@ class Program:
         assert self._may_answer(), f"it ended before: {what} ({self.answers} {self.complaint()})"
 
     def answer(self, seconds: float = SLOW) -> dict:
-        """Wait for the answer to the last order."""
         wait_until(lambda: not self._may_answer(), "the order is done", seconds, pause=0.1)
         assert not self.busy, self.complaint()
         return self.answers[-1]

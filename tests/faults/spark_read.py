@@ -170,8 +170,6 @@ def _connections(pid: int, port: int) -> set[str]:
 
 
 class Row(NamedTuple):
-    """One row of the table."""
-
     offset: int
     number: int
 

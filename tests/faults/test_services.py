@@ -18,6 +18,7 @@ from rabbit_chx.errors import PublishFailed
 from rabbit_chx.publishing import Outcome, Publisher, Timeouts, Totals
 from tests.faults.ledger import Ledger, body, drain
 from tests.faults.load import killed
+from tests.members import in_background
 from tests.patience import PATIENCE, wait_until
 from tests.proof import LONG
 
@@ -60,22 +61,17 @@ def publish_from_threads(publisher, exchanges):
 @contextmanager
 def calls_alone(url, exchange):
     """How long each call of another publisher takes meanwhile, to whose connection nothing unroutable is published."""
-    seconds, ending = [], threading.Event()
+    seconds = []
 
-    def work():
+    def work(ended):
         with Publisher(url, exchange) as publisher:
-            while not ending.is_set():
+            while not ended.is_set():
                 began = time.monotonic()
                 publisher.publish(b"", "k")
                 seconds.append(time.monotonic() - began)
 
-    with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(work)
-        try:
-            yield seconds
-        finally:
-            ending.set()
-        running.result()
+    with in_background(work):
+        yield seconds
 
 
 def test_a_message_that_cannot_be_published_fails_its_own_call_and_delays_no_other(broker, topology, judge):
@@ -126,7 +122,6 @@ class Service:
                 each.result(PATIENCE)
 
     def until_confirmed(self, more=500):
-        """Wait until that many more messages are confirmed."""
         wanted = self._publisher.totals.confirmed + more
         wait_until(lambda: self._publisher.totals.confirmed >= wanted, "messages are confirmed")
 

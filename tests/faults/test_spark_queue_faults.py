@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pika
 import pytest
 
 from rabbit_chx.publishing import Publisher
-from tests.faults.spark_load import SLOW
 from tests.faults.spark_programs import Program
 from tests.faults.spark_read import committed
+from tests.members import in_background
 from tests.programs import stopping
 from tests.proof import LONG, dice, never, record_result
 from tests.queues import message_count
@@ -34,29 +35,22 @@ ENOUGH = 3 * MOST
 QUEUE = "read-by-spark"
 
 
-class Load(threading.Thread):
-    """Publishes numbers with confirms until `stop`, and pauses while enough messages are ready."""
+@contextmanager
+def published(url: str, ready: Callable[[], int]) -> Iterator[list[int]]:
+    """Publish numbers with confirms until the block ends, and pause while enough messages are ready."""
+    numbers: list[int] = []
 
-    def __init__(self, url: str, ready: Callable[[], int]) -> None:
-        super().__init__(daemon=True, name="load")
-        self._url, self._ready = url, ready
-        self._ended = threading.Event()
-        self.count = 0
-        self.start()
-
-    def run(self) -> None:
-        with Publisher(self._url) as publisher:
-            while not self._ended.wait(0.2):
-                if self._ready() > ENOUGH:
+    def publish(ended: threading.Event) -> None:
+        with Publisher(url) as publisher:
+            while not ended.wait(0.2):
+                if ready() > ENOUGH:
                     continue
-                numbers = range(self.count, self.count + RATE // 5)
-                publisher.publish_many([b"%d" % number for number in numbers], QUEUE, exchange="")
-                self.count = numbers.stop
+                more = range(len(numbers), len(numbers) + RATE // 5)
+                publisher.publish_many([b"%d" % number for number in more], QUEUE, exchange="")
+                numbers.extend(more)
 
-    def stop(self) -> int:
-        self._ended.set()
-        self.join(SLOW)
-        return self.count
+    with in_background(publish):
+        yield numbers
 
 
 @pytest.fixture
@@ -78,8 +72,7 @@ def test_killed_drivers_lose_no_message(spark, broker, queue, tmp_path):
         program.order(copy=str(tmp_path), options=read)
         return program
 
-    load = Load(broker.url, ready=queue)
-    try:
+    with published(broker.url, ready=queue) as numbers:
         for number in range(KILLS):
             with stopping(begin(number)) as program:
                 before, more = committed(tmp_path), moments.randint(1, 6)
@@ -88,8 +81,7 @@ def test_killed_drivers_lose_no_message(spark, broker, queue, tmp_path):
                     f"{more} micro-batches",
                 )
                 wait(moments.random())
-    finally:
-        count = load.stop()
+    count = len(numbers)
     with stopping(begin(KILLS)) as program:
         program.until(lambda: not queue() and found(spark, tmp_path).keys() >= set(range(count)), "the rest")
     table = found(spark, tmp_path)

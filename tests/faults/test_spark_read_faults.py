@@ -54,7 +54,6 @@ def proxy(proxy):
 
 @pytest.fixture
 def super_stream(broker):
-    """The name of a super stream, and its three streams."""
     name = f"faults.read.{secrets.token_hex(3)}"
     partitions = {f"{name}-{number}": str(number) for number in range(3)}
     with connect(broker.stream_url) as connection:

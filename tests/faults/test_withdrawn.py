@@ -28,7 +28,6 @@ def test_a_broker_that_is_down_at_the_start_and_comes_up_later(broker, scene, lo
 
 @pytest.fixture
 def guest(broker):
-    """A user with all permissions."""
     with a_user(broker, ".*", ".*", ".*") as user:
         yield user
 

@@ -50,7 +50,6 @@ class Access:
 
     @property
     def context(self):
-        """The context for clients in Python."""
         if self.verify:
             context = ssl.create_default_context(cafile=self.ca and self.path(f"{self.ca}.pem"))
         else:

@@ -47,7 +47,6 @@ class Servers:
         """Where a server that does not answer takes the new connections."""
 
     def close_connections(self) -> None:
-        """Close all connections that are open."""
         self.closed = len(self.opened)
         self.tell()
 

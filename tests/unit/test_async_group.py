@@ -36,14 +36,11 @@ def test_a_handler_of_a_thread_is_no_coroutine_function():
         Group(**GIVEN).run(coroutine)
 
 
-def test_a_second_run_of_a_running_group_is_an_error():
-    async def run_twice():
-        group = AsyncGroup(**GIVEN)
+async def test_a_second_run_of_a_running_group_is_an_error():
+    group = AsyncGroup(**GIVEN)
+    with pytest.raises(InvalidValue, match="a second run while it runs"):
         async with group.running(coroutine):
             await group.run(coroutine)
-
-    with pytest.raises(InvalidValue, match="a second run while it runs"):
-        asyncio.run(run_twice())
 
 
 def test_a_stopped_group_returns_from_each_run_at_once():
@@ -53,56 +50,44 @@ def test_a_stopped_group_returns_from_each_run_at_once():
     group.run(function)
 
 
-def test_a_stopped_group_of_the_event_loop_returns_from_each_run_and_block_at_once():
+async def test_a_stopped_group_of_the_event_loop_returns_from_each_run_and_block_at_once():
     group = AsyncGroup(**GIVEN)
     group.stop()
-
-    async def ask():
-        await group.run(coroutine)
-        await group.run(coroutine)
-        async with group.running(coroutine) as running:
-            return running
-
-    assert asyncio.run(ask()) is group
+    await group.run(coroutine)
+    await group.run(coroutine)
+    async with group.running(coroutine) as running:
+        assert running is group
 
 
 # ---- a block while which a group runs
 
 
-def test_the_error_of_a_member_ends_the_block_that_waits_for_something_else(monkeypatch):
+async def test_the_error_of_a_member_ends_the_block_that_waits_for_something_else(monkeypatch):
     def refuse(*_, **__):
         raise BrokerUnavailable("no such user", permanent=True)
 
-    async def wait_forever():
-        try:
-            async with AsyncGroup(**GIVEN).running(coroutine):
-                entered.set()
-                await asyncio.Event().wait()
-        finally:
-            assert asyncio.current_task().cancelling() == 0
-
     monkeypatch.setattr("rabbit_chx.consuming.group.connect", refuse)
-    entered = asyncio.Event()
-    with pytest.raises(BrokerUnavailable, match="no such user"):
-        asyncio.run(asyncio.wait_for(wait_forever(), 30))
-    assert entered.is_set()
+    entered = False
+    with pytest.raises(BrokerUnavailable, match="no such user"):  # noqa: PT012 - the block is tested
+        async with asyncio.timeout(30), AsyncGroup(**GIVEN).running(coroutine):
+            entered = True
+            await asyncio.Event().wait()
+    assert entered
+    assert asyncio.current_task().cancelling() == 0
 
 
-def test_a_block_that_is_cancelled_by_others_stays_cancelled():
+async def test_a_block_that_is_cancelled_by_others_stays_cancelled():
     async def wait_forever():
         async with AsyncGroup(**GIVEN).running(coroutine):
             entered.set()
             await asyncio.Event().wait()
 
-    async def main():
-        waiting = asyncio.create_task(wait_forever())
-        await entered.wait()
-        waiting.cancel()
-        await asyncio.wait([waiting])
-        assert waiting.cancelled()
-
     entered = asyncio.Event()
-    asyncio.run(main())
+    waiting = asyncio.create_task(wait_forever())
+    await entered.wait()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
 
 
 def test_an_error_of_the_member_at_the_end_of_a_block_is_raised_and_not_logged_too(monkeypatch, caplog):
@@ -137,28 +122,22 @@ def test_an_error_of_the_member_at_the_end_of_a_block_is_raised_and_not_logged_t
     assert "never retrieved" not in caplog.text
 
 
-def test_the_error_of_a_block_is_raised_after_the_member_has_ended():
-    async def fail():
+async def test_the_error_of_a_block_is_raised_after_the_member_has_ended():
+    with pytest.raises(ZeroDivisionError):
         async with AsyncGroup(**GIVEN).running(coroutine):
             raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):
-        asyncio.run(fail())
+
+async def test_a_group_whose_member_has_ended_does_not_run_even_if_its_block_goes_on():
+    group = AsyncGroup(**GIVEN)
+    async with group.running(coroutine):
+        assert group.status.reason != "it is not running"
+        group.stop()
+        await wait_until_async(lambda: group.status.reason == "it is not running")
+        assert group.error is None
 
 
-def test_a_group_whose_member_has_ended_does_not_run_even_if_its_block_goes_on():
-    async def main():
-        group = AsyncGroup(**GIVEN)
-        async with group.running(coroutine):
-            assert group.status.reason != "it is not running"
-            group.stop()
-            await wait_until_async(lambda: group.status.reason == "it is not running")
-            assert group.error is None
-
-    asyncio.run(main())
-
-
-def test_a_block_that_ends_after_another_run_has_begun_leaves_that_run_to_the_group(monkeypatch):
+async def test_a_block_that_ends_after_another_run_has_begun_leaves_that_run_to_the_group(monkeypatch):
     def refuse_the_first(*_, **__):
         raise BrokerUnavailable("no answer", permanent=not refused.is_set())
 
@@ -170,16 +149,13 @@ def test_a_block_that_ends_after_another_run_has_begun_leaves_that_run_to_the_gr
                 refused.set()
                 await second.__aenter__()
 
-    async def main():
-        group = AsyncGroup(**GIVEN)
-        second = group.running(coroutine)
-        with pytest.raises(BrokerUnavailable):
-            await run(group, second)
-        assert group.status.reason != "it is not running"
-        group.stop()
-        await wait_until_async(lambda: group.status.reason == "it is not running")
-        await second.__aexit__(None, None, None)
-
     monkeypatch.setattr("rabbit_chx.consuming.group.connect", refuse_the_first)
     refused = threading.Event()
-    asyncio.run(main())
+    group = AsyncGroup(**GIVEN)
+    second = group.running(coroutine)
+    with pytest.raises(BrokerUnavailable):
+        await run(group, second)
+    assert group.status.reason != "it is not running"
+    group.stop()
+    await wait_until_async(lambda: group.status.reason == "it is not running")
+    await second.__aexit__(None, None, None)

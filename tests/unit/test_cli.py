@@ -17,7 +17,7 @@ from rabbit_chx.cli.file_routes import FileRoutes, is_alone
 from rabbit_chx.topology.model import Binding, Exchange, Queue, Topology
 from tests.programs import loaded_after
 from tests.unit.test_management import NODES, serving
-from tests.verbs import EVENTS, ORDERS, SLOTS, in_a_process
+from tests.verbs import EVENTS, ORDERS, SLOTS, in_a_process, started
 
 TWO = ("-q", "q0", "-q", "q1")
 JSON = ("--output", "json")
@@ -385,12 +385,7 @@ def test_without_a_verb_only_the_help_is_printed() -> None:
 
 def test_a_reader_that_has_seen_enough_ends_it_quietly() -> None:
     keys = b"".join(b"key-%d\n" % i for i in range(500_000))
-    with subprocess.Popen(
-        [sys.executable, "-m", "rabbit_chx", "route", "--keys", "-", *TWO],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
+    with started("route", "--keys", "-", *TWO, env={}, stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None

@@ -33,8 +33,6 @@ def verbs_with_json() -> set[str]:
 
 @pytest.fixture
 def rows(run):
-    """The lines of several runs of one verb."""
-
     def rows(verb: str, *lines: tuple[object, ...]) -> list[dict[str, object]]:
         return [row for line in lines for row in run(verb, *line, "--output", "json").rows]
 

@@ -8,8 +8,6 @@ import json
 import logging
 import os
 import signal
-import subprocess
-import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +24,7 @@ from rabbit_chx.cli.publish_resume import MAX_SENT_AGAIN, ResumeFile, open_resum
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.publishing import Failure, Outcome, Totals
 from tests.amqp_server import AmqpServer
+from tests.verbs import started
 
 if TYPE_CHECKING:
     import socket
@@ -257,9 +256,8 @@ def test_a_signal_ends_a_command_that_waits_for_a_silent_broker(tmp_path: Path) 
             pass
 
     with AmqpServer(never_confirm) as server:
-        options = ["-x", "x", "-U", server.url, "--resume", str(kept), "--output", "json"]
-        command = [sys.executable, "-m", "rabbit_chx", "publish", str(file), *options]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        options = ("-x", "x", "-U", server.url, "--resume", kept, "--output", "json")
+        with started("publish", file, *options, env={}) as running:
             assert published.wait(60)
             running.send_signal(signal.SIGTERM)
             output, errors = running.communicate(timeout=60)

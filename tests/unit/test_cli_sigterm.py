@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ import pytest
 
 from rabbit_chx.cli import main
 from tests.patience import wait_until
-from tests.verbs import ORDERS, SLOTS, commands
+from tests.verbs import ORDERS, SLOTS, commands, started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,16 +64,11 @@ def files(tmp_path: Path) -> dict[str, str]:
     return {word: str(tmp_path / name) for word, name in names.items()}
 
 
-def started(verb: str, arguments: list[str], folder: Path, silent: socket.socket) -> subprocess.Popen[bytes]:
-    """The verb in a process, on a broker and a management API that do not answer."""
+def urls(silent: socket.socket) -> dict[str, str]:
+    """A broker and a management API that do not answer."""
     url = f"127.0.0.1:{silent.getsockname()[1]}"
-    env = os.environ | {
-        "AMQP_URL": f"amqp://{url}",
-        "RABBITMQ_MANAGEMENT_URL": f"http://{url}",
-        "RABBIT_CHX_BROKER_URL": f"amqp://{url}",
-    }
-    command = [sys.executable, "-m", "rabbit_chx", verb, *arguments]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
+    amqp, http = f"amqp://{url}", f"http://{url}"
+    return {"AMQP_URL": amqp, "RABBITMQ_MANAGEMENT_URL": http, "RABBIT_CHX_BROKER_URL": amqp}
 
 
 @contextmanager
@@ -123,7 +117,7 @@ def test_sigterm_while_a_verb_waits_for_the_broker(verb: str, files: dict[str, s
     arguments = [files.get(each, each) for each in BROKER[verb]]
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(60)
-        with started(verb, arguments, tmp_path, silent) as running, silent.accept()[0]:
+        with started(verb, *arguments, cwd=tmp_path, env=urls(silent)) as running, silent.accept()[0]:
             check_ended(verb, running)
 
 
@@ -133,7 +127,7 @@ def test_sigterm_while_a_verb_waits_for_input(verb: str, files: dict[str, str], 
     arguments = [files.get(each, each) for each in INPUT[verb]]
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
-        started(verb, arguments, tmp_path, silent) as running,
+        started(verb, *arguments, cwd=tmp_path, env=urls(silent)) as running,
         opened_for_writing(files["FIFO"], running),
     ):
         check_ended(verb, running)

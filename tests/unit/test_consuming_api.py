@@ -55,7 +55,6 @@ def test_a_member_asks_a_silent_broker_after_the_shortest_heartbeat_of_its_conne
 
 
 def named(hint) -> set[object]:
-    """The types in an annotation."""
     inner = typing.get_args(hint)
     if not inner:
         return {hint}

@@ -72,7 +72,6 @@ class Aside:
         self.report = print
 
     def carry_out(self, broker: Broker) -> list[OnChannel]:
-        """Return what is published."""
         before, broker.published = broker.published, []
         while self.waiting:
             broker.run(self.waiting.pop(0))

@@ -51,14 +51,12 @@ class Scene:
 
     @property
     def recorded(self) -> list[str]:
-        """The records of changes."""
         return [name for name in self.existing if CHANGES in name]
 
     def hold(self, hold: Hold) -> None:
         self.existing |= {hold.queue: {}, hold.name: hold.arguments}
 
     def scale(self, plan: Plan, **options: Any) -> None:
-        """Carry out a plan."""
         scaling.carry_out(plan, self, self, on_done=lambda done: self.done.append(str(done)), **options)
 
     # ---- the management API and the connection

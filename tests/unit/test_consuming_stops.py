@@ -102,7 +102,6 @@ class Stopping:
 
 
 def begin(member: Running) -> Future[None]:
-    """Run a member in a thread of its own."""
     outcome: Future[None] = Future()
     threading.Thread(target=_settle, args=(outcome, member.run), daemon=True).start()
     return outcome

@@ -206,7 +206,6 @@ def test_every_public_name_appears_in_the_documentation() -> None:
 
 
 def _verbs() -> dict[str, set[str]]:
-    """Each verb with its options."""
     return {
         name: {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
         | {"--help", "-h"}

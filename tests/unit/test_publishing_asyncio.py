@@ -7,8 +7,9 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -21,25 +22,26 @@ from tests.patience import wait_until_async
 from tests.unit.test_publishing_calls import PATIENCE, TIMEOUTS, Script, let_arrive
 
 
-def play(work: Callable[[AsyncPublisher, Script], Awaitable[object]], **options: Any) -> AsyncPublisher:
-    async def run(url: str) -> AsyncPublisher:
-        async with AsyncPublisher(url, "x", timeouts=TIMEOUTS, **options) as publisher:
+@asynccontextmanager
+async def opened(**options: Any) -> AsyncIterator[tuple[AsyncPublisher, Script]]:
+    """A publisher, and the broker that it publishes to."""
+    script = Script()
+    with AmqpServer(script) as server:
+        async with (
+            asyncio.timeout(PATIENCE),
+            AsyncPublisher(server.url, "x", timeouts=TIMEOUTS, **options) as publisher,
+        ):
             opening = asyncio.create_task(publisher.publish(b"opening"))
             await wait_until_async(lambda: publisher.totals.published)
             await asyncio.to_thread(script.send, spec.Basic.Ack(1), 1)
             await opening
-            await work(publisher, script)
+            yield publisher, script
             if script.late.is_set():
                 script.confirm_late()
-        return publisher
-
-    script = Script()
-    with AmqpServer(script) as server:
-        return asyncio.run(asyncio.wait_for(run(server.url), PATIENCE))
 
 
-def test_each_task_learns_the_outcome_of_its_own_message() -> None:
-    async def work(publisher: AsyncPublisher, _: Script) -> None:
+async def test_each_task_learns_the_outcome_of_its_own_message() -> None:
+    async with opened(max_in_flight=50) as (publisher, _):
         bodies = [b"no" if row % 10 == 3 else b"yes" for row in range(500)]
         found = await asyncio.gather(*map(publisher.publish, bodies), return_exceptions=True)
         assert [isinstance(each, PublishFailed) for each in found] == [body == b"no" for body in bodies]
@@ -47,12 +49,11 @@ def test_each_task_learns_the_outcome_of_its_own_message() -> None:
             PublishFailed, match="1 of 3 messages were not confirmed; the first: row 1 rejected"
         ):
             await publisher.publish_many([b"yes", b"no", b"yes"])
+    assert publisher.totals.confirmed == 1 + 450 + 2
 
-    assert play(work, max_in_flight=50).totals.confirmed == 1 + 450 + 2
 
-
-def test_the_outcomes_of_many_messages_wake_the_loop_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(publisher: AsyncPublisher, script: Script) -> None:
+async def test_the_outcomes_of_many_messages_wake_the_loop_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened() as (publisher, script):
         tasks = [asyncio.create_task(publisher.publish(b"late")) for _ in range(200)]
         await wait_until_async(lambda: len(script.bodies) == len(tasks))
         loop, calls = asyncio.get_running_loop(), []
@@ -65,11 +66,9 @@ def test_the_outcomes_of_many_messages_wake_the_loop_few_times(monkeypatch: pyte
             await asyncio.gather(*tasks)
         assert 1 <= len(calls) <= len(tasks) / 10
 
-    play(work)
 
-
-def test_the_loop_runs_while_a_task_waits_for_room() -> None:
-    async def work(publisher: AsyncPublisher, script: Script) -> None:
+async def test_the_loop_runs_while_a_task_waits_for_room() -> None:
+    async with opened(max_in_flight=1) as (publisher, script):
         late = asyncio.create_task(publisher.publish(b"late"))
         await wait_until_async(script.late.is_set)
         with pytest.raises(PublishFailed, match="too many messages were in flight") as caught:
@@ -85,11 +84,9 @@ def test_the_loop_runs_while_a_task_waits_for_room() -> None:
         script.send(spec.Basic.Ack(0, multiple=True), 1)
         await asyncio.gather(late, waiting)
 
-    play(work, max_in_flight=1)
 
-
-def test_a_call_that_finds_room_does_not_overtake_those_that_wait_for_it() -> None:
-    async def work(publisher: AsyncPublisher, script: Script) -> None:
+async def test_a_call_that_finds_room_does_not_overtake_those_that_wait_for_it() -> None:
+    async with opened(max_in_flight=1) as (publisher, script):
         late = asyncio.create_task(publisher.publish(b"late"))
         await wait_until_async(script.late.is_set)
         first = asyncio.create_task(publisher.publish(b"first"))
@@ -100,13 +97,11 @@ def test_a_call_that_finds_room_does_not_overtake_those_that_wait_for_it() -> No
         await asyncio.gather(publisher.publish(b"second"), late, first)
         assert script.bodies == [b"late", b"first", b"second"]
 
-    play(work, max_in_flight=1)
 
-
-def test_a_call_behind_others_that_wait_for_room_ends_in_time() -> None:
+async def test_a_call_behind_others_that_wait_for_room_ends_in_time() -> None:
     text = "too many messages were in flight for 0.05 seconds"
 
-    async def work(publisher: AsyncPublisher, script: Script) -> None:
+    async with opened(max_in_flight=1) as (publisher, script):
         late = asyncio.create_task(publisher.publish(b"late"))
         await wait_until_async(script.late.is_set)
         patient = asyncio.create_task(publisher.publish(b"yes"))
@@ -119,11 +114,9 @@ def test_a_call_behind_others_that_wait_for_room_ends_in_time() -> None:
         await asyncio.gather(late, patient)
         assert script.bodies == [b"late", b"yes"]
 
-    play(work, max_in_flight=1)
 
-
-def test_a_batch_larger_than_the_room_keeps_its_order_and_names_its_rows() -> None:
-    async def work(publisher: AsyncPublisher, script: Script) -> None:
+async def test_a_batch_larger_than_the_room_keeps_its_order_and_names_its_rows() -> None:
+    async with opened(max_in_flight=50) as (publisher, script):
         bodies = [b"no" if row in {3, 1_500} else b"%d" % row for row in range(2_000)]
         one = asyncio.create_task(publisher.publish(b"one"))
         with pytest.raises(PublishFailed, match="2 of 2000 messages were not confirmed") as caught:
@@ -135,11 +128,9 @@ def test_a_batch_larger_than_the_room_keeps_its_order_and_names_its_rows() -> No
         ]
         assert (await publisher.publish_many([])).published == 0
 
-    play(work, max_in_flight=50)
 
-
-def test_a_batch_that_is_being_added_when_the_publisher_is_closed_says_what_was_confirmed() -> None:
-    async def work(publisher: AsyncPublisher, script: Script) -> None:
+async def test_a_batch_that_is_being_added_when_the_publisher_is_closed_says_what_was_confirmed() -> None:
+    async with opened(max_in_flight=50) as (publisher, script):
         batch = asyncio.create_task(publisher.publish_many([b"yes"] * 3 + [b"late"] * 2_000))
         await wait_until_async(lambda: script.late.is_set() and publisher.totals.confirmed == 1 + 3)
         await publisher.close(0.05)
@@ -149,11 +140,9 @@ def test_a_batch_that_is_being_added_when_the_publisher_is_closed_says_what_was_
         assert "the publisher is closed" in str(caught.value.failures[-1])
         script.late.clear()  # nothing can be confirmed any more
 
-    play(work, max_in_flight=50)
 
-
-def test_many_batches_end_in_time_and_leave_the_threads_of_the_loop_alone() -> None:
-    async def work(publisher: AsyncPublisher, script: Script) -> None:
+async def test_many_batches_end_in_time_and_leave_the_threads_of_the_loop_alone() -> None:
+    async with opened() as (publisher, script):
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         let_arrive(publisher, script)
         began = time.monotonic()
@@ -180,28 +169,25 @@ def test_many_batches_end_in_time_and_leave_the_threads_of_the_loop_alone() -> N
         await application
         script.late.clear()
 
-    play(work)
 
-
-@pytest.mark.parametrize("timeout", [math.nan, "5", -1, True])
-def test_a_timeout_that_is_not_a_number_of_seconds_is_refused_before_anything_is_published(
-    timeout: Any,
+@pytest.mark.parametrize("wrong", [math.nan, "5", -1, True])
+async def test_a_timeout_that_is_not_a_number_of_seconds_is_refused_before_anything_is_published(
+    wrong: Any,
 ) -> None:
-    async def work(publisher: AsyncPublisher, _: Script) -> None:
+    async with opened() as (publisher, _):
         for call in (
-            publisher.publish(b"x", timeout=timeout),
-            publisher.publish_many([b"x"], timeout=timeout),
-            publisher.close(timeout),
+            publisher.publish(b"x", timeout=wrong),
+            publisher.publish_many([b"x"], timeout=wrong),
+            publisher.close(wrong),
         ):
             with pytest.raises(InvalidValue, match=r"invalid timeout: got .*, expected seconds, at least 0"):
                 await call
         await publisher.publish(b"still open")
+    assert publisher.totals.published == 2
 
-    assert play(work).totals.published == 2
 
-
-def test_what_was_not_written_is_withdrawn_by_a_cancellation_or_a_timeout() -> None:
-    async def work(publisher: AsyncPublisher, script: Script) -> None:
+async def test_what_was_not_written_is_withdrawn_by_a_cancellation_or_a_timeout() -> None:
+    async with opened() as (publisher, script):
         script.send(spec.Connection.Blocked("an alarm"))
         await wait_until_async(lambda: publisher.totals.blocked_seconds)
         for call in (publisher.publish(b"one"), publisher.publish_many([b"two", b"three"])):
@@ -215,24 +201,22 @@ def test_what_was_not_written_is_withdrawn_by_a_cancellation_or_a_timeout() -> N
         script.send(spec.Connection.Unblocked())
         await kept
         assert script.bodies == [b"five"]
+    assert publisher.totals.unsent == 4
 
-    assert play(work).totals.unsent == 4
 
-
-def test_a_written_message_may_have_arrived_when_its_time_is_over() -> None:
-    async def work(publisher: AsyncPublisher, script: Script) -> None:
+async def test_a_written_message_may_have_arrived_when_its_time_is_over() -> None:
+    async with opened() as (publisher, script):
         let_arrive(publisher, script)
         with pytest.raises(PublishFailed, match="unconfirmed after") as caught:
             await publisher.publish(b"late", timeout=0.1)
         assert caught.value.may_have_arrived
 
-    play(work)
 
-
-def test_an_open_publisher_is_refused_in_a_second_event_loop() -> None:
+async def test_an_open_publisher_is_refused_in_a_second_event_loop() -> None:
     refused = pytest.raises(InvalidValue, match="use of AsyncPublisher: got 'a call in a second event loop'")
 
-    async def work(publisher: AsyncPublisher, _: Script) -> None:
+    async with opened() as (publisher, _):
+
         def elsewhere() -> None:
             for call in (
                 publisher.publish,
@@ -245,10 +229,12 @@ def test_an_open_publisher_is_refused_in_a_second_event_loop() -> None:
         await asyncio.to_thread(elsewhere)
         await publisher.open()  # which is open, and stays so
         await publisher.publish(b"yes")
+    assert publisher.totals.confirmed == 2
 
-    assert play(work).totals.confirmed == 2
+
+def test_a_publisher_that_could_not_be_opened_may_be_opened_in_another_loop() -> None:
     publisher = AsyncPublisher("amqp://127.0.0.1:1", timeouts=Timeouts(connect=0.1))
-    for _ in range(2):  # it is not open afterwards, so another loop may open it
+    for _ in range(2):
         with pytest.raises(BrokerUnavailable):
             asyncio.run(publisher.open())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import tracemalloc
 from collections import Counter
@@ -11,12 +12,12 @@ from typing import Any
 import pytest
 
 from rabbit_chx.errors import PublishFailed
-from rabbit_chx.publishing import AsyncPublisher, Failure, Outcome
+from rabbit_chx.publishing import Failure, Outcome
 from rabbit_chx.publishing.messages import Failures, OutgoingMessage
 from tests.patience import wait_until
 from tests.unit.test_docs import marked
-from tests.unit.test_publishing_asyncio import play
-from tests.unit.test_publishing_calls import Script, scene
+from tests.unit.test_publishing_asyncio import opened
+from tests.unit.test_publishing_calls import scene
 
 Call = Callable[..., PublishFailed]
 
@@ -39,14 +40,13 @@ def flush(bodies: Sequence[bytes], timeout: float | None = None, **options: Any)
 def publish_many_in_loop(
     bodies: Sequence[bytes], timeout: float | None = None, **options: Any
 ) -> PublishFailed:
-    async def work(publisher: AsyncPublisher, _: Script) -> None:
-        with pytest.raises(PublishFailed) as caught:
-            await publisher.publish_many(bodies, keys(bodies), timeout=timeout)
-        failed.append(caught.value)
+    async def work() -> PublishFailed:
+        async with opened(**options) as (publisher, _):
+            with pytest.raises(PublishFailed) as caught:
+                await publisher.publish_many(bodies, keys(bodies), timeout=timeout)
+        return caught.value
 
-    failed: list[PublishFailed] = []
-    play(work, **options)
-    return failed[0]
+    return asyncio.run(work())
 
 
 def keys(bodies: Sequence[bytes]) -> list[str]:

@@ -34,7 +34,6 @@ CHANGELOG = """
 
 
 def jobs(name: str) -> dict[str, Any]:
-    """The jobs of a workflow."""
     found: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows" / name).read_text())["jobs"]
     return found
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rabbit_chx.errors import InvalidValue, PublishFailed, StreamUnavailable
-from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, StreamReader, Timeouts, Totals, connect
+from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, StreamReader, Timeouts, connect
 from rabbit_chx.streams.messages.encode import encode_message, encode_messages
 from rabbit_chx.streams.protocol.answers import Confirms
 from tests.patience import wait_until
@@ -359,21 +359,17 @@ def test_what_the_encoder_of_one_message_returns_is_what_that_of_many_returns() 
         assert [one] == list(many)
 
 
-async def publish_with_tasks() -> Totals:
+async def test_tasks_publish_to_streams(servers: Servers) -> None:
     async with AsyncStreamPublisher(FIRST, super_stream="events") as publisher:
         await asyncio.gather(*(publisher.publish(b"a", str(number)) for number in range(200)))
         many = await publisher.publish_many([b"b"] * 3_000, [str(number) for number in range(3_000)])
         assert many.confirmed == 3_000
         with pytest.raises(InvalidValue, match="invalid routing key in row 0"):
             await publisher.publish(b"c")
-        return publisher.totals
+    assert publisher.totals.confirmed == len(servers.stored) == 3_200
 
 
-def test_tasks_publish_to_streams(servers: Servers) -> None:
-    assert asyncio.run(publish_with_tasks()).confirmed == len(servers.stored) == 3_200
-
-
-async def cancel_a_task(servers: Servers) -> Totals:
+async def test_a_cancelled_task_withdraws_its_message(servers: Servers) -> None:
     async with AsyncStreamPublisher(FIRST, "events") as publisher:
         await publisher.publish(b"a")
         servers.down = {"first"}
@@ -386,11 +382,7 @@ async def cancel_a_task(servers: Servers) -> Totals:
             await task
         servers.down = set()
         await publisher.publish(b"c")
-        return publisher.totals
-
-
-def test_a_cancelled_task_withdraws_its_message(servers: Servers) -> None:
-    totals = asyncio.run(cancel_a_task(servers))
+    totals = publisher.totals
     assert (totals.confirmed, totals.unsent, list(servers.stored.values())) == (
         2,
         1,

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rabbit_chx.publishing import Totals
 
 servers = stream_servers.servers
 
@@ -33,15 +32,12 @@ def with_streams(count: int) -> Callable[..., list[str]]:
     return lambda _, name, **__: [f"{name}-{number}" for number in range(count)]
 
 
-def test_tasks_that_open_a_publisher_at_once_share_one_connection(servers: Servers) -> None:
-    async def run() -> Totals:
-        publisher = AsyncStreamPublisher(FIRST, "events", name="job")
-        await asyncio.gather(*(publisher.open() for _ in range(20)))
-        await publisher.publish(b"a")
-        await publisher.close()
-        return publisher.totals
-
-    assert asyncio.run(run()).connections == len(servers.opened) == 1
+async def test_tasks_that_open_a_publisher_at_once_share_one_connection(servers: Servers) -> None:
+    publisher = AsyncStreamPublisher(FIRST, "events", name="job")
+    await asyncio.gather(*(publisher.open() for _ in range(20)))
+    await publisher.publish(b"a")
+    await publisher.close()
+    assert publisher.totals.connections == len(servers.opened) == 1
 
 
 def test_messages_accepted_while_the_publisher_is_opened_get_ids_after_the_last_one_of_its_name(
@@ -129,24 +125,21 @@ def test_a_batch_that_is_accepted_in_part_names_the_rows_of_the_rest(
 
 
 @pytest.mark.parametrize("rows", [5, 1_500, 2_500])
-def test_a_batch_of_a_task_that_finds_no_room_fails_unsent(servers: Servers, rows: int) -> None:
-    async def run() -> Totals:
-        async with AsyncStreamPublisher(
-            FIRST, "events", max_in_flight=1, timeouts=Timeouts(close=0.1)
-        ) as publisher:
-            servers.silent = True
-            first = asyncio.create_task(publisher.publish(b"first"))
-            await wait_until_async(lambda: servers.stored)
-            with pytest.raises(PublishFailed) as caught:
-                await publisher.publish_many([b"a"] * rows, timeout=0.02)
-            assert [each.row for each in caught.value.failures] == list(range(rows))
-            assert not caught.value.may_have_arrived
-            servers.silent = False
-            servers.tell()
-            await first
-            return publisher.totals
-
-    totals = asyncio.run(run())
+async def test_a_batch_of_a_task_that_finds_no_room_fails_unsent(servers: Servers, rows: int) -> None:
+    async with AsyncStreamPublisher(
+        FIRST, "events", max_in_flight=1, timeouts=Timeouts(close=0.1)
+    ) as publisher:
+        servers.silent = True
+        first = asyncio.create_task(publisher.publish(b"first"))
+        await wait_until_async(lambda: servers.stored)
+        with pytest.raises(PublishFailed) as caught:
+            await publisher.publish_many([b"a"] * rows, timeout=0.02)
+        assert [each.row for each in caught.value.failures] == list(range(rows))
+        assert not caught.value.may_have_arrived
+        servers.silent = False
+        servers.tell()
+        await first
+    totals = publisher.totals
     assert (totals.published, totals.confirmed) == (1, 1)
 
 

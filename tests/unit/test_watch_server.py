@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import socket
@@ -357,12 +356,9 @@ def test_a_client_that_vanishes_is_forgotten(server: Server) -> None:
     wait_until(lambda: not connections(server), "every connection ends")
 
 
-def test_a_quiet_connection_gets_comments() -> None:
-    async def first_two() -> list[bytes]:
-        follower = module._Events().follow(heartbeat=0.01)
-        return [await anext(follower), await anext(follower)]
-
-    assert asyncio.run(first_two()) == [b":\n\n", b":\n\n"]
+async def test_a_quiet_connection_gets_comments() -> None:
+    follower = module._Events().follow(heartbeat=0.01)
+    assert [await anext(follower), await anext(follower)] == [b":\n\n", b":\n\n"]
 
 
 def test_too_many_pages_are_rejected_but_prometheus_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,7 +154,7 @@ def test_aio_pika_writes_the_integers_of_arguments_as_pika_does(bits, sign) -> N
 
 
 @pytest.mark.parametrize("cancelled", ["queue_declare", "close"])
-def test_a_cancellation_takes_effect_when_the_broker_has_answered(cancelled) -> None:
+async def test_a_cancellation_takes_effect_when_the_broker_has_answered(cancelled) -> None:
     """aiormq would close the channel of the command, and the broker may end the connection if that is done twice."""
 
     class Channel:
@@ -175,32 +175,25 @@ def test_a_cancellation_takes_effect_when_the_broker_has_answered(cancelled) -> 
     async def new_channel() -> Channel:
         return Channel()
 
-    async def main() -> None:
-        url = SimpleNamespace(host="localhost", port=5672)
-        driver = AioDriver(SimpleNamespace(vhost="/", url=url, channel=new_channel))
-        commands = (OnChannel("queue_declare", {"queue": "q"}) for _ in "1")
-        running.append(asyncio.create_task(driver.carry_out(commands)))
-        await asyncio.wait(running)
-        assert running[0].cancelled()
-
     running: list[asyncio.Task[object]] = []
     answered: list[str] = []
-    asyncio.run(main())
+    url = SimpleNamespace(host="localhost", port=5672)
+    driver = AioDriver(SimpleNamespace(vhost="/", url=url, channel=new_channel))
+    commands = (OnChannel("queue_declare", {"queue": "q"}) for _ in "1")
+    running.append(asyncio.create_task(driver.carry_out(commands)))
+    await asyncio.wait(running)
+    assert running[0].cancelled()
     assert answered == ["queue_declare", "close"]
 
 
 @pytest.mark.parametrize("kind", [aio_pika.Channel, aio_pika.RobustChannel])
-def test_a_channel_that_is_not_open_is_refused(kind, monkeypatch) -> None:
+async def test_a_channel_that_is_not_open_is_refused(kind, monkeypatch) -> None:
     """One that was not awaited, and that of a closed robust connection, which aio-pika waits for forever."""
-
-    async def use() -> None:
-        connection = SimpleNamespace(ready=asyncio.Event().wait, transport=None, connected=asyncio.Event())
-        async with opened(kind(connection)):
-            pass
-
+    connection = SimpleNamespace(ready=asyncio.Event().wait, transport=None, connected=asyncio.Event())
     monkeypatch.setattr(aio_driver, "TIMEOUT", 0.05)
     with pytest.raises(InvalidValue, match="expected an open connection or channel of aio-pika"):
-        asyncio.run(asyncio.wait_for(use(), 20))
+        async with asyncio.timeout(20), opened(kind(connection)):
+            pass
 
 
 # ---- handover

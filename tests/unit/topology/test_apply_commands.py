@@ -38,7 +38,6 @@ from rabbit_chx.topology.planning.steps import (
 
 
 def entry(bound: Binding, number: int) -> Binding:
-    """The entry of a binding."""
     return entry_of(bound.source, as_recorded(bound), number)
 
 
