@@ -115,7 +115,7 @@ def warn_of_unfinished(live: BrokerAccess, vhost: str) -> None:
     found = False
     if not live.amqp_only:
         with suppress(BrokerUnavailable):
-            found = any(queue.name.startswith(HOLDS) for queue, *_ in live.management().queues(vhost))
+            found = any(queue.name.startswith(HOLDS) for queue, *_ in live.management.queues(vhost))
     if found:
         notice(
             "Warning",

@@ -68,7 +68,7 @@ class _Change:
 
     def used_elsewhere(self, live: BrokerAccess) -> set[Destination]:
         """What only other exchanges of the broker lead to; a new queue of an interrupted change is bound here, if at all."""
-        management = live.management()
+        management = live.management
         visible_nodes(management)  # fails soon if a node is silent
         own = {self.exchange, *sources_of(self.file, self.exchange)}
         bindings = [each for each in management.bindings(self.file.vhost) if each.source]
@@ -322,7 +322,7 @@ class _Run:
 
     def abort(self, wanted: Topology) -> int:
         """Restore the bindings before an interrupted change."""
-        found = unfinished_on(self.live.management(), wanted.vhost)
+        found = unfinished_on(self.live.management, wanted.vhost)
         if not found:
             echo(f"Virtual host {wanted.vhost!r}: no change is unfinished.", err=True)
             return Exit.FINE
