@@ -45,7 +45,7 @@ def check_can_ask(verb: str, instead: str, hint: str, *, yes: bool) -> None:
     """Raise if the command needs confirmation but cannot ask for it."""
     if not (yes or (sys.stdin is not None and sys.stdin.isatty())):
         text = f"`{verb}` asks for confirmation, but stdin is not a terminal: pass {instead}"
-        raise click.UsageError(f"{text}. {hint}" if hint else text)
+        raise click.UsageError(f"{text}. {hint}")
 
 
 def agreed(*plans: Plan, yes: bool) -> bool:
