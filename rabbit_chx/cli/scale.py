@@ -314,11 +314,7 @@ class _Run:
             return self._carry_out(Plan(wanted.vhost), failed) if unfinished else Exit.FINE
         if not agreed(made, yes=self.yes):
             return failed
-        touched = len(self.touched)
-        code = self._carry_out(made, failed, removed=removed)
-        if len(self.touched) > touched:
-            self.begun.append(made)
-        return code
+        return self._carry_out(made, failed, removed=removed)
 
     def abort(self, wanted: Topology) -> int:
         """Restore the bindings before an interrupted change."""
@@ -366,6 +362,8 @@ class _Run:
         if code == Exit.FAILED:
             return failed
         self.touched.append(made.vhost)
+        if made.steps:
+            self.begun.append(made)
         return code
 
 
