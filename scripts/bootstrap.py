@@ -45,6 +45,7 @@ from environment import (
     run_pip_on,
     say,
 )
+from pins import lists_of
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -221,12 +222,8 @@ def constraints() -> None:
 
 def requirements() -> list[str]:
     """Return all requirements in pyproject.toml; pip reads dependency groups only since 25.1 (Debian 12 has 23.0)."""
-    pyproject = tomllib.loads(Path("pyproject.toml").read_text())
-    project, groups = pyproject["project"], pyproject["dependency-groups"]
-    own = [*project["dependencies"], *pyproject["build-system"]["requires"]]
-    others = [*project["optional-dependencies"].values(), *groups.values()]
-    lines = [*own, *(line for lines in others for line in lines)]
-    return [line for line in lines if not line.startswith("rabbit-chx[")]
+    lists = lists_of(tomllib.loads(Path("pyproject.toml").read_text()))
+    return [line for lines in lists.values() for line in lines if not line.startswith("rabbit-chx[")]
 
 
 # --- the broker -------------------------------------------------------------------------------------------

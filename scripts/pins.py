@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from typing import Any
 
+OWN = "rabbit-chx"
 CONSTRAINTS = Path("constraints.txt")
 HASHES = Path("hashes.txt")
 
@@ -30,6 +32,14 @@ HASHES_HEADER = """\
 # The hash of every file of each release that `make` installs, as the package index gave them; older releases that
 # the tests want as well included. Written by `make constraints`.
 """
+
+
+def lists_of(pyproject: dict[str, Any]) -> dict[str, list[str]]:
+    """Return the lists of requirements in pyproject.toml, by their names in constraints.txt."""
+    project, groups = pyproject["project"], pyproject["dependency-groups"]
+    found = {OWN: project["dependencies"], "(build)": pyproject["build-system"]["requires"]}
+    found |= {f"{OWN}[{extra}]": lines for extra, lines in project["optional-dependencies"].items()}
+    return found | {f"({group})": lines for group, lines in groups.items()}
 
 
 def read_constraints(text: str) -> dict[str, tuple[str, frozenset[str]]]:

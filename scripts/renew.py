@@ -19,7 +19,6 @@ import urllib.request
 from collections import defaultdict
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import (
@@ -30,9 +29,7 @@ from packaging.utils import (
     parse_wheel_filename,
 )
 from packaging.version import Version
-from pins import CONSTRAINTS, HASHES, HASHES_HEADER, with_hashes, write_constraints
-
-OWN = "rabbit-chx"
+from pins import CONSTRAINTS, HASHES, HASHES_HEADER, OWN, lists_of, with_hashes, write_constraints
 
 
 def main(index: str, *further: str) -> None:
@@ -45,14 +42,6 @@ def main(index: str, *further: str) -> None:
     CONSTRAINTS.write_text(write_constraints(pins))
     HASHES.write_text(HASHES_HEADER + with_hashes(hashes, releases))
     print(f"rabbit-chx: {len(pins)} packages are pinned, {sum(map(len, hashes.values()))} files have hashes")
-
-
-def lists_of(pyproject: dict[str, Any]) -> dict[str, list[str]]:
-    """Return the lists of requirements in pyproject.toml, by their names in constraints.txt."""
-    project, groups = pyproject["project"], pyproject["dependency-groups"]
-    found = {OWN: project["dependencies"], "(build)": pyproject["build-system"]["requires"]}
-    found |= {f"{OWN}[{extra}]": lines for extra, lines in project["optional-dependencies"].items()}
-    return found | {f"({group})": lines for group, lines in groups.items()}
 
 
 def asked_for(lists: dict[str, list[str]]) -> dict[str, tuple[str, frozenset[str]]]:

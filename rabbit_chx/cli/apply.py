@@ -105,7 +105,7 @@ def _apply(live: BrokerAccess, plan: Plan, output: str, changed: list[str], **op
 
     with live.amqp(plan.vhost) as connection:
         try:
-            management = None if live.amqp_only else live.management()
+            management = None if live.amqp_only else live.management
             applied = apply_steps(connection, plan, management=management, on_step=done, **options)
         except ApplyStopped as stopped:
             notice("Error", str(stopped))

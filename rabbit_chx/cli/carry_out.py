@@ -34,7 +34,7 @@ _STATES: Final = {
 
 def carry_out_plans(live: BrokerAccess, plans: Sequence[Plan], output: str, **options: Any) -> Exit:
     """Carry out the plans in order and print each action; ``options`` are those of `carry_out`."""
-    management = live.management()
+    management = live.management
     count = 0
 
     def report(done: Done) -> None:
@@ -88,7 +88,7 @@ def print_unfinished(live: BrokerAccess, wanted: Topology) -> bool:
     Raises:
         BrokerUnavailable: another command is carrying the change out.
     """
-    management, deadline = live.management(), time.monotonic() + _RELEASED_IN
+    management, deadline = live.management, time.monotonic() + _RELEASED_IN
     while (
         (found := unfinished_on(management, wanted.vhost)) and found.running and time.monotonic() < deadline
     ):
@@ -120,7 +120,7 @@ def note_unfinished() -> None:
 
 def print_status(live: BrokerAccess, vhost: str, output: str) -> bool:
     """Print what is held and what is being drained; return whether anything is unfinished."""
-    management = live.management()
+    management = live.management
     found = unfinished_on(management, vhost)
     warn_of_tracer(management, vhost)
     if not found:

@@ -45,7 +45,7 @@ def check_can_ask(verb: str, instead: str, hint: str, *, yes: bool) -> None:
     """Raise if the command needs confirmation but cannot ask for it."""
     if not (yes or (sys.stdin is not None and sys.stdin.isatty())):
         text = f"`{verb}` asks for confirmation, but stdin is not a terminal: pass {instead}"
-        raise click.UsageError(f"{text}. {hint}" if hint else text)
+        raise click.UsageError(f"{text}. {hint}")
 
 
 def agreed(*plans: Plan, yes: bool) -> bool:
@@ -115,7 +115,7 @@ def warn_of_unfinished(live: BrokerAccess, vhost: str) -> None:
     found = False
     if not live.amqp_only:
         with suppress(BrokerUnavailable):
-            found = any(queue.name.startswith(HOLDS) for queue, *_ in live.management().queues(vhost))
+            found = any(queue.name.startswith(HOLDS) for queue, *_ in live.management.queues(vhost))
     if found:
         notice(
             "Warning",

@@ -22,7 +22,7 @@ from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.scratch import Scratch
 from rabbit_chx.cli.ask.options import other_release_option
 from rabbit_chx.cli.show.output import progress, waiting
-from rabbit_chx.cli.show.tables import Table, print_shares, rule, show
+from rabbit_chx.cli.show.tables import Table, console, print_shares, show
 from rabbit_chx.cli.spark import QUIET, checked_java, session
 from rabbit_chx.cli.verb import Exit, verb
 from rabbit_chx.errors import BrokerUnavailable, MissingDependency
@@ -74,10 +74,10 @@ def demo(*, release: str | None, part: str | None) -> int:
     if part in {None, "offline"}:
         _offline_part(keys)
     if part in {None, "broker"}:
-        rule("with a real broker")
+        console().rule("with a real broker")
         code |= _unless_missing(lambda: _broker_part(keys, release), Exit.FAILED)
     if part in {None, "spark"}:
-        rule("from Spark")
+        console().rule("from Spark")
         code |= _unless_missing(lambda: _spark_part(release), Exit.FINE)
     return code
 
@@ -92,7 +92,7 @@ def _unless_missing(part: Callable[[], int], otherwise: int) -> int:
 
 
 def _offline_part(keys: list[str]) -> None:
-    rule("without a broker")
+    console().rule("without a broker")
     ring = Ring.of(_QUEUES)
     predicted = Counter(_predict(ring, keys))
     print_shares(

@@ -87,7 +87,7 @@ def _of_broker(live: BrokerAccess, vhosts: Sequence[str]) -> list[_WithRings]:
         note_unproven(observed, observed.rings)
         found.append((observed.topology, observed.rings))
     try:
-        _note_left_out(live.management().definitions(), [topology.vhost for topology, _ in found])
+        _note_left_out(live.management.definitions(), [topology.vhost for topology, _ in found])
     except BrokerUnavailable as error:  # only an administrator may ask, and they may be too large
         notice("Note", f"not exported, if there are any: {_NOT_IN_FILES}. They could not be counted: {error}")
     return found

@@ -85,7 +85,7 @@ def _print_problems(
     These are the held queues of a group, and the unbound queues with messages of the exchanges that it consumes.
     """
     try:
-        management = live.management()
+        management = live.management
         unfinished = unfinished_on(management, vhost)
         observed = read(management, vhost)
         warn_of_tracer(management, vhost)

@@ -55,7 +55,7 @@ def list_(*, live: BrokerAccess, output: str) -> int:
     named = live.given.named_vhost
     found = {
         vhost: replace(live, url=live.given.with_vhost(vhost)).read(Topology(vhost=vhost), consumers=True)
-        for vhost in ([named] if named is not None else live.management().vhosts())
+        for vhost in ([named] if named is not None else live.management.vhosts())
     }
     for number, observed in enumerate(found.values()):
         if number == 0:  # all virtual hosts have the same nodes

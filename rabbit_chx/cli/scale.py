@@ -68,7 +68,7 @@ class _Change:
 
     def used_elsewhere(self, live: BrokerAccess) -> set[Destination]:
         """What only other exchanges of the broker lead to; a new queue of an interrupted change is bound here, if at all."""
-        management = live.management()
+        management = live.management
         visible_nodes(management)  # fails soon if a node is silent
         own = {self.exchange, *sources_of(self.file, self.exchange)}
         bindings = [each for each in management.bindings(self.file.vhost) if each.source]
@@ -314,15 +314,11 @@ class _Run:
             return self._carry_out(Plan(wanted.vhost), failed) if unfinished else Exit.FINE
         if not agreed(made, yes=self.yes):
             return failed
-        touched = len(self.touched)
-        code = self._carry_out(made, failed, removed=removed)
-        if len(self.touched) > touched:
-            self.begun.append(made)
-        return code
+        return self._carry_out(made, failed, removed=removed)
 
     def abort(self, wanted: Topology) -> int:
         """Restore the bindings before an interrupted change."""
-        found = unfinished_on(self.live.management(), wanted.vhost)
+        found = unfinished_on(self.live.management, wanted.vhost)
         if not found:
             echo(f"Virtual host {wanted.vhost!r}: no change is unfinished.", err=True)
             return Exit.FINE
@@ -366,6 +362,8 @@ class _Run:
         if code == Exit.FAILED:
             return failed
         self.touched.append(made.vhost)
+        if made.steps:
+            self.begun.append(made)
         return code
 
 

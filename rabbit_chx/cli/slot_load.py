@@ -52,7 +52,7 @@ def measure(
         The seconds of the measurement, and the messages to the exchange that did not reach the predicted queue.
     """
     vhost = observed.topology.vhost
-    watch = _Watch(live.management(), vhost, frozenset(queue_of.values()))
+    watch = _Watch(live.management, vhost, frozenset(queue_of.values()))
     if live.node is None:
         watch.check_tracing()
     sources = _sources_of(observed.topology, exchange)

@@ -85,7 +85,7 @@ class GroupOfStreams:
         try:
             if node is not None:
                 return read_stream_consumers(node, vhost, self.name, streams)
-            management = self.live.management()
+            management = self.live.management
             warn_of_tracer(management, vhost)
             found = management.stream_consumers(vhost, self.name)
             user = management.whoami()

@@ -45,7 +45,7 @@ class Address:
     @property
     def loopback(self) -> bool:
         """Whether only this machine can connect."""
-        return _is_loopback(self.ip)
+        return ipaddress.ip_address(self.ip).is_loopback
 
     def __str__(self) -> str:
         return host_and_port(self.host, self.port)
@@ -87,13 +87,6 @@ class Access:
     def admits(self, authorization: str | None) -> bool:
         """Whether an ``Authorization`` header has the token, if one is needed: as ``Bearer``, or as the password of ``Basic``."""
         return self.token is None or compare_digest(_token_in(authorization or ""), self.token.encode())
-
-
-def _is_loopback(text: str) -> bool:
-    try:
-        return ipaddress.ip_address(text).is_loopback
-    except ValueError:  # a name
-        return False
 
 
 def _token_in(authorization: str) -> bytes:

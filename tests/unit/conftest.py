@@ -91,7 +91,7 @@ def live(monkeypatch):
         observed = there if isinstance(there, Observed) else assume_applied(there)
         monkeypatch.setattr(BrokerAccess, "read", lambda *_, **__: observed)
         monkeypatch.setattr(BrokerAccess, "recounted", lambda _self, found, _queues: found)
-        monkeypatch.setattr(BrokerAccess, "management", lambda _self: management or NoQueues())
+        monkeypatch.setattr(BrokerAccess, "management", management or NoQueues())
         monkeypatch.setattr(BrokerAccess, "amqp", lambda *_: nullcontext())
 
     return live
@@ -108,7 +108,7 @@ def empty_broker(monkeypatch) -> None:
 
     monkeypatch.setattr(BrokerAccess, "read", lambda _self, wanted: Observed(Topology(vhost=wanted.vhost)))
     monkeypatch.setattr(BrokerAccess, "amqp", lambda _self, _vhost: nullcontext())
-    monkeypatch.setattr(BrokerAccess, "management", lambda _self: SimpleNamespace(queues=lambda _: []))
+    monkeypatch.setattr(BrokerAccess, "management", SimpleNamespace(queues=lambda _: []))
     monkeypatch.setattr("rabbit_chx.cli.apply.apply_steps", applied)
 
 

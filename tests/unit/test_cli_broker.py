@@ -120,7 +120,7 @@ def test_pairs_teach_a_ring_or_leave_what_is_possible(run, write, monkeypatch) -
         ring_sources={"orders": "unknown"},
     )
     monkeypatch.setenv("AMQP_URL", "amqp://nowhere")
-    monkeypatch.setattr(BrokerAccess, "management", lambda _self: NoQueues())
+    monkeypatch.setattr(BrokerAccess, "management", NoQueues())
     monkeypatch.setattr("rabbit_chx.cli.ask.broker_access.read", lambda *_, **__: unknown)
     classic = "queues: {a: {type: classic}, b: {type: classic}, c: {type: classic}}\n"
     file = write("schema: 1\nexchanges: {orders: {type: x-consistent-hash, queues: [c, a, b]}}\n" + classic)

@@ -118,8 +118,8 @@ def test_a_file_is_read_while_standard_input_is_closed(tmp_path, monkeypatch, ki
 
 def test_a_question_cannot_be_asked_where_standard_input_is_closed(monkeypatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(click.UsageError, match=r"stdin is not a terminal: pass --yes$"):
-        check_can_ask("apply", "--yes", "", yes=False)
+    with pytest.raises(click.UsageError, match=r"stdin is not a terminal: pass --yes. A hint$"):
+        check_can_ask("apply", "--yes", "A hint", yes=False)
 
 
 def test_a_line_that_is_too_long_is_shown_as_text(run) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rabbit_chx.cli.ask.broker_access import BrokerAccess
 from rabbit_chx.cli.verb import Exit
@@ -250,6 +251,18 @@ def test_a_file_with_comments_is_not_written_but_the_changes_are_shown(file, run
     assert "has comments" in found.err
     assert "r.{0..2}" in found.err
     assert Path(file).read_text() == text
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_the_written_file_keeps_the_path_of_its_schema(run, write, live, form) -> None:
+    with_schema = {"$schema": "topology.schema.json", **yaml.safe_load(SCALED)}
+    file = write(json.dumps(with_schema), f"topology.{form}")
+    more = scaled(load(file), "ring", to=3)
+    live(more)
+    found = run("scale", file, "--write")
+    assert (found.code, "is written" in found.err) == (0, True), found.err
+    assert yaml.safe_load(Path(file).read_text())["$schema"] == "topology.schema.json"
+    assert load(file) == more
 
 
 def test_a_number_sign_inside_a_value_is_no_comment(file, run, live) -> None:

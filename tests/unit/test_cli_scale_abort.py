@@ -93,6 +93,6 @@ def test_a_record_that_is_none_is_refused_by_its_name(abort) -> None:
 
 
 def test_group_shows_members_although_a_record_is_none(capsys) -> None:
-    live: Any = SimpleNamespace(management=lambda: Api({RECORD: "{}"}))
+    live: Any = SimpleNamespace(management=Api({RECORD: "{}"}))
     assert not _print_problems(live, "/", "billing", [], "table")
     assert "held and unbound queues are not shown: invalid record of queue" in capsys.readouterr().err

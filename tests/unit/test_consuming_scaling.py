@@ -266,7 +266,7 @@ def test_a_connection_lost_while_members_are_asked_leaves_a_command_to_run_again
 
     monkeypatch.setattr(members, "ask", ask)
     monkeypatch.setattr(members, "_ANNOUNCE_EVERY", 0.0)
-    live = SimpleNamespace(amqp=lambda _: nullcontext(scene), management=lambda: scene)
+    live = SimpleNamespace(amqp=lambda _: nullcontext(scene), management=scene)
     assert carry_out_plans(live, [appended(orders="o9")], "text") == Exit.PARTLY
     assert shown == "held queue 'o9'\n"
     errors = capsys.readouterr().err

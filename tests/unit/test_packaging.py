@@ -22,7 +22,7 @@ import renew
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
-from pins import read_constraints
+from pins import lists_of, read_constraints
 
 from tests.programs import ran
 from tests.wheels import outside
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-LISTS = renew.lists_of(PYPROJECT)
+LISTS = lists_of(PYPROJECT)
 RANGES = [*PROJECT["dependencies"], *(line for lines in EXTRAS.values() for line in lines)]
 
 # Hosts and paths that would tie the checkout to one registry or one machine, in pieces, so as not to find this file.

@@ -84,12 +84,9 @@ class BrokerAccess:
         with saying_if_silent(self.connect_timeout):
             return connect(self.given.at_vhost(vhost), name=name, timeout=self.connect_timeout, **self.login)
 
+    @cached_property
     def management(self) -> Management:
         """The management API, which has answered."""
-        return self._management
-
-    @cached_property
-    def _management(self) -> Management:
         return reached(self.management_of(self.given, **self.login), self.connect_timeout)
 
     @property
@@ -104,7 +101,7 @@ class BrokerAccess:
             with waiting("Reading the broker"), self.amqp(wanted.vhost) as connection:
                 return read_existence(connection, wanted)
         try:
-            management = self.management()
+            management = self.management
             with waiting("Reading the broker"):
                 observed = read(management, wanted.vhost, node=self.node_command, consumers=consumers)
         except BrokerUnavailable as error:

@@ -184,17 +184,13 @@ class Picker:
         for columns in source:
             count = len(next(iter(columns.values())))
             if row > 1:  # by now, every column is known, but none of these JSON lines may have it
-                for column in self._columns - columns.keys():
-                    columns[column] = [None] * count
+                for column in (self.body, self.key, *self.headers.values(), *self.properties.values()):
+                    if column is not None:
+                        columns.setdefault(column, [None] * count)
             yield self.batch(columns, row, name)
             row += count
         if row == 1:
             raise InvalidValue(name, "no rows", "at least one row")
-
-    @property
-    def _columns(self) -> set[str]:
-        chosen = {self.body, self.key, *self.headers.values(), *self.properties.values()}
-        return {column for column in chosen if column is not None}
 
     def batch(self, columns: Columns, first_row: int, name: str) -> RowBatch:
         """Select the columns of a batch."""

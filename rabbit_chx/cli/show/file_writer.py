@@ -12,8 +12,8 @@ from rabbit_chx.cli.show.output import echo, notice, replace_file
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.topology.diff import changed_properties
 from rabbit_chx.topology.file.definitions import looks_like_definitions
-from rabbit_chx.topology.file.dump import dumps
-from rabbit_chx.topology.file.load import Format, read_file, topologies
+from rabbit_chx.topology.file.dump import json_text, values_of, yaml_text
+from rabbit_chx.topology.file.load import read_file, topologies
 from rabbit_chx.topology.file.problems import Document
 from rabbit_chx.topology.graph import sources_of
 from rabbit_chx.topology.model import (
@@ -105,12 +105,14 @@ def write_file(path: str, wanted: Topology, *, dry_run: bool = False) -> bool:
 
     With ``dry_run``, and for a file with comments, which would be lost, the changes are only shown.
     """
-    (before,) = topologies(topology_file(path))
-    form: Format = "json" if path.lower().endswith(".json") else "yaml"
-    old, new = dumps(before, form), dumps(wanted, form)
+    document = topology_file(path)
+    (before,) = topologies(document)
+    kept = {name: value for name, value in document.value.items() if name == "$schema"}
+    text_of = json_text if path.lower().endswith(".json") else yaml_text
+    old, new = (text_of(kept | values_of(each)) for each in (before, wanted))
     if old == new:
         notice("Note", f"{path} has these queues already")
-    elif form == "yaml" and _COMMENT.search(_QUOTED.sub("", Path(path).read_text(encoding="utf-8"))):
+    elif text_of is yaml_text and _COMMENT.search(_QUOTED.sub("", Path(path).read_text(encoding="utf-8"))):
         notice("Note", f"{path} has comments, which writing it would lose, so change it by hand")
         _print_changes(path, old, new)
     elif dry_run:

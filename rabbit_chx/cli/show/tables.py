@@ -98,11 +98,6 @@ def show(*parts: Table | str, title: str = "") -> None:
     click.echo("\n".join(lines), color=out.is_terminal or None)
 
 
-def rule(title: str) -> None:
-    """Print a line across the terminal, with a title."""
-    console().rule(title)
-
-
 def print_shares(counts: Mapping[Any, int], *, title: str) -> None:
     """Print the number of keys of each destination."""
     total = sum(counts.values())
