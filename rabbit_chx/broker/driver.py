@@ -116,8 +116,6 @@ class PikaDriver(Driver):
     def _send_in_time(self, commands: Sequence[OnChannel], seconds: float) -> Any:
         if not self._connection.is_open:  # it may have ended while a channel was closed, which raises nothing
             raise Lost(f"the connection to {self.where} has ended")
-        if isinstance(self._connection, TimedConnection):
-            self._connection.patience = seconds + 1  # the deadline of this driver comes first
         try:
             with _deadline(self._connection, seconds):
                 if self._channel is None or self._channel.is_closed:
@@ -173,6 +171,9 @@ def _deadline(connection: BlockingConnection, seconds: float) -> Iterator[None]:
         impl._terminate_stream(StreamLostError("no answer in time"))  # noqa: SLF001
 
     timer = impl._adapter_call_later(seconds, drop)  # noqa: SLF001
+    patience = 0.0
+    if isinstance(connection, TimedConnection):
+        patience, connection.patience = connection.patience, seconds + 1  # this deadline comes first
     try:
         yield
     except AMQPError:
@@ -181,3 +182,5 @@ def _deadline(connection: BlockingConnection, seconds: float) -> Iterator[None]:
         raise
     finally:
         impl._adapter_remove_timeout(timer)  # noqa: SLF001
+        if isinstance(connection, TimedConnection):
+            connection.patience = patience
