@@ -167,7 +167,6 @@ def test_a_member_consumes_suitable_new_queues(shop, warnings):
         with shop.site.connection() as connection:
             hold = Hold.of("c", ["b"], groups=["billing"])
             PikaDriver(connection).run(declare_commands(hold))
-            assert connection.patience == 30.0, "as before the command"
             asked = partial(ask, connection, "billing", timeout=2.0, holds=[hold])
             wait_until(lambda: any("c" in each.queues for each in asked()), "the new queue is consumed")
         wait_until(lambda: {"a", "c"} <= set(seen), "its message is handled")

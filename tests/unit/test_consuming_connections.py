@@ -11,7 +11,7 @@ from pika.exceptions import AMQPError, ConnectionClosedByBroker, StreamLostError
 
 from rabbit_chx.broker.amqp import connect, server_version
 from rabbit_chx.broker.commands import Lost, exists
-from rabbit_chx.broker.driver import PikaDriver
+from rabbit_chx.broker.driver import PikaDriver, _deadline
 from rabbit_chx.consuming.member.channels import close_in_one_step
 from rabbit_chx.consuming.member.member import Member
 from tests.amqp_server import AmqpServer
@@ -90,6 +90,14 @@ def test_a_command_on_a_connection_that_has_ended_is_lost_and_not_refused() -> N
             connection.process_data_events(0)
         with pytest.raises(Lost, match="has ended"):
             driver.run(exists("a"))
+
+
+def test_a_command_leaves_the_connection_as_patient_as_it_was() -> None:
+    with AmqpServer(print) as server, connect(server.url) as connection:
+        before = connection.patience
+        with _deadline(connection, before + 100):
+            assert connection.patience > before + 100, "the deadline comes first"
+        assert connection.patience == before
 
 
 @pytest.mark.timeout(60)  # without a deadline, it would wait for ever
