@@ -120,7 +120,8 @@ def _probes(mirror: ConsistentHashExchange) -> list[str]:
 
 def _buckets(keys: Sequence[str], size: int) -> list[int]:
     """Return the bucket of each key in a ring of this size."""
-    return ConsistentHashExchange(map(str, range(size))).route_many(keys).tolist()
+    found: list[int] = ConsistentHashExchange(map(str, range(size))).route_many(keys).tolist()
+    return found
 
 
 def _owner(connection: StreamConnection, name: str, key: str, access: Access) -> str:
