@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from importlib import import_module
 from io import StringIO, TextIOWrapper
 from traceback import format_exc
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from rabbit_chx import __version__
 from rabbit_chx.base.interruption import Terminated, terminated_as_interrupted
-from rabbit_chx.cli.show.output import discard_output, echo, notice
+from rabbit_chx.cli.show.output import echo, notice
 from rabbit_chx.cli.verb import EXIT_CODES, Exit, write_exit_codes
 from rabbit_chx.errors import InvalidValue, RabbitChxError
 
@@ -86,14 +86,6 @@ class _Verbs(click.Group):
         assert isinstance(command, click.Command)
         command.short_help = _VERBS[cmd_name]
         return command
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            # The reader has closed the pipe (`| head`). Without this, click would exit with 1.
-            discard_output()
-            return Exit.FINE
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         # click would import every verb for its short help. Equal widths align the sections.

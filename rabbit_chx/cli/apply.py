@@ -10,7 +10,7 @@ from rabbit_chx.cli.ask.broker_access import BrokerAccess, for_each_vhost, parts
 from rabbit_chx.cli.ask.options import exchanges_option, output_option
 from rabbit_chx.cli.changes import agreed, check_can_ask, is_refused, read_and_print
 from rabbit_chx.cli.plan import plan_options, planned
-from rabbit_chx.cli.show.output import NOTHING_CHANGED, echo, even_unheard, notice, print_json, tell
+from rabbit_chx.cli.show.output import NOTHING_CHANGED, echo, notice, print_json, tell
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import ApplyStopped
 from rabbit_chx.topology.model import Topology
@@ -100,8 +100,7 @@ def _apply(live: BrokerAccess, plan: Plan, output: str, changed: list[str], **op
     def done(step: Step) -> None:
         nonlocal count
         count += 1
-        with even_unheard():
-            tell(output, f"[{count}/{total}] {step}", "done", done=count, of=total, step=str(step))
+        tell(output, f"[{count}/{total}] {step}", "done", done=count, of=total, step=str(step))
 
     with live.amqp(plan.vhost) as connection:
         try:

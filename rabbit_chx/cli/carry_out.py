@@ -13,7 +13,7 @@ from rabbit_chx.broker.reading.reader import count_messages
 from rabbit_chx.changes.records import Unfinished, unfinished_on
 from rabbit_chx.changes.scaling import Done, carry_out
 from rabbit_chx.cli.ask.broker_access import BrokerAccess, warn_of_tracer
-from rabbit_chx.cli.show.output import NOTHING_CHANGED, echo, even_unheard, notice, print_json, tell
+from rabbit_chx.cli.show.output import NOTHING_CHANGED, echo, notice, print_json, tell
 from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.verb import Exit
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
@@ -41,8 +41,7 @@ def carry_out_plans(live: BrokerAccess, plans: Sequence[Plan], output: str, **op
         nonlocal count
         count += 1
         step = done.step and str(done.step)
-        with even_unheard():
-            tell(output, str(done), "done", what=done.what, queue=done.queue or None, step=step)
+        tell(output, str(done), "done", what=done.what, queue=done.queue or None, step=step)
 
     try:
         for plan in plans:

@@ -14,7 +14,7 @@ from rabbit_chx.broker.reading.reader import count_messages, read
 from rabbit_chx.changes.records import unfinished_on
 from rabbit_chx.cli.ask.broker_access import BrokerAccess, live_options, warn_of_tracer
 from rabbit_chx.cli.ask.options import output_option
-from rabbit_chx.cli.show.output import echo, notice, print_json
+from rabbit_chx.cli.show.output import echo, end_when_unheard, notice, print_json
 from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.stream_group import EVERY, GroupOfStreams, stream_group, stream_options
 from rabbit_chx.cli.verb import Exit, option, verb
@@ -59,6 +59,8 @@ def group(*, name: str, live: BrokerAccess, watch: bool, streams: GroupOfStreams
     that the group has stored, and its lag: the offsets that follow. Members are listed by the plugin
     rabbitmq_stream_management, or by a node (--node).
     """
+    if watch:
+        end_when_unheard()
     if streams is not None:
         return stream_group(streams, watch=watch, output=output)
     vhost = live.given.vhost

@@ -29,7 +29,7 @@ from rabbit_chx.cli.ask.row_files import Picker, RowBatch, format_of, read_batch
 from rabbit_chx.cli.publish_resume import MAX_SENT_AGAIN, ResumeFile, open_resume_file
 from rabbit_chx.cli.show.output import echo, log_to_stderr, notice, tell
 from rabbit_chx.cli.verb import Exit, bundle, option, verb
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
 from rabbit_chx.messages.message_fields import PropertyColumns
 from rabbit_chx.publishing import Bulk, Publisher
 
@@ -147,12 +147,15 @@ def publish(
         batches = _shown(picker.batches(read_batches(rows, kind, name), name), bulk, name)
         with _GracefulStop(publisher.stop_accepting) as stop:
             try:
-                _publish_all(batches, bulk, resume, _Pace(rate), stop)
+                error = _publish_all(batches, bulk, resume, _Pace(rate), stop)
             finally:
                 publisher.close(timeout=0)
                 if resume:
                     resume.save(bulk)
-        return _report(bulk, publisher.totals.connections, resume, stop, output)
+        code = _report(bulk, publisher.totals.connections, resume, stop, output)
+        if error is not None:
+            raise click.ClickException(str(error))
+        return code
 
 
 def _publish_all(
@@ -161,26 +164,28 @@ def _publish_all(
     resume: ResumeFile | None,
     pace: _Pace,
     stop: _GracefulStop,
-) -> None:
-    """Publish all batches, and wait for the outcome of each row even after an error."""
-    error = None
+) -> RabbitChxError | None:
+    """Publish all batches, and wait for the outcome of each row; return the error that ended it after some rows were published."""
+    error: RabbitChxError | None = None
     try:
         while (batch := stop.next_of(batches)) is not None:
             for rows in pace.parts(resume.skip(batch) if resume else batch):
                 if stop or (resume and not resume.keep_up(bulk, len(rows.bodies), lambda: bool(stop))):
-                    return
+                    return None
                 _publish(rows, bulk)
         if resume and not stop:
             resume.check_end()
-    except BrokerUnavailable as unavailable:
-        error = unavailable
+    except (BrokerUnavailable, InvalidValue) as found:
+        error = found
     except KeyboardInterrupt:
         if not stop:
             raise
     finally:
         _settle(bulk, stop)
-    if error is not None and not stop and not bulk.totals.failed:
-        raise error  # otherwise it is reported with the failed rows
+    if error is not None and not bulk.totals.published:
+        raise error
+    reported = isinstance(error, BrokerUnavailable) and bulk.totals.failed  # with the rows
+    return None if stop or reported else error
 
 
 def _publish(rows: RowBatch, bulk: Bulk) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Final
@@ -16,7 +16,7 @@ from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.cli.ask.options import Login, connection_options, count_option, output_option
 from rabbit_chx.cli.changes import check_can_ask, confirmed
-from rabbit_chx.cli.show.output import echo, even_unheard, notice, print_json
+from rabbit_chx.cli.show.output import echo, end_when_unheard, notice, print_json
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.consuming.replay import Choice, Origin, Outcome, Replayed, replay as replayed_messages
 
@@ -76,6 +76,8 @@ def replay(
         "replay", "--yes or --dry-run", "--dry-run shows where the messages would go", yes=yes or dry_run
     )
     run = _Run(queue, url, login, Choice(only, to), limit, output)
+    if dry_run:
+        end_when_unheard()
     if not (yes or dry_run):
         found = run.listed()
         for line in _destinations(found):
@@ -114,8 +116,7 @@ class _Run:
                     counts[each.outcome] += 1
                     if each.origin and each.outcome in {Outcome.REPLAYED, Outcome.LISTED}:
                         destinations[each.origin.destination] += 1
-                    with nullcontext() if dry_run else even_unheard():
-                        _print(each, self.output)
+                    _print(each, self.output)
             except (Exception, KeyboardInterrupt):
                 if counts and not dry_run:
                     echo(f"{self.queue}: {_summary(counts, dry_run=False)}", err=True)

@@ -14,7 +14,7 @@ from rabbit_chx.cli.ask.described import Described, Located, exchange_options
 from rabbit_chx.cli.ask.inputs import header_of, value_of
 from rabbit_chx.cli.ask.options import keys_option, output_option, pairs, raw_option
 from rabbit_chx.cli.show.answers import PredictedRoute, key_field, print_counts, print_routes
-from rabbit_chx.cli.show.output import json_line, notice
+from rabbit_chx.cli.show.output import end_when_unheard, json_line, notice, write
 from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.mirror.exchange import ConsistentHashExchange
@@ -73,6 +73,7 @@ def route(
     be combined with --header. An exchange that hashes another part of the message may choose any of its queues. With --exchange and --url, the exchange is read from the broker; if its bind order is not
     recorded there, --node, --pairs or --probe learn it.
     """
+    end_when_unheard()
     for key in keys:
         if Path(key).suffix in _OF_FILES and Path(key).is_file():
             notice("Note", f"{key!r} is treated as a key; to pass a topology file, use --file")
@@ -225,4 +226,4 @@ def _write_answers(
         def line(key: bytes, bucket: int) -> bytes:
             return key + ends[bucket]
 
-    click.echo(b"".join(map(line, keys, buckets)), nl=False)
+    write(b"".join(map(line, keys, buckets)), nl=False)

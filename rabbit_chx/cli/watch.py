@@ -15,7 +15,7 @@ from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.management import Management
 from rabbit_chx.cli.ask.broker_access import BrokerAccess, live_options, load_topologies, warn_of_tracer
 from rabbit_chx.cli.ask.options import BROKER, exchange_option, file_option, node_option, output_option
-from rabbit_chx.cli.show.output import echo, print_json
+from rabbit_chx.cli.show.output import echo, end_when_unheard, print_json
 from rabbit_chx.cli.show.watch_table import Changes, Screen
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import InvalidValue
@@ -76,6 +76,7 @@ def watch(
     appears or is resolved. The broker's statistics are up to five seconds old.
     """
     broker = live.given
+    end_when_unheard()
     wanted = None if file is None else _wanted(file, exchange, broker)
     if wanted is not None:
         broker = broker.at_vhost(wanted.vhost)

@@ -1,12 +1,13 @@
 """Which stream a routing key belongs to: the partitions of a super stream, or the streams of a consistent-hash exchange.
 
 The broker tells the streams of both over the stream protocol, but not the ring of an exchange. So `of_exchange` asks where the
-broker routes some keys, and finds the only ring that explains the answers.
+broker routes some keys, finds a ring that explains the answers, and asks about the keys that other rings would route elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import random
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -21,8 +22,10 @@ from rabbit_chx.streams.protocol.permissions import Access, routing, routing_by_
 _KEYS_PER_BUCKET: Final = 8
 """A bucket that no key belongs to is unknown: with so many keys, most rings have none."""
 _MOST_KEYS: Final = 4_096
-_PROBES: Final = 64
-"""How many keys show whether the ring is still the same."""
+_MOST_PROBES: Final = 256
+"""How many keys are asked about to see whether the ring is still the same."""
+_MOST_TRIED: Final = 65_536
+"""How many keys are tried to find those that tell a ring from others."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Partitions:
     mirror: SuperStream | ConsistentHashExchange
     access: Access
     """Explains a refusal to list them."""
+    probes: tuple[str, ...] = ()
+    """The keys that tell the ring from others."""
 
     def of(self, keys: Sequence[str]) -> list[str]:
         """Return the stream of each routing key."""
@@ -43,9 +48,7 @@ class Partitions:
         """Whether the broker still has these streams, and routes as before."""
         if set(connection.partitions(name, access=self.access)) != set(self.streams):
             return False
-        if isinstance(self.mirror, SuperStream):
-            return True
-        keys = [str(number) for number in range(min(_PROBES, 2 * len(self.mirror.ring)))]
+        keys = random.sample(self.probes, min(len(self.probes), _MOST_PROBES))
         return [connection.route(name, key, access=self.access) for key in keys] == [
             [stream] for stream in self.of(keys)
         ]
@@ -70,17 +73,55 @@ def of_exchange(connection: StreamConnection, name: str, *, named: bool) -> Part
     if not streams:
         raise StreamUnavailable(f"no stream is bound to exchange {name!r}", "no such stream", name)
     owners: dict[str, str] = {}
+
+    def ask(keys: Iterable[str]) -> None:
+        for key in keys:
+            if key not in owners:
+                owners[key] = _owner(connection, name, key, access)
+
     count = 2 * _KEYS_PER_BUCKET * len(streams)
-    while count <= _MOST_KEYS:
-        for key in map(str, range(len(owners), count)):
-            owners[key] = _owner(connection, name, key, access)
-        sizes = range(len(streams), count // _KEYS_PER_BUCKET + 1)
-        for size in sizes if set(owners.values()) == set(streams) else ():
+    most = max(_MOST_KEYS, 4 * count)
+    while True:
+        ask(map(str, range(count)))
+        largest = count // _KEYS_PER_BUCKET
+        for size in range(len(streams), largest + 1) if set(owners.values()) == set(streams) else ():
             if weights := _weights(owners, size, streams):
                 mirror = ConsistentHashExchange(weights, release=connection.release)
-                return Partitions(tuple(map(str, mirror.destinations)), mirror, access)
-        count *= 4
-    raise _not_by_key(name, "routes that are not those of a consistent hash of the routing key")
+                probes = _probes(mirror)
+                found = Partitions(tuple(map(str, mirror.destinations)), mirror, access, tuple(probes))
+                ask(probes)
+                if found.of(probes) == [owners[key] for key in probes]:
+                    return found
+        if count == most:
+            got = f"routes that no ring of at most {largest} buckets explains, if it hashes the routing key"
+            raise _not_by_key(name, got)
+        count = min(4 * count, most)
+
+
+def _probes(mirror: ConsistentHashExchange) -> list[str]:
+    """Return keys that a ring with other weights, or in another order, would route to other streams.
+
+    They are a key for each bucket, and for each stream, keys that it would lose if the ring were larger, and would get if it
+    were smaller.
+    """
+    owners = [str(each) for each in mirror.ring.bucket_map]
+    size = len(owners)
+    keys = [str(number) for number in range(min(64 * size * size, _MOST_TRIED))]
+    buckets = (_buckets(keys, each) for each in (max(size - 1, 1), size, size + 1))
+    found: dict[Hashable, str] = {}
+    for key, smaller, now, larger in zip(keys, *buckets, strict=True):
+        found.setdefault(now, key)
+        if smaller != now:
+            found.setdefault(("gets", owners[smaller]), key)
+        if larger != now:
+            found.setdefault(("loses", owners[now]), key)
+    return [*found.values()]
+
+
+def _buckets(keys: Sequence[str], size: int) -> list[int]:
+    """Return the bucket of each key in a ring of this size."""
+    found: list[int] = ConsistentHashExchange(map(str, range(size))).route_many(keys).tolist()
+    return found
 
 
 def _owner(connection: StreamConnection, name: str, key: str, access: Access) -> str:
@@ -100,10 +141,9 @@ def _owner(connection: StreamConnection, name: str, key: str, access: Access) ->
 
 def _weights(owners: Mapping[str, str], size: int, streams: Sequence[str]) -> dict[str, int] | None:
     """Return the weight of each stream in the order of the ring, if a ring of this size explains where the keys belong."""
-    ring = ConsistentHashExchange({"any": size})
     pins: dict[int, str] = {}
-    for key, owner in owners.items():
-        if pins.setdefault(ring.explain(key).bucket, owner) != owner:
+    for bucket, owner in zip(_buckets([*owners], size), owners.values(), strict=True):
+        if pins.setdefault(bucket, owner) != owner:
             return None
     runs = [(owner, len(list(buckets))) for owner, buckets in groupby(pins[each] for each in sorted(pins))]
     weights = dict(runs)

@@ -405,24 +405,34 @@ def test_routing_one_key_loads_only_what_it_needs() -> None:
     assert not [name for name in loaded if "topology" in name]
 
 
-def test_a_change_goes_on_when_the_reader_of_its_output_has_left() -> None:
-    program = (
-        "import os, sys; from rabbit_chx.cli.show.output import even_unheard, tell\n"
-        "for number in range(3):\n"
-        "    with even_unheard(): tell('table', 'step', 'done')\n"
-        "    print(number, file=sys.stderr)\n"
-    )
+def unheard(*command: str) -> tuple[int, bytes]:
+    """The exit code and the standard error of a process whose output has no reader."""
     out, ours = os.pipe()
     os.close(out)
-    done = subprocess.run([sys.executable, "-c", program], stdout=ours, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run([sys.executable, *command], stdout=ours, stderr=subprocess.PIPE, check=False)
     os.close(ours)
-    assert (done.returncode, done.stderr.split()) == (0, [b"0", b"1", b"2"])
+    return done.returncode, done.stderr
 
 
 def test_a_verb_that_only_shows_something_ends_well_when_its_reader_has_left() -> None:
-    out, ours = os.pipe()
-    os.close(out)
-    command = [sys.executable, "-m", "rabbit_chx", "route", "k", *TWO]
-    done = subprocess.run(command, stdout=ours, stderr=subprocess.PIPE, check=False)
-    os.close(ours)
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert unheard("-m", "rabbit_chx", "route", "k", *TWO) == (0, b"")
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_a_comparison_ends_as_always_when_its_reader_has_left(tmp_path, output) -> None:
+    old, new = (tmp_path / name for name in ("old.yaml", "new.yaml"))
+    old.write_text(ORDERS)
+    new.write_text(ORDERS.replace("{0..2}", "{0..3}"))
+    against = ("plan", str(new), "--against", str(old), "--output", output)
+    assert unheard("-m", "rabbit_chx", *against) == (2, b"")
+
+
+def test_a_change_goes_on_when_its_reader_has_left() -> None:
+    program = (
+        "import sys; from rabbit_chx.cli.show.output import tell\n"
+        "for number in range(3):\n"
+        "    tell('table', 'step', 'done')\n"
+        "    print(number, file=sys.stderr)\n"
+    )
+    code, errors = unheard("-c", program)
+    assert (code, errors.split()) == (0, [b"0", b"1", b"2"])

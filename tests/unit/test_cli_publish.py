@@ -6,10 +6,14 @@ import errno
 import io
 import json
 import logging
+import math
 import os
 import signal
 import threading
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -38,6 +42,10 @@ def as_csv() -> bytes:
     return "\n".join(lines).encode()
 
 
+def as_jsonl() -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)
+
+
 def as_arrow(opener: Any) -> bytes:
     buffer, table = io.BytesIO(), pa.Table.from_pylist(ROWS)
     with opener(buffer, table.schema) as writer:
@@ -48,7 +56,8 @@ def as_arrow(opener: Any) -> bytes:
 FILES = {
     "csv": ("csv", as_csv),
     "csv with a byte order mark": ("csv", lambda: b"\xef\xbb\xbf" + as_csv()),
-    "jsonl": ("jsonl", lambda: b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)),
+    "jsonl": ("jsonl", as_jsonl),
+    "jsonl with a byte order mark": ("jsonl", lambda: b"\xef\xbb\xbf" + as_jsonl()),
     "parquet": ("parquet", lambda: as_arrow(parquet.ParquetWriter)),
     "arrow file": ("arrow", lambda: as_arrow(pa.ipc.new_file)),
     "arrow stream": ("arrow", lambda: as_arrow(pa.ipc.new_stream)),
@@ -72,7 +81,30 @@ def test_every_format_gives_the_same_columns(name: str) -> None:
     assert headers == [{"h": row["id"]} for row in ROWS]
     assert [one for batch in batches for one in batch.properties["message_id"]] == [row["id"] for row in ROWS]
     whole_rows = read(kind, data(), Picker())[0].bodies  # without a column for the body
-    assert [json.loads(body) for body in whole_rows[:3]] == ROWS[:3]
+    assert [json.loads(body.decode()) for body in whole_rows[:3]] == ROWS[:3]
+
+
+def test_a_whole_row_is_json_that_every_program_can_read() -> None:
+    row = {"text": b"ok", "price": Decimal("1.50"), "at": datetime(2026, 1, 2, tzinfo=UTC), "none": None}
+    buffer, table = io.BytesIO(), pa.Table.from_pylist([row])
+    with pa.ipc.new_stream(buffer, table.schema) as writer:
+        writer.write_table(table)
+    (body,) = read("arrow", buffer.getvalue(), Picker())[0].bodies
+    assert json.loads(body) == {
+        "text": "ok",
+        "price": "1.50",
+        "at": "2026-01-02 00:00:00+00:00",
+        "none": None,
+    }
+
+
+@pytest.mark.parametrize("value", [b"\xff\x00", math.nan, math.inf, [1.0, math.nan]], ids=str)
+def test_a_value_that_json_lacks_is_refused_with_its_row(value: object) -> None:
+    buffer, table = io.BytesIO(), pa.table({"id": ["a", "b"], "value": [None, value]})
+    with pa.ipc.new_stream(buffer, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(InvalidValue, match=r"row 2 of rows.*--body-column"):
+        read("arrow", buffer.getvalue(), Picker())
 
 
 @pytest.mark.parametrize(
@@ -332,6 +364,20 @@ def test_a_failed_row_ends_a_call_with_a_position(
     first, second = (each.published for each in publishers)
     assert len(first) == 3_000  # not the rows of the file after the failed one
     assert second[0] == "c2500"
+
+
+def test_an_invalid_row_hides_no_outcome_of_the_rows_before_it(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    lines = [json.dumps({"k": f"c{row}" if row <= 5_000 else 7}) for row in range(1, 5_002)]
+    file.write_text("\n".join(lines))
+    monkeypatch.setattr("rabbit_chx.cli.publish.Publisher", partial(FailingPublisher, failed=2))
+    found = run("publish", file, "-x", "x", "-k", "k", "-U", "amqp://127.0.0.1:1", "--output", "json")
+    assert found.code == 1
+    assert "row 3: returned" in found.err
+    assert "column 'k' in row 5001" in found.err
+    assert [row["published"] for row in found.rows] == [5_000]
 
 
 @pytest.mark.parametrize(("value", "what"), [(2**63, "header h"), ("\ud800", "header h")])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -102,6 +103,8 @@ def _csv(file: IO[bytes], name: str) -> Iterator[Columns]:
 def _jsonl(file: IO[bytes], name: str) -> Iterator[Columns]:
     first = 1
     while lines := [line.rstrip(b"\r\n") for line in islice(file, _ROWS)]:
+        if first == 1:
+            lines[0] = lines[0].removeprefix(BOM_UTF8)
         rows = [_json_object(line, row, name) for row, line in enumerate(lines, first)]
         columns = dict.fromkeys(column for row in rows for column in row)
         yield {column: [row.get(column) for row in rows] for column in columns} | {_LINE: lines}
@@ -219,10 +222,21 @@ class Picker:
             return [_bytes(text, self.body, row, name) for row, text in enumerate(texts, first_row)]
         if _LINE in columns:
             return columns[_LINE]
-        return [
-            json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False, default=str).encode()
-            for row in zip(*columns.values(), strict=True)
-        ]
+        rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+        return [_as_json(fields, row, name) for row, fields in enumerate(rows, first_row)]
+
+
+def _as_json(fields: dict[str, Any], row: int, name: str) -> bytes:
+    try:
+        return json.dumps(fields, ensure_ascii=False, allow_nan=False, default=_json_value).encode()
+    except ValueError as error:
+        hint = "Convert the column, or pass --body-column"
+        raise InvalidValue(f"row {row} of {name}", Unquoted(error), "values that JSON has", hint) from None
+
+
+def _json_value(value: Any) -> str:
+    """The text of a value that JSON lacks, such as a time."""
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _in_utc(value: Any) -> Any:

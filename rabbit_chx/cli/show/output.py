@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 SCHEMA: Final = 1
 NOTHING_CHANGED: Final = "Nothing was changed."
 
+_ENDS_UNHEARD: Final = "rabbit_chx.ends_unheard"
+
 _COLOURS: Final = {
     "Error": "red",
     "Refused": "red",
@@ -42,14 +44,14 @@ _COLOURS: Final = {
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print text, with escapes in place of characters that would control the terminal."""
-    click.echo(printable(in_options(text), keep="\n\t"), err=err, nl=nl)
+    write(printable(in_options(text), keep="\n\t"), err=err, nl=nl)
 
 
 def notice(label: str, text: str, *, err: bool = True) -> None:
     """Print a line that begins with a coloured label, on standard error by default."""
     colour = True if os.environ.get("FORCE_COLOR") else None  # as rich does
     shown = printable(in_options(text), keep="\n\t")
-    click.echo(f"{coloured(label + ':', _COLOURS[label])} {shown}", err=err, color=colour)
+    write(f"{coloured(label + ':', _COLOURS[label])} {shown}", err=err, color=colour)
 
 
 def coloured(text: str, colour: str) -> str:
@@ -65,7 +67,7 @@ def json_line(what: str, /, **fields: Any) -> str:
 
 def print_json(what: str, /, **fields: Any) -> None:
     """Print one JSON object on a line of standard output."""
-    click.echo(in_options(json_line(what, **fields)))
+    write(in_options(json_line(what, **fields)))
 
 
 def tell(output: str, text: str, what: str, /, **fields: Any) -> None:
@@ -76,18 +78,24 @@ def tell(output: str, text: str, what: str, /, **fields: Any) -> None:
         echo(text)
 
 
-@contextmanager
-def even_unheard() -> Iterator[None]:
-    """Report progress, and carry on if the output is closed (``| head``): a change must not stop halfway."""
+def write(text: str | bytes, *, err: bool = False, nl: bool = True, color: bool | None = None) -> None:
+    """Print text unchanged, and carry on if its reader has left (``| head``), unless `end_when_unheard` was called.
+
+    A change must not stop halfway, and the exit code tells the result to others.
+    """
     try:
-        yield
+        click.echo(text, err=err, nl=nl, color=color)
     except BrokenPipeError:
-        discard_output()
+        # Discard all further output, so that Python does not report a failed flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
+        context = click.get_current_context(silent=True)
+        if context and _ENDS_UNHEARD in context.meta and not err:
+            raise click.exceptions.Exit(0) from None
 
 
-def discard_output() -> None:
-    """Discard all further output, so that Python does not report a failed flush at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def end_when_unheard() -> None:
+    """From now on, end the command when the reader of its output has left, since it only prints, for long or for ever."""
+    click.get_current_context().meta[_ENDS_UNHEARD] = True
 
 
 class Check(NamedTuple):

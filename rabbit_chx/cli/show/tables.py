@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import click
-
 from rabbit_chx.base.advice import in_options
 from rabbit_chx.base.text import printable
+from rabbit_chx.cli.show.output import write
 
 if TYPE_CHECKING:
     import rich.table
@@ -95,7 +94,7 @@ def show(*parts: Table | str, title: str = "") -> None:
             out.print(each, soft_wrap=not out.is_terminal)
     text = captured.get()
     lines = text.splitlines() if out.is_terminal else map(str.rstrip, text.splitlines())
-    click.echo("\n".join(lines), color=out.is_terminal or None)
+    write("\n".join(lines), color=out.is_terminal or None)
 
 
 def print_shares(counts: Mapping[Any, int], *, title: str) -> None:

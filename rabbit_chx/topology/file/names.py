@@ -98,6 +98,8 @@ def _follows(run: list[tuple[str, _Value]], name: str) -> bool:
         return False
     width = len(first[2]) if first[2].startswith("0") and len(first[2]) > 1 else 0
     number = f"{int(first[2]) + len(run):0{width}}"
+    if width and len(number) > width:
+        return False  # numbers with leading zeros have equal widths
     return (first[1], number, first[3]) == following.groups()
 
 

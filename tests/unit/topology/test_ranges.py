@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rabbit_chx.topology.file.names import expand
+from rabbit_chx.topology.file.names import expand, with_ranges
 from tests.unit.complaints import complaint
 
 
@@ -25,6 +25,14 @@ from tests.unit.complaints import complaint
 )
 def test_a_range_expands_in_numeric_order(name, members):
     assert expand(name) == members
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_numbers_that_outgrow_their_zeros_are_written_so_that_they_expand_to_themselves(width):
+    names = [f"orders.{number:0{width}}" for number in range(1_101)]
+    written = [name for name, _ in with_ranges((name, 1) for name in names)]
+    assert [name for each in written for name in expand(each)] == names
+    assert len(written) < 5
 
 
 MALFORMED = [
