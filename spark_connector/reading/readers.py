@@ -115,7 +115,8 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         self._target: dict[str, Bounds] | None = None
         self._latest: dict[str, int] | None = None
         self._planned: dict[str, int] = {}
-        """Where the last micro-batch ends: PySpark before 4.2 does not pass it to `latestOffset`."""
+        """Where the last micro-batch ends: PySpark before 4.2 does not pass it to `latestOffset`, but after a restart any
+        version first asks for the `partitions` between this offset and itself."""
         self._initial: dict[str, SavedOffset] | None = None
         """The answer of `initialOffset`."""
 

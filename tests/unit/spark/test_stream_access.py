@@ -266,6 +266,16 @@ def test_a_replica_that_lags_behind_is_not_taken_for_a_new_stream(
     assert query.plan() == [(120, 150)]
 
 
+def test_a_restarted_query_continues_where_it_was_if_a_replica_lags_behind(cluster, passes_start) -> None:
+    """Spark first asks for the partitions between the last offset of its log and the same offset."""
+    query = Query(reader(), passes_start=passes_start)
+    assert query.plan() == [(0, 100)]
+    cluster.replica.end, cluster.leader.end = 80, 120
+    query.reader = reader()
+    assert query.reader.partitions(query.at, query.at) == []
+    assert query.plan() == [(100, 120)]
+
+
 def test_a_new_stream_that_is_shorter_is_recognised(cluster, passes_start) -> None:
     query = Query(reader(failOnDataLoss="false"), passes_start=passes_start)
     strict = Query(reader(), passes_start=passes_start)
