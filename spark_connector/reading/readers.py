@@ -74,10 +74,14 @@ class BatchReader(DataSourceReader):
         job = self._job
         with closing(StreamAccess(job.options)) as access:
             found = access.bounds(access.chosen())
-            start = access.offsets(job.options.start(EARLIEST), found)
+            wanted = job.options.start(EARLIEST)
+            start = access.offsets(wanted, found)
             end = access.offsets(job.options.end, found)
             saved = OffsetTracker(access.stored_at).to_save(end, {})
         for stream in found:
+            # Retention may have deleted all rows before the end of the read.
+            if wanted.of(stream) == EARLIEST:
+                start[stream] = min(start[stream], end[stream])
             if start[stream] > end[stream]:
                 expected = f"at most {end[stream]}, where the read ends"
                 raise InvalidValue(f"start of stream {stream!r}", start[stream], expected)

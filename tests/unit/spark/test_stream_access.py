@@ -327,6 +327,25 @@ def test_rows_that_retention_has_deleted_take_no_micro_batches(cluster, monkeypa
 
 
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+def test_a_batch_from_the_earliest_offset_is_empty_if_it_ends_before_that(
+    cluster, monkeypatch, fail_on_data_loss
+) -> None:
+    monkeypatch.setattr(stream_access, "bounds", lambda node, stream: Bounds(75, node.end))
+
+    def ranges(end: int, **start: str) -> list[tuple[int, int]]:
+        given = {"startingOffsets": "earliest", "endingOffsets": json.dumps({"s": end}), **start}
+        source = source_of(failOnDataLoss=fail_on_data_loss, **given)
+        return [(one.range.start, one.range.end) for one in source.reader(source.schema()).partitions()]
+
+    assert ranges(9) == ranges(75) == []
+    assert ranges(9, startingOffsets='{"s": "earliest"}') == []
+    assert ranges(80) == [(75, 80)]
+    for start in ('{"s": 76}', "latest"):
+        with pytest.raises(InvalidValue, match="expected at most 9, where the read ends"):
+            ranges(9, startingOffsets=start)
+
+
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
 def test_spark_asks_a_new_query_more_than_once_where_it_starts_and_gets_the_same_answer(
     cluster, passes_start, fail_on_data_loss
 ) -> None:
