@@ -228,4 +228,5 @@ def _check_tls(options: ConnectionOptions, found: set[str]) -> None:
 
 def several(url: str) -> list[str]:
     """The URLs in an option. A password may contain a comma, so only a comma before another URL counts."""
-    return [one.strip() for one in re.split(r",(?=\s*(?:amqps?|rabbitmq-stream(?:\+tls)?)://)", url)]
+    before_url = r",(?=\s*(?:amqps?|rabbitmq-stream(?:\+tls)?)://)"
+    return [one.strip() for one in re.split(before_url, url, flags=re.IGNORECASE)]

@@ -98,8 +98,8 @@ def _check_no_password(option: str, value: str) -> None:
 
 def _has_password(url: str) -> bool:
     scheme, _, rest = url.partition("://")
-    user, at, _ = (rest or scheme).partition("@")
-    return bool(at) and ":" in user
+    user, _, _ = (rest or scheme).rpartition("@")  # a user may contain an @
+    return ":" in user
 
 
 def _is_local(master: str) -> bool:

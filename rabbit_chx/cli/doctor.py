@@ -102,7 +102,7 @@ def doctor(
         from rabbit_chx.cli.spark import add_pyspark, broker_checks, connector_options, spark_checks
 
         add_pyspark()
-        given = connector_options(url, login["credentials"], options)
+        given = connector_options(url, click.get_current_context().params, options)
         about_spark = spark_checks(spark, dict(pairs("--conf", conf, "NAME=VALUE")), given)
         if options:
             about_broker = broker_checks(given)

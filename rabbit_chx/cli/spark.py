@@ -26,6 +26,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from rabbit_chx import __version__
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.cli.ask.options import pairs
 from rabbit_chx.cli.show.output import Check, waiting
 from rabbit_chx.errors import MissingDependency, RabbitChxError
@@ -35,6 +36,13 @@ if TYPE_CHECKING:
 
     from spark_connector.java import Java
 
+_FILES: Final = {
+    "passwordFile": "password_file",
+    "tlsCaFile": "tls_ca_cert_file",
+    "tlsCertFile": "tls_cert_file",
+    "tlsKeyFile": "tls_key_file",
+}
+"""The options of the connector that are also parameters of the command."""
 _DOCS: Final = "docs/spark-cluster.md"
 _PIP: Final = "pip install 'rabbit-chx[spark]'"
 _PACKAGES: Final = ("rabbit_chx", "numpy", "pyarrow", "pika", "mmh3", "pyspark")
@@ -131,14 +139,24 @@ def checked_java() -> Java:
 # -- the doctor ---------------------------------------------------------------------------------------
 
 
-def connector_options(url: str | None, password_file: Path | None, options: Iterable[str]) -> dict[str, str]:
-    """The options of ``format("rabbitmq")`` as the command line describes them, checked; empty without a broker."""
+def connector_options(
+    url: str | None, parameters: Mapping[str, Any], options: Iterable[str]
+) -> dict[str, str]:
+    """The options of ``format("rabbitmq")`` as the command line describes them, checked; empty without a broker.
+
+    ``parameters`` are those of the connection, by their names in click; an option replaces the same one of them.
+    """
     from spark_connector.doctor import parsed
 
-    given = ({} if url is None else {"url": url}) | dict(pairs("--option", options, "NAME=VALUE"))
-    passwords = {"password", "passwordenv", "passwordfile"} & {name.lower() for name in given}
-    if url is not None and password_file is not None and not passwords:
-        given["passwordFile"] = str(password_file)
+    given = dict(pairs("--option", options, "NAME=VALUE"))
+    named = {name.lower() for name in given}
+    if {"password", "passwordenv"} & named:
+        named.add("passwordfile")
+    if url is not None:
+        secure = BrokerUrl.parse(url).tls
+        same = {name: parameters.get(key) for name, key in _FILES.items() if secure or key == "password_file"}
+        same |= {"url": url, "tlsVerify": "false" if secure and parameters.get("insecure") else None}
+        given |= {name: str(value) for name, value in same.items() if value and name.lower() not in named}
     if given:
         parsed(given)
     return given

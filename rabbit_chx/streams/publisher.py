@@ -129,6 +129,7 @@ class StreamPublisher(StreamPublisherOptions, BlockingClient[StreamPipeline]):
     def sequence(self, timeout: float | None = None) -> int:
         """Return the highest publishing id that the stream remembers for this name; 0 if the stream remembers none, or without a name.
 
+        The message with this id may not be confirmed yet: to be sure that it and those before it are, publish it again.
         Of several streams, return the lowest of these ids: they have all messages up to it.
         """
         return self.pipeline.sequence(timeout)

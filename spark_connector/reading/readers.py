@@ -74,10 +74,14 @@ class BatchReader(DataSourceReader):
         job = self._job
         with closing(StreamAccess(job.options)) as access:
             found = access.bounds(access.chosen())
-            start = access.offsets(job.options.start(EARLIEST), found)
+            wanted = job.options.start(EARLIEST)
+            start = access.offsets(wanted, found)
             end = access.offsets(job.options.end, found)
             saved = OffsetTracker(access.stored_at).to_save(end, {})
         for stream in found:
+            # Retention may have deleted all rows before the end of the read.
+            if wanted.of(stream) == EARLIEST:
+                start[stream] = min(start[stream], end[stream])
             if start[stream] > end[stream]:
                 expected = f"at most {end[stream]}, where the read ends"
                 raise InvalidValue(f"start of stream {stream!r}", start[stream], expected)
@@ -115,7 +119,8 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         self._target: dict[str, Bounds] | None = None
         self._latest: dict[str, int] | None = None
         self._planned: dict[str, int] = {}
-        """Where the last micro-batch ends: PySpark before 4.2 does not pass it to `latestOffset`."""
+        """Where the last micro-batch ends: PySpark before 4.2 does not pass it to `latestOffset`, but after a restart any
+        version first asks for the `partitions` between this offset and itself."""
         self._initial: dict[str, SavedOffset] | None = None
         """The answer of `initialOffset`."""
 

@@ -128,12 +128,14 @@ def check_access(options: WriteOptions, exchanges: Iterable[str]) -> None:
 
 
 def check_streams(options: WriteOptions) -> None:
-    """Check that each stream exists, that the user may publish to it, and that this machine can select one by its key."""
+    """Check that each stream exists, that the user may publish to it as the write will, and that this machine can select one by its key."""
     streams = streams_of(options)
     if options.super_stream is not None:
         SuperStream(streams).route("")
+    # With a name, a publisher asks for its last id, which needs the read permission.
+    producer = "check" if options.exactly_once else None
     for stream in streams:
-        open_publisher(options, stream, None, f"{options.connection_name} check").close()
+        open_publisher(options, stream, producer, f"{options.connection_name} check").close()
 
 
 def streams_of(options: WriteOptions) -> Sequence[str]:

@@ -4,6 +4,9 @@ A stream remembers the last publishing id of each producer name and drops messag
 includes a checksum of the rows up to it. When a task runs again, the checksum shows whether it sends the same rows in the same
 order. Without this check, the stream could drop rows that it does not have.
 
+The stream also remembers rows that no majority of its replicas has yet. So a task that runs again also sends the last of these
+rows: the broker drops it, but confirms it only when a majority has this row and the rows before it.
+
 =============  ======================  ======================  ========================
 write          bits of the batch       bits of the row         bits of the checksum
 =============  ======================  ======================  ========================
@@ -76,7 +79,7 @@ class PublishingIds:
             )
 
     def of(self, messages: Iterable[bytes]) -> list[int]:
-        """Number the next rows. Return the ids of those that the stream does not have, which are the last ones.
+        """Number the next rows. Return the ids of those to send: the last row that the stream has, and all rows after it.
 
         Raises:
             NotRepeatable: the stream has other rows, or there are too many rows.
@@ -87,13 +90,13 @@ class PublishingIds:
         for message in messages:
             row += 1
             checksum = crc32(message, checksum)
-            if row > stored:
-                found.append(base + (row << bits) + (checksum & mask))
-            elif row == stored and (checksum & mask) != self.last & mask:
+            if row == stored and (checksum & mask) != self.last & mask:
                 raise NotRepeatable(
                     f"differ from the first {stored} rows that the stream has, or come in another order",
                     _SAME_ORDER,
                 )
+            if row >= stored:
+                found.append(base + (row << bits) + (checksum & mask))
         if row > self._limit:
             raise NotRepeatable(f"exceed the maximum of {self._limit} in one micro-batch", _FEWER_ROWS)
         self.rows, self._checksum = row, checksum

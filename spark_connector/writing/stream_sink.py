@@ -53,7 +53,7 @@ class StreamSink(PublishingSink):
             return Limits.default(self._output(self._streams[0]).publisher.max_message_bytes)
 
     def send(self, prepared: Prepared, first: int) -> None:
-        """Publish the rows of a batch that the streams do not have yet."""
+        """Publish the rows of a batch that the streams do not have yet, and the last ones that they have (`publishing_ids`)."""
         done = 0
         for count, given in self._chunks(prepared):
             messages = list(encode_messages(**given))
@@ -82,10 +82,13 @@ class StreamSink(PublishingSink):
                 output.publisher.close(timeout=FLUSH_SECONDS)
 
     def counts(self) -> dict[str, int]:
-        """The totals of the publishers, plus the number of rows that the streams already had."""
+        """The totals of the publishers without the rows that the streams already had, and the number of these."""
         totals = [output.publisher.totals for output in self._outputs.values()]
         counts = {name: sum(getattr(one, name) for one in totals) for name in TOTALS}
-        counts["already_stored"] = sum(output.skipped for output in self._outputs.values())
+        dropped = sum(one.duplicates for one in totals)
+        for name in ("published", "confirmed"):
+            counts[name] -= dropped
+        counts["already_stored"] = dropped + sum(output.skipped for output in self._outputs.values())
         return {**counts, "earlier_partitions": self._earlier_partitions}
 
     @property

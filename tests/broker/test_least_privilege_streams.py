@@ -113,6 +113,7 @@ MORE = {
     'StreamPublisher(url, super_stream="tenants")': Grant("^$", TO_ALL, "^$"),
     'StreamPublisher(url, exchange="orders")': Grant("^$", "^(events|orders)$", "^$"),
     'StreamPublisher(url, super_stream="tenants", name="job")': Grant("^$", TO_ALL, "^tenants-"),
+    'spark.write.option("superStream", "tenants")': Grant("^$", TO_ALL, "^tenants-"),
     'spark.write.option("superStream", "tenants").option("exactlyOnce", "false")': Grant("^$", TO_ALL, "^$"),
 }
 

@@ -10,6 +10,10 @@ import pytest
 
 from rabbit_chx.streams import StreamGroup, StreamPublisher, StreamReader, Timeouts, connect
 from rabbit_chx.streams.ends import bounds
+from spark_connector import RabbitMQDataSource
+from spark_connector.worker import Task
+from spark_connector.writing.partition import write_partition
+from tests.broker.spark_frames import rows
 from tests.broker.stream_scene import refused
 from tests.members import running
 from tests.patience import wait_until
@@ -90,6 +94,46 @@ def test_no_message_is_lost_or_repeated_when_the_leader_stops(cluster, urls):
         cluster.boot(stopped)
     with connect(survivor) as connection:
         connection.delete("replicated")
+
+
+@contextmanager
+def replicas_suspended(members):
+    """The streams of these nodes take no messages."""
+    own = "[sys:{}(Pid) || {{_, Pid, _, _}} <- supervisor:which_children(osiris_server_sup), is_pid(Pid)]."
+    try:
+        for member in members:
+            member.eval(own.format("suspend"))
+        yield
+    finally:
+        for member in members:
+            member.eval(own.format("resume"))
+
+
+def test_a_write_from_spark_that_runs_again_fails_until_a_majority_has_its_rows(cluster, urls):
+    """The stream remembers the rows of the first attempt although no majority has them."""
+    *_, last = urls.values()
+    with connect(last) as connection:
+        connection.create("written")
+    leader = leader_of(last, "written")
+    (leading,) = [member for member in cluster.members if is_at(leader, urls[member.name])]
+    schema, batch = rows(600)
+    options = {
+        "url": leading.stream_url,
+        "stream": "written",
+        "producerName": "job",
+        "confirmTimeoutMs": "3000",
+        "reconnectTimeoutMs": "3000",
+    }
+    job = RabbitMQDataSource(options)._job(schema)
+    with replicas_suspended(cluster.others(leading)):
+        for attempt in range(2):
+            written = write_partition(iter([batch]), job, Task(attempt=attempt))
+            assert "no confirm of" in written.problem
+    written = write_partition(iter([batch]), job, Task(attempt=2))
+    assert (written.problem, written.confirmed + written.already_stored) == ("", 600)
+    assert values(urls[leading.name], "written") == [b"body %d" % number for number in range(600)]
+    with connect(last) as connection:
+        connection.delete("written")
 
 
 def publish_until(ended, publisher, numbers) -> int:

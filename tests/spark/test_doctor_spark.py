@@ -106,10 +106,11 @@ def test_a_wrong_password_is_told_from_a_broker_that_is_not_there(spark, rabbitm
     assert answer["broker"].startswith(place.partition("/")[0])
 
 
-def test_an_expired_certificate_is_a_row_of_the_driver_and_of_the_executor(authority):  # noqa: F811
+@pytest.mark.parametrize("given", ["--option=tlsCaFile=", "--tls-ca-cert-file="])
+def test_an_expired_certificate_is_a_row_of_the_driver_and_of_the_executor(authority, given):  # noqa: F811
     with Listener(authority.server("expired"), "amqp://127.0.0.1:1") as listener:
         url = f"amqps://me:sesame@127.0.0.1:{listener.port}"
-        options = [f"--option=tlsCaFile={authority.folder / 'ca.pem'}", "--option=exchange=orders"]
+        options = [f"{given}{authority.folder / 'ca.pem'}", "--option=exchange=orders"]
         code, rows = doctor("--spark", "local[1]", "--url", url, *options)
     assert code == 1
     (driver,), (executor,) = named(rows, "broker"), named(rows, "executor")

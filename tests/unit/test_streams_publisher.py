@@ -54,6 +54,23 @@ def test_a_write_of_spark_passes_its_addresses_and_timeouts(monkeypatch: pytest.
     assert given["timeouts"] == Timeouts(connect=1, reconnect=2, confirm=3)
 
 
+def test_the_check_of_an_exactly_once_write_asks_for_an_id_as_the_write_will(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spark_connector.writing.options import WriteOptions
+    from spark_connector.writing.publishers import check_streams
+
+    def refuse(*_: object) -> None:
+        raise StreamUnavailable("no read permission", "permission", "events")
+
+    monkeypatch.setattr(Connection, "query_publisher_sequence", refuse)
+    given = {"url": FIRST, "stream": "events"}
+    with pytest.raises(StreamUnavailable, match="no read permission"):
+        check_streams(WriteOptions.of(given))
+    check_streams(WriteOptions.of({**given, "exactlyOnce": "false"}))
+    assert not servers.stored
+
+
 def test_nothing_connects_before_open_and_nothing_works_before_or_after_it(servers: Servers) -> None:
     publisher = StreamPublisher(FIRST, "events")
     assert not servers.opened

@@ -53,6 +53,35 @@ def test_the_last_id_is_unknown_while_no_server_accepts_connections(servers: Ser
             publisher.sequence()
 
 
+@pytest.mark.usefixtures("clock")
+def test_no_message_follows_a_gap_where_a_new_leader_lacks_what_the_caller_was_told(servers: Servers) -> None:
+    servers.stored = dict.fromkeys(range(1, 6), b"without a confirm")
+    with StreamPublisher(FIRST, "events", name="job", timeouts=Timeouts(reconnect=5)) as publisher:
+        assert publisher.sequence() == 5
+        servers.stored = {1: b"a", 2: b"b"}
+        lose(publisher, servers)
+        with pytest.raises(
+            PublishFailed, match="the last publishing id of 'job' in stream 'events' was 5 and is 2"
+        ):
+            publisher.publish(b"f", publishing_id=6)
+        assert max(servers.stored) == 2
+        assert publisher.sequence() == 2
+        publisher.publish(b"c", publishing_id=3)
+    assert list(servers.stored) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("last", [2, 9])
+def test_a_publisher_goes_on_where_a_new_leader_has_what_was_confirmed(servers: Servers, last: int) -> None:
+    """Streams that were created again are used again, too."""
+    with StreamPublisher(FIRST, "events", name="job") as publisher:
+        assert publisher.sequence() == 0
+        publisher.publish(b"a", publishing_id=5)
+        servers.stored = {last: b"b"}
+        lose(publisher, servers)
+        publisher.publish(b"c", publishing_id=10)
+    assert list(servers.stored) == [last, 10]
+
+
 def test_a_publisher_goes_on_at_another_server(servers: Servers) -> None:
     with StreamPublisher([FIRST, SECOND], "events") as publisher:
         for down in (set(), {"first"}, {"second"}):

@@ -90,6 +90,8 @@ class Outlet:
         self._number = 0
         self._stored = self._sent = 0
         """The last publishing id that the stream had for this name before what is in flight, and the last one that was sent."""
+        self.told = 0
+        """The last publishing id that a caller was told, who leaves out messages up to it, while no confirm has followed."""
         self._in_flight = InFlight()
         self._rejected: set[int] = set()
         self._moved = 0.0
@@ -221,7 +223,16 @@ class Outlet:
         return connection
 
     def _last_id(self, connection: StreamConnection) -> int:
-        return 0 if self._name is None else connection.query_publisher_sequence(self._name, self.stream)
+        if self._name is None:
+            return 0
+        last = connection.query_publisher_sequence(self._name, self.stream)
+        if last < self.told:
+            text = (
+                f"the last publishing id of {self._name!r} in stream {self.stream!r} was {self.told} and is {last}: "
+                "a new leader lacks messages that were never confirmed, or the stream was created again"
+            )
+            raise StreamUnavailable(text, "not available", self.stream)
+        return last
 
     def _send_again(self, connection: StreamConnection) -> None:
         for lot in self._in_flight:
@@ -265,6 +276,8 @@ class Outlet:
     def _answer(self, connection: StreamConnection) -> None:
         while self._questions:
             answer = self._last_id(connection)  # if the connection is lost, the next one is asked
+            if not self._in_flight:  # otherwise it may include what is sent again
+                self.told = answer
             self._questions.popleft().set_result(answer)
 
     def _send(self, connection: StreamConnection) -> bool:
@@ -300,6 +313,7 @@ class Outlet:
         done = self._in_flight.confirm(confirms.publishing_ids)
         if len(self._in_flight) == before:
             return
+        self.told = 0  # a majority has all messages before a confirmed one
         self._moved, self._failing_since = time.monotonic(), math.inf
         self._outage.ended()
         self._backoff.works()
@@ -337,7 +351,7 @@ class Outlet:
                 self.outbox.settle([part], outcome, why)
         self._in_flight.clear()
         self._rejected.clear()
-        self._failing_since = math.inf
+        self._failing_since, self.told = math.inf, 0
         self._refuse_questions(error)
 
     def _refuse_questions(self, error: RabbitChxError) -> None:

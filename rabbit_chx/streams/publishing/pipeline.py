@@ -217,12 +217,16 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
         self.check()
         self.check_open()
         deadline = deadline_of(timeout)
-        answers = [outlet.sequence() for outlet in self._outlets.values()]
+        outlets = list(self._outlets.values())
+        answers = [outlet.sequence() for outlet in outlets]
         try:
-            return min(
+            lowest = min(
                 answer.result(None if deadline is None else max(deadline - time.monotonic(), 0))
                 for answer in answers
             )
         except TimeoutError:
             text = "the broker did not answer QueryPublisherSequence in time"
             raise StreamUnavailable(text, "lost", self._stream) from None
+        for outlet in outlets:
+            outlet.told = min(outlet.told, lowest)
+        return lowest

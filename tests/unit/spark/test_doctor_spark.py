@@ -118,19 +118,37 @@ def test_a_java_that_spark_does_not_find_is_a_fault():
 )
 def test_the_command_line_is_checked_before_anything_starts(option, reason):
     with pytest.raises(InvalidValue) as caught:
-        connector_options("amqp://etl:sesame@rabbit", None, [option])
+        connector_options("amqp://etl:sesame@rabbit", {}, [option])
     assert reason in str(caught.value)
     with pytest.raises(InvalidValue, match="NAME=VALUE"):
         pairs("--conf", ["spark.x"], "NAME=VALUE")
 
 
 def test_the_password_file_is_passed_to_executors_unless_an_option_names_a_password():
-    url, secret = "amqp://etl@rabbit", Path("/run/secret")
+    url, secret = "amqp://etl@rabbit", {"password_file": Path("/run/secret")}
     assert connector_options(url, secret, []) == {"url": url, "passwordFile": "/run/secret"}
     assert connector_options(url, secret, ["passwordEnv=X"]) == {"url": url, "passwordEnv": "X"}
     assert connector_options(None, secret, []) == {}
     for options in ({"stream": "s", "streamPort": "5"}, {"stream": "s", "producerName": "p"}):
-        assert connector_options(url, None, map("=".join, options.items())) == {"url": url, **options}
+        assert connector_options(url, {}, map("=".join, options.items())) == {"url": url, **options}
+
+
+def test_the_tls_options_are_passed_to_executors_unless_an_option_says_otherwise():
+    url, files = (
+        "amqps://etl@rabbit",
+        {"tls_ca_cert_file": "ca", "tls_cert_file": "cert", "tls_key_file": "key"},
+    )
+    passed = {"url": url, "tlsCaFile": "ca", "tlsCertFile": "cert", "tlsKeyFile": "key"}
+    assert connector_options(url, files, []) == passed
+    assert connector_options(url, files, ["tlscafile=/there/ca"]) == {
+        **{name: value for name, value in passed.items() if name != "tlsCaFile"},
+        "tlscafile": "/there/ca",
+    }
+    insecure = {"insecure": True}
+    assert connector_options(url, insecure, []) == {"url": url, "tlsVerify": "false"}
+    assert connector_options(url, insecure, ["tlsVerify=true"]) == {"url": url, "tlsVerify": "true"}
+    plain = "amqp://etl@rabbit"  # they are for the URL of the management API
+    assert connector_options(plain, files | insecure, []) == {"url": plain}
 
 
 def test_brackets_are_not_markup_and_a_command_fits_80_columns(monkeypatch, capsys):

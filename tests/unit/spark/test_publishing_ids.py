@@ -60,6 +60,16 @@ def test_rows_in_another_order_are_detected(micro_batch) -> None:
         ids.of(swapped)
 
 
+@pytest.mark.parametrize("micro_batch", [None, 0, 3])
+def test_the_last_row_that_the_stream_has_is_sent_again_with_its_id(micro_batch) -> None:
+    last = known(ROWS[:50], micro_batch)
+    ids = PublishingIds(micro_batch, last)
+    assert ids.of(ROWS[:49]) == []
+    assert ids.of(ROWS[49:50]) == [last]
+    assert len(ids.of(ROWS[50:])) == 50
+    assert ids.last == known(ROWS, micro_batch)
+
+
 def test_ids_fit_into_63_bits_and_their_rows_are_limited() -> None:
     assert known(ROWS, 2**27 - 1) < 2**63
     ids = PublishingIds(2**27 - 1, 0)

@@ -189,6 +189,9 @@ def test_a_setting_that_names_no_option_is_an_error() -> None:
         ("url", "amqp://me:CANARY@h", "passwordEnv"),
         ("url", "amqps://me@h1,amqps://me:CANARY@h2", "passwordEnv"),
         ("url", "me:CANARY@h", "passwordEnv"),
+        ("url", "amqp://me@example.com:CANARY@h", "passwordEnv"),
+        ("url", "amqp://me@h1,me:CANARY@h2", "passwordEnv"),
+        ("url", "amqp://me@h1,AMQP://me:CANARY@h2", "passwordEnv"),
         ("managementUrl", "http://me:CANARY@h:15672", "passwordEnv"),
         ("tlsKeyPassword", "CANARY", "tlsKeyFile"),
     ],
@@ -202,7 +205,7 @@ def test_a_password_in_a_setting_is_an_error(name: str, value: str, remedy: str)
 
 
 def test_settings_without_a_password_are_accepted() -> None:
-    given = {"url": "amqp://h1:5672/v,amqp://me@h2:5672", "managementUrl": "http://me@h:15672/a:b"}
+    given = {"url": "amqp://h1:5672/v,AMQP://me@h2:5672", "managementUrl": "http://me@h:15672/a:b"}
     assert session(**given, passwordEnv="NAME", passwordFile="f").options
 
 

@@ -266,6 +266,16 @@ def test_a_replica_that_lags_behind_is_not_taken_for_a_new_stream(
     assert query.plan() == [(120, 150)]
 
 
+def test_a_restarted_query_continues_where_it_was_if_a_replica_lags_behind(cluster, passes_start) -> None:
+    """Spark first asks for the partitions between the last offset of its log and the same offset."""
+    query = Query(reader(), passes_start=passes_start)
+    assert query.plan() == [(0, 100)]
+    cluster.replica.end, cluster.leader.end = 80, 120
+    query.reader = reader()
+    assert query.reader.partitions(query.at, query.at) == []
+    assert query.plan() == [(100, 120)]
+
+
 def test_a_new_stream_that_is_shorter_is_recognised(cluster, passes_start) -> None:
     query = Query(reader(failOnDataLoss="false"), passes_start=passes_start)
     strict = Query(reader(), passes_start=passes_start)
@@ -314,6 +324,25 @@ def test_rows_that_retention_has_deleted_take_no_micro_batches(cluster, monkeypa
         ranges += [[(one.range.start, one.range.end) for one in made.partitions(at, end)]]
         at = end
     assert ranges == [[(75, 85)], [(85, 95)], [(95, 100)]]
+
+
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+def test_a_batch_from_the_earliest_offset_is_empty_if_it_ends_before_that(
+    cluster, monkeypatch, fail_on_data_loss
+) -> None:
+    monkeypatch.setattr(stream_access, "bounds", lambda node, stream: Bounds(75, node.end))
+
+    def ranges(end: int, **start: str) -> list[tuple[int, int]]:
+        given = {"startingOffsets": "earliest", "endingOffsets": json.dumps({"s": end}), **start}
+        source = source_of(failOnDataLoss=fail_on_data_loss, **given)
+        return [(one.range.start, one.range.end) for one in source.reader(source.schema()).partitions()]
+
+    assert ranges(9) == ranges(75) == []
+    assert ranges(9, startingOffsets='{"s": "earliest"}') == []
+    assert ranges(80) == [(75, 80)]
+    for start in ('{"s": 76}', "latest"):
+        with pytest.raises(InvalidValue, match="expected at most 9, where the read ends"):
+            ranges(9, startingOffsets=start)
 
 
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])

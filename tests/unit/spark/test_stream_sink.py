@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import types as t
 
 from rabbit_chx import SuperStream
-from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.publishing import Totals
 from rabbit_chx.streams.messages.encode import encode_messages
 from spark_connector import RabbitMQDataSource
@@ -32,6 +32,8 @@ class Broker:
     def __init__(self) -> None:
         self.stored: list[tuple[str, bytes]] = []
         self.last: dict[tuple[str, str | None], int] = {}
+        self.has_majority = True
+        """Whether it confirms what it stores."""
         self.asked: list[str] = []
         """The streams that were asked for an id without a publisher."""
 
@@ -61,14 +63,19 @@ class Publisher:
         return self
 
     def _add_encoded(self, messages: Sequence[bytes], ids: Sequence[int] | None = None) -> None:
+        duplicates = self.totals.duplicates
         for number, message in zip(ids or range(len(messages)), messages, strict=True):
             if self.name is None or number > self.sequence():
                 self._broker.stored.append((self.stream, message))
                 self._broker.last[self.stream, self.name] = number
+            else:
+                duplicates += 1
         done = self.totals.published + len(messages)
-        self.totals = replace(self.totals, published=done, confirmed=done)
+        self.totals = replace(self.totals, published=done, confirmed=done, duplicates=duplicates)
 
-    def flush(self) -> None: ...
+    def flush(self) -> None:
+        if self.totals.published and not self._broker.has_majority:
+            raise StreamUnavailable("no confirm", "lost", self.stream)
 
     def close(self, timeout: float) -> None: ...
 
@@ -156,6 +163,31 @@ def test_without_the_id_of_the_run_each_micro_batch_asks(broker: Broker, group: 
         broker.asked.clear()
         assert problem(replace(QUERY, batch_id=batch_id, run=group), "0") == ""
         assert set(broker.asked) == set(STREAMS)
+
+
+@pytest.mark.parametrize("task", [FIRST, QUERY], ids=["batch", "micro-batch"])
+def test_a_repeated_task_fails_until_a_majority_has_the_rows_of_the_first_attempt(
+    broker: Broker, task: Task
+) -> None:
+    broker.has_majority = False
+    for attempt in range(2):
+        with pytest.raises(BrokerUnavailable, match="no confirm"):
+            problem(replace(task, attempt=attempt), "01")
+    assert len(broker.stored) == 2
+    broker.has_majority = True
+    assert problem(replace(task, attempt=2), "01") == ""
+    assert len(broker.stored) == 2
+
+
+def test_rows_of_an_earlier_attempt_are_counted_as_already_stored(broker: Broker) -> None:
+    job = RabbitMQDataSource({"url": "amqp://h", "stream": "e", "checkExchange": "false", **NAMED})._job(
+        SCHEMA
+    )
+    for rows, before in ((3, 0), (5, 3), (5, 5)):
+        batch = pa.record_batch([pa.array(map(str, range(rows)), pa.string())] * 2, names=["value", "key"])
+        written = write_partition(iter([batch]), job, BATCH)
+        new = rows - before
+        assert (written.published, written.confirmed, written.already_stored) == (new, new, before)
 
 
 # -- another number of partitions
