@@ -101,7 +101,7 @@ class PikaDriver(Driver):
         return answer
 
     def _answer(self, commands: Sequence[OnChannel], seconds: float) -> Any:
-        """Return the answer, or a refusal: if it were raised, it would hide an interrupt from a generator that goes on after it."""
+        """Return the answer, or a refusal: raised, it would hide an interrupt from generators for which it is an ordinary answer."""
         try:
             return self._send_in_time(commands, seconds)
         except (ChannelClosedByBroker, ConnectionClosedByBroker) as error:

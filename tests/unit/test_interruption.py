@@ -52,7 +52,7 @@ class InterruptedDriver(PikaDriver):
 
     def __init__(self, answer: Exception) -> None:
         Driver.__init__(self, None, 1.0, "/", "host")
-        self._answer_is, self._torn = answer, False
+        self._error, self._torn = answer, False
         self._connection, self._channel = SimpleNamespace(), None
 
     def _send_in_time(self, *_: object) -> None:
@@ -60,7 +60,7 @@ class InterruptedDriver(PikaDriver):
 
     def close(self) -> None:
         signal.raise_signal(signal.SIGINT)
-        raise self._answer_is
+        raise self._error
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ class InterruptedDriver(PikaDriver):
         ValueError("pika cannot send it"),
     ],
 )
-def test_an_interrupt_comes_before_a_refusal_after_which_the_commands_may_go_on(answer: Exception) -> None:
+def test_an_interrupt_comes_before_a_refusal_which_may_be_an_ordinary_answer(answer: Exception) -> None:
     with pytest.raises(KeyboardInterrupt):
         InterruptedDriver(answer).run(exists("q"))
 
