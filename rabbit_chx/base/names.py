@@ -7,6 +7,7 @@ RabbitMQ deletes CR and LF from the name of a declaration and answers under the 
 from __future__ import annotations
 
 import unicodedata
+from hashlib import blake2b
 from typing import Final
 
 from rabbit_chx.errors import InvalidValue
@@ -47,9 +48,6 @@ SEATS: Final = "rabbit-chx.seat."
 """The prefix of the queues of all seats."""
 
 
-_MOST_SEATS: Final = 100_000
-
-
 def seat_queue(group: str, seat: int) -> str:
     """The name of a seat's queue.
 
@@ -59,15 +57,24 @@ def seat_queue(group: str, seat: int) -> str:
     return f"{SEATS}{group}.{seat}"
 
 
+def notes_of(group: str, queue: str) -> str:
+    """The name of the queue with a group's notes about the messages of a queue.
+
+    >>> notes_of("billing", "orders.0")
+    'rabbit-chx.seat.billing.d08d67bcf63bc79c'
+    """
+    return f"{SEATS}{group}.{blake2b(queue.encode(), digest_size=8).hexdigest()}"
+
+
 def check_group_name(name: str) -> str:
-    """Return the name of a group whose seats have valid names."""
+    """Return the name of a group whose queues have valid names."""
     check_name("group name", name)
-    size = len(seat_queue(name, _MOST_SEATS).encode())
-    if size > 255:
+    # Of these queues, the ones with notes have the longest names.
+    if len(notes_of(name, "").encode()) > 255:
         raise InvalidValue(
             "group name",
             name,
-            f"at most {255 - len(seat_queue('', _MOST_SEATS))} bytes of UTF-8",
-            "The names of the seats' queues contain it",
+            f"at most {255 - len(notes_of('', ''))} bytes of UTF-8",
+            "The names of the group's own queues contain it",
         )
     return name

@@ -91,16 +91,26 @@ class PikaDriver(Driver):
             raise Lost(f"an interrupt left an answer of {self.where} unread")
         try:
             with uninterrupted():
-                return self._send_in_time(commands, seconds)
+                answer = self._answer(commands, seconds)
         except TimeoutError:
             raise
+        except (AMQPError, OSError) as error:
+            raise Lost(str(why_down(error, self.where))) from None
+        if isinstance(answer, Refused):
+            raise answer
+        return answer
+
+    def _answer(self, commands: Sequence[OnChannel], seconds: float) -> Any:
+        """Return the answer, or a refusal: raised, it would hide an interrupt from generators for which it is an ordinary answer."""
+        try:
+            return self._send_in_time(commands, seconds)
         except (ChannelClosedByBroker, ConnectionClosedByBroker) as error:
             refused = Refused(error.reply_code, error.reply_text)
             if isinstance(error, ChannelClosedByBroker) or refused.closed_connection:
-                raise refused from None
-            raise Lost(str(why_down(error, self.where))) from None
+                return refused
+            raise
         except (UnroutableError, NackError):
-            raise Refused(NO_ROUTE, "NO_ROUTE") from None
+            return Refused(NO_ROUTE, "NO_ROUTE")
         except (
             UnsupportedAMQPFieldException,
             ShortStringTooLong,
@@ -109,9 +119,7 @@ class PikaDriver(Driver):
             ValueError,
         ) as error:
             self._channel = None  # it waits for the answer to a command that was never sent
-            raise Refused(0, f"pika cannot send it ({error!r})") from None
-        except (AMQPError, OSError) as error:
-            raise Lost(str(why_down(error, self.where))) from None
+            return Refused(0, f"pika cannot send it ({error!r})")
 
     def _send_in_time(self, commands: Sequence[OnChannel], seconds: float) -> Any:
         if not self._connection.is_open:  # it may have ended while a channel was closed, which raises nothing
@@ -146,7 +154,7 @@ class PikaDriver(Driver):
 
     async def _close_channel(self) -> None:
         if self._channel is not None and self._channel.is_open and not self._torn:
-            with suppress(AMQPError, OSError), uninterrupted(), _deadline(self._connection, self._timeout):
+            with uninterrupted(), suppress(AMQPError, OSError), _deadline(self._connection, self._timeout):
                 self._channel.close()
 
 

@@ -37,6 +37,8 @@ from rabbit_chx.mirror.releases import Release
 from rabbit_chx.working.messages import Delivery, from_raw
 from rabbit_chx.working.settings import MOST_PREFETCH, log
 
+_LEAST_SHARE: Final = 1.0
+"""Seconds that each address gets at least of the time to connect, so that each is tried."""
 _TICK: Final = 0.5
 _QUIET: Final = 0.05
 _OF_STREAM: Final = b"x-stream-offset"
@@ -94,11 +96,11 @@ class QueueReader:
             honoured=["connect", "reconnect"],
         )
         self._timeouts = timeouts
+        self._addresses = len(urls)
         self._connect = partial(
             connect,
             urls,
             name=connection_name,
-            timeout=timeouts.connect,
             heartbeat=heartbeat,
             credentials=credentials,
             tls=tls,
@@ -257,8 +259,9 @@ class QueueReader:
         lost_at, limit = monotonic(), self._timeouts.connect
         backoff, pause = Backoff(CALLER_WAITS), 0.0
         while not self._stop.is_set():
+            share = max((lost_at + limit - monotonic()) / self._addresses, _LEAST_SHARE)
             try:
-                with self._connect() as self._connection:
+                with self._connect(timeout=min(self._timeouts.connect, share)) as self._connection:
                     self._consume(self._connection, backoff)
             except (AMQPError, OSError, Lost, Refused, RabbitChxError, _TakenBack) as error:
                 pause = backoff.failed()

@@ -96,11 +96,12 @@ class BaseBulk(Generic[AnyPipeline]):
 
     def _flush_until(self, deadline: float | None, timeout: float | None) -> Totals:
         parts = self._rows.begin_part()
-        if not self._rows.wait_for(parts, deadline):
+        if not (done := self._rows.wait_for(parts, deadline)):
             self._pipeline.withdraw(set(parts), withdrawn(timeout))
-            self._rows.wait_for(parts, deadline)
+            done = self._rows.wait_for(parts, deadline)
         told = getattr(self._told, "failed", 0)
-        failures, pending, rows = self._rows.unconfirmed(parts, told)
+        # Another thread that was adding rows to these parts may have found room for the next ones since they were done.
+        failures, pending, rows = self._rows.unconfirmed(() if done else parts, told)
         self._told.failed = told + len(failures)
         if not self._raises:
             failures = Failures()

@@ -77,7 +77,7 @@ class Encoder:
         checked, key = checked_body(body, self.max_message_bytes), shortstr(routing_key, "routing key")
         target = self._exchange if exchange is None else shortstr(exchange, "exchange")
         if self._context is not None and (context := self._context()):
-            headers = merged(context, headers)
+            headers = in_context(context, headers)
         plain = self._plain_fits and not (properties or headers)
         return target, key, self._plain if plain else self._encode(properties, headers), checked
 
@@ -95,7 +95,7 @@ class Encoder:
         keys = key_column(routing_keys, count)
         targets = key_column(self._exchange if exchange is None else exchange, count, "exchange")
         if self._context is not None and (context := self._context()):
-            headers = with_context(context, headers)
+            headers = in_rows(in_context, context, headers)
         return targets, keys, self._encode_column(count, headers, properties), checked
 
     def _encode(self, properties: Mapping[str, Any], headers: Mapping[str, Any] | None) -> bytes:
@@ -121,11 +121,17 @@ class Encoder:
         return merged(self._properties.get("headers"), headers)
 
 
-def with_context(context: Mapping[str, str], headers: Any) -> Any:
-    """Add the context of a trace to the headers of all rows, or of each row."""
+def in_rows(merge: Callable[[Any, Any], Any], table: Any, headers: Any) -> Any:
+    """Merge a table with the headers of all rows, or with those of each row."""
     if headers is None or hasattr(headers, "items"):
-        return merged(context, headers)
-    return [merged(context, own) for own in values(headers)]
+        return merge(table, headers)
+    return [merge(table, own) for own in values(headers)]
+
+
+def in_context(context: Mapping[str, str], headers: Any) -> Any:
+    """Add the context of a trace to headers without one: a part of it would change the meaning of theirs."""
+    has_own = hasattr(headers, "keys") and not context.keys().isdisjoint(headers.keys())
+    return headers if has_own else merged(context, headers)
 
 
 def merged(headers: Any, more: Any) -> Any:

@@ -15,6 +15,7 @@ from rabbit_chx.base.limits import as_integer
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.mirror.fields import EPOCH, MILLISECOND
 from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
+from rabbit_chx.streams.protocol.answers import StreamStats
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 
@@ -39,12 +40,7 @@ def bounds(connection: StreamConnection, stream: str) -> Bounds:
     """
     if not connection.has_stats:
         return _bounds_by_chunks(connection, stream)
-    deadline = time.monotonic() + connection.timeout
-    # After an election, a replica reports the end of the stream with a delay.
-    while (stats := connection.stats(stream)).committed_chunk_id is None and stats.first_chunk_id is not None:
-        if time.monotonic() > deadline:
-            raise _not_committed(stream)
-        time.sleep(_PAUSE)
+    stats = _stats(connection, stream)
     first, last = stats.first_chunk_id or 0, stats.committed_chunk_id
     if last is None:
         return Bounds(first, first)
@@ -53,6 +49,27 @@ def bounds(connection: StreamConnection, stream: str) -> Bounds:
     chunk = first_chunk(connection, stream, OffsetSpec.offset(last))
     # A chunk that the broker does not deliver has one offset.
     return Bounds(first, chunk.end if chunk else last + 1)
+
+
+def _stats(connection: StreamConnection, stream: str) -> StreamStats:
+    """Ask for the ends of a stream until they are known: after an election, a replica reports the last one with a delay."""
+    deadline = time.monotonic() + connection.timeout
+    while (stats := connection.stats(stream)).committed_chunk_id is None and stats.first_chunk_id is not None:
+        if time.monotonic() > deadline:
+            raise _not_committed(stream)
+        time.sleep(_PAUSE)
+    return stats
+
+
+def last_chunk(connection: StreamConnection, stream: str) -> int:
+    """Return the first offset of the last chunk, or of the last committed one if the last is not committed yet; 0 without one.
+
+    Requires RabbitMQ 3.11.
+    """
+    # Asked for first: in between, a chunk without messages may be committed behind the last one with messages.
+    committed = _stats(connection, stream).committed_chunk_id
+    chunk = first_chunk(connection, stream, OffsetSpec.last())
+    return chunk.first_offset if chunk else committed or 0
 
 
 def first_chunk(connection: StreamConnection, stream: str, start: OffsetSpec) -> Chunk | None:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from copy import copy
-from hashlib import blake2b
 from typing import Any, Final
 
-from rabbit_chx.base.names import SEATS
+from rabbit_chx.base.names import notes_of
 from rabbit_chx.broker.commands import Command, OnChannel, routed, unless_missing
 from rabbit_chx.working.messages import Delivery
 from rabbit_chx.working.settings import Settings
@@ -28,15 +27,6 @@ def is_suspect(message: Delivery, settings: Settings) -> bool:
         return False
     # A copy decodes headers for itself: those of waiting messages could take 25 times their size.
     return (copy(message).deliveries or 0) >= settings.crashes
-
-
-def notes_of(group: str, queue: str) -> str:
-    """The name of the queue with the notes about the messages of a queue.
-
-    >>> notes_of("billing", "orders.0")
-    'rabbit-chx.seat.billing.d08d67bcf63bc79c'
-    """
-    return f"{SEATS}{group}.{blake2b(queue.encode(), digest_size=8).hexdigest()}"
 
 
 def begun(group: str, queue: str) -> Generator[Command, Any, int]:

@@ -10,7 +10,7 @@ from unittest.mock import MagicMock, Mock
 
 import pytest
 
-from rabbit_chx.base.names import seat_queue
+from rabbit_chx.base.names import notes_of, seat_queue
 from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.broker.management import Management
 from rabbit_chx.consuming import AsyncGroup, Group, InvalidValue
@@ -76,13 +76,14 @@ def test_an_invalid_setting_is_an_error(kind, wrong, text):
     assert "secret" not in str(caught.value)
 
 
-def test_the_longest_name_of_a_group_leaves_space_for_the_number_of_a_seat():
-    least = len(seat_queue("", 100_000))
+def test_the_queues_of_a_group_with_the_longest_name_have_valid_names():
+    least = len(notes_of("", "q"))
     name = "ü" * ((255 - least) // 2)
     Group(URL, **{**GIVEN, "name": name})
     with pytest.raises(InvalidValue, match=f"expected at most {255 - least} bytes of UTF-8"):
         Group(URL, **{**GIVEN, "name": name + "ü"})
-    assert len(seat_queue(name, 100_000).encode()) <= 255
+    for queue in (seat_queue(name, 100_000), notes_of(name, "q")):
+        assert len(queue.encode()) <= 255
 
 
 async def coroutine(_message):

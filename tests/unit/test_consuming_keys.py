@@ -227,6 +227,22 @@ def test_few_messages_behind_a_slow_one_are_acknowledged_together_if_it_ends_soo
     assert lane.to_acknowledge(lazily=True) == [(4, True)]
 
 
+def test_acknowledging_costs_the_same_however_many_messages_have_passed_a_slow_one() -> None:
+    passed = 20_000
+    lane = lane_of("slow", *map(str, range(passed + 1)))
+    lane.take()
+    for _ in range(passed):
+        lane.finish(lane.take(), "channel")
+    assert len(lane.to_acknowledge()) == passed
+    lane.finish(lane.take(), "channel")
+    tracemalloc.start()
+    try:
+        assert lane.to_acknowledge() == [(passed + 2, False)]
+        assert tracemalloc.get_traced_memory()[1] < passed
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_failing_key_holds_a_bounded_part_of_the_prefetch() -> None:
     lane = lane_of("poison", room=2)
     message = lane.take()

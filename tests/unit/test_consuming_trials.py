@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from rabbit_chx.base.names import notes_of
 from rabbit_chx.broker.commands import NO_ROUTE, Lost, OnChannel, Refused
 from rabbit_chx.consuming.member.lanes import QueueLane
 from rabbit_chx.working.messages import Delivery
-from rabbit_chx.working.trials import notes_of
 from tests.unit.test_consuming_failures import Scene
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
+from types import SimpleNamespace
 
 import pytest
+from pika.exceptions import ChannelClosedByBroker, NackError, StreamLostError
 
 from rabbit_chx.base.interruption import Terminated, terminated_as_interrupted, uninterrupted
+from rabbit_chx.broker.commands import Driver, Lost, exists
+from rabbit_chx.broker.driver import PikaDriver
 
 pytestmark = pytest.mark.usefixtures("usual_handlers")
 
@@ -41,6 +45,50 @@ def test_a_second_one_takes_effect_at_once() -> None:
 def test_an_error_comes_before_the_interrupt() -> None:
     with pytest.raises(LookupError):
         work([], 1, LookupError)
+
+
+class InterruptedDriver(PikaDriver):
+    """Ctrl-C comes while the broker's answer is read, which is an error."""
+
+    def __init__(self, answer: Exception) -> None:
+        Driver.__init__(self, None, 1.0, "/", "host")
+        self._error, self._torn = answer, False
+        self._connection, self._channel = SimpleNamespace(), None
+
+    def _send_in_time(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ChannelClosedByBroker(404, "NOT_FOUND - no queue 'q' in vhost '/'"),
+        NackError([]),
+        ValueError("pika cannot send it"),
+    ],
+)
+def test_an_interrupt_comes_before_a_refusal_which_may_be_an_ordinary_answer(answer: Exception) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        InterruptedDriver(answer).run(exists("q"))
+
+
+def test_the_reason_for_a_lost_connection_comes_before_an_interrupt() -> None:
+    with pytest.raises(Lost):
+        InterruptedDriver(StreamLostError("end of file")).run(exists("q"))
+
+
+def test_an_interrupt_while_a_channel_is_closed_counts_though_its_connection_is_lost() -> None:
+    driver = InterruptedDriver(StreamLostError("end of file"))
+    driver._channel = SimpleNamespace(is_open=True, close=driver.close)
+    driver._connection = SimpleNamespace(
+        _impl=SimpleNamespace(_adapter_call_later=lambda *_: None, _adapter_remove_timeout=lambda _: None)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        driver.run(nothing for nothing in ())
 
 
 def test_a_program_keeps_its_own_handler() -> None:

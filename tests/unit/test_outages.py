@@ -149,7 +149,7 @@ def test_a_reader_of_a_queue_gives_up_on_connections_that_open_and_are_lost(
         raise StreamLostError("end of file")
 
     @contextmanager
-    def connect() -> Iterator[Any]:
+    def connect(**_: float) -> Iterator[Any]:
         yield SimpleNamespace(params=None)
 
     attempts: list[int] = []

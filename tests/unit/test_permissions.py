@@ -8,14 +8,13 @@ import socket
 
 import pytest
 
-from rabbit_chx.base.names import seat_queue
+from rabbit_chx.base.names import notes_of, seat_queue
 from rabbit_chx.broker.applying.broker_errors import needs_of
 from rabbit_chx.broker.permissions import BeforeNumber, Beginning, Needs, lacking, why_denied
 from rabbit_chx.consuming.queues.permissions import needs_of as members_needs
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.steps import Bind, Unbind
 from rabbit_chx.working.settings import Settings
-from rabbit_chx.working.trials import notes_of
 from tests.unit.test_consuming_lanes import SETTINGS
 from tests.verbs import ORDERS
 

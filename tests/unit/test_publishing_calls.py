@@ -183,28 +183,34 @@ def test_flush_waits_only_for_what_was_added_before() -> None:
         assert bulk.totals.pending == 1
 
 
+class FakePipeline(AmqpPipeline):
+    """A pipeline with room for one message, which sends none."""
+
+    def __init__(self) -> None:
+        self.encoder = Encoder("x", None, None)
+        self.outbox = Outbox(max_messages=1, max_bytes=1 << 20)
+        self.outboxes = [self.outbox]
+        self._guard = Guard("Publisher")
+        self.meanwhile = lambda: None
+
+    def check(self) -> None: ...
+
+    def accept(self, messages, deadline, since):  # type: ignore[no-untyped-def]
+        self.meanwhile()
+        return self.outbox.add(messages, lambda: None, deadline, since)
+
+    def confirm(self) -> None:
+        self.outbox.settle(self.outbox.take(10, 1 << 20), Outcome.CONFIRMED)
+
+
 def test_a_flush_waits_for_a_row_that_found_room_after_the_flush_of_another_thread() -> None:
     """The other flush, and the confirms that it waits for, come while the row waits for room."""
-
-    class FakePipeline(AmqpPipeline):
-        def __init__(self) -> None:
-            self.encoder = Encoder("x", None, None)
-            self.outbox = Outbox(max_messages=1, max_bytes=1 << 20)
-            self.outboxes = [self.outbox]
-            self._guard = Guard("Publisher")
-            self.meanwhile = lambda: None
-
-        def check(self) -> None: ...
-
-        def accept(self, messages, deadline, since):  # type: ignore[no-untyped-def]
-            self.meanwhile()
-            return self.outbox.add(messages, lambda: None, deadline, since)
 
     def meanwhile() -> None:
         with ThreadPoolExecutor(1) as threads:
             flushing = threads.submit(bulk.flush, PATIENCE)
             wait_until(lambda: len(bulk._rows._parts) == 2, "flush begins")
-            pipeline.outbox.settle(pipeline.outbox.take(10, 1 << 20), Outcome.CONFIRMED)
+            pipeline.confirm()
             assert flushing.result(PATIENCE).confirmed == 1
 
     pipeline = FakePipeline()
@@ -216,6 +222,28 @@ def test_a_flush_waits_for_a_row_that_found_room_after_the_flush_of_another_thre
     with pytest.raises(PublishFailed, match=r"unconfirmed after 0\.01 seconds: 1 message"):
         bulk.flush(0.01)
     assert bulk.confirmed_before <= 1
+
+
+def test_a_flush_without_a_timeout_reports_no_row_that_found_room_while_it_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rows belong to the same call of `add_many` in another thread: some are confirmed before the next ones find room."""
+    pipeline = FakePipeline()
+    bulk = Bulk(pipeline, on_failure=None)
+    columns = pipeline.encoder.many([b"one", b"two"], "", None, None, {})
+    rows = pipeline.some(columns, 0, 0, bulk._rows.part())
+    pipeline.accept(rows[:1], None, None)
+    wait_for = bulk._rows.wait_for
+
+    def wait_and_accept_the_next(*given: Any) -> bool:
+        pipeline.confirm()
+        done = wait_for(*given)
+        pipeline.accept(rows[1:], None, None)
+        return done
+
+    monkeypatch.setattr(bulk._rows, "wait_for", wait_and_accept_the_next)
+    totals = bulk.flush()
+    assert (totals.confirmed, totals.pending) == (1, 1)
 
 
 def test_a_caller_that_goes_on_publishing_does_not_hide_that_nothing_is_confirmed() -> None:

@@ -315,6 +315,16 @@ def test_an_offset_that_the_broker_dropped_while_the_leader_moved_is_stored_agai
     assert asked.stored == 7
 
 
+@pytest.mark.parametrize(("committed", "first"), [(500, 500), (None, 0)])
+def test_the_last_chunk_of_a_stream_is_the_last_committed_one_while_another_is_written(committed, first):
+    """The broker sends a chunk once it is committed, and therefore none at once."""
+    asked = Asked()
+    asked.timeout = 60.0
+    asked.stats = lambda _: StreamStats(None if committed is None else 0, committed, None)
+    asked.subscribe, asked.unsubscribe = lambda *_, **__: 0, lambda _: []
+    assert offsets.first_of(asked, "s", "last") == first
+
+
 class Contested(Asked):
     """Another client stores an offset whenever this one has done so."""
 

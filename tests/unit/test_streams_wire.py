@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -22,7 +23,7 @@ from rabbit_chx.streams.protocol.answers import ANSWER, OK, Command
 from rabbit_chx.streams.protocol.calls import Calls
 from rabbit_chx.streams.protocol.handshake import _node
 from rabbit_chx.streams.protocol.requests import one_way
-from rabbit_chx.streams.protocol.wire import RECEIVE, Wire
+from rabbit_chx.streams.protocol.wire import RECEIVE, Wire, open_wire
 from tests.patience import PATIENCE
 from tests.stream_chunks import sized
 
@@ -229,6 +230,32 @@ def test_a_server_that_does_not_answer_is_a_timeout() -> None:
             StreamUnavailable, match=r"did not answer PeerProperties within 0\.[012]\d* seconds"
         ):
             connect(url, timeout=0.2)
+
+
+def test_the_addresses_of_a_host_and_the_tls_handshake_share_the_time_to_connect(monkeypatch) -> None:
+    now, waited = 0.0, []
+
+    def connect_to(self: socket.socket, address: tuple[str, int]) -> None:
+        nonlocal now
+        waited.append(self.gettimeout())
+        if address[0] != "127.0.0.3":
+            now += waited[-1]
+            raise TimeoutError
+        now += 1.0
+
+    class SilentServer(ssl.SSLContext):
+        def wrap_socket(self, plain: socket.socket, **_: object) -> None:
+            waited.append(plain.gettimeout())
+            raise TimeoutError("timed out")
+
+    kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+    found = [(*kind, (f"127.0.0.{number}", 5551)) for number in (1, 2, 3)]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
+    monkeypatch.setattr(socket.socket, "connect", connect_to)
+    monkeypatch.setattr("rabbit_chx.streams.protocol.wire.time", SimpleNamespace(monotonic=lambda: now))
+    with pytest.raises(StreamUnavailable, match=r"TLS with the broker at .* failed: timed out"):
+        open_wire(BrokerUrl("h", 5551, tls=True, streams=True), SilentServer(ssl.PROTOCOL_TLS_CLIENT), 9.0)
+    assert waited == [3.0, 3.0, 3.0, 2.0]
 
 
 @pytest.mark.parametrize("port", ["9" * 5_000, "70000", "0", "5" * 6])

@@ -15,6 +15,8 @@ from opentelemetry.semconv.attributes import error_attributes
 from rabbit_chx.broker.properties import Properties
 from rabbit_chx.messages.traces import in_async_spans, in_spans
 from rabbit_chx.publishing.encoder import Encoder
+from rabbit_chx.streams.messages.stored import StoredMessage
+from rabbit_chx.streams.publishing.encoder import StreamEncoder
 from rabbit_chx.working.messages import Delivery
 from tests.programs import loaded_after
 from tests.traces import recorded
@@ -33,6 +35,15 @@ def published(headers: Any = None, column: Any = None, **properties: Any) -> lis
     one = encoder.one(b"", "k", None, headers, {})[2]
     rows = encoder.many([b"", b""], "k", None, headers if column is None else column, {})[2]
     return [Properties().decode(encoded).headers or {} for encoded in (one, *rows)]
+
+
+def published_to_stream(headers: Any, column: Any = None) -> list[dict[str, Any]]:
+    """The same from a stream."""
+    encoder = StreamEncoder(None, by_key=False)
+    one = encoder.one(b"", "k", headers, None, {})
+    rows = encoder.many([b"", b""], "k", headers if column is None else column, None, {})
+    stored = [*one.messages.take(0, 1), *rows.messages.take(0, 2)]
+    return [dict(StoredMessage(each, b"", "k", "", "s", 0, None).headers or {}) for each in stored]
 
 
 def handled(message: Delivery, *, asynchronous: bool, error: Exception | None = None) -> ReadableSpan:
@@ -72,6 +83,18 @@ def test_every_message_gets_the_context_in_which_it_is_published() -> None:
         ]
         assert published(headers={"b": 2}) == [{"traceparent": parent, "b": 2}] * 3
         assert published({"traceparent": "my own"}) == [{"traceparent": "my own"}] * 3
+
+
+@pytest.mark.parametrize("publish", [published, published_to_stream])
+def test_a_message_with_a_trace_of_its_own_gets_no_part_of_the_current_context(publish: Any) -> None:
+    state = trace.TraceState([("vendor", "1")])
+    span = trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False, trace_state=state))
+    with trace.use_span(span):
+        current = published()[0]
+        assert current.keys() == {"traceparent", "tracestate"}
+        for own in {"traceparent": "my own"}, {"tracestate": "my own"}:
+            assert publish(own) == [own] * 3
+            assert publish(own, [own, {"a": 1}]) == [own, own, {**current, "a": 1}]
 
 
 def test_without_a_span_nothing_is_added() -> None:

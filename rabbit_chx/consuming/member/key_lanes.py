@@ -74,14 +74,15 @@ class KeyLane(Lane):
         """The delivery tag up to which everything is handled."""
         self._last = 0
         """The last of these tags, if it is not acknowledged."""
-        self._later_tags: dict[int, bool] = {}
-        """The later tags that are handled, each with whether it is not acknowledged."""
-        self._unacknowledged = 0
-        """How many of the later tags are not acknowledged."""
+        self._later_tags: set[int] = set()
+        """The later tags that are handled: ever more while one message takes long."""
+        self._unacknowledged: dict[int, None] = {}
+        """Those of the later tags that are not acknowledged, in the order in which they were handled."""
 
     def _begin_again(self) -> None:
-        self._finished = self._done = self._last = self._unacknowledged = 0
+        self._finished = self._done = self._last = 0
         self._later_tags.clear()
+        self._unacknowledged.clear()
 
     def _forget(self) -> None:
         # What is being handled may be redelivered, and then waits until its handler has returned.
@@ -223,27 +224,28 @@ class KeyLane(Lane):
         self._finished += 1
         self.acked += settled
         if tag != self._done + 1:
-            self._later_tags[tag] = not settled
-            self._unacknowledged += not settled
+            self._later_tags.add(tag)
+            if not settled:
+                self._unacknowledged[tag] = None
             return
         self._done = tag
         if not settled:
             self._last = tag
         while self._later_tags and self._done + 1 in self._later_tags:
             self._done += 1
-            if self._later_tags.pop(self._done):
+            self._later_tags.remove(self._done)
+            if self._done in self._unacknowledged:
                 self._last = self._done  # the broker knows only tags that are not acknowledged yet
-                self._unacknowledged -= 1
+                del self._unacknowledged[self._done]
 
     def to_acknowledge(self, *, lazily: bool = False) -> list[tuple[int, bool]]:
         """One tag for all messages up to the first that is not handled, and each later one; lazily, only if these are many."""
         found = [(self._last, True)] if self._last else []
         self._last = 0
-        if self._unacknowledged >= (self._many if lazily else 1):
-            found += [(tag, False) for tag, is_open in self._later_tags.items() if is_open]
-            self._later_tags = dict.fromkeys(self._later_tags, False)
-            self._unacknowledged = 0
-        self.acked = self._finished - self._unacknowledged
+        if len(self._unacknowledged) >= (self._many if lazily else 1):
+            found += [(tag, False) for tag in self._unacknowledged]
+            self._unacknowledged.clear()
+        self.acked = self._finished - len(self._unacknowledged)
         return found
 
     def pause(self, message: Delivery, channel: Any) -> tuple[bool, bool]:

@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from rabbit_chx.base.text import listed
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
-from rabbit_chx.streams.ends import bounds, first_chunk, offset_at
+from rabbit_chx.streams.ends import bounds, first_chunk, last_chunk, offset_at
 from rabbit_chx.streams.group.places import in_order
 from rabbit_chx.streams.group.settings import Position, name_beside
 from rabbit_chx.streams.protocol.connection import StreamConnection
@@ -32,8 +32,7 @@ def first_of(connection: StreamConnection, stream: str, position: Position) -> i
         return _within(connection, stream, position)
     if position == "next":
         return bounds(connection, stream).end
-    chunk = first_chunk(connection, stream, OffsetSpec.last()) if position == "last" else None
-    return chunk.first_offset if chunk else 0
+    return last_chunk(connection, stream) if position == "last" else 0
 
 
 def _within(connection: StreamConnection, stream: str, offset: int) -> int:

@@ -11,8 +11,9 @@ import socket
 import ssl
 import struct
 import time
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -227,14 +228,15 @@ def open_wire(
     where = str(url)
     if url.tls:
         warn_if_unchecked(tls, where)
+    deadline = min(time.monotonic() + timeout, give_up_at)
     try:
-        patience = max(min(timeout, give_up_at - time.monotonic()), _LEAST_WAIT)
-        plain = socket.create_connection((url.host, url.port), patience)
+        plain = _first_open(url, deadline)
     except (OSError, OverflowError, UnicodeError) as error:  # a server may advertise any host and port
         advice = f"; {_ENABLE}" if isinstance(error, ConnectionRefusedError) else ""
         raise StreamUnavailable(f"{why_unreachable(error, where)}{advice}", "unreachable") from None
     try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.settimeout(max(deadline - time.monotonic(), _LEAST_WAIT))  # for the handshake
         sock = (tls or default_context()).wrap_socket(plain, server_hostname=url.host) if url.tls else plain
     except OSError as error:
         plain.close()
@@ -247,3 +249,26 @@ def open_wire(
         # A broker that is restarting ends handshakes, too, so another attempt may succeed.
         raise StreamUnavailable(f"{reason}; is this a port without TLS?", "lost") from None
     return Wire(sock, where)
+
+
+def _first_open(url: BrokerUrl, deadline: float) -> socket.socket:
+    """Connect to one of the addresses that a host name has, which share the time: `socket.create_connection` gives it to each."""
+    found = socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+    failed = OSError("the host has no address")
+    for left, (*kind, _, address) in zip(range(len(found), 0, -1), found, strict=True):
+        try:
+            return _opened(kind, address, max((deadline - time.monotonic()) / left, _LEAST_WAIT))
+        except OSError as error:
+            failed = error
+    raise failed
+
+
+def _opened(kind: Sequence[int], address: Any, timeout: float) -> socket.socket:
+    plain = socket.socket(*kind)
+    try:
+        plain.settimeout(timeout)
+        plain.connect(address)
+    except BaseException:
+        plain.close()
+        raise
+    return plain

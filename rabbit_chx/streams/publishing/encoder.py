@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice, pairwise
+from operator import call
 from typing import Any, Final, NamedTuple
 
 from rabbit_chx.base.limits import as_integer
@@ -11,7 +12,7 @@ from rabbit_chx.errors import InvalidValue
 from rabbit_chx.messages.message_fields import Headers
 from rabbit_chx.messages.traces import context_headers
 from rabbit_chx.publishing.batch_columns import column
-from rabbit_chx.publishing.encoder import merged, with_context
+from rabbit_chx.publishing.encoder import in_context, in_rows, merged
 from rabbit_chx.streams.messages.encode import checked_bodies, encode_bodies, encode_message
 from rabbit_chx.streams.partitions import key_texts
 from rabbit_chx.streams.protocol.requests import check_sizes, max_message
@@ -80,7 +81,7 @@ class StreamEncoder:
         """Encode one message."""
         if publishing_id is not None:
             publishing_id = checked_id("publishing id", publishing_id)
-        headers = self._with_defaults(headers, merged)
+        headers = self._with_defaults(headers, call)
         message = encode_message(body, routing_key, headers, {**self._properties, **properties})
         check_sizes([message], self.frame_max)
         ids = None if publishing_id is None else [publishing_id]
@@ -97,7 +98,7 @@ class StreamEncoder:
         """Encode a batch given by columns."""
         rows = checked_bodies(bodies)
         keys = column(routing_keys, len(rows), "routing key")
-        headers = self._with_defaults(headers, with_context)
+        headers = self._with_defaults(headers, in_rows)
         messages = encode_bodies(rows, keys, None, headers, {**self._properties, **properties})
         texts = self._keys(keys if isinstance(keys, list) else [keys] * len(rows))
         numbers = None if ids is None else checked_ids(ids, len(rows))
@@ -112,12 +113,12 @@ class StreamEncoder:
         """Return the keys as text if they select streams."""
         return key_texts(keys) if self._by_key else keys
 
-    def _with_defaults(self, headers: Any, merge: Callable[[Any, Any], Any]) -> Any:
+    def _with_defaults(self, headers: Any, apply: Callable[..., Any]) -> Any:
         """Add the headers of all messages and the context of a trace, as one table or as that of each row."""
         if self._headers is not None:
-            headers = merge(self._headers, headers)
+            headers = apply(merged, self._headers, headers)
         if self._context is not None and (context := self._context()):
-            headers = merge(context, headers)
+            headers = apply(in_context, context, headers)
         return headers
 
 

@@ -508,7 +508,7 @@ def test_an_outage_is_logged_when_it_begins_while_it_lasts_and_when_it_ends(
     ],
 )
 def test_only_a_port_that_refuses_connections_may_lack_the_plugin(error, enabled, monkeypatch) -> None:
-    monkeypatch.setattr("socket.create_connection", Mock(side_effect=error))
+    monkeypatch.setattr("socket.getaddrinfo", Mock(side_effect=error))
     with pytest.raises(StreamUnavailable) as caught:
         connected(ReadOptions.of({"url": "amqp://h", "stream": "s"}))
     assert ("rabbitmq-plugins enable rabbitmq_stream" in str(caught.value)) == enabled
