@@ -7,6 +7,7 @@ RabbitMQ deletes CR and LF from the name of a declaration and answers under the 
 from __future__ import annotations
 
 import unicodedata
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Final
 
@@ -64,6 +65,19 @@ def notes_of(group: str, queue: str) -> str:
     'rabbit-chx.seat.billing.d08d67bcf63bc79c'
     """
     return f"{SEATS}{group}.{blake2b(queue.encode(), digest_size=8).hexdigest()}"
+
+
+def group_of(queue: str) -> str | None:
+    """The group whose seat a queue is, if it is one: others may give any name to theirs.
+
+    >>> group_of("rabbit-chx.seat.billing.3")
+    'billing'
+    """
+    group, _, seat = queue.removeprefix(SEATS).rpartition(".")
+    with suppress(InvalidValue):
+        if queue.startswith(SEATS) and seat.isdecimal():
+            return check_group_name(group)
+    return None
 
 
 def check_group_name(name: str) -> str:

@@ -15,6 +15,8 @@ from rabbit_chx.errors import BrokerUnavailable
 
 _FINAL: Final = {401, 403, 404}
 """Statuses with which a retry would fail, too."""
+_MOST_WORDS: Final = 1_000
+"""Characters of a reason. Any server may have written it, of any length."""
 _SINGULAR: Final = {"exchanges": "exchange", "queues": "queue", "policies": "policy"}
 _TAGS: Final = {"monitor": "monitoring", "administrator": "administrator", "policymaker": "policymaker"}
 
@@ -89,9 +91,9 @@ def why_no_http(error: HTTPException, base: str) -> BrokerUnavailable:
 
 
 def _reason(answer: Answer) -> str:
-    """The API's own words in one line, if the answer is the API's."""
+    """The API's own words in one line, if the answer is the API's; not all of them if there are many."""
     try:
-        lines = rows.field_of(answer.value(), "reason", str, "").splitlines()
+        lines = rows.field_of(answer.value(), "reason", str, "")[:_MOST_WORDS].splitlines()
         return ": ".join(filter(None, map(str.strip, lines)))
     except (*rows.WRONG_SHAPE, TooLarge, OSError, HTTPException):
         return ""

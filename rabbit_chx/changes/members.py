@@ -12,7 +12,7 @@ from pika import BlockingConnection
 
 from rabbit_chx.base.advice import Advice
 from rabbit_chx.base.interruption import uninterrupted
-from rabbit_chx.base.names import SEATS
+from rabbit_chx.base.names import group_of
 from rabbit_chx.base.text import listed
 from rabbit_chx.broker.applying.handover import stages
 from rabbit_chx.broker.management import Management
@@ -57,20 +57,25 @@ class Members:
         losing = set().union(*drain_first.values()) - drain_first.keys()
         # A member that has not answered for some minutes opens a connection first, which may take longer than _ANSWER_IN.
         deadline = monotonic() + min(self.timeout, _LONGEST_WAIT_FOR_ANSWERS)
-        while missing := losing.difference(*(consumed := self._consumed()).values()):
+        while missing := losing.difference(*(consumed := self._consumed(deadline)).values()):
             if monotonic() > deadline:
                 raise _not_consumed(missing, {self.group} if self.group else ())
             self.connection.sleep(0.2)
         return groups_of_held(drain_first, consumed)
 
-    def _consumed(self) -> dict[str, set[str]]:
-        """The queues that the members of each group consume."""
+    def _consumed(self, deadline: float) -> dict[str, set[str]]:
+        """The queues that the members of each group consume; groups whose turn is after the deadline are not asked."""
         if self.group is not None:
             groups = {self.group}
         else:
-            names = [queue.name for queue, *_ in self.management.queues(self.vhost)]
-            groups = {name.removeprefix(SEATS).rpartition(".")[0] for name in names if name.startswith(SEATS)}
-        return {group: {queue for member in self._ask(group) for queue in member.queues} for group in groups}
+            groups = set(
+                filter(None, (group_of(queue.name) for queue, *_ in self.management.queues(self.vhost)))
+            )
+        found: dict[str, set[str]] = {}
+        for group in sorted(groups):
+            if not found or monotonic() < deadline:
+                found[group] = {queue for member in self._ask(group) for queue in member.queues}
+        return found
 
     def _ask(self, group: str, holds: Collection[Hold] = ()) -> list[MemberStatus]:
         with uninterrupted():

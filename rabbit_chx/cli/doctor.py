@@ -253,8 +253,8 @@ def _advertised(node: Node | None) -> str:
         return "the node advertises no address"
     try:
         socket.create_connection((node.host, node.port), _ADVERTISED_SECONDS).close()
-    except OSError as error:
-        return f"{node.host}:{node.port}, which the node advertises, cannot be reached from here ({error.strerror or error})"
+    except (OSError, UnicodeError) as error:  # not every text is the name of a host
+        return f"{node.host}:{node.port}, which the node advertises, cannot be reached from here ({getattr(error, 'strerror', None) or error})"
     return f"the node advertises {node.host}:{node.port}"
 
 

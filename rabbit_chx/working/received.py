@@ -66,8 +66,8 @@ def as_bool(value: object) -> bool:
 def as_name(value: object) -> str:
     """A name that a client can send to a broker."""
     name = as_text(value)
-    if len(name.encode()) > _LONGEST_NAME:
-        raise ValueError(f"expected a name of at most {_LONGEST_NAME} bytes")
+    if len(name.encode()) > _LONGEST_NAME or not {"\r", "\n"}.isdisjoint(name):  # a broker drops line breaks
+        raise ValueError(f"expected a name of at most {_LONGEST_NAME} bytes, without line breaks")
     return name
 
 

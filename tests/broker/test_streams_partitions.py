@@ -159,7 +159,9 @@ def test_exchanges_that_do_not_divide_by_key_are_refused(broker, stream_url, bou
             StreamUnavailable, match=r"RabbitMQ 3\.10 does if the exchange hashes a header"
         )
     else:
-        expected = pytest.raises(InvalidValue, match="got 'routes that no ring of at most 512 buckets explains")
+        expected = pytest.raises(
+            InvalidValue, match="got 'routes that no ring of at most 512 buckets explains"
+        )
     with expected:
         StreamPublisher(stream_url, exchange=by_header.name).open()
     by_header.delete()

@@ -38,7 +38,7 @@ MALFORMED = [
     *("", "\0", "nonsense", "null", "7", '"text"', "[]", "{}", "[" * 60_000, '{"queues": {}}', "1" * 5_000),
     *(json.dumps(STATUS | {"host": host}) for host in (None, 7, ["h"], "h" * 5_000, "\ud800")),
     *(json.dumps(STATUS | {"queues": rows}) for rows in (None, 7, "q", ["q"], {"q": None}, {"q": 7}, {"q": []})),
-    *(json.dumps(STATUS | {"queues": {name: QUEUE}}) for name in ("q" * 256, "\u20ac" * 86, "\ud800")),
+    *(json.dumps(STATUS | {"queues": {name: QUEUE}}) for name in ("q" * 256, "\u20ac" * 86, "\ud800", "q\n", "\rq")),
     *(json.dumps(STATUS | {"queues": {"q": QUEUE | {"hold": hold}}}) for hold in (7, ["h"], {})),
     *(json.dumps(STATUS).replace('"pid": 7', f'"pid": {number}') for number in NO_NUMBERS),
     *(

@@ -11,7 +11,7 @@ import pytest
 from pika.exceptions import ConnectionClosedByBroker
 
 from rabbit_chx import InvalidValue, Ring
-from rabbit_chx.base.names import seat_queue
+from rabbit_chx.base.names import SEATS, seat_queue
 from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.broker.commands import NO_ROUTE, OnChannel, OverHttp, Refused, carry_out as do_each
 from rabbit_chx.broker.driver import at_once
@@ -291,3 +291,10 @@ def test_a_connection_lost_while_members_are_asked_leaves_a_command_to_run_again
 )
 def test_a_queue_goes_to_the_groups_of_the_queues_that_it_gains_keys_from(drain_first, groups) -> None:
     assert groups_of_held(drain_first, {"A": {"a0"}, "B": {"b0"}}) == groups
+
+
+@pytest.mark.parametrize("stray", ["5", "\x1b.0", ".0", "billing.d08d67bcf63bc79c", "g" * 237 + ".5"])
+def test_a_queue_that_is_no_seat_stops_no_change(scene, stray) -> None:
+    scene.existing[f"{SEATS}{stray}"] = {}
+    scene.scale(TWO)
+    assert scene.groups == {"billing": {"o0", "o1", "o9"}, "mailer": {"m0", "m1", "m9"}}

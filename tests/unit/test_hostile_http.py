@@ -371,6 +371,7 @@ def test_the_default_port_of_a_proxy_is_80(monkeypatch, url):
     [
         (["-U", "amqp://me:sesame@127.0.0.1:1"], {}, 1),
         (["-U", "amqp://127.0.0.1:1", "--management-url", "http://me:sesame@127.0.0.1:1"], {}, 1),
+        (["-U", "amqp://127.0.0.1:1", "--management-proxy", "http://me:sesame@127.0.0.1:1"], {}, 1),
         (["-U", "amqp://me@127.0.0.1:1"], {}, 0),
         ([], {"AMQP_URL": "amqp://me:sesame@127.0.0.1:1"}, 0),
     ],

@@ -328,6 +328,7 @@ COMPLAINTS = [
     ((200, b"<html>"), "not a management API"),
     ((200, []), "not a management API"),
     ((500, {"reason": "boom"}), "answered 500 to overview: boom"),
+    ((500, {"reason": "x://" * 200_000}), "answered 500 to overview: x://.{0,1000}$"),
     ((302, b""), "answered 302"),
     ((401, {"reason": "Not monitor user"}), "needs the tag monitoring"),
     ((200, LAVIN), "calls itself 'LavinMQ', not RabbitMQ: .*another algorithm"),

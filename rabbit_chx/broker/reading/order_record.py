@@ -20,6 +20,7 @@ and unbound that; only the node knows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -31,6 +32,7 @@ ORDER_EXCHANGE: Final = "rabbit-chx.order"
 CLUSTER: Final = "x-cluster"
 """The argument of the exchange that holds the cluster's name: an import into another cluster voids the record."""
 
+_NUMBER: Final = re.compile("[0-9]{1,18}")
 _SEQUENCE: Final = "sequence"
 _WEIGHT: Final = "weight"
 _ARGUMENTS: Final = "arguments"
@@ -99,7 +101,7 @@ class OrderRecord:
                 isinstance(weight, str)
                 and isinstance(arguments, str)
                 and isinstance(number, str)
-                and number.isdecimal()
+                and _NUMBER.fullmatch(number)
             ):
                 record.entries.setdefault(bound.key, {})[bound.destination, weight, arguments] = int(number)
         return record

@@ -80,7 +80,7 @@ class Login(TypedDict):
 
 def with_login(given: dict[str, Any]) -> dict[str, Any]:
     """The values with the password file and the context of the TLS options as ``login``."""
-    secure = _check_urls(given["url"], given.get("management_url"))
+    secure = _check_urls(given["url"], given.get("management_url"), given.get("management_proxy"))
     files = {
         each: given.pop(each.strip("-").replace("-", "_"))
         for each in ("--tls-ca-cert-file", "--tls-cert-file", "--tls-key-file")
@@ -110,13 +110,16 @@ def with_login(given: dict[str, Any]) -> dict[str, Any]:
     return given | {"login": login}
 
 
-def _check_urls(url: str | None, management_url: str | None) -> bool:
-    """Whether a URL has TLS, or none is given yet; with a warning where a password came by the command line."""
+def _check_urls(url: str | None, management_url: str | None, proxy: str | None) -> bool:
+    """Whether the URL of a broker has TLS, or none is given yet; with a warning where a password came by the command line."""
     found: dict[str, BrokerUrl | ManagementUrl] = {}
     if url:
         found["url"] = BrokerUrl.parse(url)
     if management_url:
         found["management_url"] = ManagementUrl.parse(management_url)
+    secure = any(each.tls for each in found.values()) or not found
+    if proxy:
+        found["management_proxy"] = ManagementUrl.parse(proxy)
     source = click.get_current_context().get_parameter_source
     if any(each.password and source(name) is ParameterSource.COMMANDLINE for name, each in found.items()):
         notice(
@@ -124,7 +127,7 @@ def _check_urls(url: str | None, management_url: str | None) -> bool:
             "the command line contains a password, which every user of this machine can read in the process list. "
             "Set AMQP_URL, or use --password-file",
         )
-    return any(each.tls for each in found.values()) or not found
+    return secure
 
 
 BROKER_OPTIONS: Final = (

@@ -46,6 +46,15 @@ def test_the_record_gives_the_order_however_the_broker_lists_the_bindings() -> N
         assert (found.bucket_map, source) == ((ToExchange("c"), "a", "a", "b"), "record")
 
 
+@pytest.mark.parametrize("number", ["9" * 5_000, "9" * 4_300, "\u0663", "-1", "1.0", ""])
+def test_a_number_that_no_command_writes_is_no_part_of_the_record(number) -> None:
+    written = entry(A, 9)
+    forged = replace(entry(B, 10), arguments=entry(B, 10).arguments | {"sequence": number})
+    record = OrderRecord.read([anchor("x"), written, forged])
+    assert record.entries == OrderRecord.read([anchor("x"), written]).entries
+    assert str(record.next_number) == "10"
+
+
 @pytest.mark.parametrize(
     ("found", "reason"),
     [
