@@ -88,6 +88,8 @@ def promised() -> Iterator[None]:
     try:
         yield
     except (AssertionError, pytest.fail.Exception) as error:
+        if str(error).startswith("Timeout (>"):  # of pytest-timeout, for the whole test
+            raise
         raise Lost(str(error)) from error
 
 

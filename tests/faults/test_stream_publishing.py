@@ -51,7 +51,7 @@ def test_a_call_ends_at_its_timeout_while_the_broker_hangs(broker, stream):
     with StreamPublisher(broker.stream_url, stream, name="job", timeouts=LONG) as publisher:
         publisher.publish(b"before")
         with paused(broker):
-            for number, timeout in enumerate((0.2, 1, 0.2)):
+            for number, timeout in enumerate((1, 2, 1)):
                 with pytest.raises(PublishFailed) as caught, within(timeout + SLACK):
                     publisher.publish(b"%d" % number, timeout=timeout)
                 assert caught.value.may_have_arrived  # the kernel has taken it for the broker
@@ -70,8 +70,8 @@ def test_a_new_stream_that_hangs_delays_no_other(broker, proxy, orders, monkeypa
         orders.bind("divided-2", "1")
         wait_until(lambda: len(publisher.pipeline.outboxes) == 3, "the third stream")
         for _ in range(2):
-            with pytest.raises(PublishFailed) as caught, within(1 + SLACK):
-                publisher.publish_many(map(str.encode, KEYS), KEYS, timeout=1)
+            with pytest.raises(PublishFailed) as caught, within(5 + SLACK):
+                publisher.publish_many(map(str.encode, KEYS), KEYS, timeout=5)
             assert {each.stream for each in caught.value.failures} == {"divided-2"}
             assert not caught.value.may_have_arrived
         proxy.heal()
@@ -82,12 +82,12 @@ def test_a_new_stream_that_hangs_delays_no_other(broker, proxy, orders, monkeypa
 
 
 def test_connections_that_are_lost_again_and_again_are_given_up(broker, proxy, stream):
-    timeouts = Timeouts(connect=4 * SLACK, reconnect=2, confirm=4 * SLACK)
+    timeouts = Timeouts(connect=4 * SLACK, reconnect=10, confirm=4 * SLACK)
     with StreamPublisher(proxy.url, stream, name="job", timeouts=timeouts) as publisher:
         publisher.publish(b"before")
         proxy.cut_after = (20_000, 20_000)  # after the handshake
         proxy.cut()
-        with pytest.raises(PublishFailed) as caught, within(2 + SLACK):
+        with pytest.raises(PublishFailed) as caught, within(10 + SLACK):
             publisher.publish(bytes(50_000))
         assert caught.value.may_have_arrived
         assert publisher.totals.connections > 2

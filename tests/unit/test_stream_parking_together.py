@@ -27,10 +27,12 @@ def test_messages_are_parked_over_one_connection_that_is_closed_when_none_comes(
         closed.set()
 
     driver = Encoding()
-    monkeypatch.setattr(parking, "_KEPT", 0.5)
+    monkeypatch.setattr(parking, "_KEPT", 60.0)
     monkeypatch.setattr(parking, "PikaDriver", lambda _: driver)
     lot = parking.Parking("g", "lot", connect, threading.Event())
     for offset in range(20):
+        if offset == 19:
+            monkeypatch.setattr(parking, "_KEPT", 0.1)
         done = threading.Event()
         lot.begin([decode(BODY, "events", offset)], Reject("no"), 1, lambda *_, done=done: done.set())
         assert done.wait(60)

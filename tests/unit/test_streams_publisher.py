@@ -271,7 +271,7 @@ def test_each_row_that_is_not_confirmed_is_told_whatever_lot_it_was_in(servers: 
     keys = [str(number) for number in range(2_500)]
     with StreamPublisher(FIRST, super_stream="events", timeouts=Timeouts(close=0.1)) as publisher:
         with pytest.raises(PublishFailed) as caught:
-            publisher.publish_many([b"a"] * 2_500, keys, timeout=1)
+            publisher.publish_many([b"a"] * 2_500, keys, timeout=3)
         lost = [number for number in range(2_500) if (number + 1) % 3]
         assert [each.row for each in caught.value.failures] == lost
         assert [each.routing_key for each in caught.value.failures] == [keys[row] for row in lost]
@@ -324,6 +324,7 @@ def test_a_message_that_was_not_sent_can_be_withdrawn(servers: Servers) -> None:
         wait_until(lambda: publisher.pipeline.outboxes[0].trouble, "the loss is noticed")
         future = publisher.submit(b"b")
         assert future.cancel()
+        wait_until(lambda: "first is down" in publisher.pipeline.outboxes[0].trouble, "an attempt fails")
         with pytest.raises(
             PublishFailed, match=r"withdrawn after 0\.1 seconds without a connection: first is down"
         ) as caught:
