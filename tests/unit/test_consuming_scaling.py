@@ -39,6 +39,12 @@ class Scene:
         self.full: dict[str, Refused] = {}
         self.bound: list[Binding] = []
         self.done: list[str] = []
+        self.drained: list[str] = []
+        """The queues that got the marker of a drain before they were deleted."""
+        self.stuck: set[str] = set()
+        """Queues whose members get no further than a message before the marker."""
+        self.foreign: set[str] = set()
+        """Queues that other programs consume."""
         self._answers: deque[Any] = deque()
 
     @property
@@ -64,6 +70,9 @@ class Scene:
     def queues(self, _: str) -> list[tuple[Queue, int]]:
         return [(Queue(name, arguments=found), 0) for name, found in self.existing.items()]
 
+    def queue(self, _: str, name: str) -> Queue:
+        return Queue(name, "quorum")
+
     def exchanges(self, _: str) -> list[object]:
         return []
 
@@ -87,6 +96,9 @@ class Scene:
 
     async def _do(self, command: Any) -> Any:
         match command:
+            case OnChannel("queue_declare", {"queue": queue, "passive": True}):
+                consumers = sum(queue in each for each in (*self.groups.values(), self.foreign))
+                return SimpleNamespace(message_count=0, consumer_count=consumers)
             case OnChannel("queue_declare", {"queue": queue, **more}):
                 self.existing[queue] = more.get("arguments", {})
                 return SimpleNamespace(queue=queue)
@@ -104,7 +116,9 @@ class Scene:
         """Answer the marker of a drain at the second look; the broker refuses every message to a full queue."""
         if queue in self.full:
             raise self.full[queue]
-        if MARKER in headers:
+        if MARKER in headers and queue in self.existing:
+            self.drained.append(queue)
+        if MARKER in headers and queue not in self.stuck:
             self._answers += [None, SimpleNamespace(headers=headers)]
 
 
@@ -112,11 +126,6 @@ def declared_and_bound(plan: Plan, *_: object):
     """Stands for the commands of a plan."""
     for step in plan.steps:
         yield OnChannel("queue_declare", {"queue": step.binding.destination})
-
-
-def deleted(_vhost: str, queue: str, _patience: float):
-    """Stands for the commands that delete a queue when it is empty."""
-    yield OnChannel("queue_delete", {"queue": queue})
 
 
 @pytest.fixture
@@ -127,7 +136,7 @@ def scene(monkeypatch):
     monkeypatch.setattr(scaling, "PikaDriver", lambda *_: scene)
     monkeypatch.setattr(members, "ask", scene.ask)
     monkeypatch.setattr(scaling, "commands_under_lock", declared_and_bound)
-    monkeypatch.setattr(scaling, "delete_when_empty", deleted)
+    monkeypatch.setattr(scaling, "_EMPTY_IN", 0)
     monkeypatch.setattr(members, "_LONGEST_WAIT_FOR_ANSWERS", 0.1)
     return scene
 
@@ -140,6 +149,11 @@ def appended(**queues: str) -> Plan:
         steps.append(Bind(Binding(exchange, new, "1")))
         changes.append(RingChange(exchange, before, before.bind(new, "1"), None, None))
     return Plan("/", tuple(steps), tuple(changes))
+
+
+def unbound(*queues: str) -> Plan:
+    """Queues whose bindings had no buckets are unbound, so no keys move."""
+    return Plan("/", tuple(Unbind(Binding("mail", queue, "1")) for queue in queues))
 
 
 TWO = appended(orders="o9", mail="m9")
@@ -175,9 +189,29 @@ def test_a_change_after_an_interrupted_abort_deletes_the_queues_that_the_change_
 def test_a_removed_queue_that_had_no_keys_is_deleted_too(scene) -> None:
     scene.scale(TWO, removed=["o0", "m1"])
     assert [each for each in scene.done if "delete" in each] == ["deleted queue 'm1'", "deleted queue 'o0'"]
-    dead = Plan("/", (Unbind(Binding("mail", "m0", "1")),))
-    scene.scale(dead, removed=["m0"])
-    assert scene.done[-1] == "deleted queue 'm0'"
+    scene.drained.clear()
+    scene.scale(unbound("m0"), removed=["m0"])
+    assert scene.drained == ["m0"], "a member may have messages that it has not acknowledged"
+    assert scene.done[-2:] == ["drained queue 'm0'", "deleted queue 'm0'"]
+
+
+def test_a_removed_queue_that_is_not_drained_is_kept_while_it_is_consumed(scene) -> None:
+    scene.existing |= {"other": {}, "unused": {}}
+    scene.stuck, scene.foreign = {"m0"}, {"other"}
+    removed = ["m0", "other", "unused"]
+    scene.scale(unbound(*removed), removed=removed, timeout=0.1)
+    assert scene.drained == ["m0"], "other programs would take a marker for a message"
+    assert scene.done[-3:] == [
+        *(f"kept queue '{queue}': it is not empty, or still consumed" for queue in ("m0", "other")),
+        "deleted queue 'unused'",
+    ]
+
+
+def test_a_queue_that_an_interrupted_change_left_is_drained_before_it_is_deleted(scene) -> None:
+    record = ChangeRecord(f"{CHANGES}1", removed=(Queue("m0", "quorum"),))
+    scene.existing[record.name] = record.arguments
+    scene.scale(Plan("/"))
+    assert scene.done == ["drained queue 'm0'", "deleted queue 'm0'"]
 
 
 def test_a_hold_that_cannot_be_recorded_leaves_nothing_behind(scene, monkeypatch) -> None:
