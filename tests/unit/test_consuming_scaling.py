@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,9 +22,9 @@ from rabbit_chx.changes.records import ChangeRecord
 from rabbit_chx.cli.carry_out import carry_out_plans
 from rabbit_chx.cli.verb import Exit
 from rabbit_chx.consuming.member.roll_call import MemberStatus, QueueStatus
-from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
 from rabbit_chx.topology.model import Binding, NodeState, Queue
-from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
+from rabbit_chx.topology.planning.steps import Bind, DeclareQueue, Plan, RingChange, Unbind
 from rabbit_chx.working.markers import CHANGES, HOLDS, RECORD, Hold
 
 
@@ -46,6 +47,11 @@ class Scene:
         self.foreign: set[str] = set()
         """Queues that other programs consume."""
         self._answers: deque[Any] = deque()
+
+    @property
+    def live(self) -> Any:
+        """What the command line has of a broker."""
+        return SimpleNamespace(amqp=lambda _: nullcontext(self), management=self)
 
     @property
     def held(self) -> set[str]:
@@ -122,10 +128,14 @@ class Scene:
             self._answers += [None, SimpleNamespace(headers=headers)]
 
 
-def declared_and_bound(plan: Plan, *_: object):
+def declared_and_bound(plan: Plan, on_step: Any, _: object):
     """Stands for the commands of a plan."""
     for step in plan.steps:
-        yield OnChannel("queue_declare", {"queue": step.binding.destination})
+        yield OnChannel(
+            "queue_declare",
+            {"queue": step.queue.name if isinstance(step, DeclareQueue) else step.binding.destination},
+        )
+        on_step(step)
 
 
 @pytest.fixture
@@ -281,6 +291,37 @@ def test_if_a_queue_cannot_be_held_the_others_are_released_and_nothing_is_switch
     assert not scene.recorded
 
 
+UNFINISHED = "Not finished: run the same command again"
+
+
+def test_a_change_that_failed_before_the_switch_is_not_called_unfinished(scene, capsys) -> None:
+    scene.full = {"o9": Refused(NO_ROUTE, "NO_ROUTE")}
+    bind = appended(mail="m9", orders="o9")
+    plan = replace(bind, steps=(DeclareQueue(Queue("m9")), *bind.steps))
+    assert carry_out_plans(scene.live, [plan], "text") == Exit.FAILED
+    found = capsys.readouterr()
+    assert found.out.splitlines()[1:] == ["held queue 'm9'", "released queue 'm9'"]
+    assert "No bindings were changed" in found.err
+    assert UNFINISHED not in found.err
+
+
+def test_a_change_that_failed_after_its_switch_is_unfinished_although_nothing_is_held(scene, capsys) -> None:
+    scene.full = {"m0": Refused(403, "ACCESS_REFUSED")}
+    assert carry_out_plans(scene.live, [unbound("m0")], "text", removed=["m0"]) == Exit.PARTLY
+    assert UNFINISHED in capsys.readouterr().err
+
+
+def test_a_change_whose_switch_may_have_failed_is_unfinished(scene, monkeypatch, capsys) -> None:
+    def lost(plan: Plan, *_: object):
+        yield from ()
+        if plan.steps:
+            raise ApplyStopped("the connection was lost", failed=plan.steps[0], in_doubt=True)
+
+    monkeypatch.setattr(scaling, "commands_under_lock", lost)
+    assert carry_out_plans(scene.live, [unbound("m0")], "text") == Exit.PARTLY
+    assert UNFINISHED in capsys.readouterr().err
+
+
 def test_a_connection_lost_while_members_are_asked_leaves_a_command_to_run_again(
     scene, monkeypatch, capsys
 ) -> None:
@@ -300,12 +341,11 @@ def test_a_connection_lost_while_members_are_asked_leaves_a_command_to_run_again
 
     monkeypatch.setattr(members, "ask", ask)
     monkeypatch.setattr(members, "_ANNOUNCE_EVERY", 0.0)
-    live = SimpleNamespace(amqp=lambda _: nullcontext(scene), management=scene)
-    assert carry_out_plans(live, [appended(orders="o9")], "text") == Exit.PARTLY
-    assert shown == "held queue 'o9'\n"
+    assert carry_out_plans(scene.live, [appended(orders="o9")], "text") == Exit.PARTLY
+    assert "released" not in shown
     errors = capsys.readouterr().err
     assert "Error: the broker at 127.0.0.1:5672 closed the connection" in errors
-    assert "run the same command again" in errors
+    assert UNFINISHED in errors
     assert scene.held == {"o9"}
     assert len(scene.recorded) == 1
 
