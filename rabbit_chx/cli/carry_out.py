@@ -121,11 +121,14 @@ def print_unfinished(live: BrokerAccess, wanted: Topology) -> bool:
     return bool(found)
 
 
-def note_unfinished() -> None:
-    """Print what finishes an interrupted change, after another change was refused."""
-    notice(
-        "Note", f"the interrupted change is unfinished. {FINISH}. `rabbit-chx scale FILE --abort` gives it up"
-    )
+def refused(failed: Exit) -> Exit:
+    """The exit code of a change that was refused or failed; with an earlier one unfinished, say what finishes that."""
+    if failed == Exit.PARTLY:
+        notice(
+            "Note",
+            f"the interrupted change is unfinished. {FINISH}. `rabbit-chx scale FILE --abort` gives it up",
+        )
+    return failed
 
 
 def print_status(live: BrokerAccess, vhost: str, output: str) -> bool:
