@@ -236,9 +236,8 @@ def _begin(plan: Plan, work: StepCommands) -> Generator[Command, Any, None]:
     work.know_types(exchanges)
     evidence = yield from _evidence(plan.vhost, exchanges)
     work.release = evidence.release
-    # A single binding is believed to have buckets; only a ring to record is proven to have them.
-    before = {each.exchange: each.before for each in plan.changes if len(each.before.bindings) > 1}
-    work.order = OrderWriter(evidence, {**plan.to_record, **before}, _departing(plan))
+    # Not the rings before the changes of the plan: those that were recorded may have changed since it was made.
+    work.order = OrderWriter(evidence, plan.to_record, _departing(plan))
 
 
 def _void(exchanges: Collection[str]) -> Generator[Command, Any, None]:
