@@ -16,6 +16,7 @@ from rabbit_chx.base.names import seat_queue
 from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.broker.commands import NO_ROUTE, OnChannel, OverHttp, Refused, carry_out as do_each
 from rabbit_chx.broker.driver import at_once
+from rabbit_chx.broker.reading.order_record import anchor, as_recorded, entry, order_exchange
 from rabbit_chx.changes import members, scaling
 from rabbit_chx.changes.members import NotConsumed, groups_of_held
 from rabbit_chx.changes.records import ChangeRecord
@@ -80,7 +81,18 @@ class Scene:
         return Queue(name, "quorum")
 
     def exchanges(self, _: str) -> list[object]:
-        return []
+        return [order_exchange("rabbit@a")]
+
+    def overview(self) -> SimpleNamespace:
+        return SimpleNamespace(cluster="rabbit@a", release="4.3.6")
+
+    def store(self, _: str) -> None: ...
+
+    def feature_flags(self) -> dict[str, bool]:
+        return {}
+
+    def bindings_from(self, _: str, source: str) -> list[Binding]:
+        return [each for each in self.bound if each.source == source]
 
     def nodes(self) -> dict[str, NodeState]:
         return {"a": NodeState()}
@@ -166,6 +178,12 @@ def unbound(*queues: str) -> Plan:
     return Plan("/", tuple(Unbind(Binding("mail", queue, "1")) for queue in queues))
 
 
+def record_of(exchange: str, *queues: str) -> list[Binding]:
+    """The record that the queues were bound in this order."""
+    bound = [as_recorded(Binding(exchange, queue, "1")) for queue in queues]
+    return [anchor(exchange), *(entry(exchange, one, number) for number, one in enumerate(bound, 1))]
+
+
 TWO = appended(orders="o9", mail="m9")
 
 
@@ -248,6 +266,25 @@ def test_a_plan_from_before_another_command_changed_the_ring_is_refused(scene) -
         scene.scale(Plan("/", (Bind(bound, exchange_moved="orders"),), (change,)))
     assert not scene.done
     assert not scene.recorded
+
+
+@pytest.mark.parametrize("recorded", [("o1", "o0"), ()], ids=["reordered", "the node was restarted"])
+def test_a_plan_from_before_another_command_or_a_restart_changed_the_order_is_refused(
+    scene, recorded
+) -> None:
+    """The same queues are bound, but others would gain and lose keys than those that are held and drained."""
+    plan = appended(orders="o9")
+    bind = replace(plan.steps[0], exchange_moved="orders")
+    plan = replace(plan, steps=(bind,))
+    there = [Binding("orders", queue, "1") for queue in ("o0", "o1")]
+    scene.bound = [*there, *record_of("orders", *recorded)]
+    with pytest.raises(InvalidValue, match="'orders': got bindings that have changed"):
+        scene.scale(plan)
+    assert not scene.done
+    scene.bound = [*there, *record_of("orders", "o0", "o1")]
+    scene.scale(plan)
+    scene.bound = there
+    scene.scale(replace(plan, to_record={"orders": plan.changes[0].before}))
 
 
 def test_a_change_that_another_command_has_finished_is_not_given_up(scene) -> None:
