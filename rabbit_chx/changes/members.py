@@ -55,13 +55,20 @@ class Members:
         if not drain_first:
             return {}
         losing = set().union(*drain_first.values()) - drain_first.keys()
-        # A member that has not answered for some minutes opens a connection first, which may take longer than _ANSWER_IN.
-        deadline = monotonic() + min(self.timeout, _LONGEST_WAIT_FOR_ANSWERS)
-        while missing := losing.difference(*(consumed := self._consumed(deadline)).values()):
-            if monotonic() > deadline:
-                raise _not_consumed(missing, {self.group} if self.group else ())
-            self.connection.sleep(0.2)
+        consumed = self.consumed(losing)
+        if missing := losing.difference(*consumed.values()):
+            raise _not_consumed(missing, {self.group} if self.group else ())
         return groups_of_held(drain_first, consumed)
+
+    def consumed(self, expected: Collection[str]) -> dict[str, set[str]]:
+        """The queues that the members of each group consume; asked again for a while if they lack an expected one.
+
+        A member that has not answered for some minutes opens a connection first, which may take longer than _ANSWER_IN.
+        """
+        deadline = monotonic() + min(self.timeout, _LONGEST_WAIT_FOR_ANSWERS)
+        while {*expected}.difference(*(found := self._consumed(deadline)).values()) and monotonic() <= deadline:
+            self.connection.sleep(0.2)
+        return found
 
     def _consumed(self, deadline: float) -> dict[str, set[str]]:
         """The queues that the members of each group consume; groups whose turn is after the deadline are not asked."""

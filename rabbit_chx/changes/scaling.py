@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import takewhile
+from itertools import chain, takewhile
 from time import monotonic
 from typing import Any, Final, Literal
 
@@ -29,7 +29,12 @@ from rabbit_chx.base.text import listed, seconds
 from rabbit_chx.broker.applying.apply import lock_holder, this_process
 from rabbit_chx.broker.applying.handover import NotDrained, check_replies, marker_commands, stages
 from rabbit_chx.broker.applying.lock import release_lock, take_lock
-from rabbit_chx.broker.applying.plan_commands import check_cluster, check_plan, commands_under_lock
+from rabbit_chx.broker.applying.plan_commands import (
+    check_cluster,
+    check_plan,
+    commands_under_lock,
+    order_evidence,
+)
 from rabbit_chx.broker.applying.step_commands import delete_if_empty
 from rabbit_chx.broker.commands import Command, Lost, Pause, Refused, Surprise, why_ended
 from rabbit_chx.broker.driver import PikaDriver
@@ -47,6 +52,7 @@ from rabbit_chx.changes.records import (
 from rabbit_chx.consuming.queues.permissions import needs_of_change
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable, InvalidValue, RabbitChxError, Unquoted
 from rabbit_chx.mirror.ring import Destination
+from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.drain_order import check_current, held_queues
 from rabbit_chx.topology.planning.steps import Bind, Plan, Step, Unbind
 from rabbit_chx.working.markers import Hold
@@ -74,7 +80,7 @@ _SENTENCES: Final = {
     "hold": "held queue {queue!r}",
     "drain": "drained queue {queue!r}",
     "delete": "deleted queue {queue!r}",
-    "keep": "kept queue {queue!r}: it is not empty",
+    "keep": "kept queue {queue!r}: it is not empty, or still consumed",
     "release": "released queue {queue!r}",
 }
 
@@ -122,11 +128,12 @@ def carry_out(
     members = Members(connection, management, driver.vhost, group, timeout)
     change = _Change(members, management, driver, on_done, timeout, this_process(), needs)
     with _locked(driver, lock_holder(), needs):
-        check_current(plan, management.bindings(driver.vhost))
+        bindings = management.bindings(driver.vhost)
+        check_current(plan, bindings, _reordered(plan, bindings, driver, management))
         found = unfinished_on(management, driver.vhost)
         change.records = list(found.records)
-        if found.holds or drain_first:
-            # A drain must be permitted before any queue is held for it.
+        if found.holds or drain_first or removed:
+            # A drain must be permitted before anything is changed that needs it.
             driver.run(delete_commands(driver.run(check_replies())))
         if restores is None:
             change.finish(found.holds)
@@ -137,7 +144,7 @@ def carry_out(
             change.delete_all(restores.created)
         if not more:
             if restores is None:  # an interrupted abort has released the queues whose holds named these
-                change.delete(earlier)
+                change.drain_and_delete(earlier)
             driver.run(delete_commands(*(each.name for each in change.records)))
 
 
@@ -199,7 +206,7 @@ class _Change:
             raise
         self.finish(held)
         if not self._restoring:  # those that lose no keys, because their bindings had no buckets
-            self.delete({*removed}.difference(*(hold.removed for hold in held)))
+            self.drain_and_delete({*removed}.difference(*(hold.removed for hold in held)))
 
     def _begin(self, plan: Plan, removed: Collection[str]) -> ChangeRecord:
         """Record the change."""
@@ -259,11 +266,32 @@ class _Change:
             for queue in gaining:
                 self._release(named.pop(queue))
 
-    def delete(self, queues: Iterable[str], patience: float = _EMPTY_IN) -> None:
+    def drain_and_delete(self, queues: set[str]) -> None:
+        """Drain and delete queues that no hold names; one that cannot be drained is kept while it is consumed.
+
+        The count of the broker leaves out messages that a consumer has not acknowledged; they would be lost with the queue.
+        """
+        if not (there := self._unbound(self._existing(queues))):
+            return
+        drained = there.intersection(chain.from_iterable(self.members.consumed(there).values()))
+        if drained:
+            try:
+                self._drain(drained, _SETTLE, ())
+            except NotDrained as late:
+                drained.difference_update(late.queues)
+            except InvalidValue:  # one of them accepts no marker
+                drained.clear()
+        self.delete(drained)
+        self.delete(there - drained, _EMPTY_IN, may_be_consumed=False)
+
+    def delete(
+        self, queues: Iterable[str], patience: float = _EMPTY_IN, *, may_be_consumed: bool = True
+    ) -> None:
         """Delete those of these queues that exist and are not bound; the broker cancels their consumers, and members drop them."""
         for queue in sorted(self._unbound(self._existing({*queues}))):
+            commands = delete_when_empty(self.driver.vhost, queue, patience, may_be_consumed=may_be_consumed)
             try:
-                self.driver.run(delete_when_empty(self.driver.vhost, queue, patience))
+                self.driver.run(commands)
             except (Surprise, Refused) as error:
                 if isinstance(error, Refused) and error.code != PRECONDITION_FAILED:
                     raise
@@ -311,12 +339,32 @@ class _Change:
             ) from None
 
 
-def delete_when_empty(vhost: str, queue: str, patience: float) -> Generator[Command, Any, None]:
-    """Delete a queue that members consume. Raises as `delete_if_empty` does if it does not get empty soon."""
+def _reordered(
+    plan: Plan, bindings: Collection[Binding], driver: PikaDriver, management: Management
+) -> set[str]:
+    """The rings that had a recorded order when the plan was made, and have another one or none now."""
+    if not plan.changes:
+        return set()
+    found = set()
+    evidence = driver.run(order_evidence(driver.vhost, management.exchanges(driver.vhost)))
+    for change in plan.changes:
+        now = [each for each in bindings if each.source == change.exchange]
+        is_before = {each.destination for each in now} == {*change.before.destinations}
+        # A single binding is known without a record.
+        was_recorded = len(now) > 1 and change.exchange not in plan.to_record
+        if is_before and was_recorded and evidence.lacks(change.before, now):
+            found.add(change.exchange)
+    return found
+
+
+def delete_when_empty(
+    vhost: str, queue: str, patience: float, *, may_be_consumed: bool = True
+) -> Generator[Command, Any, None]:
+    """Delete a queue that was drained, or one that is not consumed. Raises as `delete_if_empty` does if it does not get empty soon."""
     deadline = monotonic() + patience
     while True:
         try:
-            yield from delete_if_empty(vhost, queue, may_be_consumed=True)
+            yield from delete_if_empty(vhost, queue, may_be_consumed=may_be_consumed)
         except Surprise:
             if monotonic() > deadline:
                 raise

@@ -16,10 +16,10 @@ from rabbit_chx.cli.ask.broker_access import BrokerAccess, warn_of_tracer
 from rabbit_chx.cli.show.output import NOTHING_CHANGED, echo, notice, print_json, tell
 from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.verb import Exit
-from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
+from rabbit_chx.errors import ApplyStopped, BrokerUnavailable, RabbitChxError
 from rabbit_chx.topology.model import Topology
 from rabbit_chx.topology.planning.plan_back import FINISH
-from rabbit_chx.topology.planning.steps import Plan
+from rabbit_chx.topology.planning.steps import Bind, Plan, Unbind
 
 _RELEASED_IN: Final = 5.0
 """Seconds until the broker has released the lock of a command that was killed."""
@@ -35,11 +35,10 @@ _STATES: Final = {
 def carry_out_plans(live: BrokerAccess, plans: Sequence[Plan], output: str, **options: Any) -> Exit:
     """Carry out the plans in order and print each action; ``options`` are those of `carry_out`."""
     management = live.management
-    count = 0
+    finished: list[Done] = []
 
     def report(done: Done) -> None:
-        nonlocal count
-        count += 1
+        finished.append(done)
         step = done.step and str(done.step)
         tell(output, str(done), "done", what=done.what, queue=done.queue or None, step=step)
 
@@ -49,25 +48,31 @@ def carry_out_plans(live: BrokerAccess, plans: Sequence[Plan], output: str, **op
                 carry_out(plan, connection, management, on_done=report, **options)
     except RabbitChxError as stopped:
         notice("Error", str(stopped))
-        return Exit.PARTLY if _left_unfinished(count, management, plans) else Exit.FAILED
+        if isinstance(stopped, ApplyStopped) and stopped.in_doubt:
+            finished.append(Done("step", step=stopped.failed))
+        return Exit.PARTLY if _left_unfinished(finished, management, plans) else Exit.FAILED
     except KeyboardInterrupt:
-        _left_unfinished(count, management, plans)
+        _left_unfinished(finished, management, plans)
         raise
     return Exit.FINE
 
 
-def _left_unfinished(count: int, management: Management, plans: Sequence[Plan]) -> bool:
+def _left_unfinished(finished: Sequence[Done], management: Management, plans: Sequence[Plan]) -> bool:
     """Print how to go on if this change or an earlier one is unfinished, as far as the broker tells; return whether.
 
     A change that another command is carrying out, which holds the lock, is not left to this one.
     """
     found: list[Unfinished] = []
+    begun = bool(finished)
     with suppress(RabbitChxError):
         found = [unfinished_on(management, plan.vhost) for plan in plans]
+        begun = any(map(_is_after_switch, finished))
     us = f"{this_process()},"  # a time may follow
     is_others = any(each.running and not f"{each.running},".startswith(us) for each in found)
-    begun = count > 0 or (any(found) and not is_others)
-    if is_others and not begun:
+    begun = begun or (any(found) and not is_others)
+    if not begun and finished:
+        echo("No bindings were changed; queues that were declared are kept.", err=True)
+    elif not begun and is_others:
         echo(NOTHING_CHANGED, err=True)
     if begun:
         echo(
@@ -76,6 +81,11 @@ def _left_unfinished(count: int, management: Management, plans: Sequence[Plan]) 
             err=True,
         )
     return begun
+
+
+def _is_after_switch(done: Done) -> bool:
+    """Whether it is more than a queue that was declared, or held and released again."""
+    return done.what in {"drain", "delete", "keep"} or isinstance(done.step, (Bind, Unbind))
 
 
 # -- what is unfinished ---------------------------------------------------------------------------------
@@ -110,11 +120,14 @@ def print_unfinished(live: BrokerAccess, wanted: Topology) -> bool:
     return bool(found)
 
 
-def note_unfinished() -> None:
-    """Print what finishes an interrupted change, after another change was refused."""
-    notice(
-        "Note", f"the interrupted change is unfinished. {FINISH}. `rabbit-chx scale FILE --abort` gives it up"
-    )
+def refused(failed: Exit) -> Exit:
+    """The exit code of a change that was refused or failed; with an earlier one unfinished, say what finishes that."""
+    if failed == Exit.PARTLY:
+        notice(
+            "Note",
+            f"the interrupted change is unfinished. {FINISH}. `rabbit-chx scale FILE --abort` gives it up",
+        )
+    return failed
 
 
 def print_status(live: BrokerAccess, vhost: str, output: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import sqrt
 
 import click
@@ -9,14 +11,14 @@ import click
 from rabbit_chx.base.text import counted
 from rabbit_chx.cli.ask.broker_access import BrokerAccess, topology_options
 from rabbit_chx.cli.ask.options import check_names, exchange_option, keys_option, output_option, raw_option
-from rabbit_chx.cli.carry_out import carry_out_plans, note_unfinished, print_unfinished
+from rabbit_chx.cli.carry_out import carry_out_plans, print_unfinished, refused
 from rabbit_chx.cli.changes import agreed, check_can_ask, confirmed, print_plan, warn_of_cluster
 from rabbit_chx.cli.plan import parse_new_weight
 from rabbit_chx.cli.show.output import echo, notice
 from rabbit_chx.cli.show.rebalance_output import Proposal, print_proposal
 from rabbit_chx.cli.slot_load import count_keys, measure
 from rabbit_chx.cli.verb import Exit, option, verb
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx.errors import InvalidValue, RabbitChxError
 from rabbit_chx.topology.model import Observed, Slots, Topology
 from rabbit_chx.topology.planning.slot_changes import (
     move_rounds,
@@ -106,62 +108,70 @@ def rebalance(
     capacity = _capacity(slots, capacities)
     _refuse_pairs(wanted, name)
     unfinished = print_unfinished(live, wanted)
-    observed = live.read(wanted)
-    warn_of_cluster(observed)
-    if left := unfinished_moves(slots, observed):
-        notice(
-            "Note",
-            f"slots with two queues are moved first, as an interrupted change began: {', '.join(left)}",
-        )
-    if dry_run and left:
-        print_plan(plan_moves(wanted, name, left, observed), output)
-        return Exit.DIFFERENT
-    if (unfinished or left) and not dry_run:
-        if not confirmed("Finish the interrupted change?", yes=yes):
-            return Exit.PARTLY
-        if code := _finish(live, wanted, name, slots, output):
-            return code
+    failed = Exit.PARTLY if unfinished else Exit.FAILED
+    with _named_if_unfinished(failed):
         observed = live.read(wanted)
-    queue_of = _queue_of(slots, observed, unfinished=unfinished)
-    counts, seconds, elsewhere = SlotCounts(slots, wanted, observed), 0.0, 0
-    if keys_file is not None:
-        count_keys(counts, keys_file, raw=raw)
-    else:
-        seconds, elsewhere = measure(live, observed, name, queue_of, counts, sample)
-    found = find_moves(counts.of_slot, queue_of, capacity, target)
-    print_proposal(Proposal(slots, capacity, queue_of, counts, found, seconds), output)
-    _print_doubts(found, counts, elsewhere)
-    plans = _print_plans(found, wanted, name, observed, output)
-    if any(plan.refusals for plan in plans):
-        return Exit.FAILED
-    if dry_run:
-        return Exit.DIFFERENT if unfinished or plans else Exit.FINE
-    if plans and not agreed(*plans, yes=yes):
-        return Exit.PARTLY if unfinished else Exit.FAILED
-    if unfinished and not plans:
-        plans = [Plan(wanted.vhost)]  # deletes the record of the change
-    return carry_out_plans(live, plans, output)
+        warn_of_cluster(observed)
+        if left := unfinished_moves(slots, observed):
+            notice(
+                "Note",
+                f"slots with two queues are moved first, as an interrupted change began: {', '.join(left)}",
+            )
+        if dry_run and left:
+            print_plan(plan_moves(wanted, name, left, observed), output)
+            return Exit.DIFFERENT
+        if (unfinished or left) and not dry_run:
+            if not confirmed("Finish the interrupted change?", yes=yes):
+                return Exit.PARTLY
+            if code := _finish(live, wanted, name, slots, output, more=unfinished):
+                return code
+            observed = live.read(wanted)
+        queue_of = queue_of_slots(slots, observed)
+        counts, seconds, elsewhere = SlotCounts(slots, wanted, observed), 0.0, 0
+        if keys_file is not None:
+            count_keys(counts, keys_file, raw=raw)
+        else:
+            seconds, elsewhere = measure(live, observed, name, queue_of, counts, sample)
+        found = find_moves(counts.of_slot, queue_of, capacity, target)
+        print_proposal(Proposal(slots, capacity, queue_of, counts, found, seconds), output)
+        _print_doubts(found, counts, elsewhere)
+        plans = _print_plans(found, wanted, name, observed, output)
+        if any(plan.refusals for plan in plans):
+            return refused(failed)
+        if dry_run:
+            return Exit.DIFFERENT if unfinished or plans else Exit.FINE
+        if plans and not agreed(*plans, yes=yes):
+            return failed
+        if unfinished and not plans:
+            plans = [Plan(wanted.vhost)]  # deletes the record of the change
+        return carry_out_plans(live, plans, output)
 
 
-def _finish(live: BrokerAccess, wanted: Topology, exchange: str, slots: Slots, output: str) -> Exit:
-    """Finish an interrupted change, which left queues held, or slots with both an old and a new queue."""
+def _finish(
+    live: BrokerAccess, wanted: Topology, exchange: str, slots: Slots, output: str, *, more: bool
+) -> Exit:
+    """Finish an interrupted change, which left queues held, or slots with both an old and a new queue.
+
+    With ``more``, its record is kept until the moves of this command are made.
+    """
     if code := carry_out_plans(live, [Plan(wanted.vhost)], output, more=True):
         return code
     observed = live.read(wanted)
     left = unfinished_moves(slots, observed)
-    return carry_out_plans(live, [plan_moves(wanted, exchange, left, observed)] if left else [], output)
+    plans = [plan_moves(wanted, exchange, left, observed)] if left else []
+    return carry_out_plans(live, plans, output, more=more)
 
 
-def _queue_of(slots: Slots, observed: Observed, *, unfinished: bool) -> dict[str, str]:
-    """The queue of each slot; with a change unfinished that another command began, say what finishes it, and exit."""
+@contextmanager
+def _named_if_unfinished(failed: Exit) -> Iterator[None]:
+    """After an error, say what finishes the change that another command began, if there is one, and exit."""
     try:
-        return queue_of_slots(slots, observed)
-    except InvalidValue as reason:
-        if not unfinished:
+        yield
+    except (RabbitChxError, click.ClickException) as error:
+        if failed == Exit.FAILED:
             raise
-        notice("Error", str(reason))
-        note_unfinished()
-        click.get_current_context().exit(Exit.PARTLY)
+        notice("Error", str(error))
+        click.get_current_context().exit(refused(failed))
 
 
 def _choose(topologies: tuple[Topology, ...], exchange: str | None) -> tuple[Topology, str]:

@@ -14,7 +14,7 @@ from rabbit_chx.broker.reading.reader import visible_nodes
 from rabbit_chx.changes.records import unfinished_on
 from rabbit_chx.cli.ask.broker_access import BrokerAccess, for_each_vhost, topology_options
 from rabbit_chx.cli.ask.options import exchange_option, output_option, refuse, the_exchange
-from rabbit_chx.cli.carry_out import carry_out_plans, note_unfinished, print_status, print_unfinished
+from rabbit_chx.cli.carry_out import carry_out_plans, print_status, print_unfinished, refused
 from rabbit_chx.cli.changes import (
     agreed,
     check_can_ask,
@@ -149,7 +149,7 @@ _queue_options = bundle(
     ],
     exit_codes={
         Exit.FINE: "the exchange has the requested queues",
-        Exit.FAILED: "refused, declined or failed; nothing was changed, and no queue is known to be held",
+        Exit.FAILED: "refused, declined or failed; no bindings were changed, and no queue is known to be held",
         Exit.DIFFERENT: "with --dry-run: changes needed; with --status: a change is unfinished",
         Exit.PARTLY: "a change is unfinished, this one or an earlier one: --status shows it; or after a change, another virtual host "
         "failed, or FILE could not be written. The same command continues",
@@ -294,7 +294,7 @@ class _Run:
             max_moved=self.max_moved,
         )
         if is_refused(wanted, made):
-            return _refused(failed)
+            return refused(failed)
         try:
             if self.changed:
                 self.changed.check(made, observed, wanted)
@@ -302,7 +302,7 @@ class _Run:
             held_queues(made)
         except InvalidValue as reason:
             notice("Refused", str(reason))
-            return _refused(failed)
+            return refused(failed)
         removed, deleted = _removed(wanted, made, observed)
         if deleted:
             _print_deletions(deleted, self.output)
@@ -365,13 +365,6 @@ class _Run:
         if made.steps:
             self.begun.append(made)
         return code
-
-
-def _refused(failed: Exit) -> Exit:
-    """The exit code of a refused change; with an earlier one unfinished, say what finishes that."""
-    if failed == Exit.PARTLY:
-        note_unfinished()
-    return failed
 
 
 def _removed(wanted: Topology, made: Plan, observed: Observed) -> tuple[set[str], set[str]]:

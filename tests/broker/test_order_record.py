@@ -159,9 +159,8 @@ def test_a_restart_keeps_the_record_exactly_where_it_keeps_the_ring(site) -> Non
     # The node tells the order; with the next change it is recorded again.
     observed = read(site.management, site.vhost, node=site.broker)
     before = observed.rings["orders"]
-    plan = site.plan(DeclareQueue(Queue("e")), Bind(Binding("orders", "e", "1")))
-    change = site.change("orders", before, before.bind("e"))
-    CLIENTS[0](site.url(), site.plan(*plan.steps, changes=(change,)), management=site.management)
+    steps = (DeclareQueue(Queue("e")), Bind(Binding("orders", "e", "1")))
+    CLIENTS[0](site.url(), site.plan(*steps, to_record={"orders": before}), management=site.management)
     assert order(site) == ([*before.bucket_map, "e"], "record")
 
 

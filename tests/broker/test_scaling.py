@@ -18,9 +18,11 @@ from rabbit_chx.changes.records import declare_commands
 from rabbit_chx.consuming.member.roll_call import ask
 from rabbit_chx.topology import apply
 from rabbit_chx.working.markers import Hold
+from tests.broker.erlang import quick_command
 from tests.broker.scaling_scene import GROUP, RING, SLOTS, Scene, scale
 from tests.patience import PATIENCE
 from tests.proof import LONG, never, record_result
+from tests.queues import a_channel, message_count
 
 pytestmark = [
     pytest.mark.newest_first,
@@ -125,6 +127,21 @@ def test_without_members_nothing_is_switched(scene) -> None:
     assert not done
     assert "no member of any group consumes queues 'orders.0', " in errors
     assert not scene.planned().steps
+
+
+def test_a_removed_queue_without_buckets_loses_no_message_that_a_member_has(scene) -> None:
+    """It was bound with a new weight before the old one was unbound, and all its messages are with the member."""
+    scene.milliseconds = 200
+    scene.start_members(1)
+    with a_channel(scene.site) as channel:
+        channel.queue_bind("orders.7", "orders", "2")
+        channel.queue_unbind("orders.7", "orders", "1")
+        for number in range(15):
+            channel.basic_publish("", "orders.7", f"key {number}".encode())
+        scene.wait(lambda: message_count(channel, "orders.7") == 0)
+    code, done, errors = scale(scene, "--to", "7", "--node", quick_command(scene.site.broker))
+    assert (code, done) == (0, ["step", "drain", "delete"]), errors
+    assert scene.handled() == 15
 
 
 def test_of_two_changes_at_once_one_is_refused_and_says_that_it_changed_nothing(scene) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 
 import pika
 
-from rabbit_chx import Ring, ToExchange
+from rabbit_chx import ToExchange
 from rabbit_chx.broker.applying.apply import apply, apply_async
 from rabbit_chx.broker.management import Management
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Policy, Queue
@@ -20,7 +20,6 @@ from rabbit_chx.topology.planning.steps import (
     DeclareExchange,
     DeclareQueue,
     Plan,
-    RingChange,
     SetPolicy,
 )
 
@@ -59,11 +58,8 @@ class Site:
         names = [queue.name for queue, *_ in self.management.queues(self.vhost)]
         return [name for name in names if re.search(pattern, name)]
 
-    def plan(self, *steps, changes=()) -> Plan:
-        return Plan(self.vhost, steps, changes)
-
-    def change(self, exchange: str, before: Ring, after: Ring) -> RingChange:
-        return RingChange(exchange, before, after, None, None)
+    def plan(self, *steps, **more) -> Plan:
+        return Plan(self.vhost, steps, **more)
 
     def connection(self) -> pika.BlockingConnection:
         """Open a pika connection, without heartbeats, because tests leave it idle."""

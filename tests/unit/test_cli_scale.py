@@ -308,6 +308,17 @@ def test_a_command_that_cannot_finish_the_change_of_another_one_names_that(
     assert (UNFINISHED in found.err) is unfinished
 
 
+@pytest.mark.parametrize(("unfinished", "code"), [(True, 3), (False, 64)])
+def test_a_measurement_that_fails_after_the_end_of_an_interrupted_change_leaves_its_record(
+    file, run, monkeypatch, tmp_path, unfinished, code
+) -> None:
+    monkeypatch.setattr("rabbit_chx.cli.rebalance.print_unfinished", lambda *_: unfinished)
+    monkeypatch.setattr("rabbit_chx.cli.rebalance.carry_out_plans", lambda *_, **__: 0)
+    found = run("rebalance", file, "-x", "slots", "--keys", tmp_path / "missing", "--yes")
+    assert (found.code, f"cannot read {tmp_path / 'missing'}" in found.err) == (code, True), found.err
+    assert (UNFINISHED in found.err) is unfinished
+
+
 # ---- options without an effect, and what is left when a file or a virtual host fails
 
 

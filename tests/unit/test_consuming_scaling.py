@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,15 +16,16 @@ from rabbit_chx.base.names import SEATS, seat_queue
 from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.broker.commands import NO_ROUTE, OnChannel, OverHttp, Refused, carry_out as do_each
 from rabbit_chx.broker.driver import at_once
+from rabbit_chx.broker.reading.order_record import anchor, as_recorded, entry, order_exchange
 from rabbit_chx.changes import members, scaling
 from rabbit_chx.changes.members import NotConsumed, groups_of_held
 from rabbit_chx.changes.records import ChangeRecord
 from rabbit_chx.cli.carry_out import carry_out_plans
 from rabbit_chx.cli.verb import Exit
 from rabbit_chx.consuming.member.roll_call import MemberStatus, QueueStatus
-from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
 from rabbit_chx.topology.model import Binding, NodeState, Queue
-from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
+from rabbit_chx.topology.planning.steps import Bind, DeclareQueue, Plan, RingChange, Unbind
 from rabbit_chx.working.markers import CHANGES, HOLDS, RECORD, Hold
 
 
@@ -39,7 +41,18 @@ class Scene:
         self.full: dict[str, Refused] = {}
         self.bound: list[Binding] = []
         self.done: list[str] = []
+        self.drained: list[str] = []
+        """The queues that got the marker of a drain before they were deleted."""
+        self.stuck: set[str] = set()
+        """Queues whose members get no further than a message before the marker."""
+        self.foreign: set[str] = set()
+        """Queues that other programs consume."""
         self._answers: deque[Any] = deque()
+
+    @property
+    def live(self) -> Any:
+        """What the command line has of a broker."""
+        return SimpleNamespace(amqp=lambda _: nullcontext(self), management=self)
 
     @property
     def held(self) -> set[str]:
@@ -64,8 +77,22 @@ class Scene:
     def queues(self, _: str) -> list[tuple[Queue, int]]:
         return [(Queue(name, arguments=found), 0) for name, found in self.existing.items()]
 
+    def queue(self, _: str, name: str) -> Queue:
+        return Queue(name, "quorum")
+
     def exchanges(self, _: str) -> list[object]:
-        return []
+        return [order_exchange("rabbit@a")]
+
+    def overview(self) -> SimpleNamespace:
+        return SimpleNamespace(cluster="rabbit@a", release="4.3.6")
+
+    def store(self, _: str) -> None: ...
+
+    def feature_flags(self) -> dict[str, bool]:
+        return {}
+
+    def bindings_from(self, _: str, source: str) -> list[Binding]:
+        return [each for each in self.bound if each.source == source]
 
     def nodes(self) -> dict[str, NodeState]:
         return {"a": NodeState()}
@@ -87,6 +114,9 @@ class Scene:
 
     async def _do(self, command: Any) -> Any:
         match command:
+            case OnChannel("queue_declare", {"queue": queue, "passive": True}):
+                consumers = sum(queue in each for each in (*self.groups.values(), self.foreign))
+                return SimpleNamespace(message_count=0, consumer_count=consumers)
             case OnChannel("queue_declare", {"queue": queue, **more}):
                 self.existing[queue] = more.get("arguments", {})
                 return SimpleNamespace(queue=queue)
@@ -104,19 +134,20 @@ class Scene:
         """Answer the marker of a drain at the second look; the broker refuses every message to a full queue."""
         if queue in self.full:
             raise self.full[queue]
-        if MARKER in headers:
+        if MARKER in headers and queue in self.existing:
+            self.drained.append(queue)
+        if MARKER in headers and queue not in self.stuck:
             self._answers += [None, SimpleNamespace(headers=headers)]
 
 
-def declared_and_bound(plan: Plan, *_: object):
+def declared_and_bound(plan: Plan, on_step: Any, _: object):
     """Stands for the commands of a plan."""
     for step in plan.steps:
-        yield OnChannel("queue_declare", {"queue": step.binding.destination})
-
-
-def deleted(_vhost: str, queue: str, _patience: float):
-    """Stands for the commands that delete a queue when it is empty."""
-    yield OnChannel("queue_delete", {"queue": queue})
+        yield OnChannel(
+            "queue_declare",
+            {"queue": step.queue.name if isinstance(step, DeclareQueue) else step.binding.destination},
+        )
+        on_step(step)
 
 
 @pytest.fixture
@@ -127,7 +158,7 @@ def scene(monkeypatch):
     monkeypatch.setattr(scaling, "PikaDriver", lambda *_: scene)
     monkeypatch.setattr(members, "ask", scene.ask)
     monkeypatch.setattr(scaling, "commands_under_lock", declared_and_bound)
-    monkeypatch.setattr(scaling, "delete_when_empty", deleted)
+    monkeypatch.setattr(scaling, "_EMPTY_IN", 0)
     monkeypatch.setattr(members, "_LONGEST_WAIT_FOR_ANSWERS", 0.1)
     return scene
 
@@ -140,6 +171,17 @@ def appended(**queues: str) -> Plan:
         steps.append(Bind(Binding(exchange, new, "1")))
         changes.append(RingChange(exchange, before, before.bind(new, "1"), None, None))
     return Plan("/", tuple(steps), tuple(changes))
+
+
+def unbound(*queues: str) -> Plan:
+    """Queues whose bindings had no buckets are unbound, so no keys move."""
+    return Plan("/", tuple(Unbind(Binding("mail", queue, "1")) for queue in queues))
+
+
+def record_of(exchange: str, *queues: str) -> list[Binding]:
+    """The record that the queues were bound in this order."""
+    bound = [as_recorded(Binding(exchange, queue, "1")) for queue in queues]
+    return [anchor(exchange), *(entry(exchange, one, number) for number, one in enumerate(bound, 1))]
 
 
 TWO = appended(orders="o9", mail="m9")
@@ -175,9 +217,29 @@ def test_a_change_after_an_interrupted_abort_deletes_the_queues_that_the_change_
 def test_a_removed_queue_that_had_no_keys_is_deleted_too(scene) -> None:
     scene.scale(TWO, removed=["o0", "m1"])
     assert [each for each in scene.done if "delete" in each] == ["deleted queue 'm1'", "deleted queue 'o0'"]
-    dead = Plan("/", (Unbind(Binding("mail", "m0", "1")),))
-    scene.scale(dead, removed=["m0"])
-    assert scene.done[-1] == "deleted queue 'm0'"
+    scene.drained.clear()
+    scene.scale(unbound("m0"), removed=["m0"])
+    assert scene.drained == ["m0"], "a member may have messages that it has not acknowledged"
+    assert scene.done[-2:] == ["drained queue 'm0'", "deleted queue 'm0'"]
+
+
+def test_a_removed_queue_that_is_not_drained_is_kept_while_it_is_consumed(scene) -> None:
+    scene.existing |= {"other": {}, "unused": {}}
+    scene.stuck, scene.foreign = {"m0"}, {"other"}
+    removed = ["m0", "other", "unused"]
+    scene.scale(unbound(*removed), removed=removed, timeout=0.1)
+    assert scene.drained == ["m0"], "other programs would take a marker for a message"
+    assert scene.done[-3:] == [
+        *(f"kept queue '{queue}': it is not empty, or still consumed" for queue in ("m0", "other")),
+        "deleted queue 'unused'",
+    ]
+
+
+def test_a_queue_that_an_interrupted_change_left_is_drained_before_it_is_deleted(scene) -> None:
+    record = ChangeRecord(f"{CHANGES}1", removed=(Queue("m0", "quorum"),))
+    scene.existing[record.name] = record.arguments
+    scene.scale(Plan("/"))
+    assert scene.done == ["drained queue 'm0'", "deleted queue 'm0'"]
 
 
 def test_a_hold_that_cannot_be_recorded_leaves_nothing_behind(scene, monkeypatch) -> None:
@@ -204,6 +266,25 @@ def test_a_plan_from_before_another_command_changed_the_ring_is_refused(scene) -
         scene.scale(Plan("/", (Bind(bound, exchange_moved="orders"),), (change,)))
     assert not scene.done
     assert not scene.recorded
+
+
+@pytest.mark.parametrize("recorded", [("o1", "o0"), ()], ids=["reordered", "the node was restarted"])
+def test_a_plan_from_before_another_command_or_a_restart_changed_the_order_is_refused(
+    scene, recorded
+) -> None:
+    """The same queues are bound, but others would gain and lose keys than those that are held and drained."""
+    plan = appended(orders="o9")
+    bind = replace(plan.steps[0], exchange_moved="orders")
+    plan = replace(plan, steps=(bind,))
+    there = [Binding("orders", queue, "1") for queue in ("o0", "o1")]
+    scene.bound = [*there, *record_of("orders", *recorded)]
+    with pytest.raises(InvalidValue, match="'orders': got bindings that have changed"):
+        scene.scale(plan)
+    assert not scene.done
+    scene.bound = [*there, *record_of("orders", "o0", "o1")]
+    scene.scale(plan)
+    scene.bound = there
+    scene.scale(replace(plan, to_record={"orders": plan.changes[0].before}))
 
 
 def test_a_change_that_another_command_has_finished_is_not_given_up(scene) -> None:
@@ -247,6 +328,37 @@ def test_if_a_queue_cannot_be_held_the_others_are_released_and_nothing_is_switch
     assert not scene.recorded
 
 
+UNFINISHED = "Not finished: run the same command again"
+
+
+def test_a_change_that_failed_before_the_switch_is_not_called_unfinished(scene, capsys) -> None:
+    scene.full = {"o9": Refused(NO_ROUTE, "NO_ROUTE")}
+    bind = appended(mail="m9", orders="o9")
+    plan = replace(bind, steps=(DeclareQueue(Queue("m9")), *bind.steps))
+    assert carry_out_plans(scene.live, [plan], "text") == Exit.FAILED
+    found = capsys.readouterr()
+    assert found.out.splitlines()[1:] == ["held queue 'm9'", "released queue 'm9'"]
+    assert "No bindings were changed" in found.err
+    assert UNFINISHED not in found.err
+
+
+def test_a_change_that_failed_after_its_switch_is_unfinished_although_nothing_is_held(scene, capsys) -> None:
+    scene.full = {"m0": Refused(403, "ACCESS_REFUSED")}
+    assert carry_out_plans(scene.live, [unbound("m0")], "text", removed=["m0"]) == Exit.PARTLY
+    assert UNFINISHED in capsys.readouterr().err
+
+
+def test_a_change_whose_switch_may_have_failed_is_unfinished(scene, monkeypatch, capsys) -> None:
+    def lost(plan: Plan, *_: object):
+        yield from ()
+        if plan.steps:
+            raise ApplyStopped("the connection was lost", failed=plan.steps[0], in_doubt=True)
+
+    monkeypatch.setattr(scaling, "commands_under_lock", lost)
+    assert carry_out_plans(scene.live, [unbound("m0")], "text") == Exit.PARTLY
+    assert UNFINISHED in capsys.readouterr().err
+
+
 def test_a_connection_lost_while_members_are_asked_leaves_a_command_to_run_again(
     scene, monkeypatch, capsys
 ) -> None:
@@ -266,12 +378,11 @@ def test_a_connection_lost_while_members_are_asked_leaves_a_command_to_run_again
 
     monkeypatch.setattr(members, "ask", ask)
     monkeypatch.setattr(members, "_ANNOUNCE_EVERY", 0.0)
-    live = SimpleNamespace(amqp=lambda _: nullcontext(scene), management=scene)
-    assert carry_out_plans(live, [appended(orders="o9")], "text") == Exit.PARTLY
-    assert shown == "held queue 'o9'\n"
+    assert carry_out_plans(scene.live, [appended(orders="o9")], "text") == Exit.PARTLY
+    assert "released" not in shown
     errors = capsys.readouterr().err
     assert "Error: the broker at 127.0.0.1:5672 closed the connection" in errors
-    assert "run the same command again" in errors
+    assert UNFINISHED in errors
     assert scene.held == {"o9"}
     assert len(scene.recorded) == 1
 

@@ -29,7 +29,7 @@ from rabbit_chx.topology.model import Binding, Exchange
 class OrderWriter:
     """Keeps the record of one virtual host while a plan is applied.
 
-    ``rings`` are those that the plan knows; the order of all others comes from the record itself. ``departing`` are the
+    ``rings`` are those that were known, but not recorded; the order of all others comes from the record itself. ``departing`` are the
     exchanges and queues that the plan unbinds and keeps.
     """
 

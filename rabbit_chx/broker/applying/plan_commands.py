@@ -234,11 +234,10 @@ def _begin(plan: Plan, work: StepCommands) -> Generator[Command, Any, None]:
         return
     exchanges = yield OverHttp("exchanges", (plan.vhost,))
     work.know_types(exchanges)
-    evidence = yield from _evidence(plan.vhost, exchanges)
+    evidence = yield from order_evidence(plan.vhost, exchanges)
     work.release = evidence.release
-    # A single binding is believed to have buckets; only a ring to record is proven to have them.
-    before = {each.exchange: each.before for each in plan.changes if len(each.before.bindings) > 1}
-    work.order = OrderWriter(evidence, {**plan.to_record, **before}, _departing(plan))
+    # Not the rings before the changes of the plan: those that were recorded may have changed since it was made.
+    work.order = OrderWriter(evidence, plan.to_record, _departing(plan))
 
 
 def _void(exchanges: Collection[str]) -> Generator[Command, Any, None]:
@@ -266,7 +265,8 @@ def _departing(plan: Plan) -> set[tuple[str, Destination]]:
     return {(source, queue) for source, queue in found if source in rings and queue not in deleted}
 
 
-def _evidence(vhost: str, exchanges: Iterable[Exchange]) -> Generator[Command, Any, OrderEvidence]:
+def order_evidence(vhost: str, exchanges: Iterable[Exchange]) -> Generator[Command, Any, OrderEvidence]:
+    """Read what a virtual host shows of the order of its rings."""
     overview = yield OverHttp("overview")
     store = yield OverHttp("store", (overview.release,))
     found = next((exchange for exchange in exchanges if exchange.name == ORDER_EXCHANGE), None)
