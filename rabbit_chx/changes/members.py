@@ -66,7 +66,9 @@ class Members:
         A member that has not answered for some minutes opens a connection first, which may take longer than _ANSWER_IN.
         """
         deadline = monotonic() + min(self.timeout, _LONGEST_WAIT_FOR_ANSWERS)
-        while {*expected}.difference(*(found := self._consumed(deadline)).values()) and monotonic() <= deadline:
+        while {*expected}.difference(
+            *(found := self._consumed(deadline)).values()
+        ) and monotonic() <= deadline:
             self.connection.sleep(0.2)
         return found
 
