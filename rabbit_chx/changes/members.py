@@ -66,14 +66,12 @@ class Members:
         A member that has not answered for some minutes opens a connection first, which may take longer than _ANSWER_IN.
         """
         deadline = monotonic() + min(self.timeout, _LONGEST_WAIT_FOR_ANSWERS)
-        while {*expected}.difference(
-            *(found := self._consumed(deadline)).values()
-        ) and monotonic() <= deadline:
+        while {*expected}.difference(*(found := self._consumed()).values()) and monotonic() <= deadline:
             self.connection.sleep(0.2)
         return found
 
-    def _consumed(self, deadline: float) -> dict[str, set[str]]:
-        """The queues that the members of each group consume; groups whose turn is after the deadline are not asked."""
+    def _consumed(self) -> dict[str, set[str]]:
+        """The queues that the members of each group consume; not all groups are asked if many do not answer."""
         if self.group is not None:
             groups = {self.group}
         else:
@@ -81,8 +79,9 @@ class Members:
                 filter(None, (group_of(queue.name) for queue, *_ in self.management.queues(self.vhost)))
             )
         found: dict[str, set[str]] = {}
+        deadline = monotonic() + _LONGEST_WAIT_FOR_MEMBERS
         for group in sorted(groups):
-            if not found or monotonic() < deadline:
+            if monotonic() < deadline:
                 found[group] = {queue for member in self._ask(group) for queue in member.queues}
         return found
 
