@@ -54,6 +54,10 @@ _TYPES: Final = {
 }
 
 
+# The formats of struct for the numbers of each tag.
+_NUMBERS: Final = dict(zip("bBsuIilLTfd", "bBhHiIqqQfd", strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """A header value with its AMQP tag, for callers who know what is sent.
@@ -69,6 +73,11 @@ class Field:
     def __post_init__(self) -> None:
         if self.tag not in _TYPES:
             raise InvalidValue("tag of an AMQP field", self.tag, " ".join(_TYPES))
+        try:
+            _as_sent(self.tag, self.value)
+        except (struct.error, OverflowError):
+            expected = f"a number that its type, {_TYPES[self.tag]}, can hold"
+            raise InvalidValue(f"value of an AMQP field {self.tag!r}", self.value, expected) from None
 
     @property
     def type(self) -> Atom:
@@ -97,13 +106,20 @@ class Field:
             case "F":
                 return [(_utf8(name), item.type, item.term) for name, item in self.value]
             case _:
-                value: Term = self.value
-                return value
+                return _as_sent(self.tag, self.value)
 
     @property
     def pair(self) -> tuple[Atom, Term]:
         """Type and value: the form of array items, and of the headers that releases up to 3.12 hash."""
         return (self.type, self.term)
+
+
+def _as_sent(tag: str, value: Term) -> Term:
+    """A number as the bytes of its type hold it; other values unchanged."""
+    if tag not in _NUMBERS:
+        return value
+    sent: Term = struct.unpack(form := f">{_NUMBERS[tag]}", struct.pack(form, value))[0]
+    return sent
 
 
 def encode(value: object, client: Client) -> Field:

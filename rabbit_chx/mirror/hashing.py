@@ -254,16 +254,19 @@ class HashHeader(HashOn):
                     "str",
                     f"Use {self.header!r}",
                 )
-            if release.missing_header_fails:
-                raise BrokerWouldFail(
-                    f"RabbitMQ {release}, like 3.13.0 to 3.13.6, fails on a message without the hash header "
-                    f"{self.header!r}; always send the header, or upgrade to 3.13.7"
-                )
-            return f"{self} is missing", UNDEFINED
+            return f"{self} is missing", self._missing(release)
         if not has_header(self.header, value[self.header], release, client):
-            return f"RabbitMQ {release} hides {self} of {client} from exchanges", UNDEFINED
+            return f"RabbitMQ {release} hides {self} of {client} from exchanges", self._missing(release)
         what = str(self) if client is None else f"{self} as {client} encodes it"
         return what, self._value_term(value[self.header], release, client)
+
+    def _missing(self, release: Release) -> Term:
+        if release.missing_header_fails:
+            raise BrokerWouldFail(
+                f"RabbitMQ {release}, like 3.13.0 to 3.13.6, fails on a message without the hash header "
+                f"{self.header!r}; always send the header, or upgrade to 3.13.7"
+            )
+        return UNDEFINED
 
     def _value_term(self, value: object, release: Release, client: Client | None) -> Term:
         """The term that the named client, or every client that can send the value, produces."""

@@ -12,6 +12,7 @@ It counts the messages that landed on another queue than the mirror predicts, an
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from rabbit_chx.errors import RabbitChxError, RingUnknown
@@ -58,7 +59,10 @@ class DeliveryMonitor:
             value, key = headers, headers.get(on.header)
         else:
             value = key = delivery.routing_key if on.part == "routing_key" else getattr(properties, on.part)
-        if not _is_as_sent(key, of_header=value is headers, from_aio_pika=from_aio_pika):
+        of_header = value is headers
+        if not _is_as_sent(key, of_header=of_header, from_aio_pika=from_aio_pika) or (
+            not of_header and _may_be_of_amqp10(on.part, key, headers)
+        ):
             self.unpredicted += 1
             return None
         try:
@@ -76,6 +80,15 @@ class DeliveryMonitor:
         else:
             self.drifted += 1
         return expected == queue
+
+
+def _may_be_of_amqp10(part: str, value: object, headers: Mapping[str, object]) -> bool:
+    """Whether an id may have been the UUID or the bytes of an AMQP 1.0 publisher, which the broker hashes and consumers never see."""
+    if part not in ("message_id", "correlation_id"):
+        return False
+    if value is None:
+        return f"x-{part.replace('_', '-')}" in headers
+    return isinstance(value, str) and value.startswith("urn:uuid:")
 
 
 def _is_as_sent(value: object, *, of_header: bool, from_aio_pika: bool) -> bool:

@@ -5,10 +5,11 @@ docs/routing.md has the table, and tests/broker/test_parity_protocols.py compare
 
 from __future__ import annotations
 
+from binascii import unhexlify
 from datetime import datetime
 from typing import Any, Final
 
-from rabbit_chx.errors import InvalidValue, Unpredictable
+from rabbit_chx.errors import BrokerWouldFail, InvalidValue, Unpredictable
 from rabbit_chx.mirror.fields import Client, milliseconds, uuid_bytes
 from rabbit_chx.mirror.releases import Release
 
@@ -17,6 +18,8 @@ _STOMP_PROPERTIES: Final = {
     *("amqp-message-id", "app-id", "content-encoding", "content-type", "correlation-id", "destination"),
     *("expiration", "message-id", "persistent", "priority", "reply-to", "timestamp", "type", "user-id"),
 }
+
+_URN_SIZE: Final = len("urn:uuid:") + 36
 
 
 def routing_key_as_sent(value: Any, release: Release, client: Client | None) -> Any:
@@ -50,7 +53,7 @@ def has_header(header: str, value: object, release: Release, client: Client | No
 
 
 def id_as_sent(name: str, value: Any, release: Release, client: Client | None) -> int | Any:
-    """A message id or correlation id: of AMQP 1.0 a number stays a number, and a UUID is its 16 bytes."""
+    """A message id or correlation id: of AMQP 1.0 a number stays a number; a UUID is its 16 bytes, and its text in MQTT is, too."""
     if client == "mqtt" and (name == "message_id" or not release.has_mqtt5):
         raise InvalidValue(
             f"property {name}",
@@ -67,7 +70,20 @@ def id_as_sent(name: str, value: Any, release: Release, client: Client | None) -
             "str (sent as UTF-8) or bytes",
             "Pass client='amqp10' if AMQP 1.0 sends it as a number or a UUID, otherwise the text that is sent",
         )
-    return value
+    return _uuid_of_urn(value, release) if client == "mqtt" else value
+
+
+def _uuid_of_urn(value: str | bytes, release: Release) -> str | bytes:
+    """What the broker makes of correlation data (``mc_util:urn_string_to_uuid/1``): of the text of a UUID, its bytes."""
+    raw = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else bytes(value)
+    if len(raw) != _URN_SIZE or not raw.startswith(b"urn:uuid:"):
+        return value
+    try:
+        return b"".join(map(unhexlify, raw.removeprefix(b"urn:uuid:").split(b"-")))
+    except ValueError:
+        raise BrokerWouldFail(
+            f"RabbitMQ {release} fails on the correlation data {value!r} of MQTT: it looks like the text of a UUID, and is none"
+        ) from None
 
 
 def timestamp_as_sent(value: Any, release: Release, client: Client | None) -> Any:

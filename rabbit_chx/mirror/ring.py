@@ -316,10 +316,8 @@ class Ring:
     def _without(self, destination: Destination, gone: list[RingBinding]) -> Ring:
         self.refuse_duplicates()
         bindings = tuple(binding for binding in self.bindings if binding not in gone)
-        if not bindings:
-            return replace(self, bindings=(), runs=(), why_unknown="")
         runs = self.runs and tuple(run for run in self.runs if run[0] != destination)
-        return replace(self, bindings=bindings, runs=runs)
+        return changed_ring(self, bindings, runs)
 
     def after_restart(self, *, worker_pool_size: int | None = None) -> Ring:
         """The ring after a node boot or a restart of the virtual host.
@@ -376,3 +374,10 @@ def each(items: Any, what: str, of: str) -> Iterator[Any]:
     if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
         raise InvalidValue(what, items, f"a list of {of}", "Put a single item into a list")
     return iter(items)
+
+
+def changed_ring(ring: Ring, bindings: tuple[RingBinding, ...], runs: tuple[_Run, ...] | None) -> Ring:
+    """The ring with other bindings and buckets; without bindings, unknown buckets are gone, unless a deleted exchange may have left some."""
+    if runs is None and not bindings and not ring.release.deleted_exchange_keeps_buckets:
+        return replace(ring, bindings=(), runs=(), why_unknown="")
+    return replace(ring, bindings=bindings, runs=runs)

@@ -98,7 +98,9 @@ def test_an_id_of_stomp_lands_where_the_mirror_says(lab, peers, name):
 
 
 def test_correlation_data_of_mqtt_5_lands_where_the_mirror_says(lab, peers):
-    messages = [Message("t", correlation_id=value) for value in (*RAW, *(text.encode() for text in TEXTS))]
+    urns = [text.encode() for uuid in UUIDS for text in (uuid.urn, uuid.urn + "0", str(uuid))]
+    texts = [text.encode() for text in TEXTS]
+    messages = [Message("t", correlation_id=value) for value in (*RAW, *texts, *urns)]
     if lab.release.has_mqtt5:
         check(lab, peers, "mqtt", messages, hash_property="correlation_id")
         return

@@ -18,7 +18,7 @@ from hypothesis import example, given, strategies as st
 from rabbit_chx import BrokerWouldFail, InvalidValue
 from rabbit_chx.mirror.fields import CLIENTS, Field, encode, seconds
 from rabbit_chx.mirror.kernel import Atom
-from rabbit_chx.mirror.kernel.terms import FALSE, TRUE, UNDEFINED
+from rabbit_chx.mirror.kernel.terms import FALSE, TRUE, UNDEFINED, format_term
 from tests import vectors
 
 
@@ -231,6 +231,7 @@ TERMS = [
     (Field("l", -1), "long", -1),
     (Field("L", -1), "long", -1),
     (Field("f", 0.5), "float", 0.5),
+    (Field("f", 0.1), "float", struct.unpack(">f", bytes.fromhex("3dcccccd"))[0]),
     (Field("d", 0.1), "double", 0.1),
     (Field("D", (2, 150)), "decimal", (2, 150)),
     (Field("D", (2, -150)), "decimal", (2, 2**32 - 150)),  # it knows no negative decimals
@@ -243,6 +244,23 @@ TERMS = [
 @pytest.mark.parametrize(("field", "name", "term"), TERMS, ids=lambda given: str(given)[:30])
 def test_a_field_has_the_type_and_the_term_that_the_broker_gives_it(field, name, term):
     assert field.pair == (Atom(name), term)
+
+
+def test_an_integer_in_a_double_is_a_float_for_the_broker():
+    # Compared as Erlang text, because 2 == 2.0 in Python.
+    assert [format_term(Field(tag, 2).term) for tag in "fdl"] == ["2.0", "2.0", "2"]
+
+
+@pytest.mark.parametrize(
+    ("tag", "value"),
+    [
+        *(("b", 128), ("B", -1), ("s", 2**15), ("u", 2**16), ("I", 2**31), ("i", -1), ("l", 2**63)),
+        *(("T", -1), ("T", None), ("f", 1e39), ("l", 0.5), ("d", "1.0")),
+    ],
+)
+def test_a_number_that_its_type_cannot_hold_is_refused(tag, value):
+    with pytest.raises(InvalidValue, match=f"value of an AMQP field '{tag}'"):
+        Field(tag, value)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])

@@ -86,6 +86,16 @@ def test_what_could_have_been_sent_in_several_ways_is_no_evidence(ring: Ring) ->
     assert not observer.pairs
 
 
+@pytest.mark.parametrize("part", ["message_id", "correlation_id"])
+def test_an_id_that_amqp_1_0_may_have_sent_in_another_form_is_no_evidence(part: str) -> None:
+    observer = watch(hash_property=part)
+    as_uuid = properties(**{part: "urn:uuid:f81d4fae-7dec-11d0-a765-00a0c91e6bf6"})
+    as_bytes = properties(headers={f"x-{part.replace('_', '-')}": b"\xff"})
+    assert [observer.observe(method(), "q1", each) for each in (as_uuid, as_bytes)] == [None, None]
+    assert counts(observer) == (0, 0, 2, 0)
+    assert not observer.pairs
+
+
 def test_an_exchange_without_a_bucket_judges_nothing() -> None:
     observer = DeliveryMonitor(ConsistentHashExchange(Ring()), name="orders")
     assert observer.observe(method(), "q0", properties()) is None

@@ -7,10 +7,11 @@ from uuid import UUID
 import pytest
 
 from rabbit_chx import ConsistentHashExchange, InvalidValue, Unpredictable
-from rabbit_chx.errors import AmbiguousHeader
+from rabbit_chx.errors import AmbiguousHeader, BrokerWouldFail
 
 HEADER = {"hash_header": "h"}
 ID = {"hash_property": "message_id"}
+CORRELATION = {"hash_property": "correlation_id"}
 STAMP = {"hash_property": "timestamp"}
 
 
@@ -29,6 +30,17 @@ def test_routes_that_depend_on_the_configuration_of_a_plugin_are_unpredictable(
     with pytest.raises(Unpredictable, match=r"upgrade to 4\.0"):
         exchange(release, **arguments).route(**message, client="amqp10")
     assert exchange(release, **arguments).route(**message, client="stomp")
+
+
+@pytest.mark.parametrize("release", ["3.13.0", "4.0.5", "4.3.6"])
+def test_correlation_data_of_mqtt_that_is_the_text_of_a_uuid_counts_as_its_bytes(release) -> None:
+    x = exchange(release, hash_property="correlation_id")
+    uuid = UUID("f81d4fae-7dec-11d0-a765-00a0c91e6bf6")
+    for sent in (uuid.urn, uuid.urn.encode(), "urn:uuid:" + str(uuid).upper()):
+        assert x.explain(sent, client="mqtt").term == uuid.bytes
+    for other in (f"{uuid.urn}0", uuid.urn.upper(), str(uuid)):
+        assert x.explain(other, client="mqtt").term == other.encode()
+    assert x.explain(uuid.urn, client="pika").term == uuid.urn.encode()
 
 
 @pytest.mark.parametrize(
@@ -51,6 +63,13 @@ def test_routes_that_depend_on_the_configuration_of_a_plugin_are_unpredictable(
         (STAMP, {"timestamp": True}, "amqp10", InvalidValue),
         (STAMP, {"timestamp": 5}, "mqtt", InvalidValue),
         (STAMP, {"timestamp": None}, "mqtt", Unpredictable),
+        (CORRELATION, {"correlation_id": "urn:uuid:" + 36 * "z"}, "mqtt", BrokerWouldFail),
+        (
+            CORRELATION,
+            {"correlation_id": "urn:uuid:f81d4fae-7dec-11d0-a76-5-0a0c91e6bf6"},
+            "mqtt",
+            BrokerWouldFail,
+        ),
     ],
 )
 def test_what_a_protocol_cannot_send_is_refused(arguments, message, client, error) -> None:

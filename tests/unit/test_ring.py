@@ -325,3 +325,12 @@ def test_the_ring_of_early_4_3_is_unknown_after_the_deletion_of_a_destination_ex
         assert ring.delete(ToExchange("e")).known is known
         assert ring.delete("a").known
         assert ring.delete(ToExchange("other")) == ring
+
+
+def test_the_ring_of_early_4_3_stays_unknown_when_its_last_binding_is_gone() -> None:
+    for release, known in (("4.2.9", True), ("4.3.4", False), ("4.3.6", True)):
+        emptied = Ring.of(["a", ToExchange("e")], release=release).delete(ToExchange("e")).unbind("a")
+        assert emptied.known is known
+        assert emptied.bind("b").known is known
+    left = Ring.read([ToExchange("e"), "a"], bindings=["a"], release="4.3.4").unbind("a").bind("b")
+    assert left.bucket_map == (ToExchange("e"), "b")

@@ -58,7 +58,13 @@ def _rings_back(rings: Bound, vhost: str, observed: Observed) -> Plan:
             "change", f"exchange {unknown[0]!r}, which is gone", "an exchange that exists", FINISH
         )
     exchanges = tuple(each for each in observed.topology.exchanges if each.name in rings)
-    bindings = tuple(Binding(source, queue, key) for source, listed in rings.items() for queue, key in listed)
+    # A record has no arguments. Those of bindings that stay are still there, and a change of others is not recorded.
+    there = {(each.source, each.destination, each.key): each.arguments for each in observed.topology.bindings}
+    bindings = tuple(
+        Binding(source, queue, key, there.get((source, queue, key), {}))
+        for source, listed in rings.items()
+        for queue, key in listed
+    )
     return plan(Topology(vhost, exchanges, bindings=bindings), observed, max_moved=1.0)
 
 

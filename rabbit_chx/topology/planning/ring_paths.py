@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Final, TypeAlias
 
 from rabbit_chx.mirror.movement import MovementTracker, TrackedMovement
-from rabbit_chx.mirror.ring import Destination, Ring
+from rabbit_chx.mirror.ring import Destination, Ring, changed_ring
 from rabbit_chx.topology.diff import weight_of
 from rabbit_chx.topology.model import Binding, as_ring_bindings
 from rabbit_chx.topology.planning.steps import Bind, Step, Strategy, Unbind
@@ -135,8 +135,7 @@ class Path:
                 self._remove(destination)
         bindings = as_ring_bindings(each for listed in self._listed.values() for each in listed)
         runs = None if self._runs is None else tuple(self._runs.items())
-        why_unknown = ring.why_unknown if bindings else ""
-        self.after: Final = Ring(bindings, runs if bindings else (), ring.release, why_unknown)
+        self.after: Final = changed_ring(ring, bindings, runs)
 
     def _append(self, destination: Destination) -> None:
         binding = self._bind[destination]

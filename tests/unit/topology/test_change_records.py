@@ -10,7 +10,7 @@ import pytest
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.changes.records import ChangeRecord
-from rabbit_chx.topology.model import Queue
+from rabbit_chx.topology.model import Binding, Queue
 from rabbit_chx.topology.planning.drain_order import held_queues
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.plan_back import plan_back
@@ -47,6 +47,21 @@ def test_a_change_is_given_up_after_each_of_its_steps_and_each_step_of_that(of, 
             again = made(of(queues)).carry_out((*found.steps[:number], *back.steps[:stopped]))
             again.carry_out(plan_back(record.before, record.removed, of(target), again.seen()).steps)
             assert state(again) == before
+
+
+@pytest.mark.parametrize("release", ["4.2", "4.3"])
+def test_bindings_that_stay_keep_their_arguments(release) -> None:
+    first = Binding("orders", "a", "1", {"x-owner": "shop"})
+    before, target = (
+        replace(each, bindings=(first, *each.bindings[1:])) for each in (RING("abc"), RING("abcd"))
+    )
+    broker = made(before, release=release)
+    found = plan(target, broker.seen(), max_moved=1.0)
+    record = recorded(found, broker)
+    broker.carry_out(found.steps)
+    back = plan_back(record.before, record.removed, target, broker.seen())
+    assert [str(step.binding.destination) for step in back.steps] == ["d"]
+    assert state(broker.carry_out(back.steps)) == state(made(before, release=release))
 
 
 def test_queues_that_the_change_deleted_are_declared_again() -> None:
