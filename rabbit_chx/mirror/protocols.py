@@ -53,7 +53,7 @@ def has_header(header: str, value: object, release: Release, client: Client | No
 
 
 def id_as_sent(name: str, value: Any, release: Release, client: Client | None) -> int | Any:
-    """A message id or correlation id: of AMQP 1.0 a number stays a number; a UUID is its 16 bytes, and its text in MQTT is, too."""
+    """A message id or correlation id: of AMQP 1.0 a number stays a number; a UUID is its 16 bytes, as its text in MQTT is."""
     if client == "mqtt" and (name == "message_id" or not release.has_mqtt5):
         raise InvalidValue(
             f"property {name}",

@@ -10,8 +10,7 @@ from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.consuming import QueueReader, queue_reader
 from rabbit_chx.consuming.queue_reader import _TakenBack
 from rabbit_chx.errors import BrokerUnavailable
-
-PATIENCE = 60
+from tests.patience import PATIENCE
 
 
 def reader() -> QueueReader:
