@@ -149,7 +149,11 @@ class TimedConnection(BlockingConnection):  # type: ignore[misc]
     def __exit__(self, *error: object) -> None:
         """Close the connection; a broker that does not answer this either does no harm."""
         with suppress(AMQPError, OSError):
-            super().__exit__(*error)
+            try:
+                super().__exit__(*error)
+            except AssertionError:
+                # pika cannot cancel a consumer that an interrupt left half made, and has forgotten it now.
+                self.close()
 
     def process_data_events(self, time_limit: float | None = 0) -> None:
         """Wait for events as `BlockingConnection` does, which raises a ValueError if the connection has ended before."""

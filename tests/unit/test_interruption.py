@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 from types import SimpleNamespace
 
 import pytest
+from pika import frame, spec
 from pika.exceptions import ChannelClosedByBroker, NackError, StreamLostError
 
 from rabbit_chx.base.interruption import Terminated, terminated_as_interrupted, uninterrupted
+from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.commands import Driver, Lost, exists
 from rabbit_chx.broker.driver import PikaDriver
+from tests.amqp_server import AmqpServer, received
 
 pytestmark = pytest.mark.usefixtures("usual_handlers")
 
@@ -142,3 +146,21 @@ def test_a_program_that_ignores_sigterm_goes_on_ignoring_it() -> None:
             assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def interrupt(client: socket.socket) -> None:
+    """Press Ctrl-C when the client begins to consume, then answer as a broker does."""
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    client.sendall(frame.Method(1, spec.Basic.ConsumeOk("c")).marshal())
+    for _ in received(client):
+        pass
+    client.sendall(frame.Method(1, spec.Channel.CloseOk()).marshal())
+    client.recv(1 << 16)
+    client.sendall(frame.Method(0, spec.Connection.CloseOk()).marshal())
+
+
+def test_an_interrupted_consumer_closes_its_connection() -> None:
+    with AmqpServer(interrupt) as server:
+        with pytest.raises(KeyboardInterrupt), connect(server.url) as connection:
+            connection.channel().basic_consume("q", print, consumer_tag="c")
+        assert connection.is_closed
