@@ -77,7 +77,7 @@ class Encoder:
         checked, key = checked_body(body, self.max_message_bytes), shortstr(routing_key, "routing key")
         target = self._exchange if exchange is None else shortstr(exchange, "exchange")
         if self._context is not None and (context := self._context()):
-            headers = in_context(context, headers)
+            headers = self._in_context(context, headers)
         plain = self._plain_fits and not (properties or headers)
         return target, key, self._plain if plain else self._encode(properties, headers), checked
 
@@ -95,7 +95,7 @@ class Encoder:
         keys = key_column(routing_keys, count)
         targets = key_column(self._exchange if exchange is None else exchange, count, "exchange")
         if self._context is not None and (context := self._context()):
-            headers = in_rows(in_context, context, headers)
+            headers = in_rows(self._in_context, context, headers)
         return targets, keys, self._encode_column(count, headers, properties), checked
 
     def _encode(self, properties: Mapping[str, Any], headers: Mapping[str, Any] | None) -> bytes:
@@ -119,6 +119,9 @@ class Encoder:
 
     def _with_own(self, headers: Any) -> Any:
         return merged(self._properties.get("headers"), headers)
+
+    def _in_context(self, context: Mapping[str, str], headers: Any) -> Any:
+        return in_context(context, self._with_own(headers))
 
 
 def in_rows(merge: Callable[[Any, Any], Any], table: Any, headers: Any) -> Any:

@@ -29,19 +29,19 @@ WITHOUT = "import sys; sys.modules['opentelemetry'] = None"
 PUBLISHER = "from rabbit_chx.publishing import Publisher"
 
 
-def published(headers: Any = None, column: Any = None, **properties: Any) -> list[dict[str, Any]]:
+def published(own: Any = None, column: Any = None, **properties: Any) -> list[dict[str, Any]]:
     """The headers of a message, and of the two rows of a batch."""
     encoder = Encoder("orders", properties, None)
-    one = encoder.one(b"", "k", None, headers, {})[2]
-    rows = encoder.many([b"", b""], "k", None, headers if column is None else column, {})[2]
+    one = encoder.one(b"", "k", None, own, {})[2]
+    rows = encoder.many([b"", b""], "k", None, own if column is None else column, {})[2]
     return [Properties().decode(encoded).headers or {} for encoded in (one, *rows)]
 
 
-def published_to_stream(headers: Any, column: Any = None) -> list[dict[str, Any]]:
+def published_to_stream(own: Any = None, column: Any = None, **properties: Any) -> list[dict[str, Any]]:
     """The same from a stream."""
-    encoder = StreamEncoder(None, by_key=False)
-    one = encoder.one(b"", "k", headers, None, {})
-    rows = encoder.many([b"", b""], "k", headers if column is None else column, None, {})
+    encoder = StreamEncoder(properties, by_key=False)
+    one = encoder.one(b"", "k", own, None, {})
+    rows = encoder.many([b"", b""], "k", own if column is None else column, None, {})
     stored = [*one.messages.take(0, 1), *rows.messages.take(0, 2)]
     return [dict(StoredMessage(each, b"", "k", "", "s", 0, None).headers or {}) for each in stored]
 
@@ -93,7 +93,7 @@ def test_a_message_with_a_trace_of_its_own_gets_no_part_of_the_current_context(p
         current = published()[0]
         assert current.keys() == {"traceparent", "tracestate"}
         for own in {"traceparent": "my own"}, {"tracestate": "my own"}:
-            assert publish(own) == [own] * 3
+            assert publish(own) == publish(headers=own) == [own] * 3
             assert publish(own, [own, {"a": 1}]) == [own, own, {**current, "a": 1}]
 
 
