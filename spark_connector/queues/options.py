@@ -28,7 +28,12 @@ class QueueOptions(AmqpOptions):
         "subscribepattern": "A query reads one queue: the option queue names it",
         "prefetch": "Use maxRowsPerTrigger",
         **dict.fromkeys(
-            ("startingoffsetsbytimestamp", "endingoffsetsbytimestamp"),
+            (
+                "startingtimestamp",
+                "endingtimestamp",
+                "startingoffsetsbytimestamp",
+                "endingoffsetsbytimestamp",
+            ),
             "Leave it out: a queue has no offsets. To read from a position, read a stream",
         ),
     }
