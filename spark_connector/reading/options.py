@@ -24,11 +24,9 @@ from spark_connector.option_table import (
     options_of,
     text,
 )
-from spark_connector.reading.offsets import RowLimit
-from spark_connector.reading.positions import LATEST, Positions, json_by_stream, parse_positions
+from spark_connector.reading.positions import LATEST, Positions, parse_positions
 from spark_connector.writing.options import WriteOptions
 
-MOST_ROWS: Final = 2**63 - 1
 _SOURCE, _ROWS = "Source", "Rows"
 _SUMMARY: Final = (
     'Add option("stream", "orders.0"), option("superStream", "orders") or option("exchange", "orders"). Spark passes no '
@@ -65,19 +63,6 @@ def listed(group: str, doc: str) -> Any:
     """A field for distinct names."""
     expected = 'distinct names separated by commas, or a JSON list such as ["a,b", "c"]'
     return option(group, None, expected, doc, _names)
-
-
-def row_limit(given: str) -> RowLimit | None:
-    """Parse a number of rows, or numbers by stream; return None for other text."""
-    try:
-        found = json_by_stream("maxRowsPerTrigger", given)
-    except InvalidValue:
-        raise
-    except (ValueError, RecursionError):
-        return None
-    numbers = list(found.values()) if isinstance(found, dict) else [found]
-    valid = numbers and all(type(one) is int and 0 < one <= MOST_ROWS for one in numbers)
-    return found if valid else None
 
 
 def _positions(doc: str, key: str, *, of_end: bool) -> Any:
@@ -136,12 +121,11 @@ class ReadOptions(StreamOptions):
     ending_offsets: Positions | None = _positions(  # noqa: RUF009 - a field
         "Where a batch ends: before this offset. Default: latest.", "ending_offsets", of_end=True
     )
-    max_rows_per_trigger: RowLimit | None = option(  # noqa: RUF009 - a field
+    max_rows_per_trigger: int | None = integer(
         _ROWS,
         None,
-        'an integer from 1 to 9223372036854775807, or JSON by stream such as {"s0": 1000}',
-        "Maximum number of rows of a micro-batch: over all streams, or of each stream that the JSON names. Needs PySpark 4.2.",
-        row_limit,
+        "Maximum number of rows of a micro-batch, over all streams. Needs PySpark 4.2.",
+        most=2**63 - 1,
     )
     min_partitions: int | None = integer(
         _ROWS, None, "Divide the rows among at least this many tasks. Default: one task for each stream."

@@ -74,8 +74,8 @@ def parse_positions(text: str, *, option: str, of_end: bool) -> Positions:
     return Positions(by_stream=by_stream, option=option)
 
 
-def json_by_stream(option: str, text: str) -> Any:
-    """Parse JSON. An object has a value for each stream, so it names each stream once."""
+def _json_object(option: str, text: str) -> dict[str, Any]:
+    """Parse a JSON object that names each stream once."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
@@ -83,12 +83,8 @@ def json_by_stream(option: str, text: str) -> Any:
             raise InvalidValue(f"streams in option {option}", twice, "each stream once")
         return dict(pairs)
 
-    return json.loads(text, object_pairs_hook=unique)
-
-
-def _json_object(option: str, text: str) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json_by_stream(option, text)
+        found: dict[str, Any] = json.loads(text, object_pairs_hook=unique)
     except InvalidValue:
         raise
     except (ValueError, RecursionError) as error:  # Python refuses numbers of thousands of digits
