@@ -3,30 +3,7 @@
     df.write.format("rabbitmq").option("url", url).option("exchange", "orders").mode("append").save()
     spark.read.format("rabbitmq").option("url", url).option("superStream", "orders").load()
 
-Columns of a write (value is required):
-
-    value, routing_key, exchange, headers, message_id, correlation_id, content_type, content_encoding, reply_to,
-    type, app_id, user_id, expiration, priority, delivery_mode, timestamp.
-
-Options of a write:
-
-    url, host, port, virtualHost, username, password, passwordEnv, passwordFile, connectionName,
-    connectionTimeoutMs, reconnectTimeoutMs, heartbeatSeconds, blockedTimeoutMs, tls, tlsCaFile, tlsCertFile,
-    tlsKeyFile, tlsKeyPassword, tlsServerName, tlsVerify, streamPort, followAdvertised, exactlyOnce,
-    producerName, exchange, routingKey, managementUrl, stream, superStream, checkExchange, persistent,
-    maxInFlight, confirmTimeoutMs, retryTimeoutMs, maxRatePerTask, taskHeaders, maxMessageBytes, invalidRows,
-    failFast, failOnDataLoss, nullValue, ignoreUnknownColumns, allowSpeculation, dryRun.
-
-Further options of a read of streams:
-
-    stream, superStream, exchange, managementUrl, columns, keys, startingOffsets, endingOffsets,
-    startingTimestamp, endingTimestamp, maxRowsPerTrigger, minPartitions, failOnDataLoss, invalidRows.
-
-Further options of a read of a queue:
-
-    queue, columns, maxRowsPerTrigger, minPartitions.
-
-docs/spark-options.md describes each option and column.
+docs/spark-options.md lists the options and columns.
 
 Names are loaded when they are first used: ``import spark_connector`` starts no JVM and imports no PySpark.
 """

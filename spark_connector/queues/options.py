@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 from rabbit_chx import InvalidValue
 from spark_connector.connection_options import AmqpOptions, ConnectionOptions, check_one_target
 from spark_connector.option_table import check_short_text, integer, keys_of, options_of, text
-from spark_connector.reading.options import OF_KAFKA, ReadOptions, listed, row_limit
+from spark_connector.reading.options import OF_KAFKA, ReadOptions, listed
 from spark_connector.writing.options import WriteOptions
 
 _SOURCE, _ROWS = "Source", "Rows"
@@ -28,7 +28,12 @@ class QueueOptions(AmqpOptions):
         "subscribepattern": "A query reads one queue: the option queue names it",
         "prefetch": "Use maxRowsPerTrigger",
         **dict.fromkeys(
-            ("startingoffsetsbytimestamp", "endingoffsetsbytimestamp"),
+            (
+                "startingtimestamp",
+                "endingtimestamp",
+                "startingoffsetsbytimestamp",
+                "endingoffsetsbytimestamp",
+            ),
             "Leave it out: a queue has no offsets. To read from a position, read a stream",
         ),
     }
@@ -51,12 +56,12 @@ class QueueOptions(AmqpOptions):
 
     @classmethod
     def applicable_defaults(cls, given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
-        """Also leave out a default limit of rows that only reads of streams can have."""
+        """Also leave out a default limit of rows that is too high for a queue."""
         found = super().applicable_defaults(given, defaults)
         return {
             name: value
             for name, value in found.items()
-            if name.lower() != "maxrowspertrigger" or not _only_for_streams(value)
+            if name.lower() != "maxrowspertrigger" or not value.isdecimal() or int(value[:20]) <= _MOST_ROWS
         }
 
     @classmethod
@@ -76,12 +81,6 @@ class QueueOptions(AmqpOptions):
         if not self.queue:
             raise InvalidValue("option queue", self.queue, "the name of a queue")
         check_short_text(self.queue, "option queue")
-
-
-def _only_for_streams(limit: str) -> bool:
-    """Whether this text limits the rows of streams, but not those of a queue."""
-    found = row_limit(limit)
-    return found is not None and not (isinstance(found, int) and found <= _MOST_ROWS)
 
 
 QUEUE_OPTIONS: Final = options_of(QueueOptions)

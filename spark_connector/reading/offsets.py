@@ -57,20 +57,11 @@ def divided(whole: list[OffsetRange], at_least: int | None) -> list[OffsetRange]
     return found
 
 
-RowLimit: TypeAlias = int | Mapping[str, int]
-"""Maximum number of rows of a micro-batch: over all streams, or by stream."""
-
-
-def limited(start: Mapping[str, int], end: Mapping[str, int], most: RowLimit) -> dict[str, int]:
-    """Limit the ends of the streams. A limit over all streams is shared in proportion to the sizes of the ranges.
+def limited(start: Mapping[str, int], end: Mapping[str, int], most: int) -> dict[str, int]:
+    """Limit the ends of the streams, which share the limit in proportion to the sizes of their ranges.
 
     Streams that are not in ``start`` keep their end: they have no rows before the next micro-batch.
     """
-    if not isinstance(most, int):
-        return {
-            stream: min(last, start[stream] + most[stream]) if stream in start and stream in most else last
-            for stream, last in end.items()
-        }
     waiting = {stream: last - start[stream] for stream, last in end.items() if last > start.get(stream, last)}
     total = sum(waiting.values())
     if total <= most:

@@ -19,22 +19,20 @@ from spark_connector.option_table import (
     flag,
     integer,
     keys_of,
-    one_of,
     option,
     option_name,
     options_of,
     text,
 )
-from spark_connector.reading.offsets import RowLimit
-from spark_connector.reading.positions import LATEST, Positions, json_by_stream, parse_positions, parse_times
+from spark_connector.reading.positions import LATEST, Positions, parse_positions
 from spark_connector.writing.options import WriteOptions
 
-MOST_ROWS: Final = 2**63 - 1
 _SOURCE, _ROWS = "Source", "Rows"
 _SUMMARY: Final = (
     'Add option("stream", "orders.0"), option("superStream", "orders") or option("exchange", "orders"). Spark passes no '
     "options of CREATE TABLE: SELECT ... FROM t WITH (url = '...', stream = '...')"
 )
+_TIMES: Final = "which also takes times such as 2026-01-31T12:00:00Z, for all streams or as JSON by stream"
 
 OF_KAFKA: Final = {
     "includeheaders": "Leave it out: a read returns the column headers, also as an array of structs: "
@@ -67,29 +65,11 @@ def listed(group: str, doc: str) -> Any:
     return option(group, None, expected, doc, _names)
 
 
-def row_limit(given: str) -> RowLimit | None:
-    """Parse a number of rows, or numbers by stream; return None for other text."""
-    try:
-        found = json_by_stream("maxRowsPerTrigger", given)
-    except InvalidValue:
-        raise
-    except (ValueError, RecursionError):
-        return None
-    numbers = list(found.values()) if isinstance(found, dict) else [found]
-    valid = numbers and all(type(one) is int and 0 < one <= MOST_ROWS for one in numbers)
-    return found if valid else None
-
-
 def _positions(doc: str, key: str, *, of_end: bool) -> Any:
     expected = f"{'' if of_end else 'earliest, '}latest, a time, or JSON by stream"
     return option(
         _ROWS, None, expected, doc, partial(parse_positions, option=option_name(key), of_end=of_end)
     )
-
-
-def _times(doc: str, key: str) -> Any:
-    expected = 'milliseconds since 1970, or JSON by stream such as {"s0": 1769860800000}'
-    return option(_ROWS, None, expected, doc, partial(parse_times, option=option_name(key)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,18 +83,14 @@ class ReadOptions(StreamOptions):
         **dict.fromkeys(("subscribe", "topic", "assign"), "Use stream or superStream"),
         "subscribepattern": "Use superStream or exchange, which also find new streams",
         "streams": "Use stream, with names separated by commas",
-        "startingoffsetsbytimestamp": "Use startingTimestamp, which also takes JSON by stream",
-        "endingoffsetsbytimestamp": "Use endingTimestamp, which also takes JSON by stream",
+        **dict.fromkeys(
+            ("startingtimestamp", "startingoffsetsbytimestamp"), f"Use startingOffsets, {_TIMES}"
+        ),
+        **dict.fromkeys(("endingtimestamp", "endingoffsetsbytimestamp"), f"Use endingOffsets, {_TIMES}"),
         **dict.fromkeys(
             ("kafkagroupid", "groupidprefix"), "Leave it out: each query keeps its offsets in its checkpoint"
         ),
     }
-
-    REPLACES: ClassVar[tuple[tuple[frozenset[str], frozenset[str]], ...]] = (
-        *StreamOptions.REPLACES,
-        one_of("starting_offsets", "starting_timestamp"),
-        one_of("ending_offsets", "ending_timestamp"),
-    )
 
     stream: tuple[str, ...] | None = listed(_SOURCE, "The stream to read, or several separated by commas.")
     super_stream: str | None = text(
@@ -145,18 +121,11 @@ class ReadOptions(StreamOptions):
     ending_offsets: Positions | None = _positions(  # noqa: RUF009 - a field
         "Where a batch ends: before this offset. Default: latest.", "ending_offsets", of_end=True
     )
-    starting_timestamp: Positions | None = _times(  # noqa: RUF009 - a field
-        "Where a read starts, in milliseconds since 1970, instead of startingOffsets.", "starting_timestamp"
-    )
-    ending_timestamp: Positions | None = _times(  # noqa: RUF009 - a field
-        "Where a batch ends, in milliseconds since 1970, instead of endingOffsets.", "ending_timestamp"
-    )
-    max_rows_per_trigger: RowLimit | None = option(  # noqa: RUF009 - a field
+    max_rows_per_trigger: int | None = integer(
         _ROWS,
         None,
-        'an integer from 1 to 9223372036854775807, or JSON by stream such as {"s0": 1000}',
-        "Maximum number of rows of a micro-batch: over all streams, or of each stream that the JSON names. Needs PySpark 4.2.",
-        row_limit,
+        "Maximum number of rows of a micro-batch, over all streams. Needs PySpark 4.2.",
+        most=2**63 - 1,
     )
     min_partitions: int | None = integer(
         _ROWS, None, "Divide the rows among at least this many tasks. Default: one task for each stream."
@@ -175,12 +144,12 @@ class ReadOptions(StreamOptions):
 
     def start(self, default: str) -> Positions:
         """Where the read starts, unless a checkpoint says so."""
-        return self.starting_offsets or self.starting_timestamp or Positions(default)
+        return self.starting_offsets or Positions(default)
 
     @property
     def end(self) -> Positions:
         """Where a batch ends."""
-        return self.ending_offsets or self.ending_timestamp or Positions(LATEST)
+        return self.ending_offsets or Positions(LATEST)
 
     @property
     def source(self) -> str:
@@ -213,11 +182,6 @@ class ReadOptions(StreamOptions):
             expected = f"one of the options {', '.join(map(option_name, TARGETS))}"
             raise InvalidValue("source of a read", None, expected, _SUMMARY)
         check_one_target("source of a read", map(option_name, found))
-        for which, noun in (("starting", "start"), ("ending", "end")):
-            if found >= {f"{which}_offsets", f"{which}_timestamp"}:
-                raise InvalidValue(
-                    f"{noun} of a read", f"options {which}Offsets and {which}Timestamp", "one of them"
-                )
         for key in ("super_stream", "exchange"):
             if (name := getattr(self, key)) is not None:
                 check_short_text(name, f"option {option_name(key)}")
@@ -240,10 +204,9 @@ class ReadOptions(StreamOptions):
     @staticmethod
     def check_stream(given: Iterable[str]) -> None:
         """Raise if a given option is for batch reads. The same setting of a session has no effect on a query."""
-        for name in ("endingOffsets", "endingTimestamp"):
-            if name.lower() in map(str.lower, given):
-                hint = "With trigger(availableNow=True) a query ends where the streams ended when it started"
-                raise InvalidValue(f"option {name}", "a streaming read", "a batch read", hint)
+        if "endingoffsets" in map(str.lower, given):
+            hint = "With trigger(availableNow=True) a query ends where the streams ended when it started"
+            raise InvalidValue("option endingOffsets", "a streaming read", "a batch read", hint)
 
 
 def no_keys(keys: Iterable[str], source: str, reason: str = "") -> InvalidValue:

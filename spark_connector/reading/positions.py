@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from rabbit_chx import InvalidValue
@@ -29,9 +29,6 @@ _FORMS: Final = (
 )
 _BY_STREAM: Final = "an offset of 0 or more, earliest, latest, or a time such as 2026-01-31T12:00:00Z"
 _MOST: Final = 2**63 - 1
-_MILLISECOND: Final = timedelta(milliseconds=1)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST_MILLISECOND: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // _MILLISECOND
 
 
 @dataclass(frozen=True)
@@ -77,25 +74,8 @@ def parse_positions(text: str, *, option: str, of_end: bool) -> Positions:
     return Positions(by_stream=by_stream, option=option)
 
 
-def parse_times(text: str, *, option: str) -> Positions | None:
-    """Parse milliseconds since 1970, for all streams or by stream, as in the options of Kafka's source; None for other text."""
-    if not text.lstrip().startswith("{"):
-        everywhere = _time_of(text.strip())
-        return Positions(everywhere, option=option) if everywhere else None
-    by_stream = _json_object(option, text)
-    times = {name: time for name, given in by_stream.items() if (time := _time_of(given))}
-    return Positions(by_stream=times, option=option) if times and len(times) == len(by_stream) else None
-
-
-def _time_of(milliseconds: Any) -> datetime | None:
-    digits = "" if type(milliseconds) is float else str(milliseconds)
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= len(str(_LAST_MILLISECOND))):
-        return None
-    return _EPOCH + int(digits) * _MILLISECOND if int(digits) <= _LAST_MILLISECOND else None
-
-
-def json_by_stream(option: str, text: str) -> Any:
-    """Parse JSON. An object has a value for each stream, so it names each stream once."""
+def _json_object(option: str, text: str) -> dict[str, Any]:
+    """Parse a JSON object that names each stream once."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
@@ -103,12 +83,8 @@ def json_by_stream(option: str, text: str) -> Any:
             raise InvalidValue(f"streams in option {option}", twice, "each stream once")
         return dict(pairs)
 
-    return json.loads(text, object_pairs_hook=unique)
-
-
-def _json_object(option: str, text: str) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json_by_stream(option, text)
+        found: dict[str, Any] = json.loads(text, object_pairs_hook=unique)
     except InvalidValue:
         raise
     except (ValueError, RecursionError) as error:  # Python refuses numbers of thousands of digits

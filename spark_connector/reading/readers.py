@@ -15,7 +15,6 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.streams.ends import Bounds
-from spark_connector.option_table import unknown_name
 from spark_connector.reading.offsets import (
     SEEN,
     DataLoss,
@@ -30,7 +29,6 @@ from spark_connector.reading.offsets import (
     limited,
     offsets_in,
 )
-from spark_connector.reading.options import MOST_ROWS
 from spark_connector.reading.positions import EARLIEST, LATEST
 from spark_connector.reading.rows import ReadJob, warn
 from spark_connector.reading.schema import AvailableNow, limits
@@ -146,9 +144,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """The limit of a micro-batch."""
         most = self._job.options.max_rows_per_trigger
-        if most is None:
-            return limits.ReadAllAvailable()
-        return limits.ReadMaxRows(most if isinstance(most, int) else MOST_ROWS)
+        return limits.ReadAllAvailable() if most is None else limits.ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Remember where the streams end now: the query stops there."""
@@ -174,15 +170,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         begin = self._begin(before, found)
         end = {stream: bounds.end if stream in begin else bounds.first for stream, bounds in found.items()}
         most = getattr(limit, "max_rows", None)  # absent with trigger(once=True)
-        return self._tracker.to_save(end if most is None else self._limited(begin, end, most), before)
-
-    def _limited(self, begin: dict[str, int], end: dict[str, int], most: int) -> dict[str, int]:
-        given = self._job.options.max_rows_per_trigger
-        if given is None or isinstance(given, int):
-            return limited(begin, end, most)
-        if unknown := sorted(set(given) - set(end)):
-            raise unknown_name("stream in option maxRowsPerTrigger", unknown[0], end)
-        return limited(begin, end, given)
+        return self._tracker.to_save(end if most is None else limited(begin, end, most), before)
 
     def _begin(self, before: dict[str, SavedOffset], found: dict[str, Bounds]) -> dict[str, int]:
         """Return the next offset of each stream, and drop streams that were created again from ``before``."""

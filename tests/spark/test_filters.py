@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -35,7 +36,8 @@ def test_options_return_the_rows_of_the_filters_that_they_replace(spark, broker,
                 publisher.publish_many([b"%d" % part] * len(chosen), chosen)
     rows = read(spark, broker, superStream=name)
     times = sorted(row.time for row in rows.selectExpr("unix_millis(stream_timestamp) AS time").collect())
-    middle, stream = times[18], mirror.route(keys[0])
+    middle = datetime.fromtimestamp(times[18] / 1_000, UTC).isoformat()
+    stream = mirror.route(keys[0])
     starts = dict.fromkeys(partitions, "earliest") | {stream: 2}
     ends = dict.fromkeys(partitions, "latest") | {stream: 2}
     for condition, options in [
@@ -43,8 +45,8 @@ def test_options_return_the_rows_of_the_filters_that_they_replace(spark, broker,
         ("routing_key IN ('customer-0', 'customer-5')", {"keys": "customer-0,customer-5"}),
         (f"stream <> '{stream}' OR offset >= 2", {"startingOffsets": json.dumps(starts)}),
         (f"stream <> '{stream}' OR offset < 2", {"endingOffsets": json.dumps(ends)}),
-        (f"stream_timestamp >= timestamp_millis({middle})", {"startingTimestamp": middle}),
-        (f"stream_timestamp < timestamp_millis({middle})", {"endingTimestamp": middle}),
+        (f"stream_timestamp >= '{middle}'", {"startingOffsets": middle}),
+        (f"stream_timestamp < '{middle}'", {"endingOffsets": middle}),
     ]:
         expected = places(rows.where(condition))
         assert 0 < len(expected) < len(times) == 36

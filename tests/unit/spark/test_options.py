@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import pickle
-import re
 
 import pytest
 
-import spark_connector
 from rabbit_chx import InvalidValue
 from rabbit_chx.base.urls import BrokerUrl
-from spark_connector.columns import COLUMNS
 from spark_connector.connections import credentials_of
-from spark_connector.queues.options import QUEUE_OPTIONS
-from spark_connector.reading.options import READ_OPTIONS
 from spark_connector.writing.options import OPTIONS, WriteOptions
 from tests.unit.complaints import complaint
 
@@ -185,19 +180,6 @@ def test_writes_that_differ_only_in_their_target_share_a_connection() -> None:
         WriteOptions.of({"host": "h", "password": "a"}).connection
         != WriteOptions.of({"host": "h", "password": "b"}).connection
     )
-
-
-def test_help_lists_all_columns_and_options() -> None:
-    listed = [
-        re.split(r",\s+", block)
-        for block in re.findall(r"^    ([\w,\s]+)\.$", spark_connector.__doc__ or "", re.MULTILINE)
-    ]
-    assert listed == [
-        [one.name for one in COLUMNS],
-        [one.name for one in OPTIONS],
-        [one.name for one in READ_OPTIONS if one not in OPTIONS],
-        [one.name for one in QUEUE_OPTIONS if one not in OPTIONS],
-    ]
 
 
 @pytest.mark.parametrize("host", ["amqp://u:s3cr3t@h", "u:s3cr3t@h"])

@@ -36,11 +36,6 @@ def test_a_limit_is_shared_in_proportion() -> None:
     assert limited({}, {}, 5) == {}
 
 
-def test_limits_by_stream_leave_other_streams_alone() -> None:
-    end = {"a": 50, "b": 50, "c": 12, "new": 7}
-    assert limited({"a": 0, "b": 10, "c": 10}, end, {"a": 5, "c": 9, "new": 1}) == {**end, "a": 5}
-
-
 def test_long_ranges_are_divided_and_short_ones_are_not() -> None:
     ranges = [OffsetRange("a", 0, 90), OffsetRange("b", 5, 15)]
     assert divided(ranges, None) == divided(ranges, 2) == ranges

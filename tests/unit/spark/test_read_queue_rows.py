@@ -178,6 +178,7 @@ def test_partitions_keep_the_order_of_the_rows(count: int, sizes: list[int]) -> 
         ({"subscribePattern": "x.*"}, "A query reads one queue"),
         ({"minOffsetsPerTrigger": "5"}, "Use trigger(processingTime=...)"),
         ({"startingOffsetsByTimestamp": '{"x": {"0": 5}}'}, "a queue has no offsets"),
+        ({"endingTimestamp": "5"}, "a queue has no offsets"),
         ({"uri": "x"}, "Use url"),
         ({"maxrowspertriger": "5"}, "Did you mean maxRowsPerTrigger?"),
         ({"maxrowspertrigger": "40000"}, "an integer from 1 to 32767"),
