@@ -67,7 +67,7 @@ main()
 
 BRIEF = """
 from rabbit_chx.cli import main, slot_load
-slot_load._SLACK = 5.0
+slot_load._PATIENCE, slot_load._SLACK = 4.0, 5.0
 main()
 """
 """Runs a verb whose tracer outlives it by seconds, not by half a minute."""
