@@ -167,6 +167,11 @@ def test_speculation_is_rejected_before_a_row_is_sent() -> None:
     assert replace(written, seconds=0.0, problem="") == Written(2)
 
 
+def test_a_task_that_cannot_reach_the_broker_raises_so_that_spark_repeats_it() -> None:
+    with pytest.raises(BrokerUnavailable, match="no broker answers"):
+        write_partition(iter([BATCH]), job(connectionTimeoutMs="100"), Task())
+
+
 def test_an_empty_partition_is_reported() -> None:
     written = write_partition(iter([BATCH.slice(0, 0)]), job(), Task())
     assert (written.rows, written.problem) == (0, "")
