@@ -16,7 +16,6 @@ from pika import BasicProperties
 from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.mirror.releases import Release
 from tests.broker.topology_site import Site
-from tests.faults.load import paused
 from tests.json_lines import documented, printed
 from tests.patience import wait_until
 from tests.queues import a_channel, bind_ring, message_count
@@ -296,26 +295,6 @@ def test_apply_leaves_messages_in_unbound_queues_only_with_force_and_check_lists
         assert run("apply", file, "--yes").code == 0
         assert announced not in run("apply", file, "--yes").err
         assert run("check", file).code == 0
-
-
-def test_a_broker_that_hangs_is_reported_at_the_limit(run, site, tmp_path) -> None:
-    if site.broker.source.kind == "external":
-        pytest.skip("a broker of somebody else is not paused")
-    file = tmp_path / "topology.yaml"
-    file.write_text(STRANDING.replace("VHOST", site.vhost).replace("QUEUES", "first"))
-    with paused(site.broker):
-        for limit, verb in (
-            (4, ["check", file]),
-            (1, ["apply", file, "--yes"]),
-            (1, ["scale", file, "--status"]),
-            (1, ["doctor", "--output", "json"]),
-        ):
-            found = run(*verb, "--connect-timeout", limit)
-            assert found.code == 1
-            assert f"did not answer within {limit} seconds" in found.out + found.err
-            silent = "the broker has not answered for 3 seconds; this command gives up after 4 seconds"
-            assert (silent in found.err) == (limit > 3)
-    assert run("plan", file).code == 2
 
 
 POLICY = """
