@@ -226,24 +226,6 @@ def test_a_release_that_ignores_priorities_is_rejected_unless_failover_only_is_s
         wait_until(lambda: seen, "a message")
 
 
-def test_deleting_one_queue_does_not_stop_the_others(shop, warnings):
-    shop.declare(a=ORDERED, b=ORDERED)
-    seen = []
-    group = shop.group(["a", "b"])
-    with running(group, lambda message: seen.append((message.queue, message.body))):
-        shop.publish("a", b"1")
-        wait_until(lambda: ("a", b"1") in seen, "the first message")
-        with shop.site.connection() as connection:
-            connection.channel().queue_delete("a")
-        shop.publish("b", b"2")
-        wait_until(lambda: ("b", b"2") in seen, "the other queue is consumed")
-        # After reconnecting, the member reads the same list, in which one queue is now missing.
-        shop.site.broker.ctl("close_all_connections", "-p", shop.site.vhost, "a test")
-        shop.publish("b", b"3")
-        wait_until(lambda: ("b", b"3") in seen, "the other queue is consumed after a reconnect")
-    assert any("not consumed: invalid queue: got 'a'" in text for text in warnings())
-
-
 # ---- permissions
 
 NEEDS = {

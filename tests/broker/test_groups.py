@@ -1,11 +1,10 @@
-"""Members of a group on a real broker: division of the queues, stops, status, holds, seats and alarms."""
+"""Members of a group on a real broker: division of the queues, status, holds, seats and alarms."""
 
 from __future__ import annotations
 
 import json
 import logging
 import threading
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,7 +21,7 @@ from rabbit_chx.changes.records import declare_commands, hold_commands
 from rabbit_chx.consuming import Group, Message
 from rabbit_chx.consuming.member.member import Member
 from rabbit_chx.consuming.member.responder import Responder
-from rabbit_chx.consuming.member.roll_call import ask, members_over
+from rabbit_chx.consuming.member.roll_call import members_over
 from rabbit_chx.testing import Broker
 from rabbit_chx.working.markers import Hold
 from rabbit_chx.working.workers import Workers
@@ -115,27 +114,6 @@ def test_members_share_the_queues_and_every_key_stays_in_order(orders) -> None:
     orders.assert_in_order()
 
 
-def test_the_broker_requeues_the_unhandled_messages_of_a_stopped_member_in_order(orders) -> None:
-    going = threading.Event()
-    orders.send(600)
-
-    def slowly(message: Message) -> None:
-        orders.handle(message)
-        if len(orders.seen["k0"]) > 2:
-            going.set()
-        time.sleep(0.02)
-
-    group = orders.group()
-    with running(group, slowly):
-        assert going.wait(PATIENCE)
-    handled = sum(map(len, orders.seen.values()))
-    assert handled < 600
-    with running(orders.group(), orders.handle):
-        wait_until(lambda: orders.all_seen, "the rest")
-    orders.assert_in_order()
-    assert sum(map(len, orders.seen.values())) == 600
-
-
 def test_progress_wakes_the_new_connection_if_the_old_one_was_lost_before_it_woke(orders) -> None:
     url = orders.site.url()
     responder = Responder(lambda: connect(url), print)
@@ -223,21 +201,6 @@ def test_a_member_answers_the_markers_of_a_drain_after_all_earlier_messages(orde
     with running(orders.group(), orders.handle):
         drain(orders.site.url(), QUEUES, timeout=PATIENCE, settle=0)
         assert orders.all_seen
-
-
-def test_a_member_drops_a_deleted_queue_and_consumes_one_that_a_hold_names(orders) -> None:
-    with running(orders.group(), orders.handle), connect(orders.site.url()) as connection:
-        wait_until(lambda: orders.seats() == [0], "the member")
-        orders.channel.queue_declare("o6", durable=True, arguments=ORDERED)
-        orders.channel.queue_bind("o6", "orders", "1")
-        orders.channel.queue_delete("o0")
-        wanted = {*QUEUES, "o6"} - {"o0"}
-        hold = Hold.of("o6", ["o1"], groups=["billing"])
-        PikaDriver(connection).run(declare_commands(hold))
-        asked = partial(ask, connection, "billing", timeout=2.0, holds=[hold])
-        wait_until(lambda: {*asked()[0].queues} == wanted, "the new set of queues")
-        orders.send(60)
-        wait_until(lambda: orders.all_seen, "everything")
 
 
 def test_group_lists_held_queues_and_unbound_queues_with_messages(orders) -> None:

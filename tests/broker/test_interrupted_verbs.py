@@ -1,4 +1,4 @@
-"""A verb that is ended by SIGTERM while it changes a broker: what was begun is reported, and what was switched on is off."""
+"""A verb that is ended by SIGTERM or Ctrl-C while it changes a broker: what was begun is reported, and what was switched on is off."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.broker.reading.tracing import traced
 from rabbit_chx.mirror.releases import Release
 from tests import verbs
@@ -67,7 +68,7 @@ main()
 
 BRIEF = """
 from rabbit_chx.cli import main, slot_load
-slot_load._SLACK = 5.0
+slot_load._PATIENCE, slot_load._SLACK = 4.0, 5.0
 main()
 """
 """Runs a verb whose tracer outlives it by seconds, not by half a minute."""
@@ -176,7 +177,13 @@ def test_a_tracer_that_somebody_else_turned_on_stays_on(site) -> None:
     assert is_traced(site)
 
 
-def test_sigterm_during_apply_reports_the_steps_that_are_done(site, tmp_path: Path, run) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.one_release)],
+)
+def test_a_signal_during_apply_reports_the_steps_that_are_done(
+    site, tmp_path: Path, run, number, code
+) -> None:
     file = tmp_path / "orders.yaml"
     file.write_text(MANY % site.vhost)
     # The small pipe keeps the command from ending before the signal.
@@ -184,16 +191,17 @@ def test_sigterm_during_apply_reports_the_steps_that_are_done(site, tmp_path: Pa
         assert running.stdout
         assert running.stderr
         next(line for line in running.stdout if line.startswith("[1/"))
-        running.send_signal(signal.SIGTERM)
+        running.send_signal(number)
         # Not `communicate`, which would miss the lines that were read ahead.
         output, errors = running.stdout.read(), running.stderr.read()
-    assert running.returncode == 143, errors
+    assert running.returncode == code, errors
     *_, report, end = filter(None, errors.splitlines())
     assert end == "Interrupted."
     # The signal may keep the line of the last step from being written.
     done = 1 + output.count("[")
     text = "Steps done: at least {} of 601. Run the same command again to apply the rest."
     assert report in {text.format(done), text.format(done + 1)}
+    assert site.queue_names(LOCK) == []
     assert run("apply", file, "--yes").code == 0
     assert len(site.management.bindings_from(site.vhost, "orders")) == 300
 

@@ -121,14 +121,6 @@ def test_without_holds_the_order_breaks(scene) -> None:
     assert scene.finish().out_of_order
 
 
-def test_without_members_nothing_is_switched(scene) -> None:
-    code, done, errors = scale(scene, "--to", "12")
-    assert code == 1
-    assert not done
-    assert "no member of any group consumes queues 'orders.0', " in errors
-    assert not scene.planned().steps
-
-
 def test_a_removed_queue_without_buckets_loses_no_message_that_a_member_has(scene) -> None:
     """It was bound with a new weight before the old one was unbound, and all its messages are with the member."""
     scene.milliseconds = 200

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
@@ -66,39 +64,16 @@ def write(broker, authority):
     return write
 
 
-def test_the_authority_of_a_file_vouches_for_the_broker(listen, write):
-    assert write(listen("good"), tlsCaFile="+ca.pem") == 1
-
-
-def test_a_broker_for_whom_nobody_vouches_is_refused(listen, write):
-    for options in ({}, {"tlsCaFile": "+other-ca.pem"}):
-        with pytest.raises(BrokerUnavailable, match="TLS with the broker"):
-            write(listen("good"), **options)
-
-
-def test_the_name_in_the_certificate_counts_and_can_be_given(listen, write):
+def test_a_row_is_written_with_a_client_certificate_and_another_server_name(listen, write):
     listener = listen("elsewhere")
-    with pytest.raises(BrokerUnavailable, match="TLS with the broker"):
-        write(listener, tlsCaFile="+ca.pem")
-    assert write(listener, tlsCaFile="+ca.pem", tlsServerName="elsewhere.example") == 1
-    assert write(listener, tlsVerify="false") == 1
-
-
-def test_a_client_shows_its_certificate_and_opens_its_key(listen, write):
-    listener = listen("good")
-    assert write(listener, tlsCaFile="+ca.pem", tlsCertFile="+client.pem", tlsKeyFile="+client.key") == 1
-    locked = {"tlsCaFile": "+ca.pem", "tlsCertFile": "+client.pem", "tlsKeyFile": "+locked.key"}
-    assert write(listener, tlsKeyPassword="CANARY", **locked) == 1
-    assert listener.clients == ["client"] * 4  # each write asks once and writes once
-    for wrong in ({}, {"tlsKeyPassword": "not CANARY"}):
-        with pytest.raises(InvalidValue, match="tlsKeyPassword opens an encrypted key") as caught:
-            write(listener, **locked, **wrong)
-        assert "CANARY" not in str(caught.value)
-
-
-def test_a_file_that_holds_no_certificate_is_named_by_its_option(listen, write):
+    named = {"tlsCaFile": "+ca.pem", "tlsServerName": "elsewhere.example"}
+    locked = {"tlsCertFile": "+client.pem", "tlsKeyFile": "+locked.key"}
+    assert write(listener, **named, **locked, tlsKeyPassword="CANARY") == 1
+    assert listener.clients == ["client"] * 2  # one that asks and one that writes
+    with pytest.raises(InvalidValue, match="tlsKeyPassword opens an encrypted key"):
+        write(listener, **named, **locked)
     with pytest.raises(InvalidValue, match="tlsCaFile"):
-        write(listen("good"), tlsCaFile="+client.key")
+        write(listener, tlsCaFile="+client.key")
 
 
 # ---- reads
@@ -116,13 +91,11 @@ def source(broker):
 
 @pytest.fixture
 def read(broker, authority):
-    def read(where=None, *, scheme="amqps", **options):
+    def read(listener, **options):
         """The bodies of a batch read over the stream protocol of a listener."""
-        port = urlsplit(broker.stream_url).port if where is None else where.port
-        host = urlsplit(broker.stream_url).hostname if where is None else "127.0.0.1"
-        url = f"{scheme}://{broker.username}:{broker.password}@{host}"
-        given = {"url": url, "streamPort": str(port), "columns": "value", "reconnectTimeoutMs": "500"}
-        chosen = RabbitMQDataSource({**given, **in_folder(authority, options)})
+        url = f"amqps://{broker.username}:{broker.password}@127.0.0.1"
+        given = {"url": url, "columns": "value", "reconnectTimeoutMs": "500", **in_folder(authority, options)}
+        chosen = RabbitMQDataSource({**given, "streamPort": str(listener.port)})
         reader = chosen.reader(chosen.schema())
         return sorted(bodies(reader, reader.partitions()))
 
@@ -162,21 +135,6 @@ def test_a_stream_is_read_with_a_client_certificate_and_another_server_name(brok
     with pytest.raises(InvalidValue, match="tlsKeyPassword opens an encrypted key") as caught:
         read(listener, **named, **locked, tlsKeyPassword="not CANARY")
     assert "CANARY" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("scheme", "words"),
-    [
-        ("amqps", "is this a port without TLS?"),
-        ("amqp", "is this the port of the stream protocol, and without TLS?"),
-    ],
-)
-def test_the_wrong_choice_of_tls_is_named(broker, listen, read, source, scheme, words):
-    _, (stream, _) = source
-    listener = None if scheme == "amqps" else listen("good", broker.stream_url)
-    with pytest.raises(StreamUnavailable, match=words.replace("?", r"\?")) as caught:
-        read(listener, scheme=scheme, stream=stream)
-    assert broker.password not in str(caught.value)
 
 
 @pytest.fixture

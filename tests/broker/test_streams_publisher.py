@@ -83,22 +83,6 @@ def test_a_named_publisher_stores_each_id_once_across_connections(stream_url, st
     assert bodies(stream_url, stream) == sent
 
 
-def test_a_named_publisher_continues_after_the_last_id(stream_url, stream):
-    for body in (b"a", b"b"):
-        with StreamPublisher(stream_url, stream, name="job") as publisher:
-            publisher.publish_many([body])
-    assert bodies(stream_url, stream) == [b"a", b"b"]
-
-
-def test_a_batch_that_is_refused_sends_nothing(stream_url, stream):
-    with StreamPublisher(stream_url, stream, name="job") as publisher:
-        with refused("frame too large"):
-            publisher.publish_many([*map(bytes, range(1_000)), bytes(1 << 20)])
-        publisher.publish(b"z")
-        assert publisher.sequence() == 1
-    assert bodies(stream_url, stream) == [b"z"]
-
-
 def test_a_message_for_a_stream_that_was_created_again_is_sent_once(stream_connection, stream_url, stream):
     with StreamPublisher(stream_url, stream, name="job") as publisher:
         publisher.publish(b"a")

@@ -259,15 +259,6 @@ def test_an_interrupt_releases_the_lock(site) -> None:
             apply(connection, plan, on_step=interrupt)
         assert sorted(site.queue_names(".*")) == ["plain", "replicated"]
 
-    async def cancelled() -> None:
-        async with await aio_pika.connect(site.url()) as connection:
-            task = asyncio.create_task(apply_async(connection, plan, on_step=lambda _: task.cancel()))
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert LOCK not in site.queue_names(".*")
-
-    asyncio.run(cancelled())
-
 
 @pytest.mark.parametrize("number", [1, 2])
 async def test_a_cancellation_while_a_command_waits_for_its_answer_releases_the_lock(

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import signal
 import socket
 import uuid
 from urllib.parse import quote, urlsplit
@@ -15,14 +14,11 @@ import pytest
 from pika import BasicProperties
 
 from rabbit_chx.broker.amqp import server_version
-from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.mirror.releases import Release
 from tests.broker.topology_site import Site
-from tests.faults.load import paused
 from tests.json_lines import documented, printed
-from tests.patience import PATIENCE, wait_until
+from tests.patience import wait_until
 from tests.queues import a_channel, bind_ring, message_count
-from tests.verbs import started
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
@@ -171,25 +167,6 @@ def test_messages_count_as_waiting_as_soon_as_they_are_published(run, site, writ
 # ---- applies that end on the way
 
 
-def test_ctrl_c_says_what_is_done_and_gives_the_lock_back(run, site, write, environment) -> None:
-    file = write(SLOTS.replace("16", "64"))  # for there has to be something left to do
-    verb = ("apply", file, "--yes", "--output", "json")
-    # It cannot end before its output is read.
-    with started(*verb, env=environment, pipesize=4096, text=True) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        while '"done": 5,' not in process.stdout.readline():
-            assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130
-    assert "Run the same command again" in err
-    assert "Traceback" not in err
-    assert site.queue_names(LOCK) == []
-    resumed = run("apply", file, "--yes")
-    assert resumed.code == 0, resumed.err
-
-
 def test_an_apply_to_two_virtual_hosts_whose_second_fails_is_partly_done(run, site, tmp_path) -> None:
     hosts = [{"name": site.vhost}, {"name": "zz no such"}]
     exchanges = [
@@ -318,26 +295,6 @@ def test_apply_leaves_messages_in_unbound_queues_only_with_force_and_check_lists
         assert run("apply", file, "--yes").code == 0
         assert announced not in run("apply", file, "--yes").err
         assert run("check", file).code == 0
-
-
-def test_a_broker_that_hangs_is_reported_at_the_limit(run, site, tmp_path) -> None:
-    if site.broker.source.kind == "external":
-        pytest.skip("a broker of somebody else is not paused")
-    file = tmp_path / "topology.yaml"
-    file.write_text(STRANDING.replace("VHOST", site.vhost).replace("QUEUES", "first"))
-    with paused(site.broker):
-        for limit, verb in (
-            (4, ["check", file]),
-            (1, ["apply", file, "--yes"]),
-            (1, ["scale", file, "--status"]),
-            (1, ["doctor", "--output", "json"]),
-        ):
-            found = run(*verb, "--connect-timeout", limit)
-            assert found.code == 1
-            assert f"did not answer within {limit} seconds" in found.out + found.err
-            silent = "the broker has not answered for 3 seconds; this command gives up after 4 seconds"
-            assert (silent in found.err) == (limit > 3)
-    assert run("plan", file).code == 2
 
 
 POLICY = """

@@ -249,6 +249,13 @@ def test_a_hold_that_cannot_be_recorded_leaves_nothing_behind(scene, monkeypatch
     assert not scene.recorded
 
 
+def test_without_members_nothing_is_switched(scene) -> None:
+    scene.existing.clear()  # and with it the queues of seats
+    with pytest.raises(NotConsumed, match="no member of any group consumes queues 'm0', "):
+        scene.scale(TWO)
+    assert not scene.done
+
+
 def test_queues_of_another_group_than_the_named_one_are_not_switched(scene) -> None:
     with pytest.raises(NotConsumed, match=r"no member of group 'mailer' consumes queues 'o0', 'o1'"):
         scene.scale(TWO, group="mailer")

@@ -120,6 +120,11 @@ def test_a_task_without_a_report_fails_the_commit() -> None:
             Writer(job()).commit(messages, 3)
 
 
+def test_a_task_that_cannot_reach_the_broker_raises_so_that_spark_repeats_it() -> None:
+    with pytest.raises(BrokerUnavailable, match="no broker answers"):
+        write_partition(iter([BATCH]), job(connectionTimeoutMs="100"), Task())
+
+
 def test_an_unconfirmed_row_fails_the_commit() -> None:
     with pytest.raises(WriteFailed, match="1 rows were published but not confirmed"):
         Writer(job()).commit([Written(0, rows=2, published=2, confirmed=1)])
