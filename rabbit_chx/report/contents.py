@@ -10,7 +10,7 @@ from rabbit_chx.mirror.movement import moved, shares
 from rabbit_chx.mirror.releases import NEWEST, Release
 from rabbit_chx.mirror.ring import Destination, Ring
 from rabbit_chx.mirror.skew import Spread, spread
-from rabbit_chx.report.page import Change, Parity, Report
+from rabbit_chx.report.page import Change, Report
 from rabbit_chx.topology.model import Topology
 from rabbit_chx.topology.planning.what_if import what_if
 
@@ -31,7 +31,6 @@ def report(
     remove: int | Sequence[str] = (),
     weights: Mapping[str, int] | None = None,
     worker_pool_size: int | None = None,
-    parity: Parity | None = None,
 ) -> Report:
     """Compute the report of one consistent-hash exchange of a topology.
 
@@ -71,7 +70,6 @@ def report(
         asked=_words(add, remove, weights or {}) if asked else "one more queue",
         sample=sample,
         sample_name=sample_name,
-        parity=parity,
         as_filed=ring.runs == filed.runs,
         source="a broker" if live is not None else "the file alone",
     )

@@ -39,15 +39,6 @@ class Change:
     after: Ring
 
 
-@dataclass(frozen=True, slots=True)
-class Parity:
-    """The result of a comparison with a real broker."""
-
-    release: str
-    messages: int
-    differences: int
-
-
 @dataclass(frozen=True)
 class Report:
     """Everything the page shows about one exchange."""
@@ -70,7 +61,6 @@ class Report:
     asked: str = "one more queue"
     sample: Spread | None = None
     sample_name: str = ""
-    parity: Parity | None = None
     as_filed: bool = True
     """Whether the ring is the one the file describes, for which the ways are computed."""
     source: str = "the file alone"
@@ -78,7 +68,7 @@ class Report:
 
     def to_html(self) -> str:
         """Render the page."""
-        drawn = (draw(self) for draw in (_ring, _shares, _sample, _changes, _ways, _parity))
+        drawn = (draw(self) for draw in (_ring, _shares, _sample, _changes, _ways))
         sections = [section for section in drawn if section is not None]
         return f"<!doctype html>\n{written(element('html', _head(self), _body(self, sections), lang='en'))}\n"
 
@@ -242,16 +232,6 @@ def _ways(report: Report) -> Element | None:
         None if report.as_filed else element("p", _NOT_AS_FILED, class_="loud"),
         _table(("way", "keys moved", "at some moment", "what"), rows, numbers={1, 2}, long={3}),
     )
-
-
-def _parity(report: Report) -> Element | None:
-    found = report.parity
-    if found is None:
-        return None
-    good = not found.differences
-    text = f"{found.messages:,} messages through RabbitMQ {found.release}, {found.differences:,} of them in another queue than predicted."
-    judged = element("p", text, class_="good" if good else "bad")
-    return _section("parity", "Compared with a real broker", judged)
 
 
 # -- pieces -----------------------------------------------------------------------------------------------
