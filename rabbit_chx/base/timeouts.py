@@ -15,6 +15,8 @@ HEARTBEAT: Final = 10
 connection within about 30 seconds."""
 HEARTBEAT_OF_CALLER: Final = 60
 """The same where heartbeats are sent only while the caller uses the client, who may be busy for two of these intervals."""
+_LEAST_SHARE: Final = 1.0
+"""Seconds for each address, even where earlier ones took the time of all."""
 
 
 @dataclass(frozen=True)
@@ -55,3 +57,8 @@ DEFAULTS = Timeouts()
 def deadline_of(timeout: float | None) -> float | None:
     """When a call that begins now gives up, on the monotonic clock; None: never."""
     return None if timeout is None else time.monotonic() + check_seconds("timeout", timeout)
+
+
+def share_of(left: float, addresses: int, most: float) -> float:
+    """The seconds for the next of several addresses, which share the time that is left."""
+    return min(max(left / addresses, _LEAST_SHARE), most)

@@ -79,7 +79,7 @@ def parity(
         mirrored = Release.parse(release or server_version(connection), store=store)
         if output == "table":
             echo(f"RabbitMQ {mirrored}, {messages:,} messages")
-        results = compared(connection, mirrored, messages)
+        results = _compared(connection, mirrored, messages)
     _print(results, output)
     return Exit.DIFFERENT if any(result["differences"] for result in results) else Exit.FINE
 
@@ -101,7 +101,7 @@ def _broker(
         yield opened.enter_context(connect(url, **login))
 
 
-def compared(connection: pika.BlockingConnection, release: Release, messages: int) -> list[dict[str, Any]]:
+def _compared(connection: pika.BlockingConnection, release: Release, messages: int) -> list[dict[str, Any]]:
     """Compare messages for each part that an exchange can hash."""
     part = messages // 5
     counts = (messages - 2 * part, part, part)

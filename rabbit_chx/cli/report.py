@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from rabbit_chx.base.text import counted, text_of
-from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.cli.ask.broker_access import BrokerAccess, broker_access_options
 from rabbit_chx.cli.ask.described import Located, read_exchange
 from rabbit_chx.cli.ask.options import (
@@ -17,7 +16,6 @@ from rabbit_chx.cli.ask.options import (
     EXCHANGE,
     FILE,
     READ_FROM_BROKER,
-    count_option,
     exchange_option,
     file_option,
     keys_option,
@@ -26,7 +24,6 @@ from rabbit_chx.cli.ask.options import (
     the_exchange,
     worker_pool_option,
 )
-from rabbit_chx.cli.parity import compared
 from rabbit_chx.cli.plan import what_if_options
 from rabbit_chx.cli.show.output import echo, replace_file, waiting
 from rabbit_chx.cli.simulate import spread_of
@@ -34,7 +31,7 @@ from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.mirror.releases import Release
 from rabbit_chx.mirror.ring import Ring
-from rabbit_chx.report import Parity, report as make
+from rabbit_chx.report import report as make
 from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.model import CONSISTENT_HASH, Topology
 
@@ -45,7 +42,7 @@ from rabbit_chx.topology.model import CONSISTENT_HASH, Topology
         "rabbit-chx report --file topology.yaml --keys customers.txt --out orders.html",
         "rabbit-chx report --file topology.yaml --add 2 --out two-more.html",
         "rabbit-chx report -x orders --url amqp://user@host/ --out orders.html",
-        "AMQP_URL=amqp://user:password@host/ rabbit-chx report --live --parity 10000 \\\n    --file topology.yaml --out live.html",
+        "AMQP_URL=amqp://user:password@host/ rabbit-chx report --live \\\n    --file topology.yaml --out live.html",
     ],
 )
 @file_option(help="Topology file with the exchange.")
@@ -65,18 +62,11 @@ from rabbit_chx.topology.model import CONSISTENT_HASH, Topology
     is_flag=True,
     help="Take the release and the ring from the broker of --url.",
 )
-@count_option(
-    "--parity",
-    "messages",
-    group=BROKER,
-    help="Compare predictions with the broker of --url over N messages, as `parity` does.",
-)
 @broker_access_options
 def report(
     *,
     live: BrokerAccess,
     from_broker: bool,
-    messages: int | None,
     file: str | None,
     exchange: str | None,
     out: str,
@@ -92,7 +82,6 @@ def report(
     found = _located(live, file, exchange, release, from_broker=from_broker)
     topology, name = found.topology, found.exchange
     sample = None if keys_file is None else spread_of(found.mirror(), keys_file)
-    parity = None if messages is None else _parity(live, topology, messages)
     with waiting(f"Counting and drawing exchange {name!r}"):
         made = make(
             topology,
@@ -102,7 +91,6 @@ def report(
             sample=sample,
             sample_name="" if keys_file in {None, "-"} else text_of(os.fsencode(Path(str(keys_file)).name)),
             worker_pool_size=worker_pool_size,
-            parity=parity,
             **changes,
         )
     replace_file(out, made.to_html(), option="--out")
@@ -147,10 +135,3 @@ def _live_ring(live: BrokerAccess, topology: Topology, exchange: str) -> Ring:
             "--node, --pairs or --probe determine the order of a ring; without --live, the file does",
         )
     return ring
-
-
-def _parity(live: BrokerAccess, topology: Topology, messages: int) -> Parity:
-    with live.amqp(topology.vhost) as connection:
-        release = Release.parse(server_version(connection))
-        results = compared(connection, release, messages)
-    return Parity(str(release), messages, sum(len(result["differences"]) for result in results))

@@ -19,7 +19,7 @@ from pika.exceptions import AMQPError, ChannelClosedByBroker
 from rabbit_chx.base.limits import check_integer, check_seconds
 from rabbit_chx.base.names import check_name
 from rabbit_chx.base.outages import CALLER_WAITS, Backoff, Outage
-from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, Timeouts
+from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, Timeouts, share_of
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect, expecting_refusals, server_version
 from rabbit_chx.broker.commands import Lost, Refused, is_missing, why_ended
@@ -37,8 +37,6 @@ from rabbit_chx.mirror.releases import Release
 from rabbit_chx.working.messages import Delivery, from_raw
 from rabbit_chx.working.settings import MOST_PREFETCH, log
 
-_LEAST_SHARE: Final = 1.0
-"""Seconds that each address gets at least of the time to connect, so that each is tried."""
 _TICK: Final = 0.5
 _QUIET: Final = 0.05
 _OF_STREAM: Final = b"x-stream-offset"
@@ -259,9 +257,9 @@ class QueueReader:
         lost_at, limit = monotonic(), self._timeouts.connect
         backoff, pause = Backoff(CALLER_WAITS), 0.0
         while not self._stop.is_set():
-            share = max((lost_at + limit - monotonic()) / self._addresses, _LEAST_SHARE)
+            share = share_of(lost_at + limit - monotonic(), self._addresses, self._timeouts.connect)
             try:
-                with self._connect(timeout=min(self._timeouts.connect, share)) as self._connection:
+                with self._connect(timeout=share) as self._connection:
                     self._consume(self._connection, backoff)
             except (AMQPError, OSError, Lost, Refused, RabbitChxError, _TakenBack) as error:
                 pause = backoff.failed()

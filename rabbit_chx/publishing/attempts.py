@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pika
 
-from rabbit_chx.base.timeouts import Timeouts
+from rabbit_chx.base.timeouts import Timeouts, share_of
 from rabbit_chx.errors import BrokerUnavailable
 
 
@@ -42,8 +42,8 @@ class Attempts:
 
     def next(self, now: float) -> tuple[Address, float]:
         """Return the address to try, and for how many seconds."""
-        share = (self._since + self._limit - now) / len(self._round)
-        return self._round[0], min(self._timeouts.connect, max(share, 1.0))
+        left = self._since + self._limit - now
+        return self._round[0], share_of(left, len(self._round), self._timeouts.connect)
 
     def failed(self, address: Address, reason: BrokerUnavailable, *, was_up: bool, now: float) -> str | None:
         """Record why an attempt or its connection ended; return the final error, or None to try again."""

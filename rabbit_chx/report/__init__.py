@@ -15,10 +15,8 @@ from __future__ import annotations
 
 from rabbit_chx.report.contents import report
 from rabbit_chx.report.drawing import flow_picture, ring_picture
-from rabbit_chx.report.page import Parity
 
 __all__ = [
-    "Parity",
     "flow_picture",
     "report",
     "ring_picture",

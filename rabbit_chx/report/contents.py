@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any, Final
-
-import numpy as np
 
 from rabbit_chx.mirror.exchange import ConsistentHashExchange
 from rabbit_chx.mirror.movement import moved, shares
 from rabbit_chx.mirror.releases import NEWEST, Release
 from rabbit_chx.mirror.ring import Destination, Ring
-from rabbit_chx.mirror.skew import Spread, chi_squared_tail, spread
-from rabbit_chx.report.page import SAMPLE, Change, Parity, Report, Uniformity
+from rabbit_chx.mirror.skew import Spread, spread
+from rabbit_chx.report.page import Change, Report
 from rabbit_chx.topology.model import Topology
 from rabbit_chx.topology.planning.what_if import what_if
-
-# The figures for 2 to 20 buckets in the README of rabbitmq_consistent_hash_exchange (the section on uniformity), which
-# does not name its keys.
-PUBLISHED: Final = dict(
-    enumerate(
-        (
-            *(0.5, 0.946, 2.939, 2.163, 2.592, 4.654, 7.566, 5.847, 9.790, 13.448),
-            *(12.432, 12.338, 9.898, 8.513, 6.997, 6.279, 10.373, 12.935, 11.895),
-        ),
-        start=2,
-    )
-)
 
 _MOST_REMOVED: Final = 64
 """Above this number of queues, the report does not compute what each removal moves."""
@@ -46,7 +31,6 @@ def report(
     remove: int | Sequence[str] = (),
     weights: Mapping[str, int] | None = None,
     worker_pool_size: int | None = None,
-    parity: Parity | None = None,
 ) -> Report:
     """Compute the report of one consistent-hash exchange of a topology.
 
@@ -77,7 +61,6 @@ def report(
         live=ring,
         recovered=ring.after_restart(worker_pool_size=worker_pool_size),
         shares=shares(ring),
-        uniformity=_uniformity(parsed),
         added=Change("Adding one queue, bound last", moved(ring, longer), longer),
         removals=tuple((destination, change.movement.share) for destination, change in removals.items()),
         removed=next(iter(removals.values()), None),
@@ -87,7 +70,6 @@ def report(
         asked=_words(add, remove, weights or {}) if asked else "one more queue",
         sample=sample,
         sample_name=sample_name,
-        parity=parity,
         as_filed=ring.runs == filed.runs,
         source="a broker" if live is not None else "the file alone",
     )
@@ -108,20 +90,6 @@ def _new_name(ring: Ring) -> str:
     taken = set(map(str, ring.destinations))
     names = ("new", *(f"new-{number}" for number in range(2, len(taken) + 3)))
     return next(name for name in names if name not in taken)
-
-
-@cache
-def _uniformity(release: Release) -> tuple[Uniformity, ...]:
-    keys = [str(number) for number in range(SAMPLE)]
-    found = []
-    for buckets, published in PUBLISHED.items():
-        exchange = ConsistentHashExchange([str(number) for number in range(buckets)], release=release)
-        counts = np.bincount(exchange.bucket_many(keys), minlength=buckets)
-        mean = SAMPLE / buckets  # like the README: compared with equal shares, not with the exact ones
-        chi_squared = float(((counts - mean) ** 2 / mean).sum())
-        p_value = chi_squared_tail(chi_squared, buckets - 1)
-        found.append(Uniformity(buckets, chi_squared, p_value, published))
-    return tuple(found)
 
 
 def _words(add: int | Sequence[str], remove: int | Sequence[str], weights: Mapping[str, int]) -> str:

@@ -29,20 +29,6 @@ _NOT_AS_FILED: Final = "Computed for the ring the file describes, which differs 
 
 _NUMBERED: Final = "Buckets are numbered clockwise from the top, in the order of the bindings. A new binding adds its buckets at the end; removing one from the middle shifts every bucket after it."
 
-SAMPLE: Final = 100_000
-"""The number of keys, "0" to "99999", behind this toolkit's own uniformity figures."""
-
-
-@dataclass(frozen=True, slots=True)
-class Uniformity:
-    """How evenly the hash fills a number of equal buckets."""
-
-    buckets: int
-    chi_squared: float
-    p_value: float
-    published: float
-    """The figure in the plugin's README, which does not name its keys."""
-
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -51,15 +37,6 @@ class Change:
     title: str
     movement: Movement
     after: Ring
-
-
-@dataclass(frozen=True, slots=True)
-class Parity:
-    """The result of a comparison with a real broker."""
-
-    release: str
-    messages: int
-    differences: int
 
 
 @dataclass(frozen=True)
@@ -73,7 +50,6 @@ class Report:
     recovered: Ring
     """The ring after a restart; it may be unknown."""
     shares: Mapping[Destination, float]
-    uniformity: tuple[Uniformity, ...]
     added: Change
     """One more queue."""
     removals: tuple[tuple[Destination, float], ...] = ()
@@ -85,7 +61,6 @@ class Report:
     asked: str = "one more queue"
     sample: Spread | None = None
     sample_name: str = ""
-    parity: Parity | None = None
     as_filed: bool = True
     """Whether the ring is the one the file describes, for which the ways are computed."""
     source: str = "the file alone"
@@ -93,7 +68,7 @@ class Report:
 
     def to_html(self) -> str:
         """Render the page."""
-        drawn = (draw(self) for draw in (_ring, _shares, _sample, _changes, _ways, _uniformity, _parity))
+        drawn = (draw(self) for draw in (_ring, _shares, _sample, _changes, _ways))
         sections = [section for section in drawn if section is not None]
         return f"<!doctype html>\n{written(element('html', _head(self), _body(self, sections), lang='en'))}\n"
 
@@ -257,33 +232,6 @@ def _ways(report: Report) -> Element | None:
         None if report.as_filed else element("p", _NOT_AS_FILED, class_="loud"),
         _table(("way", "keys moved", "at some moment", "what"), rows, numbers={1, 2}, long={3}),
     )
-
-
-def _uniformity(report: Report) -> Element:
-    rows = [
-        (str(one.buckets), f"{one.chi_squared:.3f}", f"{one.p_value:.2f}", f"{one.published:g}")
-        for one in report.uniformity
-    ]
-    return _section(
-        "uniformity",
-        "How even the hash is",
-        element(
-            "p",
-            f"Chi-squared of {SAMPLE:,} routing keys, the numbers from 0 to {SAMPLE - 1:,}, against equal shares, and the figure published "
-            "in the plugin's README, which does not name its keys. An even hash has a p-value under 0.05 one time in twenty.",
-        ),
-        _table(("buckets", "chi-squared", "p-value", "plugin's README"), rows, numbers={0, 1, 2, 3}),
-    )
-
-
-def _parity(report: Report) -> Element | None:
-    found = report.parity
-    if found is None:
-        return None
-    good = not found.differences
-    text = f"{found.messages:,} messages through RabbitMQ {found.release}, {found.differences:,} of them in another queue than predicted."
-    judged = element("p", text, class_="good" if good else "bad")
-    return _section("parity", "Compared with a real broker", judged)
 
 
 # -- pieces -----------------------------------------------------------------------------------------------

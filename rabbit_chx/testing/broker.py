@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 import pika
 
@@ -23,7 +23,6 @@ from rabbit_chx.testing import cleanup, external_node, local_node
 from rabbit_chx.testing.node import (
     ALWAYS_ON,
     CannotSupply,
-    Node,
     NodeSettings,
     Source,
     check_release,
@@ -32,6 +31,14 @@ from rabbit_chx.testing.node import (
     release_at,
     wait_for_amqp,
 )
+
+if TYPE_CHECKING:
+    from rabbit_chx.testing.docker_node import DockerNode
+    from rabbit_chx.testing.external_node import ExternalNode
+    from rabbit_chx.testing.local_node import LocalNode
+
+    Node: TypeAlias = DockerNode | ExternalNode | LocalNode
+    """`stop` of each may be called twice, and after a failed start."""
 
 _NOT_RUNNING = "the broker is not running: use it inside `with Broker() as broker:`"
 
@@ -84,7 +91,7 @@ class Broker:
             return
         tried: list[str] = []
         for source in sources(self.release, tried):
-            node = source.node(self._settings)
+            node: Node = source.node(self._settings)
             cleanup.stop_at_exit(node.stop)
             try:
                 node.start()

@@ -46,7 +46,7 @@ def find(release: str | None) -> Source:
 
 
 class ExternalNode:
-    """An external broker as a `Node`."""
+    """An external broker."""
 
     def __init__(
         self, url: str, management_url: str | None, address: str, release: str | None, settings: NodeSettings

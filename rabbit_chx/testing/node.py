@@ -1,7 +1,7 @@
 """What the three kinds of nodes share: settings, configuration files, and waiting for the start.
 
-A node is a container (`docker_node`), a process on this machine (`local_node`), or an external broker (`external_node`). All implement the
-protocol `Node`; everything else goes through ``rabbitmqctl``.
+A node is a container (`docker_node`), a process on this machine (`local_node`), or an external broker (`external_node`). All have the methods
+that `Broker` calls; everything else goes through ``rabbitmqctl``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from pika.exceptions import AMQPError
@@ -60,52 +60,6 @@ class NodeSettings:
     password: str = field(default="guest", repr=False)
 
 
-class Node(Protocol):
-    """A broker node that can be started, queried and stopped."""
-
-    @property
-    def url(self) -> str:
-        """The AMQP URL with user and password."""
-
-    @property
-    def management_url(self) -> str | None:
-        """The base URL of the HTTP API; None if it is disabled."""
-
-    @property
-    def stream_url(self) -> str | None:
-        """The URL of the stream protocol with user and password; None without its plugin."""
-
-    def start(self) -> None:
-        """Start the node and return when it accepts AMQP connections."""
-
-    def stop(self) -> None:
-        """Stop the node and remove its data; may be called twice, or after a failed start."""
-
-    def restart(self) -> None:
-        """Restart the node, which may be dead; data and ports are kept."""
-
-    def kill(self) -> None:
-        """Kill the node with SIGKILL."""
-
-    def pause(self) -> None:
-        """Suspend its processes; its connections stay open and silent."""
-
-    def unpause(self) -> None:
-        """Resume its processes."""
-
-    def disconnect(self) -> None:
-        """Disconnect the node from its network."""
-
-    def reconnect(self) -> None:
-        """Reconnect the node."""
-
-    def ctl(self, *arguments: str) -> str:
-        """Run ``rabbitmqctl`` for the node and return its output."""
-
-    def logs(self) -> str:
-        """Return the log since the first start."""
-
-
 class OwnNode(ABC):
     """A node that is started here, whose ports are known by the numbers that RabbitMQ gives them."""
 
@@ -146,7 +100,8 @@ class Source:
 
     kind: str
     description: str
-    node: Callable[[NodeSettings], Node] = field(repr=False, compare=False)
+    node: Callable[[NodeSettings], Any] = field(repr=False, compare=False)
+    """Returns a `Node` of `broker`, which imports this module."""
 
     def __str__(self) -> str:
         return self.description

@@ -34,7 +34,6 @@ from rabbit_chx.topology.model import (
 from rabbit_chx.topology.slots.slot_division import divide
 
 _Objects: TypeAlias = Sequence[Exchange | Queue | Policy]
-_PRODUCT: Final = "RabbitMQ"
 _PROPERTIES: Final = {
     Exchange: ("type", "durable", "auto_delete", "internal"),
     Queue: ("type", "durable", "auto_delete", "exclusive"),
@@ -171,11 +170,6 @@ def diff(wanted: Topology, observed: Observed) -> tuple[Difference, ...]:
     return tuple(found)
 
 
-def other_product(observed: Observed) -> str:
-    """The reason why predictions do not hold for a server that is not RabbitMQ; empty for RabbitMQ."""
-    return "" if observed.product == _PRODUCT else f"the server is {observed.product}, not RabbitMQ"
-
-
 # Exchanges, queues and policies
 
 
@@ -289,13 +283,12 @@ def _ring(exchange: str, whole: Topology, observed: Observed) -> Iterator[RingDi
         ring = ring_of(exchange, observed)
     except InvalidValue as error:  # an old release accepted a weight that this package rejects
         ring = Ring((), None, observed.release, str(error))
-    wanted, product = whole.bindings_from(exchange), other_product(observed)
-    any_order = exchange in whole.unordered
+    wanted, any_order = whole.bindings_from(exchange), exchange in whole.unordered
     wanted = in_order_of(ring, wanted) if any_order else wanted
-    why = product or ("" if ring.known else ring.why_unknown or "it has not been read")
+    why = "" if ring.known else ring.why_unknown or "it has not been read"
     destinations = tuple(destination_differences(wanted, found, ring))
     target = tuple((binding.destination, weight_of(binding)) for binding in wanted)
-    if destinations or product or not (ring.runs == target or (any_order and not ring.known)):
+    if destinations or not (ring.runs == target or (any_order and not ring.known)):
         yield RingDifference(exchange, wanted, found, ring, destinations, why)
 
 

@@ -360,7 +360,6 @@ class Observed:
 
     topology: Topology = field(default_factory=Topology)
     release: Release = field(default_factory=lambda: Release.parse(NEWEST))
-    product: str = "RabbitMQ"
     exchange_types: frozenset[str] | None = None
     """The exchange types that can be declared; None if they were not read."""
     rings: Mapping[str, Ring] = field(default_factory=dict)

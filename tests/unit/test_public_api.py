@@ -37,7 +37,7 @@ ONLY_READ = {
     *("QueueStatus", "PartitionStatus"),  # of the status of a group
     *("StreamMetadata", "StreamStats"),  # of a StreamConnection or a StreamReader
     *("HotKey", "QueueShare"),  # of a Spread
-    *("Report", "Uniformity", "Change", "Picture", "Source"),  # of `report`, and of `available`
+    *("Report", "Change", "Picture", "Source"),  # of `report`, and of `available`
     *(
         "OffsetSpec",
         "Delivery",

@@ -160,7 +160,6 @@ VERBS = (
         "group": ["group", "billing"],
         "replay": ["replay", "parked", "-y"],
         "parity": ["parity"],
-        "report --parity": ["report", "--file", "orders.yaml", "--out", "page.html", "--parity", "5"],
     }
 )
 FILES = {"orders.yaml": ORDERS, "slots.yaml": SLOTS % 5, "rows.csv": "k\nx\n"}

@@ -91,7 +91,6 @@ def read(
     observed = Observed(
         topology=in_ring_order(topology, rings),
         release=parsed,
-        product=overview.product,
         exchange_types=overview.exchange_types,
         rings=rings,
         ring_sources=sources,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from rabbit_chx.base.timeouts import HEARTBEAT_OF_CALLER
+from rabbit_chx.base.timeouts import HEARTBEAT_OF_CALLER, share_of
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.guards import Guard
@@ -22,8 +22,6 @@ from rabbit_chx.streams.protocol.permissions import publishing, reading
 
 _TRIES: Final = 20
 """The maximum number of connections through a load balancer to find a node with the stream."""
-_LEAST: Final = 1.0
-"""Seconds that each attempt has, even where earlier ones took the time of all."""
 _Opened: TypeAlias = Callable[..., StreamConnection]
 """Connects to an address, or gives up ``give_up_at`` a time of the monotonic clock."""
 
@@ -99,7 +97,7 @@ def _first(opened: _Opened, urls: Sequence[BrokerUrl], timeout: float, give_up_a
     failed: list[StreamUnavailable] = []
     for number, url in enumerate(urls):
         now = time.monotonic()
-        share = min(max((deadline - now) / (len(urls) - number), _LEAST), timeout)
+        share = share_of(deadline - now, len(urls) - number, timeout)
         try:
             return opened(url, give_up_at=min(now + share, give_up_at))
         except StreamUnavailable as error:

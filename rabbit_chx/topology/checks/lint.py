@@ -15,7 +15,7 @@ from rabbit_chx.mirror.ring import Ring
 from rabbit_chx.topology.checks.lint_rules import RULES, Finding
 from rabbit_chx.topology.checks.ordered_queues import ordered_findings
 from rabbit_chx.topology.checks.release_settings import release_findings
-from rabbit_chx.topology.diff import Difference, MissingType, SlotsDifference, diff, other_product
+from rabbit_chx.topology.diff import Difference, MissingType, SlotsDifference, diff
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Observed, Topology
 
 
@@ -37,12 +37,6 @@ def lint(
 
 
 def _live_findings(topology: Topology, observed: Observed) -> Iterator[Finding]:
-    if product := other_product(observed):
-        message = (
-            f"{product}: its {CONSISTENT_HASH} is another algorithm, so no prediction holds. Use RabbitMQ"
-        )
-        yield Finding("error", "other-product", "the broker", message)
-        return
     differences = diff(topology, observed)
     for each in differences:
         if isinstance(each, MissingType):

@@ -32,7 +32,6 @@ from rabbit_chx.topology.diff import (
     RingDifference,
     diff,
     is_shard,
-    other_product,
     ring_of,
 )
 from rabbit_chx.topology.graph import reachable, sent_on_to, sources_in_order
@@ -156,12 +155,9 @@ def _part(request: Request) -> Part:
 
 
 def _general_objections(request: Request) -> Iterator[str]:
-    """The reasons why this broker, or its release, cannot hold the topology."""
-    observed = request.observed
-    if product := other_product(observed):
-        yield f"{product}: no prediction holds for it. Use RabbitMQ"
+    """The reasons why a broker of this release cannot hold the topology."""
     yield from (f"{each.where}: {each.message}" for each in invalid_names(request.wanted))
-    yield from release_refusals(request.whole, observed.topology, observed.release)
+    yield from release_refusals(request.whole, request.observed.topology, request.observed.release)
 
 
 # Exchanges, queues and policies

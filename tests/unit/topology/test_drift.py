@@ -213,7 +213,6 @@ def test_a_ring_in_another_order_and_the_exact_share_it_misroutes():
     [
         (live(ring=None), "it has not been read"),
         (live(ring=Ring.of({"a": 1, "b": 1, "c": 2}, release="4.0").after_restart()), "when it boots"),
-        (live(product="LavinMQ"), "the server is LavinMQ, not RabbitMQ"),
     ],
 )
 def test_an_unknown_ring_is_reported_as_unknown(observed, reason):

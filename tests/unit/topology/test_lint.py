@@ -254,12 +254,6 @@ def test_a_missing_exchange_type_names_its_plugin():
     assert codes(slotted(), Observed(exchange_types=None)) == []
 
 
-def test_another_server_under_the_same_type_name():
-    finding = only(hashing("b", "a"), Observed(product="LavinMQ", release=Release.parse("3.10")))
-    assert (finding.severity, finding.code) == ("error", "other-product")
-    assert "LavinMQ" in finding.message
-
-
 DEAD = Ring.of(["b", "a"]).bind("b", 5).unbind("b", 1)
 UNKNOWN = Ring.of(["b", "a"], release="4.0").after_restart()
 MNESIA = {"release": Release.parse("4.0")}
