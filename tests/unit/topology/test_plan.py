@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from rabbit_chx import ConsistentHashExchange, InvalidValue, Ring, ToExchange, moved, shares
-from rabbit_chx.mirror.releases import Release
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
@@ -76,14 +75,6 @@ def test_exchanges_that_lead_to_each_other_in_a_circle_are_planned_all_the_same(
 
 
 # ---- rings
-
-
-def test_a_queue_more_is_appended_at_the_cost_of_its_share() -> None:
-    found = plan(hashed("x", "abcde"), made(FOUR).seen())
-    (change,) = found.changes
-    assert change.moved == change.moved_between == shares(Ring.of(list("abcde")))["e"]
-    assert [way.name for way in change.strategies if way.chosen] == ["append"]
-    assert not found.refusals
 
 
 def test_a_change_in_place_over_the_limit_is_refused_and_the_other_ways_are_named() -> None:
@@ -255,8 +246,9 @@ def test_a_release_that_tears_rings_with_double_bindings_is_not_planned_on() -> 
     broker = made(FOUR, release="3.10.5")
     double = Binding("x", "d", "7")
     topology = replace(broker.seen().topology, bindings=(*broker.bindings, double))
-    (refusal,) = plan(FOUR, broker.seen(topology=topology)).refusals
-    assert "bound twice" in refusal
+    torn = Ring(topology.ring_bindings("x"), None, broker.release, "a queue is bound twice")
+    (refusal,) = plan(FOUR, broker.seen(topology=topology, rings={"x": torn}, worker_pool_size=1)).refusals
+    assert "'d' is bound twice" in refusal
     assert "blue/green" in refusal
 
 
@@ -297,18 +289,6 @@ def test_a_restart_is_described_for_each_store() -> None:
     share = moved(Ring.of(list("dabc")), Ring.of(list("abcd"))).share
     notes = plan(unsorted, old.seen(worker_pool_size=1)).notes
     assert any(f"{share:.2%}" in note for note in notes)
-
-
-def test_a_queue_that_is_bound_twice_where_both_bindings_count_is_refused_not_an_error() -> None:
-    queues = (Queue("a"), Queue("b"))
-    bindings = (Binding("x", "a", "1"), Binding("x", "b", "1"))
-    wanted = Topology(exchanges=(Exchange("x", CONSISTENT_HASH),), queues=queues, bindings=bindings)
-    there = replace(wanted, bindings=(*bindings, Binding("x", "a", "2")))
-    release = Release.parse("3.10.2")
-    ring = Ring(there.ring_bindings("x"), None, release, "a queue is bound twice")
-    seen = Observed(there, release, rings={"x": ring}, ring_sources={"x": "unknown"}, worker_pool_size=1)
-    (refusal,) = plan(wanted, seen).refusals
-    assert "'a' is bound twice" in refusal
 
 
 def test_a_plan_says_that_a_restart_before_it_revives_dead_bindings() -> None:
