@@ -81,11 +81,6 @@ def test_an_export_of_a_file_counts_what_is_no_export_of_rabbitmq_as_far_as_it_c
     assert run("export", file).code == 0
 
 
-def test_an_export_of_a_file_writes_sixteen_equal_queues_as_a_range(run, file):
-    out = run("export", file, "--vhost", "shop").out
-    assert '  "orders.{0..15}": {type: quorum}\n' in out
-
-
 def test_an_export_of_a_file_takes_the_order_from_the_broker_where_it_is_asked(run, file, live):
     ring = Ring.of([f"orders.{number}" for number in (3, *range(3), *range(4, 16))])
     observed = Observed(Topology("shop"), rings={"orders": ring})

@@ -81,15 +81,6 @@ def test_a_dry_run_of_a_saved_plan_exits_like_one_of_a_file(run, saved, live, ap
     assert not applied
 
 
-def test_a_plan_without_changes_can_be_saved_and_does_nothing(run, write, live, applied, tmp_path) -> None:
-    path = tmp_path / "nothing.plan"
-    assert run("plan", write(ORDERS), "-o", path).code == 0
-    assert run("apply", path).code == 0
-    live(GROWN)
-    assert run("apply", path).code == 1
-    assert not applied
-
-
 def test_the_options_of_a_plan_are_saved_and_cannot_be_given_again(
     run, write, live, applied, tmp_path
 ) -> None:

@@ -225,9 +225,11 @@ def test_steps_of_different_cost_are_not_condensed_and_none_is_lost() -> None:
 # ---- apply asks
 
 
-def test_apply_without_a_terminal_wants_yes(run, write, monkeypatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-    assert "--yes" in run.refused("apply", write(ORDERS), "--url", "amqp://127.0.0.1:1/")
+@pytest.mark.parametrize("stdin", [None, io.StringIO("")])
+def test_apply_without_a_terminal_wants_yes(run, write, monkeypatch, stdin) -> None:
+    monkeypatch.setattr(sys, "stdin", stdin)
+    refused = run.refused("apply", write(ORDERS), "--url", "amqp://127.0.0.1:1/")
+    assert "stdin is not a terminal: pass --yes or --dry-run. `rabbit-chx plan FILE` shows" in refused
 
 
 @pytest.mark.usefixtures("empty_broker")
@@ -302,17 +304,6 @@ def test_an_apply_whose_first_steps_are_in_doubt_does_not_say_that_nothing_was_c
     assert found.code == 3
     assert "Steps done: at least 0 of 9. With the cause removed" in found.err
     assert "nothing was changed" not in found.err.lower()
-
-
-@pytest.mark.usefixtures("empty_broker")
-def test_an_apply_that_does_not_get_the_lock_says_that_nothing_was_changed(run, write, monkeypatch) -> None:
-    def refused(_, plan, **__):
-        raise ApplyStopped("another apply holds the lock", remaining=plan.steps)
-
-    monkeypatch.setattr(APPLY, refused)
-    found = run("apply", write(ORDERS), "--yes")
-    assert found.code == 1
-    assert found.err.endswith("Error: nothing was changed: another apply holds the lock\n")
 
 
 # ---- mistakes of our own

@@ -121,8 +121,9 @@ def test_queues_that_are_appended_are_released_one_after_the_other() -> None:
     assert drain_stages(waits(*many)) == [{name} for name in many]
 
 
-def test_the_last_bound_leave_a_ring_one_after_the_other() -> None:
-    names = [f"q{number}" for number in range(15)]
+@pytest.mark.parametrize("count", [2, 12])
+def test_the_last_bound_leave_a_ring_one_after_the_other(count: int) -> None:
+    names = [f"q{number}" for number in range(count + 3)]
     gone = names[:2:-1]
     steps = tuple(Unbind(Binding("x", queue, "1")) for queue in gone)
     change = RingChange("x", Ring.of(names), Ring.of(names[:3]), None, None)
