@@ -78,15 +78,3 @@ def test_a_second_binding_without_effect_is_a_warning_and_removed_only_if_asked(
     pruned = run("plan", file, *BROKER, "--prune", "--force", "--output", "json")
     removed = "unbind queue 'q.0' from exchange 'orders' with key '7'"
     assert removed in [row["do"] for row in pruned.rows if "do" in row]
-
-
-def test_a_second_binding_that_has_the_buckets_is_a_change_of_the_weight(run, write, live) -> None:
-    observed = assume_applied(loads(ORDERS.replace("vip: 2", "vip: 3"), format="yaml"))
-    topology = replace(
-        observed.topology, bindings=(*observed.topology.bindings, Binding("orders", "vip", "2"))
-    )
-    rings = {"orders": observed.rings["orders"].bind("vip", 2)}
-    live(replace(observed, topology=topology, rings=rings))
-    checked = run("check", write(ORDERS), *BROKER)
-    assert checked.code == 2
-    assert "[extra-binding]" in checked.out

@@ -164,7 +164,7 @@ def test_the_plan_names_the_queues_that_are_deleted(others, run) -> None:
     on_broker("orders", add=["ext"])
     found = run("scale", file, "--dry-run")
     assert found.code == 2
-    assert "only the broker has queue 'ext'" in found.err
+    assert "only the broker has queue 'ext': if `scale` added it, the file is older" in found.err
     assert "these are deleted: 'ext'" in found.out
 
 

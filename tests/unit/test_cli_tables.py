@@ -26,26 +26,18 @@ def terminal(run, monkeypatch):
     return shown
 
 
-@pytest.mark.parametrize("columns", [50, 80, 160])
+@pytest.mark.parametrize("columns", [24, 30, 40, 50, 80, 160])
 def test_names_give_way_and_numbers_do_not(terminal, columns) -> None:
     _, shown = terminal(columns, *RING)
-    assert max(map(len, shown.splitlines())) <= columns
-    shares = re.findall(r" (\d+\.\d{3})%", shown)
-    assert len(shares) == 2
-    assert sum(map(float, shares)) == pytest.approx(100, abs=0.001)
-    first = [line[1:].split("  ")[0] for line in shown.splitlines() if line.startswith(" ")]
-    assert NAME in "".join(first)
-
-
-@pytest.mark.parametrize("columns", [24, 30, 40])
-def test_no_column_vanishes_from_a_very_narrow_terminal(terminal, columns) -> None:
-    _, shown = terminal(columns, *RING)
     rows = [line for line in shown.splitlines() if line.startswith(" ")]
-    widths = [len(line) for line in rows]
-    assert max(widths) <= columns
+    assert max(map(len, rows)) <= columns
     first = [line[1:].partition("  ")[0].strip() for line in rows]
     assert {"q0"} < set(first)
     assert NAME in "".join(first)
+    if columns >= 50:
+        assert max(map(len, shown.splitlines())) <= columns
+        shares = [float(share) for share in re.findall(r" (\d+\.\d{3})%", shown)]
+        assert (len(shares), sum(shares)) == (2, pytest.approx(100, abs=0.001))
 
 
 def test_narrow_tables_have_no_bars(terminal) -> None:

@@ -159,6 +159,10 @@ BLACK_HOLE_D = RING.bind("d").bind("d", 5).unbind("d", 1)
             (FIRST, SECOND, THIRD, replace(THIRD, key="7")),
             *(RING.bind("c", 7), ["second-binding"], "c", "bound 2 times (weights 2, 7)"),
         ),
+        (
+            (FIRST, SECOND, THIRD, replace(THIRD, key="3")),
+            *(HEAVIER.bind("c", 2), ["extra-binding", "ring"], "c", "bound 2 times (weights 2, 3)"),
+        ),
     ],
 )
 def test_bindings_of_a_ring_that_were_changed_on_the_broker(bindings, ring, found, queue, part):
