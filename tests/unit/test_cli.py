@@ -25,13 +25,6 @@ JSON = ("--output", "json")
 # ---- route, ring and the ways to give keys
 
 
-def test_route_names_the_queue_of_each_key(run) -> None:
-    arguments = ("route", "customer-42", "b", "-q", "q0", "-q", "q1", "-q", "q2=2")
-    assert run(*arguments).out.split() == ["customer-42", "q0", "b", "q1"]
-    line = run(*arguments, *JSON).rows[0]
-    assert line == {"schema": 1, "type": "route", "key": "customer-42", "queue": "q0", "bucket": 0}
-
-
 def test_explain_shows_the_evidence(run) -> None:
     # phash2(<<"customer-42">>) as Erlang prints it
     text = run("route", "customer-42", "k", *TWO, "--explain").out

@@ -37,13 +37,12 @@ def file(write, live):
     return write(SCALED)
 
 
-@pytest.mark.parametrize(("exchange", "count"), [("ring", 4), ("slots", 2)])
-def test_a_dry_run_shows_the_plan_and_its_cost(file, run, exchange, count) -> None:
+@pytest.mark.parametrize("exchange", ["ring", "slots"])
+def test_a_dry_run_shows_the_plan_and_its_cost(file, run, exchange) -> None:
     found = run("scale", file, "-x", exchange, "--add", "2", "--dry-run", "-v")
     assert found.code == 2
     assert "of its keys" in found.out
     assert f"declare quorum queue '{exchange[0]}.4'" in found.out
-    assert run("scale", file, "-x", exchange, "--to", str(count), "--dry-run").code == (count != 4) * 2
 
 
 @pytest.mark.parametrize(

@@ -149,22 +149,6 @@ def test_selections_without_an_effect_on_a_plan_are_refused(run, write) -> None:
         assert f"{option[0]} has no effect on a broker that is read with --amqp-only" in complaint
 
 
-@pytest.mark.parametrize(
-    ("change", "moved"),
-    [
-        (["--add", "1"], 1 / 6),
-        (["--add", "q.3,q.4"], 2 / 7),
-        (["--remove", "vip"], 2 / 5),
-        (["--weight", "vip=3"], 1 / 6 * 3 / 5),  # of the sixth for its new bucket, 2 of 5 were its own
-    ],
-)
-def test_advice_is_from_the_file_alone_and_exact(run, write, change, moved) -> None:
-    rows = run("plan", write(ORDERS), *change, "--output", "json").rows
-    (chosen,) = [row for row in rows if row["chosen"]]
-    assert chosen["moved"] == pytest.approx(moved, abs=0.001)
-    assert "strategy" in run("plan", write(ORDERS), *change).out
-
-
 def test_wrong_advice_is_refused(run, write) -> None:
     for change in (["--remove", "nope"], ["--weight", "vip=0"], ["--add", "vip"], ["--weight", "vip"]):
         assert change[1].partition("=")[0] in run.refused("plan", write(ORDERS), *change)

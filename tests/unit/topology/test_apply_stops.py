@@ -58,11 +58,6 @@ def test_a_lost_connection_or_a_failed_reading_leaves_its_step_in_doubt(trouble,
     assert error.in_doubt
 
 
-def test_a_first_step_that_is_refused_leaves_nothing_in_doubt() -> None:
-    refused = Played(trouble={"queue_bind": Refused(404, "NOT_FOUND")})
-    assert not stopped(lambda: refused.run(Bind(ONE))).in_doubt
-
-
 def test_steps_that_were_sent_with_a_surprise_are_in_doubt() -> None:
     declared = DeclareExchange(Exchange("a", "topic")), DeclareExchange(Exchange("b", "topic"))
     error = stopped(lambda: Played(http={"exchange": None}).run(*declared))

@@ -1,4 +1,4 @@
-"""What valid files mean."""
+"""What valid files mean, and the JSON Schema of them that is shipped for editors."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rabbit_chx import ToExchange
 from rabbit_chx.errors import MissingDependency
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.file.load import load, loads
+from rabbit_chx.topology.file.schema import SCHEMA_FILE, json_schema
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Slots, Topology
 from rabbit_chx.topology.routes import route
 
@@ -182,3 +183,26 @@ def test_yaml_is_read_alike_where_pyyaml_comes_without_its_c_library(monkeypatch
     with_it = loads(EXAMPLES["yaml"], format="yaml")
     monkeypatch.delattr("yaml.CSafeLoader", raising=False)
     assert loads(EXAMPLES["yaml"], format="yaml") == with_it
+
+
+# -- the JSON Schema
+
+
+def test_the_shipped_schema_is_the_one_of_the_code():
+    # Where it is not: python -m rabbit_chx.topology.file.schema > rabbit_chx/topology/file/topology.schema.json
+    assert SCHEMA_FILE.read_text() == json_schema()
+
+
+def test_every_key_is_explained_and_no_other_is_allowed():
+    schema = json.loads(SCHEMA_FILE.read_text())
+    for each in [schema, *schema["$defs"].values()]:
+        assert each["additionalProperties"] is False
+        for name, key in each["properties"].items():
+            assert key["description"].endswith("."), name
+
+
+def test_the_type_of_an_exchange_is_required_except_of_the_brokers_own():
+    schema = json.loads(SCHEMA_FILE.read_text())
+    assert schema["$defs"]["FileExchange"]["required"] == ["type"]
+    predeclared = schema["properties"]["exchanges"]["patternProperties"][r"^amq\."]
+    assert list(predeclared["properties"]) == ["bindings"]

@@ -58,16 +58,6 @@ def test_a_fresh_division_alternates() -> None:
     assert list(divide(names, {"a": 1, "b": 1}).values()) == ["a", "b"] * 4
 
 
-def test_only_surplus_is_moved() -> None:
-    names = [str(i) for i in range(12)]
-    first = divide(names, {"a": 1, "b": 1, "c": 1})
-    grown = divide(names, dict.fromkeys("abcd", 1), {slot: [queue] for slot, queue in first.items()})
-    changed = [slot for slot in names if first[slot] != grown[slot]]
-    assert len(changed) == 3
-    assert {grown[slot] for slot in changed} == {"d"}
-    assert Counter(first[slot] for slot in changed) == {"a": 1, "b": 1, "c": 1}
-
-
 def test_a_slot_with_two_queues_goes_to_the_later_one_that_is_owed_it() -> None:
     held = {"0": ["a", "b"], "1": ["a"], "2": ["b"], "3": ["a"]}
     assert divide(list("0123"), {"a": 1, "b": 1}, held)["0"] == "b"

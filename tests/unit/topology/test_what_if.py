@@ -83,7 +83,7 @@ def test_a_modulus_exchange_redistributes_all_keys() -> None:
         exchanges=(Exchange("m", MODULUS_HASH),), bindings=tuple(Binding("m", f"q{i}") for i in range(3))
     )
     (way,) = what_if(topology, "m", add=1)
-    assert way.moved == pytest.approx(3 / 4, abs=1e-7)  # of 12 remainders by three and four, three agree
+    assert way.moved == pytest.approx(3 / 4, abs=1e-7)
     with pytest.raises(InvalidValue, match="no weights"):
         what_if(topology, "m", weights={"q0": 2})
 
