@@ -187,18 +187,7 @@ def test_a_position_is_read_back_while_its_file_is_the_same(rows: Path, tmp_path
 
 @pytest.mark.parametrize(
     "content",
-    [
-        "",
-        "\0" * 40,
-        '{"rows": 5',
-        "nonsense",
-        "[]",
-        '{"rows": 1e999}',
-        '{"rows": -1}',
-        '{"rows": true}',
-        '{"rows": 1.0}',
-        "[" * 60_000,
-    ],
+    ["", "\0" * 40, '{"rows": 5', "[]", '{"rows": 1e999}', '{"rows": -1}', '{"rows": true}', "[" * 60_000],
 )
 def test_a_resume_file_of_another_content_is_refused(content: str, rows: Path, tmp_path: Path) -> None:
     kept = tmp_path / "position"

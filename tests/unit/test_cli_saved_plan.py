@@ -87,17 +87,17 @@ def test_the_options_of_a_plan_are_saved_and_cannot_be_given_again(
     live(ORDERS + "  unused: {}\n")
     path, file = tmp_path / "pruned.plan", write(ORDERS)
     assert run("plan", file, "--prune", "--force", "--max-moved", "7", "-o", path).code == 2
-    for options in (
-        ["--prune"],
-        ["--max-moved", "9"],
-        ["--force"],
-        ["--strategy", "swap"],
-        ["-x", "orders"],
-        ["-V", "/"],
+    for option in (
+        "--prune",
+        "--max-moved=9",
+        "--force",
+        "--strategy=swap",
+        "--exchange=orders",
+        "--vhost=/",
     ):
-        complaint = run.refused("apply", path, *options)
+        complaint = run.refused("apply", path, option)
         assert "has no effect on a saved plan, which was made with its own options: leave it out" in complaint
-        assert complaint.count(options[0].strip("-")) or options[0] in ("-x", "-V")
+        assert option.partition("=")[0] in complaint
     assert run("apply", path).code == 0
     assert applied == ["delete queue 'unused' with what is in it"]
 
