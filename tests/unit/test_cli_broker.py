@@ -11,7 +11,7 @@ import pytest
 from rabbit_chx.broker.applying.plan_commands import Applied
 from rabbit_chx.cli.ask.broker_access import BrokerAccess
 from rabbit_chx.mirror.ring import Ring
-from rabbit_chx.topology.file.load import loads
+from rabbit_chx.topology.file.load import load, loads
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Queue, Topology
 from rabbit_chx.topology.planning.what_if import assume_applied
 from tests.unit.conftest import NoQueues
@@ -91,19 +91,14 @@ def test_an_exchange_that_the_broker_does_not_have_is_named_with_those_that_it_h
 
 
 def test_pairs_teach_a_ring_or_leave_what_is_possible(run, write, monkeypatch) -> None:
-    bounds = tuple(Binding("orders", queue, "1") for queue in ("a", "b", "c"))
-    exchange = Exchange("orders", "x-consistent-hash")
-    bindings = Topology(exchanges=(exchange,), bindings=bounds).ring_bindings("orders")
-    unknown = Observed(
-        Topology(exchanges=(exchange,), queues=tuple(Queue(name) for name in "abc"), bindings=bounds),
-        rings={"orders": Ring(bindings, None)},
-        ring_sources={"orders": "unknown"},
-    )
+    classic = "queues: {a: {type: classic}, b: {type: classic}, c: {type: classic}}\n"
+    file = write("schema: 1\nexchanges: {orders: {type: x-consistent-hash, queues: [c, a, b]}}\n" + classic)
+    there = assume_applied(load(file))
+    ring = replace(there.rings["orders"], runs=None)
+    unknown = replace(there, rings={"orders": ring}, ring_sources={"orders": "unknown"})
     monkeypatch.setenv("AMQP_URL", "amqp://nowhere")
     monkeypatch.setattr(BrokerAccess, "management", NoQueues())
     monkeypatch.setattr("rabbit_chx.cli.ask.broker_access.read", lambda *_, **__: unknown)
-    classic = "queues: {a: {type: classic}, b: {type: classic}, c: {type: classic}}\n"
-    file = write("schema: 1\nexchanges: {orders: {type: x-consistent-hash, queues: [c, a, b]}}\n" + classic)
     keys = [f"k{number}" for number in range(60)]
     routed = run("route", *keys, "-q", "c", "-q", "a", "-q", "b", "--output", "json").rows
     pairs = [f"{row['key']},{row['queue']}\n" for row in routed]

@@ -11,6 +11,7 @@ from rabbit_chx import Ring, ToExchange, moved
 from rabbit_chx.topology.checks.drift import KINDS, Drift, drift, prometheus_metrics
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Slots, Topology
 from rabbit_chx.topology.planning.steps import Bind
+from tests.unit.topology.broker_model import hashed
 
 WANTED = Topology(
     exchanges=(
@@ -331,14 +332,10 @@ def test_a_slot_whose_only_binding_is_dead():
     ],
 )
 def test_an_unbound_queue_with_messages_that_was_part_of_an_exchange(queue, recorded, expected):
-    bindings = (Binding("orders", "orders.0", "1"), Binding("orders", "orders.1", "1"))
-    wanted = Topology(
-        exchanges=WANTED.exchanges[:1], queues=(Queue("orders.0"), Queue("orders.1")), bindings=bindings
-    )
-    there = replace(wanted, queues=(*wanted.queues, Queue(queue)))
+    wanted = hashed("orders", ["orders.0", "orders.1"])
     observed = Observed(
-        topology=there,
-        rings={"orders": Ring.of({"orders.0": 1, "orders.1": 1})},
+        topology=replace(wanted, queues=(*wanted.queues, Queue(queue))),
+        rings={"orders": wanted.ring("orders")},
         backlog={"orders.0": 7, queue: 2_684},
         recorded={"orders": frozenset(recorded)},
     )

@@ -102,29 +102,25 @@ def test_every_way_ends_where_it_says_and_asks_for_nothing_more(way: str) -> Non
     assert not plan(hashed("x", order), broker.seen())
 
 
+def behind_another(exchange: str, queues: str) -> Topology:
+    """A ring behind another exchange that hashes."""
+    ring = hashed(exchange, queues)
+    exchanges = (*ring.exchanges, Exchange("in", CONSISTENT_HASH))
+    return replace(
+        ring, exchanges=exchanges, bindings=(*ring.bindings, Binding("in", ToExchange(exchange), "1"))
+    )
+
+
 def test_blue_and_green_leaves_the_old_ring_alone_until_the_switch() -> None:
-    upstream = (Exchange("in", CONSISTENT_HASH),)
-    into = (Binding("in", ToExchange("x"), "1"),)
-    wanted = replace(FOUR, exchanges=FOUR.exchanges + upstream, bindings=FOUR.bindings + into)
-    broker = made(wanted)
-    fewer = hashed("x", "bcd")
-    fewer = replace(fewer, exchanges=fewer.exchanges + upstream, bindings=fewer.bindings + into)
-    found = plan(fewer, broker.seen(), strategy="blue/green")
+    broker = made(behind_another("x", "abcd"))
+    found = plan(behind_another("x", "bcd"), broker.seen(), strategy="blue/green")
     assert not found.refusals
     broker.carry_out(found.steps)
     assert {name for name, ring in broker.rings_seen if ring.bindings} == {"x.v2", "in"}
     assert all(ring.bindings for name, ring in broker.rings_seen if name == "in")
     assert broker.rings["in"].destinations == (ToExchange("x.v2"),)
     assert broker.rings["x.v2"].destinations == tuple("bcd")
-    renamed = Topology(
-        exchanges=(Exchange("x.v2", CONSISTENT_HASH), *upstream),
-        queues=fewer.queues,
-        bindings=(
-            *(replace(b, source="x.v2") for b in fewer.bindings[:3]),
-            Binding("in", ToExchange("x.v2"), "1"),
-        ),
-    )
-    assert not plan(renamed, broker.seen())
+    assert not plan(behind_another("x.v2", "bcd"), broker.seen())
     (way,) = [way for way in found.changes[0].strategies if way.chosen]
     assert "no message is lost or duplicated" in way.summary
 
@@ -386,11 +382,8 @@ def test_pruning_deletes_a_queue_that_only_an_exchange_of_the_file_led_to() -> N
     before, wanted = hashed("x", "abc"), hashed("x", "ab")
     wanted = replace(wanted, queues=(*wanted.queues, retry))
     broker = made(replace(before, queues=(*before.queues, retry)))
-    assert not broker.carry_out(plan(wanted, broker.seen(), prune=True).steps).queues.keys() - {
-        "a",
-        "b",
-        "retry",
-    }
+    broker.carry_out(plan(wanted, broker.seen(), prune=True).steps)
+    assert "c" not in broker.queues
     assert not plan(wanted, broker.seen(), prune=True)
 
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rabbit_chx import ToExchange
-from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
-
-pytest.importorskip("pika")
-
 from rabbit_chx.broker.reading.probe import destinations_by_queue, probe
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.topology.model import Observed
+from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Topology
 
 HASH = Exchange("x", "x-consistent-hash")
 

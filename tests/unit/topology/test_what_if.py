@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rabbit_chx import InvalidValue, Ring, moved, shares
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Exchange, Slots, Topology
+from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Exchange, Topology
 from rabbit_chx.topology.planning.what_if import what_if
 from tests.unit.topology.broker_model import hashed, slotted
 
@@ -67,10 +67,7 @@ def test_a_weight_keeps_its_place() -> None:
 
 
 def test_an_exchange_over_slots_points_some_of_them_elsewhere() -> None:
-    topology = Topology(
-        exchanges=(Exchange("t", MODULUS_HASH),),
-        slots=(Slots("t", 64, dict.fromkeys(["q0", "q1", "q2", "q3"], 1)),),
-    )
+    topology = slotted("t", ["q0", "q1", "q2", "q3"])
     (way,) = what_if(topology, "t", add=2)
     assert way.name == "slots"
     assert way.moved == way.moved_between == 20 / 64
