@@ -248,14 +248,10 @@ PUBLISH = ("publish", "x.csv", "-x", "e", "-U", "amqp://h")
         (["parity"], "--url"),
         (["publish", "x.txt", "-x", "e", "-U", "amqp://h"], "--format"),
         (["publish", "/none.csv", "-x", "e", "-U", "amqp://h"], "No such file"),
-        (["publish", "x.csv", "-U", "amqp://h"], "--exchange"),
         ([*PUBLISH, "--property-column", "message_id"], "NAME=COLUMN"),
-        ([*PUBLISH, "--rate", "0"], "--rate"),
         (["publish", "-", "--format", "csv", *PUBLISH[2:], "--resume", "p"], "can be read again"),
         (["publish", "FILE", "--format", "csv", *PUBLISH[2:], "--password-file", "/none"], "password file"),
-        (["route", "k", "--no-such-option"], "No such option"),
         (["rout"], "No such command 'rout'. Did you mean route?"),
-        (["completion", "tcsh"], "'bash', 'zsh', 'fish'"),
     ],
 )
 def test_wrong_usage_says_what_is_wrong_and_the_fix(run, write, arguments: list[str], expected: str) -> None:

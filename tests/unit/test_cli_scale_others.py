@@ -152,12 +152,9 @@ def test_a_repeated_change_finishes_from_wherever_it_was_interrupted(
 
 def test_the_plan_names_the_queues_that_are_deleted(others, run) -> None:
     file, on_broker = others
-    found = run("scale", file, "-x", "orders", "--remove", "1", "--dry-run")
+    found = run("scale", file, "-x", "orders", "--remove", "1", "--dry-run", "--output", "json")
     assert found.code == 2
-    assert "Note: once drained and empty, these are deleted: 'orders.2'" in found.out
-    assert '"once drained and empty, these are deleted' in run(
-        "scale", file, "-x", "orders", "--remove", "1", "--dry-run", "--output", "json"
-    ).out.replace("'", "")
+    assert "once drained and empty, these are deleted: 'orders.2'" in [row.get("note") for row in found.rows]
     on_broker("orders", add=["ext"])
     found = run("scale", file, "--dry-run")
     assert found.code == 2

@@ -148,12 +148,6 @@ def test_an_insertion_in_the_middle_rebinds_the_tail_or_is_appended() -> None:
     assert found["in place"].moved_between == 1 - shares(Ring.of(["a", "b", "c", "d"]))["a"]
 
 
-def test_a_removal_that_leaves_the_order_is_one_command() -> None:
-    way = ways(TEN, [name for name in TEN.destinations if name != "q3"])["in place"]
-    assert len(way.steps) == 1
-    assert way.moved == way.moved_between == way.steps[0].moved == moved(TEN, TEN.unbind("q3")).share
-
-
 def test_the_last_one_takes_the_place_that_is_free() -> None:
     found = ways(TEN, [name for name in TEN.destinations if name != "q3"])
     assert found["swap"].order == ("q0", "q1", "q2", "q9", "q4", "q5", "q6", "q7", "q8")
