@@ -165,9 +165,10 @@ def test_a_client_connects_when_it_is_opened_and_not_before(client: type, monkey
 
     for name in ("create_connection", "getaddrinfo"):
         monkeypatch.setattr(socket, name, refuse)
-    made = client(URL, **TARGET.get(client, {}))
-    if isinstance(made, (Publisher, QueueReader, StreamReader, StreamPublisher)):
-        made.close()
+    for url in (URL, [URL, URL], (URL,), [BrokerUrl.parse(URL)]):
+        made = client(url, **TARGET.get(client, {}))
+        if isinstance(made, (Publisher, QueueReader, StreamReader, StreamPublisher)):
+            made.close()
 
 
 PAIRS = {
@@ -346,9 +347,3 @@ def test_a_call_that_may_wait_takes_a_timeout(client: type) -> None:
         if "timeout" not in inspect.signature(getattr(client, name)).parameters
     ]
     assert not without
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_several_addresses_are_one_parameter(client: type) -> None:
-    for several in ([URL, URL], (URL,), [BrokerUrl.parse(URL)]):
-        client(several, **TARGET.get(client, {}))
