@@ -168,10 +168,6 @@ def test_json_may_be_indented_with_tabs_and_spell_characters_as_pairs():
     assert loads(text, format="json").vhost == "\U0001f600/"
 
 
-def test_a_schema_for_the_editor_may_be_named():
-    assert loads('{"$schema": "topology.schema.json", "schema": 1}', format="json") == Topology()
-
-
 @pytest.mark.parametrize(
     ("package", "format_"), [("pydantic", "json"), ("pydantic", "yaml"), ("yaml", "yaml")]
 )
