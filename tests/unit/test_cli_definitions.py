@@ -24,10 +24,11 @@ def of_vhost(vhost: str) -> dict[str, list[dict]]:
 
 
 SHOP, OTHER = of_vhost("shop"), of_vhost("other/one")
+LIMITS = {"max-queues": 5, "max-connections": 9}
 DEFINITIONS = {
     "rabbit_version": "3.10.8",
     "vhosts": [
-        {"name": "shop", "metadata": {"tags": ["a", "b"]}, "limits": {"max-queues": 5, "max-connections": 9}},
+        {"name": "shop", "metadata": {"tags": ["a", "b"]}, "limits": LIMITS},
         {"name": "other/one", "limits": []},
     ],
     "users": [{"name": "guest"}, {"name": "app"}],
@@ -35,12 +36,7 @@ DEFINITIONS = {
     "topic_permissions": [{"user": "app", "vhost": "shop"}],
     "parameters": [
         {"component": "operator_policy", "vhost": "shop", "name": "limit", "value": {}},
-        {
-            "component": "vhost-limits",
-            "vhost": "shop",
-            "name": "limits",
-            "value": {"max-queues": 5, "max-connections": 9},
-        },
+        {"component": "vhost-limits", "vhost": "shop", "name": "limits", "value": LIMITS},
         {"component": "shovel", "vhost": "other/one", "name": "s", "value": {}},
     ],
     "global_parameters": [{"name": "cluster_name", "value": "c"}],

@@ -292,7 +292,7 @@ class FailingPublisher:
     error = None
 
     def __init__(self, *_: object, failed: int, **_more: object) -> None:
-        self._failed, self._count = failed, 0
+        self._failed = failed
         self.published: list[str] = []
 
     def open(self) -> None: ...

@@ -100,9 +100,7 @@ def test_a_weight_that_is_refused_here_is_named() -> None:
     assert "'99999'" in observed.unseen[0]
 
 
-def test_after_an_upgrade_to_4_3_unbinding_a_duplicate_takes_all_buckets_until_the_feature_flag_is_enabled() -> (
-    None
-):
+def test_until_its_feature_flag_is_enabled_unbinding_a_duplicate_on_4_3_takes_all_buckets() -> None:
     api = Api([A, B])
     for enabled, left in ((True, ("a", "b")), (False, ("b",))):
         api.flags = {"tie_binding_to_dest_with_keep_while_cond": enabled}
