@@ -25,14 +25,6 @@ from rabbit_chx.working.markers import CHANGES, HOLDS, RECORD
 from tests.unit.conftest import NoQueues
 from tests.verbs import ORDERS, SCALED
 
-STREAMS = """
-schema: 1
-exchanges:
-  events: {type: x-consistent-hash, queues: {"events-{0..3}": 1}}
-queues:
-  "events-{0..3}": {type: stream}
-"""
-
 
 @pytest.fixture
 def file(write, live):
@@ -47,29 +39,6 @@ def test_a_dry_run_shows_the_plan_and_its_cost(file, run, exchange) -> None:
     assert found.code == 2
     assert "of its keys" in found.out
     assert f"declare quorum queue '{exchange[0]}.4'" in found.out
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (("-x", "ring", "--remove", "r.0"), "which gain keys from each other"),
-        (("-x", "flat", "--add", "1"), "Give it slots under a new name"),
-    ],
-)
-def test_a_change_without_an_order_of_release_is_refused(file, run, options, reason) -> None:
-    found = run("scale", file, *options, "--yes")
-    assert found.code == 1
-    assert reason in found.err
-
-
-def test_a_change_of_streams_is_refused(run, write, live) -> None:
-    live(STREAMS)
-    found = run("scale", write(STREAMS), "-x", "events", "--add", "1", "--yes")
-    assert found.code == 1
-    assert "keys that move between streams: events-0, events-1, events-2, events-3, events-4" in found.err
-    assert "use `rabbit-chx apply`" in found.err
-    assert "Order: streams keep their messages" in found.out
-    assert "as `rabbit-chx scale` does" not in found.out
 
 
 def test_scale_unbinds_no_queue_whose_keys_exceed_max_moved(file, run) -> None:

@@ -62,9 +62,6 @@ def test_a_fresh_topology_is_built_from_the_far_end() -> None:
         "bind exchange 'x' to exchange 'in' with key '#'",
     ]
     assert not found.refusals
-    assert not found.destructive
-    assert all(step.moved == 0.0 for step in found.steps)
-    assert not plan(wanted, made(wanted).seen())
 
 
 def test_exchanges_that_lead_to_each_other_in_a_circle_are_planned_all_the_same() -> None:
