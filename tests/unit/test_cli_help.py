@@ -114,7 +114,7 @@ def test_an_option_has_the_same_names_and_takes_the_same_value_in_every_verb(nam
     assert len({takes(each) for each in found}) == 1 or name in DIFFERENT, found
 
 
-def test_a_short_name_stands_for_one_option() -> None:
+def test_a_short_name_is_that_of_one_option() -> None:
     long: dict[str, set[str]] = {}
     for command in VERBS.values():
         for each in command.params:

@@ -125,6 +125,7 @@ def test_a_problem_has_a_position(text, place, part):
         ("queues: {" + "ä" * 128 + ": {}}", 10, "a name of 256 bytes"),
         ("queues: {'" + "a" * 250 + "{000000..000001}': {}}", 10, "a name of 256 bytes"),
         ("queues: {'a{0..10000}': {}}", 10, "10001 names"),
+        ("queues: {'a{0..99999999999999999999999999999999}': {}}", 10, "names"),
         ("queues: {'a{0..3}': {}, 'a{2..5}': {}}", 25, "'a{0..3}' declares already"),
         ("queues: {a: {preset: ordered, type: classic}}", 37, "got 'classic', expected quorum"),
         ("queues: {a: {durable: false}}", 23, "always durable"),

@@ -71,7 +71,7 @@ def test_a_new_binding_a_deleted_queue_and_steps_of_others_are_differences() -> 
     assert refusals(shown, broker) == (CHANGED, f"not in the plan, but needed now: {unbind}")
 
 
-def test_steps_that_are_not_needed_are_listed_beside_those_that_a_deleted_queue_needs() -> None:
+def test_steps_that_are_not_needed_are_listed_with_those_that_a_deleted_queue_needs() -> None:
     broker = made(BEFORE)
     shown = reviewed(GROWN, broker)
     broker.do(DeclareQueue(Queue("d", "quorum")))
