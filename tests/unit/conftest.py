@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.cli.ask.broker_access import BrokerAccess
 from rabbit_chx.topology.file.load import loads
-from rabbit_chx.topology.model import NodeState, Observed, Topology
+from rabbit_chx.topology.model import Binding, NodeState, Observed, Topology
 from rabbit_chx.topology.planning.what_if import assume_applied
 from tests.verbs import Result
 
@@ -23,7 +24,9 @@ USUAL = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handl
 
 
 class NoQueues:
-    """A management API that lists no queue, so that nothing is held."""
+    """A management API that lists no queue, so that nothing is held; `live` sets the bindings that there are."""
+
+    bound: Sequence[Binding] = ()
 
     def vhosts(self) -> list[str]:
         return ["/"]
@@ -31,8 +34,8 @@ class NoQueues:
     def queues(self, _vhost: str) -> list[object]:
         return []
 
-    def bindings(self, _vhost: str) -> list[object]:
-        return []
+    def bindings(self, _vhost: str) -> Sequence[Binding]:
+        return self.bound
 
     def tracing(self, _vhost: str) -> bool:
         return False
@@ -89,9 +92,11 @@ def live(monkeypatch):
         if isinstance(there, str):
             there = loads(there, format="yaml")
         observed = there if isinstance(there, Observed) else assume_applied(there)
+        management = management or NoQueues()
+        management.bound = observed.topology.bindings
         monkeypatch.setattr(BrokerAccess, "read", lambda *_, **__: observed)
         monkeypatch.setattr(BrokerAccess, "recounted", lambda _self, found, _queues: found)
-        monkeypatch.setattr(BrokerAccess, "management", management or NoQueues())
+        monkeypatch.setattr(BrokerAccess, "management", management)
         monkeypatch.setattr(BrokerAccess, "amqp", lambda *_: nullcontext())
 
     return live

@@ -8,9 +8,8 @@ import pytest
 
 from rabbit_chx.broker.management import Management
 from rabbit_chx.cli.ask.broker_access import BrokerAccess
-from rabbit_chx.mirror.ring import Ring
 from rabbit_chx.topology.file.load import load
-from rabbit_chx.topology.model import Observed, Topology
+from rabbit_chx.topology.model import Observed
 from tests.unit.test_hostile_http import HEAD, answering
 
 
@@ -25,10 +24,11 @@ def of_vhost(vhost: str) -> dict[str, list[dict]]:
 
 
 SHOP, OTHER = of_vhost("shop"), of_vhost("other/one")
+LIMITS = {"max-queues": 5, "max-connections": 9}
 DEFINITIONS = {
     "rabbit_version": "3.10.8",
     "vhosts": [
-        {"name": "shop", "metadata": {"tags": ["a", "b"]}, "limits": {"max-queues": 5, "max-connections": 9}},
+        {"name": "shop", "metadata": {"tags": ["a", "b"]}, "limits": LIMITS},
         {"name": "other/one", "limits": []},
     ],
     "users": [{"name": "guest"}, {"name": "app"}],
@@ -36,12 +36,7 @@ DEFINITIONS = {
     "topic_permissions": [{"user": "app", "vhost": "shop"}],
     "parameters": [
         {"component": "operator_policy", "vhost": "shop", "name": "limit", "value": {}},
-        {
-            "component": "vhost-limits",
-            "vhost": "shop",
-            "name": "limits",
-            "value": {"max-queues": 5, "max-connections": 9},
-        },
+        {"component": "vhost-limits", "vhost": "shop", "name": "limits", "value": LIMITS},
         {"component": "shovel", "vhost": "other/one", "name": "s", "value": {}},
     ],
     "global_parameters": [{"name": "cluster_name", "value": "c"}],
@@ -79,21 +74,6 @@ def test_an_export_of_a_file_counts_what_is_no_export_of_rabbitmq_as_far_as_it_c
     vhosts = [{"name": "/", "limits": value, "metadata": value, "tags": value}]
     file = write(json.dumps({"rabbit_version": "3.10.8", "vhosts": vhosts, **sections}), "definitions.json")
     assert run("export", file).code == 0
-
-
-def test_an_export_of_a_file_writes_sixteen_equal_queues_as_a_range(run, file):
-    out = run("export", file, "--vhost", "shop").out
-    assert '  "orders.{0..15}": {type: quorum}\n' in out
-
-
-def test_an_export_of_a_file_takes_the_order_from_the_broker_where_it_is_asked(run, file, live):
-    ring = Ring.of([f"orders.{number}" for number in (3, *range(3), *range(4, 16))])
-    observed = Observed(Topology("shop"), rings={"orders": ring})
-    live(observed)
-    found = run("export", file, "--vhost", "shop", "--url", "amqp://host/")
-    assert found.code == 0
-    assert "Warning" not in found.err
-    assert 'queues: {orders.3: 1, "orders.{0..2}": 1, "orders.{4..15}": 1}' in found.out
 
 
 def test_an_export_of_a_file_writes_several_virtual_hosts_to_a_folder(run, file, tmp_path):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 import threading
 
-import click
 import pytest
 
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.cli.ask.inputs import open_file
 from rabbit_chx.cli.ask.row_files import read_batches
-from rabbit_chx.cli.changes import check_can_ask
 from rabbit_chx.cli.show.output import replace_file
 from rabbit_chx.errors import InvalidValue
 
@@ -116,33 +113,7 @@ def test_a_file_is_read_while_standard_input_is_closed(tmp_path, monkeypatch, ki
         assert list(read_batches(opened, kind, "rows")) == [{"a": [1, 2]}]
 
 
-def test_a_question_cannot_be_asked_where_standard_input_is_closed(monkeypatch) -> None:
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(click.UsageError, match=r"stdin is not a terminal: pass --yes. A hint$"):
-        check_can_ask("apply", "--yes", "A hint", yes=False)
-
-
 def test_a_line_that_is_too_long_is_shown_as_text(run) -> None:
     for arguments in (("--keys", "-"), ("x" * 300,)):
         err = run("route", *arguments, "-q", "a", stdin=b"x" * 300).err
         assert f"got '{'x' * 40}'... (300 bytes), expected" in err
-
-
-def test_a_line_of_json_with_a_syntax_error_has_one_number(write) -> None:
-    with pytest.raises(InvalidValue) as refused:
-        list(read_batches(io.BytesIO(b'{}\n{"a" 1}\n'), "jsonl", "x.jsonl"))
-    expected = "line 2 of x.jsonl: got a syntax error (expecting ':' delimiter) in column 6, expected one JSON object"
-    assert expected in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "got"),
-    [
-        ("[]", "got an empty list, expected a mapping"),
-        ('""', "got '', expected a mapping"),
-        ("{}", "got nothing, expected a topology"),
-        ('{"a', "got a syntax error (unterminated string), expected a JSON object"),
-    ],
-)
-def test_a_topology_file_of_another_kind_says_what_it_is(run, write, text, got) -> None:
-    assert got in run.refused("lint", write(text, "t.json"), code=1)

@@ -1,4 +1,4 @@
-"""The help of every verb: it fits a terminal, its examples are commands that parse, and docs/cli.md is made of it."""
+"""The help of every verb: it fits a terminal, its examples parse, and docs/cli.md is made of it; and options that verbs share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import reference
 
 from rabbit_chx.cli.verb import Exit, option, verb
-from tests.verbs import commands
+from tests.verbs import EVENTS, ORDERS, commands
 
 ROOT = Path(__file__).parents[2]
 VERBS = commands()
@@ -48,17 +48,6 @@ def test_every_example_parses(name, example) -> None:
     VERBS[verb].make_context(verb, words)
 
 
-def test_an_example_that_does_not_parse_would_be_seen() -> None:
-    for example in (
-        "rabbit-chx lint",
-        "rabbit-chx ring --qeue q0",
-        "x | rabbit-chx publish - --format tsv -x a",
-    ):
-        verb, *words = words_of(example)
-        with pytest.raises(click.UsageError):
-            VERBS[verb].make_context(verb, words)
-
-
 def test_help_has_groups_exit_codes_and_examples_in_this_order() -> None:
     @verb("greet", examples=["rabbit-chx greet \\\n    --loud"], exit_codes={Exit.PARTLY: "half of them"})
     @option("--loud", group="The voice", is_flag=True, help="Shout.")
@@ -84,21 +73,6 @@ ALSO = re.compile(r"^\* \[.*?\]\(#.*?\): (.*)", re.MULTILINE)
 SHARED = (ROOT / "docs" / "cli.md").read_text().partition("\n## Shared options\n")[2]
 
 
-@pytest.mark.parametrize("name", VERBS)
-def test_every_option_and_example_is_in_the_section_of_its_verb(name) -> None:
-    page = (ROOT / "docs" / "cli.md").read_text()
-    (section,) = re.findall(rf"^## {name}\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
-    listed = options_in(section) | set(re.findall(r"`(--?\w[\w-]*)`", "".join(ALSO.findall(section))))
-    known = {each for one in VERBS[name].params if isinstance(one, click.Option) for each in one.opts}
-    assert listed == known
-    for example in VERBS[name].examples:
-        assert example in section
-    for one in VERBS[name].params:
-        if isinstance(one, click.Option) and isinstance(one.type, click.Choice):
-            place = section if one.opts[-1] in options_in(section) else SHARED
-            assert f"One of {', '.join(f'`{each}`' for each in one.type.choices)}" in place
-
-
 def options_in(section: str) -> set[str]:
     """The options that the tables of a section explain."""
     first_cells = "".join(re.findall(r"^\| (`-.*?) \|", section, re.MULTILINE))
@@ -111,3 +85,85 @@ def test_a_shared_option_is_explained_once() -> None:
     assert [row for row in set(rows) if rows.count(row) >= 3 and "--vhost" not in row] == []
     named = set(re.findall(r"`(--?\w[\w-]*)`", "".join(ALSO.findall(page))))
     assert named == options_in(SHARED)
+
+
+# --- an option means the same in every verb that has it ------------------------------------------------------
+
+OPTIONS = sorted(
+    {name for verb in VERBS.values() for each in verb.params for name in each.opts if name[:2] == "--"}
+)
+DIFFERENT = {
+    "--format": "the formats of rows (publish) and of topologies (export, import)",
+    "--to": "a number of queues (scale) and an exchange (replay)",
+}
+"""Options that take other values in some verbs, and why."""
+
+
+def takes(option: click.Parameter) -> tuple[object, ...]:
+    """What the value of an option looks like."""
+    assert isinstance(option, click.Option)
+    kind = option.type
+    values = tuple(kind.choices) if isinstance(kind, click.Choice) else type(kind).__name__
+    return option.is_flag, option.metavar, values
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_has_the_same_names_and_takes_the_same_value_in_every_verb(name: str) -> None:
+    found = [each for command in VERBS.values() for each in command.params if name in each.opts]
+    assert len({tuple(each.opts) for each in found}) == 1, found
+    assert len({takes(each) for each in found}) == 1 or name in DIFFERENT, found
+
+
+def test_a_short_name_is_that_of_one_option() -> None:
+    long: dict[str, set[str]] = {}
+    for command in VERBS.values():
+        for each in command.params:
+            for short in each.opts:
+                if len(short) == 2:
+                    long.setdefault(short, set()).add(each.opts[-1])
+    assert [short for short, names in long.items() if len(names) > 1] == []
+
+
+@pytest.mark.parametrize("command", ["parity", "group workers", "replay parked --yes"])
+def test_a_virtual_host_is_chosen_without_a_file(command: str, run) -> None:
+    url = "amqp://127.0.0.1:1/other"
+    assert "virtual host 'other'" in run(*command.split(), "-U", url).err
+    assert "virtual host 'shop'" in run(*command.split(), "-U", url, "--vhost", "shop").err
+
+
+def test_the_release_that_is_assumed_is_named_where_it_matters(run, write) -> None:
+    acme = ("--hash-header", "tenant", "--header", "tenant=acme")
+    queues = tuple(word for number in range(100) for word in ("-q", f"q{number}"))
+    found = run("route", *acme, *queues)
+    assert found.err.startswith("Note: RabbitMQ 4.3 is assumed. Releases up to 3.12 ")
+    older, newer = (run("route", *acme, *queues, "--release", each) for each in ("3.12", "4.3"))
+    assert (older.err, newer.err) == ("", "")
+    assert found.out == newer.out != older.out
+    file = write(
+        "schema: 1\nexchanges: {x: {type: x-consistent-hash, hash-header: tenant, queues: {a: 1}}}\nqueues: {a: {}}\n"
+    )
+    assert "RabbitMQ 4.3 is assumed" in run("ring", "-f", file).err
+    assert run("route", "key", *queues).err == ""
+
+
+def test_a_topology_file_among_the_keys_is_pointed_out(run, tmp_path) -> None:
+    file = tmp_path / "topology.yaml"
+    file.touch()
+    found = run("route", "customer-42", str(file), "-q", "a", "-q", "b")
+    assert found.err.endswith("is treated as a key; to pass a topology file, use --file\n")
+    assert run("route", "customer-42", "topology.yaml", "-q", "a", "-q", "b").err == ""
+
+
+def test_watch_says_that_the_file_lacks_the_exchange(run, write) -> None:
+    found = run("watch", "-x", "jobs", "-f", write(ORDERS), "-U", "amqp://127.0.0.1:1/")
+    assert found.code == 64
+    assert "expected a file with the exchange 'jobs' of virtual host '/'. Without --file" in found.err
+    found = run("watch", "-x", "events", "-f", write(EVENTS), "-U", "amqp://127.0.0.1:1/")
+    assert "expected an exchange of virtual host '/' that hashes: one of orders" in found.err
+
+
+@pytest.mark.parametrize("port", ["0", "65536"])
+def test_a_port_is_at_most_65535(run, port: str) -> None:
+    found = run("group", "g", "--stream", "s", "-U", "amqp://127.0.0.1:1/", "--stream-port", port)
+    assert found.code == 64
+    assert "not in the range 1<=x<=65535" in found.err

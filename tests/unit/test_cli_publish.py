@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import json
-import logging
 import math
 import os
 import signal
@@ -114,7 +113,11 @@ def test_a_value_that_json_lacks_is_refused_with_its_row(value: object) -> None:
         ("csv", b"a,a\n1,2\n", "unique column names"),
         ("csv", b'a\n"open\n', "line 2 of rows"),
         ("csv", b"a\n\xff\n", "UTF-8"),
-        ("jsonl", b'{"a": "x"}\n{"a": \n', "line 2 of rows"),
+        (
+            "jsonl",
+            b'{"a": "x"}\n{"a" 1}\n',
+            "line 2 of rows: got a syntax error .* in column 6, expected one JSON",
+        ),
         ("jsonl", b"[1]\n", "JSON object"),
         ("parquet", b"no parquet at all", "Parquet"),
         ("arrow", b"no arrow at all", "Arrow"),
@@ -184,18 +187,7 @@ def test_a_position_is_read_back_while_its_file_is_the_same(rows: Path, tmp_path
 
 @pytest.mark.parametrize(
     "content",
-    [
-        "",
-        "\0" * 40,
-        '{"rows": 5',
-        "nonsense",
-        "[]",
-        '{"rows": 1e999}',
-        '{"rows": -1}',
-        '{"rows": true}',
-        '{"rows": 1.0}',
-        "[" * 60_000,
-    ],
+    ["", "\0" * 40, '{"rows": 5', "[]", '{"rows": 1e999}', '{"rows": -1}', '{"rows": true}', "[" * 60_000],
 )
 def test_a_resume_file_of_another_content_is_refused(content: str, rows: Path, tmp_path: Path) -> None:
     kept = tmp_path / "position"
@@ -264,13 +256,6 @@ def test_a_position_after_the_last_row_skips_no_row_silently(run: Any, rows: Pat
         assert "at most the 1 rows" in run.refused(*arguments)
 
 
-def test_a_command_removes_its_log_handler(run: Any, rows: Path) -> None:
-    log = logging.getLogger("rabbit_chx")
-    before = list(log.handlers)
-    run.refused("publish", f"{rows}.none", "-x", "e", "-k", "a", "-U", "amqp://127.0.0.1:1")
-    assert log.handlers == before
-
-
 def test_a_folder_is_no_resume_file(rows: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="Is a directory"):
         position_of(tmp_path, rows)
@@ -307,7 +292,7 @@ class FailingPublisher:
     error = None
 
     def __init__(self, *_: object, failed: int, **_more: object) -> None:
-        self._failed, self._count = failed, 0
+        self._failed = failed
         self.published: list[str] = []
 
     def open(self) -> None: ...

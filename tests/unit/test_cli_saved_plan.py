@@ -81,32 +81,23 @@ def test_a_dry_run_of_a_saved_plan_exits_like_one_of_a_file(run, saved, live, ap
     assert not applied
 
 
-def test_a_plan_without_changes_can_be_saved_and_does_nothing(run, write, live, applied, tmp_path) -> None:
-    path = tmp_path / "nothing.plan"
-    assert run("plan", write(ORDERS), "-o", path).code == 0
-    assert run("apply", path).code == 0
-    live(GROWN)
-    assert run("apply", path).code == 1
-    assert not applied
-
-
 def test_the_options_of_a_plan_are_saved_and_cannot_be_given_again(
     run, write, live, applied, tmp_path
 ) -> None:
     live(ORDERS + "  unused: {}\n")
     path, file = tmp_path / "pruned.plan", write(ORDERS)
     assert run("plan", file, "--prune", "--force", "--max-moved", "7", "-o", path).code == 2
-    for options in (
-        ["--prune"],
-        ["--max-moved", "9"],
-        ["--force"],
-        ["--strategy", "swap"],
-        ["-x", "orders"],
-        ["-V", "/"],
+    for option in (
+        "--prune",
+        "--max-moved=9",
+        "--force",
+        "--strategy=swap",
+        "--exchange=orders",
+        "--vhost=/",
     ):
-        complaint = run.refused("apply", path, *options)
+        complaint = run.refused("apply", path, option)
         assert "has no effect on a saved plan, which was made with its own options: leave it out" in complaint
-        assert complaint.count(options[0].strip("-")) or options[0] in ("-x", "-V")
+        assert option.partition("=")[0] in complaint
     assert run("apply", path).code == 0
     assert applied == ["delete queue 'unused' with what is in it"]
 

@@ -165,9 +165,10 @@ def test_a_client_connects_when_it_is_opened_and_not_before(client: type, monkey
 
     for name in ("create_connection", "getaddrinfo"):
         monkeypatch.setattr(socket, name, refuse)
-    made = client(URL, **TARGET.get(client, {}))
-    if isinstance(made, (Publisher, QueueReader, StreamReader, StreamPublisher)):
-        made.close()
+    for url in (URL, [URL, URL], (URL,), [BrokerUrl.parse(URL)]):
+        made = client(url, **TARGET.get(client, {}))
+        if isinstance(made, (Publisher, QueueReader, StreamReader, StreamPublisher)):
+            made.close()
 
 
 PAIRS = {
@@ -327,15 +328,12 @@ def test_a_bulk_has_only_what_its_users_call(bulk: type) -> None:
 
 WAITING = {
     Publisher: "close publish publish_many submit",
-    AsyncPublisher: "close publish publish_many",
     Bulk: "add add_many flush",
-    StreamPublisher: "close publish publish_many submit sequence",
-    AsyncStreamPublisher: "close publish publish_many",
-    StreamBulk: "add add_many flush",
+    StreamPublisher: "sequence",
     StreamReader: "follow",
     QueueReader: "take waiting",
 }
-"""The calls that may wait for a broker."""
+"""The calls that may wait for a broker; other clients have the same parameters, as the tests above show."""
 
 
 @pytest.mark.parametrize("client", WAITING)
@@ -346,9 +344,3 @@ def test_a_call_that_may_wait_takes_a_timeout(client: type) -> None:
         if "timeout" not in inspect.signature(getattr(client, name)).parameters
     ]
     assert not without
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_several_addresses_are_one_parameter(client: type) -> None:
-    for several in ([URL, URL], (URL,), [BrokerUrl.parse(URL)]):
-        client(several, **TARGET.get(client, {}))

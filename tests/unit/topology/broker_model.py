@@ -86,16 +86,16 @@ class Broker:
         assert str(getattr(bound.destination, "name", bound.destination)) in there, bound
         assert bound not in self.bindings, "bound before"
         self.bindings.append(bound)
-        if bound.source in self.rings:
-            ring = self.rings[bound.source].bind(bound.destination, bound.key, bound.arguments)
-            self.rings[bound.source] = ring
-            self.rings_seen.append((bound.source, ring))
+        self._change_ring(Ring.bind, bound)
 
     def unbind(self, bound: Binding) -> None:
         assert bound in self.bindings, f"not bound: {bound}"
         self.bindings.remove(bound)
+        self._change_ring(Ring.unbind, bound)
+
+    def _change_ring(self, change, bound: Binding) -> None:
         if bound.source in self.rings:
-            ring = self.rings[bound.source].unbind(bound.destination, bound.key, bound.arguments)
+            ring = change(self.rings[bound.source], bound.destination, bound.key, bound.arguments)
             self.rings[bound.source] = ring
             self.rings_seen.append((bound.source, ring))
 

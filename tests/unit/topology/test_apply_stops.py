@@ -8,8 +8,7 @@ import pytest
 
 from rabbit_chx.broker.applying.lock import LOCK, take_lock
 from rabbit_chx.broker.applying.plan_commands import check_plan
-from rabbit_chx.broker.commands import Lost, OnChannel, Pipelined, Refused, carry_out
-from rabbit_chx.broker.driver import at_once
+from rabbit_chx.broker.commands import Lost, OnChannel, Pipelined, Refused
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
 from rabbit_chx.mirror.releases import Release, Store
 from rabbit_chx.topology.checks.cluster import why_unchangeable
@@ -58,11 +57,6 @@ def test_a_lost_connection_or_a_failed_reading_leaves_its_step_in_doubt(trouble,
     assert error.in_doubt
 
 
-def test_a_first_step_that_is_refused_leaves_nothing_in_doubt() -> None:
-    refused = Played(trouble={"queue_bind": Refused(404, "NOT_FOUND")})
-    assert not stopped(lambda: refused.run(Bind(ONE))).in_doubt
-
-
 def test_steps_that_were_sent_with_a_surprise_are_in_doubt() -> None:
     declared = DeclareExchange(Exchange("a", "topic")), DeclareExchange(Exchange("b", "topic"))
     error = stopped(lambda: Played(http={"exchange": None}).run(*declared))
@@ -104,28 +98,11 @@ def test_alarms_refuse_what_publishes_and_partitions_refuse_every_change(nodes, 
     assert bool(said) == bool(found)
 
 
-def test_the_lock_is_always_released() -> None:
-    def on_step(_: object) -> None:
-        raise KeyboardInterrupt
-
-    played = Played()
-    with pytest.raises(KeyboardInterrupt):
-        played.run(Bind(ONE), on_step=on_step)
-    assert played.methods == ["queue_bind"]
-
-
 def test_an_interrupt_while_the_lock_is_released_releases_it_once_more() -> None:
     played = Played(trouble={"queue_delete": KeyboardInterrupt()})
     with pytest.raises(KeyboardInterrupt):
         played.run(Bind(ONE))
     assert [each.method for each in played.told[-2:]] == ["queue_delete", "queue_delete"]
-
-
-def test_a_second_apply_on_the_same_connection_asks_for_another_lock() -> None:
-    first, second = Played(), Played()
-    for each in (first, second):
-        at_once(carry_out(take_lock("/", "me", seen=True), each.do))
-    assert first.told != second.told
 
 
 def test_an_interrupt_while_the_lock_is_taken_releases_it_in_one_step_unless_it_is_anothers() -> None:

@@ -105,12 +105,7 @@ def test_a_change_whose_state_before_is_not_recorded_is_not_given_up() -> None:
     found = plan(RING("abc"), broker.seen(), max_moved=1.0)
     record = recorded(found, broker)
     with pytest.raises(InvalidValue, match="deleted queues"):
-        plan_back(
-            record.before,
-            record.removed,
-            RING("ab"),
-            Broker().carry_out(plan(RING("a"), Broker().seen()).steps).seen(),
-        )
+        plan_back(record.before, record.removed, RING("ab"), made(RING("a")).seen())
     with pytest.raises(InvalidValue, match=r"exchange 'orders', which is gone.*Run the command"):
         plan_back(record.before, record.removed, RING("ab"), Broker().seen())
     many = {"orders": tuple((f"{number:0200}", "1") for number in range(600))}

@@ -1,15 +1,17 @@
-"""Every kind of drift between a file and a broker, the exact shares among them, and what is no drift."""
+"""Every kind of drift between a file and a broker, the exact shares among them, what is no drift, and the metrics of a check."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from rabbit_chx import Ring, ToExchange, moved
-from rabbit_chx.topology.checks.drift import KINDS, drift
+from rabbit_chx.topology.checks.drift import KINDS, Drift, drift, prometheus_metrics
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Slots, Topology
 from rabbit_chx.topology.planning.steps import Bind
+from tests.unit.topology.broker_model import hashed
 
 WANTED = Topology(
     exchanges=(
@@ -158,6 +160,10 @@ BLACK_HOLE_D = RING.bind("d").bind("d", 5).unbind("d", 1)
         (
             (FIRST, SECOND, THIRD, replace(THIRD, key="7")),
             *(RING.bind("c", 7), ["second-binding"], "c", "bound 2 times (weights 2, 7)"),
+        ),
+        (
+            (FIRST, SECOND, THIRD, replace(THIRD, key="3")),
+            *(HEAVIER.bind("c", 2), ["extra-binding", "ring"], "c", "bound 2 times (weights 2, 3)"),
         ),
     ],
 )
@@ -325,14 +331,10 @@ def test_a_slot_whose_only_binding_is_dead():
     ],
 )
 def test_an_unbound_queue_with_messages_that_was_part_of_an_exchange(queue, recorded, expected):
-    bindings = (Binding("orders", "orders.0", "1"), Binding("orders", "orders.1", "1"))
-    wanted = Topology(
-        exchanges=WANTED.exchanges[:1], queues=(Queue("orders.0"), Queue("orders.1")), bindings=bindings
-    )
-    there = replace(wanted, queues=(*wanted.queues, Queue(queue)))
+    wanted = hashed("orders", ["orders.0", "orders.1"])
     observed = Observed(
-        topology=there,
-        rings={"orders": Ring.of({"orders.0": 1, "orders.1": 1})},
+        topology=replace(wanted, queues=(*wanted.queues, Queue(queue))),
+        rings={"orders": wanted.ring("orders")},
         backlog={"orders.0": 7, queue: 2_684},
         recorded={"orders": frozenset(recorded)},
     )
@@ -379,3 +381,28 @@ def test_live_slots_of_a_pair_must_lead_to_queues_of_the_same_numbers():
 
     assert kinds(leading([0, 1] * 16), wanted) == []
     assert kinds(leading([1, 0] * 16), wanted) == ["co-partitioned"]
+
+
+# Metrics
+
+
+def samples(drifts, **check) -> dict[tuple[str, ...], float]:
+    """The samples that Prometheus reads, by name and label values."""
+    families = list(text_string_to_metric_families(prometheus_metrics(drifts, **check)))
+    assert {each.type for each in families} == {"gauge"}
+    return {(each.name, *each.labels.values()): each.value for family in families for each in family.samples}
+
+
+def test_every_kind_has_its_count_and_the_check_its_time():
+    drifts = [Drift("weight", "a", "m"), Drift("weight", "b", "m"), Drift("slot", "c", "m")]
+    found = samples(drifts, vhost="/", checked_at=1_700_000_000.5)
+    assert found.pop(("rabbit_chx_check_timestamp_seconds", "/")) == 1_700_000_000.5
+    assert set(found) == {("rabbit_chx_drift", "/", kind) for kind in KINDS}
+    assert {key[2]: value for key, value in found.items() if value} == {"weight": 2, "slot": 1}
+
+
+@pytest.mark.parametrize("share", [0.1234567890123, 0.0])
+@pytest.mark.parametrize("name", ["exchange 'x'", 'a"b\\c\nd'])
+def test_a_misrouted_share_is_exact_with_any_names(name, share):
+    found = samples([Drift("ring", name, "m", share)], vhost=name, checked_at=1.0)
+    assert found["rabbit_chx_misrouted_share", name, name] == share

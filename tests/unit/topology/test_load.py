@@ -1,4 +1,4 @@
-"""What valid files mean."""
+"""What valid files mean, and the JSON Schema of them that is shipped for editors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from rabbit_chx import ToExchange
 from rabbit_chx.errors import MissingDependency
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.file.load import load, loads
+from rabbit_chx.topology.file.names import expand, with_ranges
+from rabbit_chx.topology.file.schema import SCHEMA_FILE, json_schema
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Slots, Topology
 from rabbit_chx.topology.routes import route
+from tests.unit.complaints import complaint
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs" / "topology-file.md"
 EXAMPLES = dict(
@@ -165,10 +168,6 @@ def test_json_may_be_indented_with_tabs_and_spell_characters_as_pairs():
     assert loads(text, format="json").vhost == "\U0001f600/"
 
 
-def test_a_schema_for_the_editor_may_be_named():
-    assert loads('{"$schema": "topology.schema.json", "schema": 1}', format="json") == Topology()
-
-
 @pytest.mark.parametrize(
     ("package", "format_"), [("pydantic", "json"), ("pydantic", "yaml"), ("yaml", "yaml")]
 )
@@ -182,3 +181,86 @@ def test_yaml_is_read_alike_where_pyyaml_comes_without_its_c_library(monkeypatch
     with_it = loads(EXAMPLES["yaml"], format="yaml")
     monkeypatch.delattr("yaml.CSafeLoader", raising=False)
     assert loads(EXAMPLES["yaml"], format="yaml") == with_it
+
+
+# -- ranges of names
+
+
+@pytest.mark.parametrize(
+    ("name", "members"),
+    [
+        ("orders", ("orders",)),
+        ("orders.{00..03}", ("orders.00", "orders.01", "orders.02", "orders.03")),
+        ("{8..10}", ("8", "9", "10")),
+        ("a{08..10}b", ("a08b", "a09b", "a10b")),
+        ("a{7..7}", ("a7",)),
+        ("a{000..001}", ("a000", "a001")),
+        ("{{id}}", ("{id}",)),
+        ("{{{1..2}}}", ("{1}", "{2}")),
+        ("{{1..2}}", ("{1..2}",)),
+        ("", ("",)),
+    ],
+)
+def test_a_range_expands_in_numeric_order(name, members):
+    assert expand(name) == members
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_numbers_that_outgrow_their_zeros_are_written_so_that_they_expand_to_themselves(width):
+    names = [f"orders.{number:0{width}}" for number in range(1_101)]
+    written = [name for name, _ in with_ranges((name, 1) for name in names)]
+    assert [name for each in written for name in expand(each)] == names
+    assert len(written) < 5
+
+
+MALFORMED = [
+    "a{0..3",
+    "a}",
+    "{}",
+    "{0..}",
+    "{a..b}",
+    "{0...3}",
+    "{0..1}{0..1}",
+    "{-1..2}",
+    "{0..1_0}",
+    "{ 0..3}",
+]
+
+
+@pytest.mark.parametrize("name", [*MALFORMED, "{\u0660..\u0663}"])
+def test_a_malformed_range_is_refused(name):
+    assert "{{" in complaint(lambda: expand(name)).hint
+
+
+@pytest.mark.parametrize("name", ["a{3..1}", "a{00..5}", "a{0..05}", "a{000..10}"])
+def test_a_range_has_its_lower_number_first_and_one_width(name):
+    assert "range" in complaint(lambda: expand(name)).what
+
+
+def test_a_number_that_no_name_can_hold_is_not_converted():
+    refused = complaint(lambda: expand(f"a{{0..{'9' * 5_000}}}"))
+    assert (refused.what, refused.expected) == ("range of names", "numbers of at most 255 digits")
+    assert len(str(refused)) < 200
+
+
+# -- the JSON Schema
+
+
+def test_the_shipped_schema_is_the_one_of_the_code():
+    # Where it is not: python -m rabbit_chx.topology.file.schema > rabbit_chx/topology/file/topology.schema.json
+    assert SCHEMA_FILE.read_text() == json_schema()
+
+
+def test_every_key_is_explained_and_no_other_is_allowed():
+    schema = json.loads(SCHEMA_FILE.read_text())
+    for each in [schema, *schema["$defs"].values()]:
+        assert each["additionalProperties"] is False
+        for name, key in each["properties"].items():
+            assert key["description"].endswith("."), name
+
+
+def test_the_type_of_an_exchange_is_required_except_of_the_brokers_own():
+    schema = json.loads(SCHEMA_FILE.read_text())
+    assert schema["$defs"]["FileExchange"]["required"] == ["type"]
+    predeclared = schema["properties"]["exchanges"]["patternProperties"][r"^amq\."]
+    assert list(predeclared["properties"]) == ["bindings"]

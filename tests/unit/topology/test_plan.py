@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rabbit_chx import ConsistentHashExchange, InvalidValue, Ring, ToExchange, moved, shares
-from rabbit_chx.mirror.releases import Release
+from rabbit_chx.topology.checks.drift import drift
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
@@ -20,7 +20,7 @@ from rabbit_chx.topology.model import (
     Topology,
 )
 from rabbit_chx.topology.planning.plan import plan
-from rabbit_chx.topology.planning.steps import Bind, SetPolicy, Unbind
+from rabbit_chx.topology.planning.steps import Bind, DeleteQueue, SetPolicy, Unbind
 from rabbit_chx.topology.planning.what_if import assume_applied
 from tests.unit.topology.broker_model import Broker, hashed, made, slotted
 
@@ -62,9 +62,6 @@ def test_a_fresh_topology_is_built_from_the_far_end() -> None:
         "bind exchange 'x' to exchange 'in' with key '#'",
     ]
     assert not found.refusals
-    assert not found.destructive
-    assert all(step.moved == 0.0 for step in found.steps)
-    assert not plan(wanted, made(wanted).seen())
 
 
 def test_exchanges_that_lead_to_each_other_in_a_circle_are_planned_all_the_same() -> None:
@@ -76,14 +73,6 @@ def test_exchanges_that_lead_to_each_other_in_a_circle_are_planned_all_the_same(
 
 
 # ---- rings
-
-
-def test_a_queue_more_is_appended_at_the_cost_of_its_share() -> None:
-    found = plan(hashed("x", "abcde"), made(FOUR).seen())
-    (change,) = found.changes
-    assert change.moved == change.moved_between == shares(Ring.of(list("abcde")))["e"]
-    assert [way.name for way in change.strategies if way.chosen] == ["append"]
-    assert not found.refusals
 
 
 def test_a_change_in_place_over_the_limit_is_refused_and_the_other_ways_are_named() -> None:
@@ -110,29 +99,25 @@ def test_every_way_ends_where_it_says_and_asks_for_nothing_more(way: str) -> Non
     assert not plan(hashed("x", order), broker.seen())
 
 
+def behind_another(exchange: str, queues: str) -> Topology:
+    """A ring behind another exchange that hashes."""
+    ring = hashed(exchange, queues)
+    exchanges = (*ring.exchanges, Exchange("in", CONSISTENT_HASH))
+    return replace(
+        ring, exchanges=exchanges, bindings=(*ring.bindings, Binding("in", ToExchange(exchange), "1"))
+    )
+
+
 def test_blue_and_green_leaves_the_old_ring_alone_until_the_switch() -> None:
-    upstream = (Exchange("in", CONSISTENT_HASH),)
-    into = (Binding("in", ToExchange("x"), "1"),)
-    wanted = replace(FOUR, exchanges=FOUR.exchanges + upstream, bindings=FOUR.bindings + into)
-    broker = made(wanted)
-    fewer = hashed("x", "bcd")
-    fewer = replace(fewer, exchanges=fewer.exchanges + upstream, bindings=fewer.bindings + into)
-    found = plan(fewer, broker.seen(), strategy="blue/green")
+    broker = made(behind_another("x", "abcd"))
+    found = plan(behind_another("x", "bcd"), broker.seen(), strategy="blue/green")
     assert not found.refusals
     broker.carry_out(found.steps)
     assert {name for name, ring in broker.rings_seen if ring.bindings} == {"x.v2", "in"}
     assert all(ring.bindings for name, ring in broker.rings_seen if name == "in")
     assert broker.rings["in"].destinations == (ToExchange("x.v2"),)
     assert broker.rings["x.v2"].destinations == tuple("bcd")
-    renamed = Topology(
-        exchanges=(Exchange("x.v2", CONSISTENT_HASH), *upstream),
-        queues=fewer.queues,
-        bindings=(
-            *(replace(b, source="x.v2") for b in fewer.bindings[:3]),
-            Binding("in", ToExchange("x.v2"), "1"),
-        ),
-    )
-    assert not plan(renamed, broker.seen())
+    assert not plan(behind_another("x.v2", "bcd"), broker.seen())
     (way,) = [way for way in found.changes[0].strategies if way.chosen]
     assert "no message is lost or duplicated" in way.summary
 
@@ -255,8 +240,9 @@ def test_a_release_that_tears_rings_with_double_bindings_is_not_planned_on() -> 
     broker = made(FOUR, release="3.10.5")
     double = Binding("x", "d", "7")
     topology = replace(broker.seen().topology, bindings=(*broker.bindings, double))
-    (refusal,) = plan(FOUR, broker.seen(topology=topology)).refusals
-    assert "bound twice" in refusal
+    torn = Ring(topology.ring_bindings("x"), None, broker.release, "a queue is bound twice")
+    (refusal,) = plan(FOUR, broker.seen(topology=topology, rings={"x": torn}, worker_pool_size=1)).refusals
+    assert "'d' is bound twice" in refusal
     assert "blue/green" in refusal
 
 
@@ -299,18 +285,6 @@ def test_a_restart_is_described_for_each_store() -> None:
     assert any(f"{share:.2%}" in note for note in notes)
 
 
-def test_a_queue_that_is_bound_twice_where_both_bindings_count_is_refused_not_an_error() -> None:
-    queues = (Queue("a"), Queue("b"))
-    bindings = (Binding("x", "a", "1"), Binding("x", "b", "1"))
-    wanted = Topology(exchanges=(Exchange("x", CONSISTENT_HASH),), queues=queues, bindings=bindings)
-    there = replace(wanted, bindings=(*bindings, Binding("x", "a", "2")))
-    release = Release.parse("3.10.2")
-    ring = Ring(there.ring_bindings("x"), None, release, "a queue is bound twice")
-    seen = Observed(there, release, rings={"x": ring}, ring_sources={"x": "unknown"}, worker_pool_size=1)
-    (refusal,) = plan(wanted, seen).refusals
-    assert "'a' is bound twice" in refusal
-
-
 def test_a_plan_says_that_a_restart_before_it_revives_dead_bindings() -> None:
     found = assume_applied(FOUR)
     (ring,) = found.rings.values()
@@ -348,6 +322,87 @@ def test_what_has_other_properties_is_refused_with_a_new_name_and_never_deleted(
 
 
 # ---- prune
+
+
+def test_pruning_leaves_only_what_the_file_names() -> None:
+    wanted = Topology(exchanges=(Exchange("in", "topic"),), queues=(Queue("keep"),))
+    broker = made(wanted).carry_out(plan(hashed("y", ["q", "r"]), Observed()).steps)
+    broker.bind(Binding("in", "q", "#"))
+    broker.bind(Binding("in", ToExchange("y"), "#"))
+    broker.policies["p"] = Policy("p", ".*")
+    broker.queues["amq.gen-1"] = Queue("amq.gen-1", exclusive=True)
+    found = plan(wanted, broker.seen(), prune=True)
+    assert not found.refusals
+    broker.carry_out(found.steps)
+    assert set(broker.exchanges) == {"in"}
+    assert set(broker.queues) == {"keep", "amq.gen-1"}
+    assert not broker.policies
+    assert not broker.bindings
+    assert not plan(wanted, broker.seen(), prune=True)
+
+
+def test_a_queue_with_messages_is_pruned_only_by_force() -> None:
+    broker = Broker()
+    broker.queues["q"], broker.backlog["q"] = Queue("q"), 12
+    (refusal,) = plan(Topology(), broker.seen(), prune=True).refusals
+    assert "12 messages" in refusal
+    forced = plan(Topology(), broker.seen(), prune=True, force=True)
+    assert forced.steps == (DeleteQueue("q", force=True),)
+    assert not forced.refusals
+
+
+def test_a_stream_is_pruned_only_by_force() -> None:
+    broker = Broker()
+    broker.queues["s"] = Queue("s", "stream")
+    (refusal,) = plan(Topology(), broker.seen(), prune=True).refusals
+    assert "a stream keeps its messages" in refusal
+    assert not plan(Topology(), broker.seen(), prune=True, force=True).refusals
+
+
+@pytest.mark.parametrize("key", ["alternate-exchange", "dead-letter-exchange"])
+def test_pruning_keeps_what_the_settings_of_the_file_lead_to(key) -> None:
+    policy = Policy("p", ".*", "all", {key: "far"})
+    work = Queue("work", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    wanted = Topology(exchanges=(Exchange("in", "topic"),), queues=(work,), policies=(policy,))
+    broker = made(wanted)
+    others = hashed("far", ["q"]), hashed("unused", ["r"]), Topology(queues=(Queue("dead"),))
+    for each in others:
+        broker.carry_out(plan(each, Observed()).steps)
+    broker.carry_out(plan(wanted, broker.seen(), prune=True).steps)
+    assert set(broker.exchanges) == {"in", "far"}
+    assert set(broker.queues) == {"work", "q", "dead"}
+    assert drift(wanted, broker.seen(), strict=True) == ()
+
+
+def test_pruning_deletes_a_queue_that_only_an_exchange_of_the_file_led_to() -> None:
+    retry = Queue("retry", arguments={"x-dead-letter-exchange": "x"})
+    before, wanted = hashed("x", "abc"), hashed("x", "ab")
+    wanted = replace(wanted, queues=(*wanted.queues, retry))
+    broker = made(replace(before, queues=(*before.queues, retry)))
+    broker.carry_out(plan(wanted, broker.seen(), prune=True).steps)
+    assert "c" not in broker.queues
+    assert not plan(wanted, broker.seen(), prune=True)
+
+
+def test_pruning_keeps_what_gets_the_dead_letters_of_kept_queues() -> None:
+    work = Queue("work", arguments={"x-dead-letter-exchange": "retry"})
+    retry = Queue("retry", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "parked"})
+    wanted, broker = Topology(queues=(work,)), Broker()
+    far = Topology(
+        exchanges=(Exchange("retry", "fanout"),),
+        queues=(retry, Queue("parked")),
+        bindings=(Binding("retry", "retry"),),
+    )
+    broker.carry_out(plan(wanted, Observed()).steps)
+    broker.carry_out(plan(far, Observed()).steps)
+    assert not plan(wanted, broker.seen(), prune=True)
+
+
+def test_pruning_leaves_the_queues_of_running_clients_bound() -> None:
+    broker = made(Topology(exchanges=(Exchange("events", "fanout"),)))
+    broker.queues["amq.gen-X"] = Queue("amq.gen-X", auto_delete=True)
+    broker.bind(Binding("events", "amq.gen-X"))
+    assert not plan(Topology(exchanges=(Exchange("events", "fanout"),)), broker.seen(), prune=True)
 
 
 def test_objects_that_the_file_does_not_name_are_kept_and_reported() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rabbit_chx import InvalidValue, Ring, moved, shares
-from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Exchange, Slots, Topology
+from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Exchange, Topology
 from rabbit_chx.topology.planning.what_if import what_if
 from tests.unit.topology.broker_model import hashed, slotted
 
@@ -29,8 +29,9 @@ def test_a_number_of_added_queues_continues_the_numbering() -> None:
 
 
 def test_names_may_be_given() -> None:
-    assert what_if(TEN, "x", add=["vip"])[0].after.destinations[-1] == "vip"
-    assert what_if(hashed("x", ["a"]), "x", add=1)[0].after.destinations == ("a", "x.0")
+    one = hashed("x", ["a"])
+    assert what_if(one, "x", add=["vip"])[0].after.destinations == ("a", "vip")
+    assert what_if(one, "x", add=1)[0].after.destinations == ("a", "x.0")
 
 
 def test_an_exchange_with_the_longest_name_gets_short_names_of_new_queues() -> None:
@@ -67,10 +68,7 @@ def test_a_weight_keeps_its_place() -> None:
 
 
 def test_an_exchange_over_slots_points_some_of_them_elsewhere() -> None:
-    topology = Topology(
-        exchanges=(Exchange("t", MODULUS_HASH),),
-        slots=(Slots("t", 64, dict.fromkeys(["q0", "q1", "q2", "q3"], 1)),),
-    )
+    topology = slotted("t", ["q0", "q1", "q2", "q3"])
     (way,) = what_if(topology, "t", add=2)
     assert way.name == "slots"
     assert way.moved == way.moved_between == 20 / 64
@@ -83,7 +81,7 @@ def test_a_modulus_exchange_redistributes_all_keys() -> None:
         exchanges=(Exchange("m", MODULUS_HASH),), bindings=tuple(Binding("m", f"q{i}") for i in range(3))
     )
     (way,) = what_if(topology, "m", add=1)
-    assert way.moved == pytest.approx(3 / 4, abs=1e-7)  # of 12 remainders by three and four, three agree
+    assert way.moved == pytest.approx(3 / 4, abs=1e-7)
     with pytest.raises(InvalidValue, match="no weights"):
         what_if(topology, "m", weights={"q0": 2})
 
@@ -137,5 +135,6 @@ def test_slots_need_as_many_slots_as_queues() -> None:
 
 
 def test_new_queues_get_no_name_that_the_topology_uses() -> None:
-    topology = replace(TEN, bindings=(*TEN.bindings, Binding("other", "orders.10")))
-    assert what_if(topology, "x", add=1)[0].after.destinations[-1] == "orders.11"
+    one = hashed("x", ["orders.9"])
+    topology = replace(one, bindings=(*one.bindings, Binding("other", "orders.10")))
+    assert what_if(topology, "x", add=1)[0].after.destinations == ("orders.9", "orders.11")
