@@ -1,10 +1,10 @@
-"""Tests that share a broker or a Spark run on one worker, all others with their file; progress is printed."""
+"""Tests that share a broker or a Spark run on one worker, all others with their file."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.parallel import Progress, group_of, sort_key
+from tests.parallel import group_of
 
 
 @pytest.mark.parametrize(
@@ -27,41 +27,3 @@ from tests.parallel import Progress, group_of, sort_key
 )
 def test_tests_of_one_broker_or_file_share_a_worker(test, group) -> None:
     assert group_of(test) == group
-
-
-def test_long_folders_and_the_newest_release_run_first() -> None:
-    tests = [
-        "tests/spark/test_order.py::test_order[2.0]",
-        "tests/broker/test_report.py::test_a_page[4.3]",
-        "tests/broker/test_rings.py::test_rings[4.0-pika]",
-        "tests/broker/test_rings.py::test_rings[3.10-pika]",
-        "tests/unit/test_releases.py::test_store[4.3]",
-    ]
-    assert sorted(tests[3:] + tests[:3], key=sort_key) == tests
-
-
-def test_a_line_names_the_broker_that_is_started_and_its_tests() -> None:
-    lines = []
-
-    class Terminal:
-        ensure_newline = staticmethod(lambda: None)
-        write_line = staticmethod(lines.append)
-
-    class Config:
-        class pluginmanager:  # noqa: N801
-            get_plugin = staticmethod(lambda name: Terminal)
-
-    progress = Progress(Config)
-    tests = [
-        "tests/unit/test_a.py::test_1",
-        "tests/broker/test_b.py::test_2[4.3]",
-        "tests/spark/test_c.py::test_3",
-    ]
-    progress.pytest_xdist_node_collection_finished(ids=[*tests, "tests/broker/test_b.py::test_4[4.3]"])
-    for test in tests:
-        progress.pytest_runtest_logstart(nodeid=test)
-        progress.pytest_runtest_logfinish()
-    assert lines == [
-        "[1 of 4 tests done] starting RabbitMQ 4.3 (1 of 2) for 2 tests in tests/broker",
-        "[2 of 4 tests done] starting Spark (2 of 2) for 1 tests in tests/spark",
-    ]
