@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rabbit_chx import Inference, Ring, RingBinding, ToExchange, Unpredictable, infer
+from rabbit_chx import Inference, Ring, RingBinding, ToExchange, infer
 from rabbit_chx.errors import AmbiguousHeader, Contradiction
 from tests.unit.complaints import complaint
 
@@ -48,13 +48,6 @@ def test_a_queue_that_was_not_seen_may_be_dead_so_that_sizes_differ() -> None:
     assert str(found) == "2 rings of 3 or 7 buckets explain the pairs; more pairs are needed"
 
 
-def test_destinations_may_be_exchanges() -> None:
-    buckets = [ToExchange("s1"), *NAMES[1:6], ToExchange("s2")]
-    found = infer(pairs_of(buckets), [*NAMES[1:6], ToExchange("s2"), ToExchange("s1")])
-    assert found.ring is not None
-    assert found.ring.bucket_map == tuple(buckets)
-
-
 def test_the_ring_found_can_be_used_and_belongs_to_the_release() -> None:
     found = infer(pairs_of(NAMES), sorted(NAMES), release="4.0.5", store="mnesia")
     assert found.ring is not None
@@ -96,11 +89,6 @@ def test_one_bucket_cannot_belong_to_two_queues() -> None:
         infer(pairs, NAMES)
     assert "'a' (seen at 'e') and '' (seen at 'd') share bucket 6" in str(caught.value)
     assert "the ring changed during the observation" in str(caught.value)
-
-
-def test_the_same_key_cannot_land_at_two_queues() -> None:
-    with pytest.raises(Contradiction, match="share bucket"):
-        infer([("a", "x"), ("a", "y")], ["x", "y"])
 
 
 def test_the_buckets_of_a_queue_lie_side_by_side() -> None:
@@ -162,12 +150,6 @@ def test_what_is_no_destination_is_refused(queue) -> None:
 
 def test_a_key_that_cannot_be_is_refused_with_its_row() -> None:
     assert complaint(lambda: infer([("a", "q0"), (None, "q0")], ["q0"])).what == "routing key in row 1"
-
-
-@pytest.mark.parametrize("release", ["3.8.35", "3.10.5"])
-def test_old_releases_with_a_destination_bound_twice_are_not_searched(release: str) -> None:
-    with pytest.raises(Unpredictable):
-        infer([("a", "q0")], [("q0", 1), ("q0", 2)], release=release)
 
 
 def test_an_inference_without_a_ring_can_still_be_shown() -> None:
