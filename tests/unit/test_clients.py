@@ -237,7 +237,12 @@ INVALID = {
     ),
     "no address": ({"url": []}, "invalid broker URL: got 'an empty list', expected one or more URLs"),
     "a list of numbers": ({"url": [5]}, "invalid broker URL: got 'list', expected a str or a list of str"),
-    "no text": ({"url": 7}, "invalid broker URL: got 'int', expected a str or a list of str"),
+    "no text": ({"url": None}, "invalid broker URL: got 'NoneType', expected a str or a list of str"),
+    "bytes": ({"url": b"amqp://h"}, "invalid broker URL: got 'bytes', expected a str or a list of str"),
+    "a mapping": (
+        {"url": {"amqp://h": 1}},
+        "invalid broker URL: got 'dict', expected a str or a list of str",
+    ),
     "no heartbeats": ({"heartbeat": 0}, "invalid heartbeat: got 0, expected an integer from 1 to 65535"),
     "rare heartbeats": ({"heartbeat": 65_536}, "invalid heartbeat: got 65536, expected an integer from 1"),
     "half a second": ({"heartbeat": 0.5}, "invalid heartbeat: got 0.5, expected an integer from 1 to 65535"),

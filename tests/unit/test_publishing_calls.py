@@ -267,11 +267,6 @@ def test_a_message_that_was_written_may_have_arrived_when_its_time_is_over() -> 
             publisher.publish(b"late", timeout=0.2)
         assert caught.value.may_have_arrived
         assert caught.value.failure.outcome is Outcome.UNKNOWN
-        with pytest.raises(PublishFailed, match=r"^unconfirmed after 0.2 seconds: 1 message$") as caught:
-            publisher.publish_many([b"late"], timeout=0.2)
-        assert caught.value.may_have_arrived
-        assert caught.value.totals.pending == 1
-        assert [failure.outcome for failure in caught.value.failures] == [Outcome.UNKNOWN]
 
 
 @pytest.mark.parametrize("timeout", [math.nan, math.inf, "5", -1, True])
@@ -338,15 +333,11 @@ def test_a_call_that_waits_for_room_ends_in_time() -> None:
         text = "too many messages were in flight for 0.05 seconds"
         for call in (
             lambda: publisher.publish(b"one", timeout=0.05),
-            lambda: publisher.publish_many([b"one", b"two"], timeout=0.05),
+            lambda: publisher.submit(b"one", timeout=0.05).result(PATIENCE),
         ):
             with pytest.raises(PublishFailed, match=text) as caught:
                 call()
             assert not caught.value.may_have_arrived
-        assert [failure.row for failure in caught.value.failures] == [0, 1]
-        with pytest.raises(PublishFailed, match=text) as caught:
-            publisher.submit(b"one", timeout=0.05).result(PATIENCE)
-        assert not caught.value.may_have_arrived
 
 
 def test_a_call_that_must_not_wait_is_accepted_only_if_there_is_room() -> None:

@@ -6,18 +6,11 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-import pytest
-from pika import frame, spec
-
-from rabbit_chx.publishing import Failure, Outcome, Publisher, Timeouts
-from rabbit_chx.publishing.connection import encode
 from rabbit_chx.publishing.messages import OutgoingMessage
 from rabbit_chx.publishing.properties import encode_properties
 from rabbit_chx.publishing.window import Window, find_returned
-from tests.amqp_server import AmqpServer, received
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Mapping
     from typing import Any
 
@@ -91,48 +84,3 @@ def test_another_key_or_body_is_another_message() -> None:
     messages = [sent(0, {}, body=b"b")]
     assert look_up(messages, {}, key="other", body=b"b") == [None]
     assert look_up(messages, {}, body=b"c") == [None]
-
-
-# -- with a server -------------------------------------------------------------------------------------------
-
-
-def answer(returned: OutgoingMessage, last: int) -> bytes:
-    """A return of one message, as a server sends it, and an ack of all messages up to a number."""
-    frames = encode([returned], frame_max=FRAME_MAX)
-    size, _ = frame.decode_frame(frames)
-    method = spec.Basic.Return(312, "NO_ROUTE", returned.exchange, returned.routing_key)
-    ack = spec.Basic.Ack(last, multiple=True)
-    return frame.Method(1, method).marshal() + frames[size:] + frame.Method(1, ack).marshal()
-
-
-@pytest.mark.parametrize(
-    ("keys", "headers"),
-    [
-        ([b"\xff", b"\xfe"], [{}, {}]),
-        ([b"k", b"k"], [{"a": 1.2}, {"a": 1.7}]),
-        ([b"k", b"k"], [{"a": 1e300}, {"a": -1e300}]),
-    ],
-    ids=["keys that are not UTF-8", "fractions", "doubles beyond 64 bits"],
-)
-def test_a_message_that_pika_does_not_decode_exactly_is_reported_when_it_comes_back(
-    keys: list[bytes], headers: list[Mapping[str, Any]]
-) -> None:
-    messages = [
-        sent(row, {"headers": own}, key=key) for row, (key, own) in enumerate(zip(keys, headers, strict=True))
-    ]
-
-    def behave(client: socket.socket) -> None:
-        client.sendall(answer(messages[1], 2))
-        for _ in received(client):  # it is sent again
-            client.sendall(answer(messages[1], 3))
-
-    timeouts = Timeouts(connect=60, reconnect=60, retry=0.001, confirm=60)
-    failures: list[Failure] = []
-    with (
-        AmqpServer(behave) as server,
-        Publisher(server.url, "x", timeouts=timeouts) as publisher,
-        publisher.bulk(on_failure=failures.append) as bulk,
-    ):
-        bulk.add_many([b"", b""], keys, headers=headers)
-    assert [(failure.row, failure.outcome) for failure in failures] == [(1, Outcome.RETURNED)]
-    assert publisher.totals.connections == 1
