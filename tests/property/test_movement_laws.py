@@ -64,4 +64,3 @@ def test_shares_sum_to_exactly_one_and_are_near_the_weights(ring: Ring) -> None:
         assert abs(share - ring.bucket_map.count(destination) / len(ring)) < 0.005
 
 
-# The same laws on larger rings, on a sample of keys: the table of a size is drawn only as far as it is asked for.

@@ -152,6 +152,14 @@ def test_a_publisher_that_gives_up_while_nobody_publishes_says_so_in_the_log(cap
     assert caplog.messages[-1] == f"{publisher.error}; the next call tries again"
 
 
+def test_the_attempts_to_connect_are_one_line_in_the_log(caplog):
+    """Without those of pika."""
+    with pytest.raises(BrokerUnavailable, match=r"\(([3-9]|\d\d+) attempts\)"):
+        Publisher("amqp://127.0.0.1:1", timeouts=Timeouts(connect=3)).open()
+    (line,) = caplog.messages
+    assert line.startswith("publisher: no broker answers at 127.0.0.1:1")
+
+
 def test_an_outage_is_logged_once_and_when_it_is_over_and_not_at_each_attempt(caplog):
     """As in the reads of Spark, where a task can run for hours. Connections that open and are cut again are one outage."""
     cuts = []
@@ -234,10 +242,6 @@ LOGIN = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN
         (ACCESS(repr(CLOSED(541, "INTERNAL_ERROR - vhost '/' is down"))), False, "541 INTERNAL_ERROR - vhost '/'"),
         (ACCESS(repr(exceptions.StreamLostError("reset"))), False, "was lost after authentication"),
         (exceptions.NoFreeChannels(), True, "increase channel_max in rabbitmq.conf"),
-        (
-            ACCESS(repr(CLOSED(530, "NOT_ALLOWED - access to vhost 'v' refused for user 'u'"))), True,
-            "the user 'u' has no permission in the virtual host 'v' of the broker at h: `rabbitmqctl set_permissions -p v u",
-        ),
         (exceptions.IncompatibleProtocolError(repr(exceptions.StreamLostError("EOF"))), False, "with TLS?"),
         (
             exceptions.IncompatibleProtocolError("SSLError(1, '[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tls')"), True,
@@ -265,9 +269,11 @@ def test_the_brokers_reply_decides_whether_a_failure_is_permanent(error, permane
 
 def test_a_missing_permission_names_user_and_virtual_host_once():
     refused = ACCESS(repr(CLOSED(530, "NOT_ALLOWED - access to vhost 'v' refused for user 'u'")))
-    found = str(why_down(refused, str(BrokerUrl.parse("amqp://u@h:1/v"))))
-    assert (
-        "the user 'u' has no permission in the virtual host 'v' of the broker at h:1: `rabbitmqctl" in found
+    reason = why_down(refused, str(BrokerUrl.parse("amqp://u@h:1/v")))
+    assert reason.permanent
+    line = "`rabbitmqctl set_permissions -p v u "
+    assert f"the user 'u' has no permission in the virtual host 'v' of the broker at h:1: {line}" in str(
+        reason
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pamqp.commands
 import pika
 import pytest
 from hypothesis import given, strategies as st
@@ -52,27 +51,6 @@ messages = st.builds(
 @given(st.lists(messages, max_size=8), st.sampled_from([8 + 1, 8 + 7, 4096, FRAME_MAX]))
 def test_a_batch_is_byte_for_byte_what_pika_would_send(batch: list[OutgoingMessage], frame_max: int) -> None:
     assert encode(batch, frame_max=frame_max) == b"".join(as_pika_sends_it(one, frame_max) for one in batch)
-
-
-def test_messages_are_persistent_by_default() -> None:
-    for given_properties, mode in (({}, 2), ({"delivery_mode": 1}, 1)):
-        decoded = pika.BasicProperties()
-        decoded.decode(encode_properties(given_properties, frame_max=FRAME_MAX))
-        assert decoded.delivery_mode == mode
-
-
-def test_floats_are_sent_as_doubles() -> None:
-    """Read by pamqp: pika cuts doubles off to integers."""
-    given_properties = {
-        "content_type": "text/plain",
-        "content_encoding": "gzip",
-        "headers": {"first": 1.5, "é": "text", "last": -1e300},
-        "message_id": "m-1",
-    }
-    decoded = pamqp.commands.Basic.Properties()
-    encoded = encode_properties(given_properties, frame_max=FRAME_MAX)
-    decoded.unmarshal(int.from_bytes(encoded[:2], "big"), encoded[2:])
-    assert {name: getattr(decoded, name) for name in given_properties} == given_properties
 
 
 def test_headers_that_just_fit_into_one_frame_are_accepted() -> None:
