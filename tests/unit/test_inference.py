@@ -122,34 +122,21 @@ def test_far_too_many_destinations_for_the_pairs_are_refused() -> None:
     assert "too few" in str(error.got)
 
 
-@pytest.mark.parametrize("pairs", [[], (), iter([]), {}.items()])
-def test_no_pairs_are_refused(pairs) -> None:
-    assert complaint(lambda: infer(pairs, ["q0"])).got == "none"
+PAIRS = [("a", "q0")]
+REFUSED = [
+    *((none, ["q0"], "list of pairs", "none") for none in ([], (), iter([]), {}.items())),
+    *((PAIRS, none, "bindings", "none") for none in ([], {}, iter([]))),
+    *((wrong, ["q0"], "list of pairs", wrong) for wrong in (None, "ab", b"ab", 5, {"a": "q0"})),
+    *(([*PAIRS, wrong], ["q0"], "pair in row 1", wrong) for wrong in ("ab", 5, None, ("a",), ("a", "q0", 1), {"a": "q0"})),
+    *(([("a", wrong)], ["q0"], "destination", wrong) for wrong in (None, 5, b"q0", "", ["q0"])),
+    ([*PAIRS, (None, "q0")], ["q0"], "routing key in row 1", None),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("bindings", [[], {}, iter([])])
-def test_no_bindings_are_refused(bindings) -> None:
-    assert complaint(lambda: infer([("a", "q0")], bindings)).what == "bindings"
-
-
-@pytest.mark.parametrize("pairs", [None, "ab", b"ab", 5, {"a": "q0"}])
-def test_what_is_no_list_of_pairs_is_refused(pairs) -> None:
-    assert complaint(lambda: infer(pairs, ["q0"])).got is pairs
-
-
-@pytest.mark.parametrize("pair", ["ab", 5, None, ("a",), ("a", "q0", 1), {"a": "q0"}])
-def test_what_is_no_pair_is_refused_with_its_row(pair) -> None:
-    error = complaint(lambda: infer([("a", "q0"), pair], ["q0"]))
-    assert (error.what, error.got) == ("pair in row 1", pair)
-
-
-@pytest.mark.parametrize("queue", [None, 5, b"q0", "", ["q0"]])
-def test_what_is_no_destination_is_refused(queue) -> None:
-    assert complaint(lambda: infer([("a", queue)], ["q0"])).got is queue
-
-
-def test_a_key_that_cannot_be_is_refused_with_its_row() -> None:
-    assert complaint(lambda: infer([("a", "q0"), (None, "q0")], ["q0"])).what == "routing key in row 1"
+@pytest.mark.parametrize(("pairs", "bindings", "what", "got"), REFUSED)
+def test_what_is_no_evidence_is_refused_and_named(pairs, bindings, what: str, got: object) -> None:
+    error = complaint(lambda: infer(pairs, bindings))
+    assert (error.what, error.got) == (what, got)
 
 
 def test_an_inference_without_a_ring_can_still_be_shown() -> None:
