@@ -1,4 +1,4 @@
-"""Which broker a publisher tries next, and when and why it gives up."""
+"""Which broker a publisher tries next, when and why it gives up, and what makes it refuse."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect, parameters_of
 from rabbit_chx.broker.reasons import NotAmqp, why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.publishing import Bulk, Failure, Outcome, Publisher, Timeouts
+from rabbit_chx.publishing import Bulk, Failure, Outcome, Publisher, Timeouts, check_access
 from rabbit_chx.publishing.attempts import Address, Attempts
 from rabbit_chx.publishing.encoder import Encoder
 from rabbit_chx.publishing.messages import OutgoingMessage, Owner
@@ -317,6 +317,37 @@ def test_an_invalid_password_file_is_named_and_never_quoted(tmp_path, make, word
         assert words in str(error)
     assert at_once.value.__context__ is later.value.__cause__.__context__ is None
     assert "geheim" not in f"{at_once.value!r} {later.value!r}"
+
+
+# -- access --------------------------------------------------------------------------------------------------
+
+USER = "refused for user 'me'"
+CONNECTION_CLOSE = spec.Connection.Close.INDEX.to_bytes(4, "big")
+
+
+def check(text):
+    """Check the access to an exchange of a server that closes the channel with this reply."""
+
+    def behave(client):
+        client.sendall(frame.Method(1, spec.Channel.Close(403, text, 60, 40)).marshal())
+        while CONNECTION_CLOSE not in client.recv(1 << 16):
+            pass
+        client.sendall(frame.Method(0, spec.Connection.CloseOk()).marshal())
+
+    with AmqpServer(behave) as server:
+        check_access(server.url, ["x"])
+
+
+@pytest.mark.parametrize("operation", ["", "write "], ids=["3.10", "4.3"])
+def test_a_refused_topic_is_no_refusal_of_the_exchange(operation):
+    check(f"ACCESS_REFUSED - {operation}access to topic '' in exchange 'x' in vhost '/' {USER}")
+
+
+@pytest.mark.parametrize("operation", ["", "write "], ids=["3.10", "4.3"])
+@pytest.mark.parametrize("name", ["amq.topic", "access to topic 'a'"])
+def test_a_refused_exchange_whose_name_speaks_of_topics_is_reported(operation, name):
+    with pytest.raises(InvalidValue, match="no write permission on exchange"):
+        check(f"ACCESS_REFUSED - {operation}access to exchange '{name}' in vhost '/' {USER}")
 
 
 # -- the outbox -----------------------------------------------------------------------------------------------
