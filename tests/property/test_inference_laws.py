@@ -36,7 +36,7 @@ def assert_true(found: Inference, ring: Ring, pairs: list[tuple[str, object]]) -
 
 @settings(max_examples=70)
 @given(lived_in_rings(), st.integers(1, 30) | st.integers(200, 400), st.randoms(use_true_random=False))
-def test_a_few_pairs_may_leave_several_rings_and_many_never_a_wrong_one(ring: Ring, count: int, random) -> None:
+def test_what_is_inferred_from_few_pairs_or_many_is_never_wrong(ring: Ring, count: int, random) -> None:
     assume(len(ring))
     pairs = seen(ring, [f"key-{random.getrandbits(64)}" for _ in range(count)])
     try:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.proof import Lost, never, promised
+from tests.second_try import no_second_try
 
 pytest_plugins = "pytester"
 
@@ -122,20 +124,21 @@ def test_a_loss_and_a_wait_in_vain_break_a_promise() -> None:
     never(lost=())
 
 
-def test_more_than_eight_causes_have_no_second_try(run, pytester) -> None:
-    result = run("@pytest.mark.parametrize('n', range(9))\ndef test_n(n):\n    assert tries(str(n)) > 1\n")
-    assert result.ret == 1
-    assert tries(pytester, "0") == 1
-    result.stdout.fnmatch_lines(["*no second try: 9 causes, more than 8*"])
+def failures(count: int, when: str) -> list[list[SimpleNamespace]]:
+    text = "AssertionError: did not start"
+    return [
+        [SimpleNamespace(nodeid=f"test_{n}", when=when, longrepr=None, longreprtext=text)]
+        for n in range(count)
+    ]
 
 
-def test_a_fixture_that_fails_for_many_tests_is_one_cause(run) -> None:
-    result = run(
-        "@pytest.fixture(scope='session')\ndef broker():\n    assert tries('start') > 1, 'did not start'\n\n\n"
-        "@pytest.mark.parametrize('n', range(20))\ndef test_n(n, broker):\n    pass\n"
-    )
-    assert result.ret == 0
-    assert "20 flaky" in result.outlines[-1]
+def test_more_than_eight_causes_have_no_second_try() -> None:
+    assert no_second_try(failures(8, "call")) == ""
+    assert no_second_try(failures(9, "call")) == "9 causes, more than 8"
+
+
+def test_a_fixture_that_fails_for_many_tests_is_one_cause() -> None:
+    assert no_second_try(failures(20, "setup")) == ""
 
 
 def test_a_crash_has_no_second_try(run, pytester) -> None:
