@@ -6,10 +6,8 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.proof import Check, Fault
-from tests.proof_report import BEGIN, CHECK_AREAS, END, FAULT_AREAS, into, summarised, written
+from tests.proof_report import CHECK_AREAS, FAULT_AREAS, summarised, written
 
 TESTS = Path(__file__).parents[1]
 FAULT = Fault("Publisher", "kill | -9", "4.3.6", 1_000, 3, 2, 0, 7, 1.25, control="5 of 9", note="1 unknown")
@@ -68,13 +66,3 @@ def test_the_page_of_results_has_every_row_and_what_was_not_run() -> None:
     assert "## Publisher: faults\n" in text
     assert "| kill &#124; -9 | 4.3.6 | 1,000 | 3 | 2 | 0 | 7 | 1.2 | 5 of 9 | 1 unknown |" in text
     assert "* test_x: no Docker" in text
-
-
-def test_a_page_keeps_the_text_around_the_tables(tmp_path) -> None:
-    page = tmp_path / "proof.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    into(page, "new")
-    assert page.read_text() == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
-    page.write_text("no marks\n")
-    with pytest.raises(pytest.UsageError, match=r"proof\.md"):
-        into(page, "new")

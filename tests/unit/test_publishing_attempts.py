@@ -6,8 +6,6 @@ import os
 import ssl
 import threading
 from contextlib import suppress
-from functools import partial
-from types import SimpleNamespace
 
 import pytest
 from pika import exceptions, frame, spec
@@ -17,14 +15,11 @@ from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect, parameters_of
 from rabbit_chx.broker.reasons import NotAmqp, why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.publishing import Bulk, Failure, Outcome, Publisher, Timeouts, check_access
+from rabbit_chx.publishing import Failure, Outcome, Publisher, Timeouts, check_access
 from rabbit_chx.publishing.attempts import Address, Attempts
-from rabbit_chx.publishing.encoder import Encoder
 from rabbit_chx.publishing.messages import OutgoingMessage, Owner
 from rabbit_chx.publishing.outbox import Outbox
-from rabbit_chx.publishing.pipeline import AmqpPipeline
 from rabbit_chx.publishing.properties import encode_properties
-from rabbit_chx.publishing.rows import Part
 from tests.amqp_server import AmqpServer
 from tests.patience import wait_until
 
@@ -391,37 +386,6 @@ def test_giving_up_gives_each_message_its_outcome():
         5: (Outcome.UNSENT, "over", False),
     }
     assert outbox.totals().pending == 0
-
-
-def test_confirmed_before_is_a_row_before_which_all_are_confirmed():
-    outbox, taken = Outbox(max_messages=2_000, max_bytes=100), []
-
-    def accept(messages, deadline, since):
-        taken.extend(messages)
-        return outbox.add(messages, lambda: None, deadline, since)
-
-    pipeline = SimpleNamespace(
-        encoder=Encoder("x", None, None),
-        step=512,
-        part=Part,
-        some=partial(AmqpPipeline.some, AmqpPipeline),
-        accept=accept,
-        check=list,
-        totals=outbox.totals,
-    )
-    bulk = Bulk(pipeline, on_failure=print)
-    assert bulk.add_many([b""] * 1_200, "k") == range(1_200)
-    assert bulk.confirmed_before == 0
-    outbox.settle(taken[:600], Outcome.CONFIRMED)
-    assert 600 - 512 <= bulk.confirmed_before <= 600
-    outbox.settle(taken[601:], Outcome.CONFIRMED)
-    assert 600 - 512 <= bulk.confirmed_before <= 600
-    outbox.settle(taken[600:601], Outcome.CONFIRMED)
-    assert bulk.confirmed_before == 1_200
-    bulk.add_many([b""] * 3, "k")
-    outbox.settle(taken[-2:-1], Outcome.RETURNED)
-    outbox.settle([taken[-3], taken[-1]], Outcome.CONFIRMED)
-    assert bulk.confirmed_before == 1_201
 
 
 def test_a_full_outbox_can_stop_accepting():

@@ -187,11 +187,11 @@ def test_flush_waits_only_for_what_was_added_before() -> None:
 
 
 class FakePipeline(AmqpPipeline):
-    """A pipeline with room for one message, which sends none."""
+    """A pipeline with room for one message, or more, which sends none."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: int = 1) -> None:
         self.encoder = Encoder("x", None, None)
-        self.outbox = Outbox(max_messages=1, max_bytes=1 << 20)
+        self.outbox = Outbox(max_messages=room, max_bytes=1 << 20)
         self.outboxes = [self.outbox]
         self._guard = Guard("Publisher")
         self.meanwhile = lambda: None
@@ -247,6 +247,24 @@ def test_a_flush_without_a_timeout_reports_no_row_that_found_room_while_it_ended
     monkeypatch.setattr(bulk._rows, "wait_for", wait_and_accept_the_next)
     totals = bulk.flush()
     assert (totals.confirmed, totals.pending) == (1, 1)
+
+
+def test_confirmed_before_is_a_row_before_which_all_are_confirmed() -> None:
+    pipeline = FakePipeline(room=2_000)
+    bulk = Bulk(pipeline, on_failure=print)
+    assert bulk.add_many([b""] * 1_200, "k") == range(1_200)
+    taken = pipeline.outbox.take(1_200, 1 << 20)
+    assert bulk.confirmed_before == 0
+    for settled in (taken[:600], taken[601:]):
+        pipeline.outbox.settle(settled, Outcome.CONFIRMED)
+        assert 600 - pipeline.step <= bulk.confirmed_before <= 600
+    pipeline.outbox.settle(taken[600:601], Outcome.CONFIRMED)
+    assert bulk.confirmed_before == 1_200
+    bulk.add_many([b""] * 3, "k")
+    first, second, third = pipeline.outbox.take(3, 1 << 20)
+    pipeline.outbox.settle([second], Outcome.RETURNED)
+    pipeline.outbox.settle([first, third], Outcome.CONFIRMED)
+    assert bulk.confirmed_before == 1_201
 
 
 def test_a_caller_that_goes_on_publishing_does_not_hide_that_nothing_is_confirmed() -> None:
