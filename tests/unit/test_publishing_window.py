@@ -176,3 +176,4 @@ def test_another_key_or_body_is_another_message() -> None:
     messages = [sent(0, {}, body=b"b")]
     assert look_up(messages, {}, key="other", body=b"b") == [None]
     assert look_up(messages, {}, body=b"c") == [None]
+    assert look_up([sent(0, {}, key=b"\xff")], {}, key=b"\xff") == [0]
