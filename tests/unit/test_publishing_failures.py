@@ -73,7 +73,7 @@ def test_each_of_many_rejected_messages_is_named(call: Call) -> None:
 
 @CALLS
 def test_messages_without_an_outcome_are_unknown_and_those_without_room_unsent(call: Call) -> None:
-    failed = call([b"late"] * 300, timeout=2, max_in_flight=100)
+    failed = call([b"late"] * 300, timeout=1, max_in_flight=100)
     assert [failure.row for failure in failed.failures] == [*range(300)]
     assert outcomes(failed) == {Outcome.UNKNOWN: failed.totals.pending, Outcome.UNSENT: failed.totals.unsent}
     for failure in failed.failures:
