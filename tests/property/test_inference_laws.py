@@ -34,23 +34,15 @@ def assert_true(found: Inference, ring: Ring, pairs: list[tuple[str, object]]) -
     assert str(found)
 
 
-@settings(max_examples=40)
-@given(lived_in_rings(), st.integers(200, 400), st.randoms(use_true_random=False))
-def test_infer_finds_the_ring_that_it_was_given_pairs_of(ring: Ring, count: int, random) -> None:
-    assume(len(ring))
-    pairs = seen(ring, [f"key-{random.getrandbits(64)}" for _ in range(count)])
-    listed = random.sample(ring.bindings, len(ring.bindings))
-    assert_true(infer(pairs, listed), ring, pairs)
-
-
-@settings(max_examples=30)
-@given(lived_in_rings(), st.integers(1, 30), st.randoms(use_true_random=False))
-def test_few_pairs_may_leave_several_rings_but_never_a_wrong_one(ring: Ring, count: int, random) -> None:
+@settings(max_examples=70)
+@given(lived_in_rings(), st.integers(1, 30) | st.integers(200, 400), st.randoms(use_true_random=False))
+def test_what_is_inferred_from_few_pairs_or_many_is_never_wrong(ring: Ring, count: int, random) -> None:
     assume(len(ring))
     pairs = seen(ring, [f"key-{random.getrandbits(64)}" for _ in range(count)])
     try:
-        found = infer(pairs, ring.bindings)
+        found = infer(pairs, random.sample(ring.bindings, len(ring.bindings)))
     except InvalidValue:  # too few to search, which no Contradiction would be
+        assert count <= 30
         return
     assert_true(found, ring, pairs)
 

@@ -1,7 +1,10 @@
-"""Publishers, streams and the Spark connector accept the same properties, and raise the same errors."""
+"""Publishers, streams and the Spark connector accept the same properties, and every call refuses with the same errors."""
 
 from __future__ import annotations
 
+import asyncio
+import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,8 +15,9 @@ from pika import BasicProperties
 from pyspark.sql import types as t
 
 from rabbit_chx.broker.properties import Properties
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx.errors import InvalidValue, RabbitChxError
 from rabbit_chx.messages.message_fields import PROPERTIES
+from rabbit_chx.publishing import AsyncPublisher, Publisher
 from rabbit_chx.publishing.batch_columns import property_column
 from rabbit_chx.publishing.properties import encode_properties
 from rabbit_chx.streams.messages.encode import encode_message, encode_messages
@@ -227,3 +231,57 @@ def test_spark_accepts_the_values_that_the_publisher_accepts(cell: tuple[str, st
 
 def test_spark_has_a_column_for_every_property_that_a_publisher_has() -> None:
     assert {column.name for column in COLUMNS} == {"value", "routing_key", "exchange", *PROPERTIES}
+
+
+# ---- the calls of a publisher
+
+URL = "amqp://127.0.0.1:1"
+"""Nothing listens here: what a publisher that is not open accepts fails with an error that says so."""
+LIMIT = 10
+keys = st.one_of(st.text(max_size=5), st.binary(max_size=5), st.text(min_size=250, max_size=260), anything)
+messages = st.fixed_dictionaries(
+    {
+        "body": st.one_of(st.binary(max_size=LIMIT + 3), st.text(max_size=LIMIT + 3), anything),
+        "routing_key": keys,
+    },
+    optional={
+        "exchange": keys.filter(lambda name: name is not None),  # None is the publisher's own
+        "headers": headers,
+        **dict.fromkeys([*sorted(PROPERTIES.keys() - {"headers"}), "colour"], anything),
+    },
+)
+
+
+def error_of(call: Callable[[], object]) -> str:
+    """The error of a call, without the row that only a batch has."""
+    try:
+        call()
+    except RabbitChxError as error:
+        return re.sub(r" in row \d+", "", f"{type(error).__name__}: {error}")
+    raise AssertionError("a publisher that is not open accepted a message")
+
+
+@given(messages)
+@example({"body": b"x" * (LIMIT + 1), "routing_key": "k"})
+@example({"body": "\ud800", "routing_key": "k"})
+@example({"body": b"", "routing_key": "x" * 256, "colour": 1})
+@example({"body": b"", "routing_key": "k", "exchange": "x" * 256, "headers": {"CC": ["k"]}})
+@example({"body": b"", "routing_key": "k", "headers": {}, "expiration": "soon"})
+def test_every_call_refuses_the_same_input_with_the_same_error(message: dict[str, Any]) -> None:
+    publisher, asynchronous = (
+        kind(URL, "x", max_message_bytes=LIMIT) for kind in (Publisher, AsyncPublisher)
+    )
+    bulk = publisher.bulk()
+    batch = {name: [value] for name, value in message.items()}
+    bodies, keys = batch.pop("body"), batch.pop("routing_key")
+    found = {
+        "publish": error_of(lambda: publisher.publish(**message)),
+        "submit": error_of(lambda: publisher.submit(**message)),
+        "bulk.add": error_of(lambda: bulk.add(**message)),
+        "publish_many": error_of(lambda: publisher.publish_many(bodies, keys, **batch)),
+        "bulk.add_many": error_of(lambda: bulk.add_many(bodies, keys, **batch)),
+        "await publish": error_of(lambda: asyncio.run(asynchronous.publish(**message))),
+        "await publish_many": error_of(lambda: asyncio.run(asynchronous.publish_many(bodies, keys, **batch))),
+    }
+    assert len(set(found.values())) == 1, found
+    assert publisher.totals.published == asynchronous.totals.published == 0

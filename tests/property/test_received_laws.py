@@ -10,7 +10,6 @@ from typing import Any
 
 from hypothesis import given, settings, strategies as st
 
-from rabbit_chx.broker.properties import Properties
 from rabbit_chx.changes.records import ChangeRecord
 from rabbit_chx.consuming.member.lanes import QueueLane
 from rabbit_chx.consuming.member.roll_call import _parsed
@@ -27,6 +26,7 @@ from tests.traces import recorded
 from tests.unit.test_consuming_members import QUEUES, Broker, seated
 from tests.unit.test_consuming_questions import ASKER, REMOVED, VALID, ask, asking_for
 from tests.unit.test_consuming_replay import Driver
+from tests.wire import encoded_properties
 
 many = settings(max_examples=1_000 if LONG else 150, deadline=None)
 
@@ -137,12 +137,8 @@ DEATHS = st.lists(
 HEADERS = st.dictionaries(NAMES | SHORT, HEADER_VALUES | DEATHS, max_size=6)
 
 
-def encoded(headers: dict[Any, Any], **properties: Any) -> bytes:
-    return b"".join(Properties(headers=headers, **properties).encode())
-
-
 ENCODED = st.builds(
-    encoded, HEADERS, message_id=st.none() | SHORT, correlation_id=st.none() | SHORT, reply_to=st.none() | SHORT | st.just(ASKER)
+    encoded_properties, headers=HEADERS, message_id=st.none() | SHORT, correlation_id=st.none() | SHORT, reply_to=st.none() | SHORT | st.just(ASKER)
 ) | st.binary(max_size=60)  # fmt: skip
 MESSAGES = st.builds(
     Delivery,

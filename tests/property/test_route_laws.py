@@ -146,13 +146,6 @@ def test_a_routing_key_goes_the_same_way_on_every_release(bindings, key, one: st
     assert first.route(key) == second.route(key)
 
 
-@given(st.integers(-(2**62), 2**62), st.integers(-(2**30), 2**30), st.integers(2, 40))
-def test_of_an_integer_header_21_bits_count(value: int, times: int, count: int) -> None:
-    exchange = ConsistentHashExchange([f"q{i}" for i in range(count)], hash_header="h")
-    other = value + times * 2**21
-    assert exchange.route(headers={"h": value}) == exchange.route(headers={"h": other})
-
-
 # ---- whatever comes in
 
 

@@ -153,6 +153,24 @@ def in_chunks(messages: list[bytes], sizes: list[int]):
     return chunks
 
 
+def check_binary_headers(chunks) -> None:
+    """Binary headers are the stored bytes, or the text of the map."""
+    texts = outcome(lambda: rows_of(chunks, ["headers"]))
+    if isinstance(texts, str):
+        return
+    batches = list(record_batches(chunks, ["headers"], binary_headers=True, most_rows=50))
+    for batch in batches:
+        batch.validate(full=True)
+    rows = [row["headers"] for batch in batches for row in batch.to_pylist()]
+    assert [[one["key"] for one in row] for row in rows] == [list(row["headers"]) for row in texts]
+    for row, expected in zip(rows, texts, strict=True):
+        for one, text in zip(row, expected["headers"].values(), strict=True):
+            if one["value"] is None or text is None:
+                assert one["value"] is text is None
+            else:
+                assert text.encode() in {one["value"], base64.b64encode(one["value"])}
+
+
 @given(st.lists(whole, max_size=12), st.lists(st.integers(0, 5), max_size=3))
 def test_batches_have_the_rows_of_messages_decoded_one_by_one(
     messages: list[bytes], sizes: list[int]
@@ -161,6 +179,7 @@ def test_batches_have_the_rows_of_messages_decoded_one_by_one(
     assert outcome(lambda: rows_of(chunks)) == outcome(
         lambda: [row for each in chunks for row in expected_rows(each)]
     )
+    check_binary_headers(chunks)
 
 
 @given(st.lists(damaged(), min_size=1, max_size=6), st.sampled_from([*COLUMNS, None]))
@@ -271,22 +290,3 @@ def test_damaged_chunks_have_the_same_rows_or_are_refused(data) -> None:
         return
     assert len(expected) == len(one.messages)
     assert rows_of([chunk]) == expected
-
-
-@given(st.lists(whole, max_size=12))
-def test_binary_headers_are_the_stored_bytes_or_the_text_of_the_map(messages: list[bytes]) -> None:
-    chunks = in_chunks(messages, [])
-    texts = outcome(lambda: rows_of(chunks, ["headers"]))
-    if isinstance(texts, str):
-        return
-    batches = list(record_batches(chunks, ["headers"], binary_headers=True, most_rows=50))
-    for batch in batches:
-        batch.validate(full=True)
-    rows = [row["headers"] for batch in batches for row in batch.to_pylist()]
-    assert [[one["key"] for one in row] for row in rows] == [list(row["headers"]) for row in texts]
-    for row, expected in zip(rows, texts, strict=True):
-        for one, text in zip(row, expected["headers"].values(), strict=True):
-            if one["value"] is None or text is None:
-                assert one["value"] is text is None
-            else:
-                assert text.encode() in {one["value"], base64.b64encode(one["value"])}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import re
 import socket
 import ssl
@@ -238,7 +239,12 @@ INVALID = {
     ),
     "no address": ({"url": []}, "invalid broker URL: got 'an empty list', expected one or more URLs"),
     "a list of numbers": ({"url": [5]}, "invalid broker URL: got 'list', expected a str or a list of str"),
-    "no text": ({"url": 7}, "invalid broker URL: got 'int', expected a str or a list of str"),
+    "no text": ({"url": None}, "invalid broker URL: got 'NoneType', expected a str or a list of str"),
+    "bytes": ({"url": b"amqp://h"}, "invalid broker URL: got 'bytes', expected a str or a list of str"),
+    "a mapping": (
+        {"url": {"amqp://h": 1}},
+        "invalid broker URL: got 'dict', expected a str or a list of str",
+    ),
     "no heartbeats": ({"heartbeat": 0}, "invalid heartbeat: got 0, expected an integer from 1 to 65535"),
     "rare heartbeats": ({"heartbeat": 65_536}, "invalid heartbeat: got 65536, expected an integer from 1"),
     "half a second": ({"heartbeat": 0.5}, "invalid heartbeat: got 0.5, expected an integer from 1 to 65535"),
@@ -288,19 +294,25 @@ def test_a_timeout_that_a_client_cannot_honour_is_refused(client: type) -> None:
             client(URL, timeouts=Timeouts(**{field.name: 7.5}), **TARGET.get(client, {}))
 
 
+def publishing_calls(client: Any, **more: Any) -> list[Callable[[], object]]:
+    """Each call of a publisher that publishes, with these arguments."""
+    if isinstance(client, (AsyncPublisher, AsyncStreamPublisher)):
+        return [
+            lambda: asyncio.run(client.publish(b"a", **more)),
+            lambda: asyncio.run(client.publish_many([b"a"], **more)),
+        ]
+    bulk = client.bulk()
+    ones = [partial(each, b"a", **more) for each in (client.publish, client.submit, bulk.add)]
+    return ones + [partial(each, [b"a"], **more) for each in (client.publish_many, bulk.add_many)]
+
+
 def calls(client: Any) -> list[Callable[[], object]]:
     """A call of each kind that needs an open client."""
     match client:
-        case AsyncPublisher() | AsyncStreamPublisher():
-            return [
-                lambda: asyncio.run(client.publish(b"a")),
-                lambda: asyncio.run(client.publish_many([b"a"])),
-            ]
-        case Publisher() | StreamPublisher():
-            bulk = client.bulk()
-            sending = (client.publish, client.submit, bulk.add)
-            more = [client.sequence] if isinstance(client, StreamPublisher) else []
-            return [partial(each, b"a") for each in sending] + [partial(client.publish_many, [b"a"]), *more]
+        case AsyncPublisher() | AsyncStreamPublisher() | Publisher():
+            return publishing_calls(client)
+        case StreamPublisher():
+            return [*publishing_calls(client), client.sequence]
         case QueueReader():
             return [partial(client.take, 1), client.waiting, partial(client.acknowledge, Batch((), 1))]
         case StreamReader():
@@ -318,6 +330,18 @@ def test_a_call_of_a_client_that_is_not_open_says_so(client: type) -> None:
             call()
         assert caught.value.got == "a call while it is not open"
         assert caught.value.expected == "open(), or a `with` block"
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, "5", -1, True])
+@pytest.mark.parametrize("client", [Publisher, AsyncPublisher, StreamPublisher, AsyncStreamPublisher])
+def test_a_timeout_that_is_not_a_number_of_seconds_is_refused_before_anything_is_published(
+    client: type, seconds: Any
+) -> None:
+    made = client(URL, **TARGET.get(client, {}))
+    flush = [partial(made.bulk().flush, seconds)] if hasattr(made, "bulk") else []
+    for call in publishing_calls(made, timeout=seconds) + flush:
+        with pytest.raises(InvalidValue, match=r"invalid timeout: got .*, expected seconds, at least 0"):
+            call()
 
 
 @pytest.mark.parametrize("bulk", [Bulk, StreamBulk])

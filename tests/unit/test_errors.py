@@ -45,17 +45,17 @@ def test_an_error_survives_pickling(cls: type[RabbitChxError], protocol: int) ->
 
 @pytest.mark.parametrize("cls", [errors.BrokerUnavailable, CannotSupply])
 @pytest.mark.parametrize("permanent", [False, True])
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_pickling_keeps_whether_another_attempt_is_useless(
-    cls: type[errors.BrokerUnavailable], permanent: bool, protocol: int
+    cls: type[errors.BrokerUnavailable], permanent: bool
 ) -> None:
-    back = pickle.loads(pickle.dumps(cls("a full sentence", permanent=permanent), protocol))
+    back = pickle.loads(pickle.dumps(cls("a full sentence", permanent=permanent)))
     assert (type(back), str(back), back.permanent) == (cls, "a full sentence", permanent)
 
 
 @pytest.mark.parametrize("got", ["a", b"\xff", 5, 1.5, None, True, "\ud800", "x" * 500])
 def test_an_invalid_value_survives_pickling_with_all_its_parts(got: object) -> None:
     error = InvalidValue("weight", got, "1 or more", "Leave it out")
+    error.add_note("in partition 7")
     back = pickle.loads(pickle.dumps(error))
     assert type(back) is InvalidValue
     assert str(back) == str(error)
@@ -80,23 +80,13 @@ def test_what_cannot_travel_does_so_as_its_text(got: object) -> None:
     assert str(pickle.loads(pickle.dumps(back))) == str(error)
 
 
-def test_a_note_added_on_the_way_does_not_hinder_pickling() -> None:
-    error = InvalidValue("weight", 0, "1 or more")
-    error.add_note("in partition 7")
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
-
-
-def test_a_message_has_the_four_parts_in_the_order_they_are_read() -> None:
-    text = str(InvalidValue("weight", "0", "1 or more", "Leave it out"))
-    assert text == "invalid weight: got '0', expected 1 or more. Leave it out"
-
-
-def test_a_message_is_one_line_for_any_value() -> None:
+def test_a_message_has_the_four_parts_in_the_order_they_are_read_on_one_line() -> None:
     class Table:
         def __repr__(self) -> str:
             return "[1,\n 2]"
 
-    assert "got [1,  2], expected" in str(InvalidValue("column", Table(), "another"))
+    text = str(InvalidValue("weight", Table(), "1 or more", "Leave it out"))
+    assert text == "invalid weight: got [1,  2], expected 1 or more. Leave it out"
 
 
 def test_a_long_value_is_cut_and_its_length_shown() -> None:

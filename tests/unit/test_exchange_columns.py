@@ -121,24 +121,10 @@ def test_a_single_value_is_not_a_column(column) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "more"),
-    [
-        ({}, [np.array([], bytes), pa.array([], pa.binary())]),
-        (HEADER, [np.array([], int), pa.array([], pa.int64())]),
-        ({"hash_property": "message_id"}, [np.array([], bytes), pa.chunked_array([], pa.string())]),
-        ({"hash_property": "timestamp"}, [np.array([], int), np.array([], "datetime64[s]")]),
-    ],
+    "arguments", [{}, HEADER, {"hash_property": "message_id"}, {"hash_property": "timestamp"}]
 )
-def test_an_empty_column_has_an_empty_answer(arguments: dict, more: list) -> None:
-    for column in (
-        [],
-        (),
-        iter([]),
-        np.array([], str),
-        np.array([], object),
-        pa.array([], pa.string()),
-        *more,
-    ):
+def test_an_empty_column_has_an_empty_answer(arguments: dict) -> None:
+    for column in ([], iter([]), np.array([], str), np.array([], object), pa.array([], pa.string())):
         got = exchange(SEVEN, **arguments).route_many(column)
         assert (got.dtype, got.shape) == (np.int32, (0,))
 

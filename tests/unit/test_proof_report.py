@@ -6,20 +6,8 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.proof import Check, Fault
-from tests.proof_report import (
-    BEGIN,
-    CHECK_AREAS,
-    END,
-    FAULT_AREAS,
-    aligned,
-    into,
-    summarised,
-    tables,
-    written,
-)
+from tests.proof_report import CHECK_AREAS, FAULT_AREAS, summarised, written
 
 TESTS = Path(__file__).parents[1]
 FAULT = Fault("Publisher", "kill | -9", "4.3.6", 1_000, 3, 2, 0, 7, 1.25, control="5 of 9", note="1 unknown")
@@ -59,12 +47,6 @@ def test_the_proof_runs_each_file_with_a_test_that_nothing_else_runs() -> None:
     assert set(marked) <= set(re.findall(r"\w+", files[1])), f"not in {files[1]}"
 
 
-def test_an_unknown_area_is_the_last_table() -> None:
-    strange = Check("Weather", "rain", "", 1, 0, 0.0, "")
-    titles = [title for title, _, _ in tables([FAULT], [strange, CHECK])]
-    assert titles == ["Publisher: faults", "Kernel: checks", "Weather: checks"]
-
-
 def test_losses_and_wrong_cases_are_in_the_first_line_of_the_summary_and_in_the_row_of_their_area() -> None:
     other = Fault("Spark", "driver killed", "4.3.6", 500, 1, 0, 0, 0, 1.0, control="all")
     stats = {"passed": 3, "failed": 1, "skipped": 0}
@@ -84,19 +66,3 @@ def test_the_page_of_results_has_every_row_and_what_was_not_run() -> None:
     assert "## Publisher: faults\n" in text
     assert "| kill &#124; -9 | 4.3.6 | 1,000 | 3 | 2 | 0 | 7 | 1.2 | 5 of 9 | 1 unknown |" in text
     assert "* test_x: no Docker" in text
-
-
-def test_columns_are_as_wide_as_their_widest_cell() -> None:
-    lines = list(aligned(("what", "cases"), [("a", "1"), ("bcdef", "10,000")]))
-    assert len(lines) == 3
-    assert all(line.startswith(word) for line, word in zip(lines, ("what", "a", "bcdef"), strict=True))
-
-
-def test_a_page_keeps_the_text_around_the_tables(tmp_path) -> None:
-    page = tmp_path / "proof.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    into(page, "new")
-    assert page.read_text() == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
-    page.write_text("no marks\n")
-    with pytest.raises(pytest.UsageError, match=r"proof\.md"):
-        into(page, "new")

@@ -1,4 +1,4 @@
-"""Which broker a publisher tries next, and when and why it gives up."""
+"""Which broker a publisher tries next, when and why it gives up, and what makes it refuse."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import os
 import ssl
 import threading
 from contextlib import suppress
-from functools import partial
-from types import SimpleNamespace
 
 import pytest
 from pika import exceptions, frame, spec
@@ -17,14 +15,11 @@ from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect, parameters_of
 from rabbit_chx.broker.reasons import NotAmqp, why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.publishing import Bulk, Failure, Outcome, Publisher, Timeouts
+from rabbit_chx.publishing import Failure, Outcome, Publisher, Timeouts, check_access
 from rabbit_chx.publishing.attempts import Address, Attempts
-from rabbit_chx.publishing.encoder import Encoder
 from rabbit_chx.publishing.messages import OutgoingMessage, Owner
 from rabbit_chx.publishing.outbox import Outbox
-from rabbit_chx.publishing.pipeline import AmqpPipeline
 from rabbit_chx.publishing.properties import encode_properties
-from rabbit_chx.publishing.rows import Part
 from tests.amqp_server import AmqpServer
 from tests.patience import wait_until
 
@@ -48,24 +43,11 @@ def test_a_refusal_is_distinguished_from_a_lost_connection(reason, refused):
     assert tried.refused is refused
 
 
-def test_addresses_are_tried_in_turn():
-    tried, order = attempts(A, B), []
-    for now in range(4):
-        address, _ = tried.next(now)
-        order.append(address.where)
-        assert tried.failed(address, LOST, was_up=False, now=now) is None
-    assert order == ["a", "b", "a", "b"]
-
-
 @pytest.mark.parametrize(("was_up", "limit"), [(False, 10), (True, 100)])
 def test_the_first_connection_has_the_connect_timeout_and_a_later_one_the_reconnect_timeout(was_up, limit):
     tried = attempts(A)
     assert tried.failed(A, LOST, was_up=was_up, now=limit) is None
     assert tried.failed(A, LOST, was_up=False, now=limit + 0.1) == "lost (2 attempts)"
-
-
-def test_an_attempt_lasts_no_longer_than_the_remaining_time():
-    assert [attempts(A).next(now)[1] for now in (0, 7, 9.9)] == [10, 3, 1]
 
 
 def test_the_addresses_share_the_remaining_time():
@@ -165,6 +147,14 @@ def test_a_publisher_that_gives_up_while_nobody_publishes_says_so_in_the_log(cap
     assert caplog.messages[-1] == f"{publisher.error}; the next call tries again"
 
 
+def test_the_attempts_to_connect_are_one_line_in_the_log(caplog):
+    """Without those of pika."""
+    with pytest.raises(BrokerUnavailable, match=r"\(([3-9]|\d\d+) attempts\)"):
+        Publisher("amqp://127.0.0.1:1", timeouts=Timeouts(connect=3)).open()
+    (line,) = caplog.messages
+    assert line.startswith("publisher: no broker answers at 127.0.0.1:1")
+
+
 def test_an_outage_is_logged_once_and_when_it_is_over_and_not_at_each_attempt(caplog):
     """As in the reads of Spark, where a task can run for hours. Connections that open and are cut again are one outage."""
     cuts = []
@@ -219,17 +209,15 @@ def test_an_invalid_timeout_is_refused(name, value):
 @pytest.mark.parametrize(
     "option",
     [
-        *({"heartbeat": value} for value in (-1, None)),
         *({"max_in_flight": value} for value in (0, 1.5, None)),
         {"max_message_bytes": -1},
         {"properties": {"mesage_id": "a"}},
         {"exchange": 5},
-        *({"url": value} for value in (None, b"amqp://host", [None], {"amqp://host": 1})),
     ],
 )
 def test_an_invalid_option_is_refused_before_connecting(option):
     with pytest.raises(InvalidValue):
-        Publisher(**{"url": "amqp://h", **option})
+        Publisher("amqp://h", **option)
 
 
 # -- reasons -------------------------------------------------------------------------------------------------
@@ -249,10 +237,6 @@ LOGIN = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN
         (ACCESS(repr(CLOSED(541, "INTERNAL_ERROR - vhost '/' is down"))), False, "541 INTERNAL_ERROR - vhost '/'"),
         (ACCESS(repr(exceptions.StreamLostError("reset"))), False, "was lost after authentication"),
         (exceptions.NoFreeChannels(), True, "increase channel_max in rabbitmq.conf"),
-        (
-            ACCESS(repr(CLOSED(530, "NOT_ALLOWED - access to vhost 'v' refused for user 'u'"))), True,
-            "the user 'u' has no permission in the virtual host 'v' of the broker at h: `rabbitmqctl set_permissions -p v u",
-        ),
         (exceptions.IncompatibleProtocolError(repr(exceptions.StreamLostError("EOF"))), False, "with TLS?"),
         (
             exceptions.IncompatibleProtocolError("SSLError(1, '[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tls')"), True,
@@ -280,9 +264,11 @@ def test_the_brokers_reply_decides_whether_a_failure_is_permanent(error, permane
 
 def test_a_missing_permission_names_user_and_virtual_host_once():
     refused = ACCESS(repr(CLOSED(530, "NOT_ALLOWED - access to vhost 'v' refused for user 'u'")))
-    found = str(why_down(refused, str(BrokerUrl.parse("amqp://u@h:1/v"))))
-    assert (
-        "the user 'u' has no permission in the virtual host 'v' of the broker at h:1: `rabbitmqctl" in found
+    reason = why_down(refused, str(BrokerUrl.parse("amqp://u@h:1/v")))
+    assert reason.permanent
+    line = "`rabbitmqctl set_permissions -p v u "
+    assert f"the user 'u' has no permission in the virtual host 'v' of the broker at h:1: {line}" in str(
+        reason
     )
 
 
@@ -328,11 +314,35 @@ def test_an_invalid_password_file_is_named_and_never_quoted(tmp_path, make, word
     assert "geheim" not in f"{at_once.value!r} {later.value!r}"
 
 
-@pytest.mark.parametrize("credentials", ["geheim", ("u", "geheim"), b"geheim"])
-def test_credentials_of_another_kind_are_refused_and_never_quoted(credentials):
-    with pytest.raises(InvalidValue, match="invalid credentials") as caught:
-        Publisher("amqp://u@h", credentials=credentials)
-    assert "geheim" not in str(caught.value)
+# -- access --------------------------------------------------------------------------------------------------
+
+USER = "refused for user 'me'"
+CONNECTION_CLOSE = spec.Connection.Close.INDEX.to_bytes(4, "big")
+
+
+def check(text):
+    """Check the access to an exchange of a server that closes the channel with this reply."""
+
+    def behave(client):
+        client.sendall(frame.Method(1, spec.Channel.Close(403, text, 60, 40)).marshal())
+        while CONNECTION_CLOSE not in client.recv(1 << 16):
+            pass
+        client.sendall(frame.Method(0, spec.Connection.CloseOk()).marshal())
+
+    with AmqpServer(behave) as server:
+        check_access(server.url, ["x"])
+
+
+@pytest.mark.parametrize("operation", ["", "write "], ids=["3.10", "4.3"])
+def test_a_refused_topic_is_no_refusal_of_the_exchange(operation):
+    check(f"ACCESS_REFUSED - {operation}access to topic '' in exchange 'x' in vhost '/' {USER}")
+
+
+@pytest.mark.parametrize("operation", ["", "write "], ids=["3.10", "4.3"])
+@pytest.mark.parametrize("name", ["amq.topic", "access to topic 'a'"])
+def test_a_refused_exchange_whose_name_speaks_of_topics_is_reported(operation, name):
+    with pytest.raises(InvalidValue, match="no write permission on exchange"):
+        check(f"ACCESS_REFUSED - {operation}access to exchange '{name}' in vhost '/' {USER}")
 
 
 # -- the outbox -----------------------------------------------------------------------------------------------
@@ -376,37 +386,6 @@ def test_giving_up_gives_each_message_its_outcome():
         5: (Outcome.UNSENT, "over", False),
     }
     assert outbox.totals().pending == 0
-
-
-def test_confirmed_before_is_a_row_before_which_all_are_confirmed():
-    outbox, taken = Outbox(max_messages=2_000, max_bytes=100), []
-
-    def accept(messages, deadline, since):
-        taken.extend(messages)
-        return outbox.add(messages, lambda: None, deadline, since)
-
-    pipeline = SimpleNamespace(
-        encoder=Encoder("x", None, None),
-        step=512,
-        part=Part,
-        some=partial(AmqpPipeline.some, AmqpPipeline),
-        accept=accept,
-        check=list,
-        totals=outbox.totals,
-    )
-    bulk = Bulk(pipeline, on_failure=print)
-    assert bulk.add_many([b""] * 1_200, "k") == range(1_200)
-    assert bulk.confirmed_before == 0
-    outbox.settle(taken[:600], Outcome.CONFIRMED)
-    assert 600 - 512 <= bulk.confirmed_before <= 600
-    outbox.settle(taken[601:], Outcome.CONFIRMED)
-    assert 600 - 512 <= bulk.confirmed_before <= 600
-    outbox.settle(taken[600:601], Outcome.CONFIRMED)
-    assert bulk.confirmed_before == 1_200
-    bulk.add_many([b""] * 3, "k")
-    outbox.settle(taken[-2:-1], Outcome.RETURNED)
-    outbox.settle([taken[-3], taken[-1]], Outcome.CONFIRMED)
-    assert bulk.confirmed_before == 1_201
 
 
 def test_a_full_outbox_can_stop_accepting():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import re
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from rabbit_chx.publishing.messages import Failures, OutgoingMessage
 from tests.patience import wait_until
 from tests.unit.test_docs import marked
 from tests.unit.test_publishing_asyncio import opened
-from tests.unit.test_publishing_calls import scene
+from tests.unit.test_publishing_calls import PATIENCE, scene
 
 Call = Callable[..., PublishFailed]
 
@@ -72,7 +73,7 @@ def test_each_of_many_rejected_messages_is_named(call: Call) -> None:
 
 @CALLS
 def test_messages_without_an_outcome_are_unknown_and_those_without_room_unsent(call: Call) -> None:
-    failed = call([b"late"] * 300, timeout=2, max_in_flight=100)
+    failed = call([b"late"] * 300, timeout=1, max_in_flight=100)
     assert [failure.row for failure in failed.failures] == [*range(300)]
     assert outcomes(failed) == {Outcome.UNKNOWN: failed.totals.pending, Outcome.UNSENT: failed.totals.unsent}
     for failure in failed.failures:
@@ -80,21 +81,30 @@ def test_messages_without_an_outcome_are_unknown_and_those_without_room_unsent(c
     assert failed.may_have_arrived
 
 
-def test_a_message_that_gets_its_outcome_after_a_flush_is_told_again() -> None:
-    with scene() as (publisher, _):
+def test_a_failure_is_told_by_one_flush_and_a_message_without_an_outcome_by_each() -> None:
+    with scene() as (publisher, script):
         bulk = publisher.bulk()
         bulk.add_many([b"late", b"no", b"late"])
         wait_until(lambda: bulk.totals.rejected, "a message is rejected")
-        rows = []
+        rows, texts = [], []
         for body in (b"no", b"no"):
             with pytest.raises(PublishFailed) as caught:
                 bulk.flush(0.05)
+            assert caught.value.may_have_arrived
+            texts.append(str(caught.value))
             rows.append([failure.row for failure in caught.value.failures])
             seen = bulk.totals.rejected
             bulk.add(body)
             wait_until(lambda seen=seen: bulk.totals.rejected > seen, "another message is rejected")
         assert rows == [[0, 1, 2], [0, 2, 3]]
+        assert re.match(
+            "1 of 3 .*; the first: row 1 rejected .*; unconfirmed after 0.05 seconds: 2 messages", texts[0]
+        )
         assert [failure.row for failure in bulk.failures] == [1, 3, 4]
+        script.confirm_late()
+        with pytest.raises(PublishFailed, match="the first: row 4 rejected"):
+            bulk.flush(PATIENCE)
+        assert bulk.flush(PATIENCE).confirmed == 2
 
 
 def test_the_lines_of_the_guide_publish_failures_again() -> None:

@@ -31,33 +31,6 @@ def confirm(number: int, *, ack: bool) -> bytes:
     return frame.Method(1, method).marshal()
 
 
-def test_a_failure_is_reported_by_the_flush_that_times_out() -> None:
-    resume = threading.Event()
-
-    def behave(client: socket.socket) -> None:
-        sending = received(client)
-        client.sendall(confirm(1, ack=False))
-        next(sending)  # message 1 again, as number 3
-        client.sendall(confirm(3, ack=False))
-        resume.wait(60)
-        client.sendall(confirm(2, ack=True))
-        list(sending)
-
-    with AmqpServer(behave) as server, Publisher(server.url, "x", timeouts=TIMEOUTS) as publisher:
-        bulk = publisher.bulk()
-        bulk.add_many([b"", b""], "k")
-        wait_until(lambda: bulk.totals.rejected, "the first message is rejected")
-        with pytest.raises(
-            PublishFailed,
-            match=r"1 of 2 .*; the first: row 0 rejected .*; unconfirmed after 0.* seconds: 1 message",
-        ) as late:
-            bulk.flush(0)
-        assert [failure.row for failure in late.value.failures] == [0, 1]
-        assert late.value.may_have_arrived
-        resume.set()
-        assert bulk.flush().confirmed == 1  # nothing new
-
-
 def test_a_message_that_one_queue_rejected_may_be_in_another_although_it_was_returned_later() -> None:
     def behave(client: socket.socket) -> None:
         client.sendall(confirm(1, ack=False))

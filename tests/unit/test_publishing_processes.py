@@ -148,23 +148,3 @@ def test_a_program_that_ends_says_how_many_messages_have_no_outcome() -> None:
     with AmqpServer(lambda client: list(received(client))) as server:
         said = run(ENDING, server.url, "0.1").stderr
     assert "the program ends while 1000 messages of an open publisher have no outcome" in said
-
-
-def test_the_attempts_to_connect_are_one_line_in_the_log() -> None:
-    program = """
-import logging
-from rabbit_chx.publishing import BrokerUnavailable, Publisher, Timeouts
-logging.basicConfig(format="%(name)s: %(message)s")
-try:
-    Publisher("amqp://127.0.0.1:1", timeouts=Timeouts(connect=2.0)).open()
-except BrokerUnavailable as error:
-    print(error)
-"""
-    for seconds in (2.0, 10.0, 50.0):  # a machine that halts leaves time for few
-        ended = run(program.replace("connect=2.0", f"connect={seconds}"))
-        attempts = int(ended.stdout.rpartition("(")[2].split()[0])
-        if attempts > 2:
-            break
-    (line,) = ended.stderr.splitlines()
-    assert attempts > 2
-    assert line.startswith("rabbit_chx.publisher: publisher: no broker answers at 127.0.0.1:1")

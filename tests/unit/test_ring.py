@@ -1,7 +1,6 @@
-"""Bindings and buckets: what bind, unbind, a restart and a reading of the ring do.
+"""Bindings and buckets: what bind, unbind, a restart and a reading of the ring do beyond the laws of tests/property.
 
-The expected rings are what real brokers showed for the same commands (3.10.8, 4.0.5 and 4.3.6, as noted), the
-expected orders what Erlang's own ``lists:usort/1`` made of the same bindings.
+The expected orders are what Erlang's own ``lists:usort/1`` made of the same bindings.
 """
 
 from __future__ import annotations
@@ -33,13 +32,6 @@ OLD = ["3.8.35", "3.9.20", "3.10.0", "3.10.5"]  # the releases on which a second
 # ---- bind
 
 
-def test_buckets_follow_in_the_order_of_the_bind_commands() -> None:
-    ring = Ring.of({"q1": 1, "q0": 2}).bind("q2", 3)
-    assert ring.bucket_map == ("q1", "q0", "q0", "q2", "q2", "q2")
-    assert ring.destinations == ("q1", "q0", "q2")
-    assert len(ring) == 6
-
-
 @pytest.mark.parametrize(
     "bindings",
     [
@@ -58,68 +50,7 @@ def test_a_list_of_bindings_may_have_many_forms(bindings: object) -> None:
     assert Ring.of(bindings) == Ring.of([("q0", 1), ("q1", 2)])  # type: ignore[arg-type]
 
 
-def test_a_second_binding_of_any_weight_is_listed_and_adds_no_bucket() -> None:
-    ring = Ring.of({"q0": 2, "q1": 1}, release="3.10.8")
-    again = ring.bind("q0", 9)
-    assert again.bucket_map == ring.bucket_map
-    assert [(binding.destination, binding.key) for binding in again.bindings] == [
-        ("q0", "2"),
-        ("q1", "1"),
-        ("q0", "9"),
-    ]
-    assert again.dead == ()
-
-
-def test_the_same_binding_again_is_no_binding_at_all() -> None:
-    ring = Ring.of({"q0": 1})
-    assert ring.bind("q0", 1) == ring
-    assert ring.bind("q0", "1") == ring
-    assert ring.bind("q0", "01") != ring  # another key, so another binding
-    assert ring.bind("q0", 1, {"note": 1}) != ring
-
-
-def test_a_queue_and_an_exchange_of_one_name_are_two_destinations() -> None:
-    ring = Ring.of(["orders", ToExchange("orders")])
-    assert ring.bucket_map == ("orders", ToExchange("orders"))
-    assert ring.unbind("orders").bucket_map == (ToExchange("orders"),)
-    assert str(ToExchange("orders")) == "exchange orders"
-
-
-def test_a_change_returns_a_new_ring_and_leaves_the_old_one_alone() -> None:
-    ring = Ring.of({"q0": 1, "q1": 1})
-    before = pickle.loads(pickle.dumps(ring))
-    ring.bind("q2").unbind("q0").delete("q1").after_restart()
-    assert ring == before
-    with pytest.raises(AttributeError):
-        ring.runs = ()  # type: ignore[misc]
-
-
 # ---- unbind and delete
-
-
-def test_unbinding_shifts_the_later_buckets_down() -> None:
-    ring = Ring.of({"q0": 1, "q1": 2, "q2": 1})
-    assert ring.unbind("q0").bucket_map == ("q1", "q1", "q2")
-    assert ring.unbind("q1").bucket_map == ("q0", "q2")
-    assert ring.unbind("q1").bind("q1", 2).bucket_map == ("q0", "q2", "q1", "q1")
-
-
-@pytest.mark.parametrize("gone", ["1", "5"])
-def test_unbinding_either_of_two_bindings_removes_all_buckets_and_leaves_the_other_dead(gone: str) -> None:
-    left = {"1": "5", "5": "1"}[gone]
-    ring = Ring.of({"u1": 1, "u2": 1}).bind("u1", "5").unbind("u1", gone)
-    assert ring.bucket_map == ("u2",)
-    assert ring.dead == (RingBinding("u1", left),)
-    # Seen on 3.10.8 and 4.3.6: with u1 alone left, all messages are unroutable though u1 is listed.
-    alone = ring.unbind("u2")
-    assert alone.bucket_map == ()
-    assert alone.bindings == (RingBinding("u1", left),)
-
-
-def test_the_dead_binding_stays_dead_when_it_is_bound_again() -> None:
-    dead = Ring.of({"u1": 1, "u2": 1}).bind("u1", "5").unbind("u1", "1")
-    assert dead.bind("u1", "5") == dead  # it exists already, so the exchange is not even asked
-    assert dead.bind("u1", "2").bucket_map == ("u2", "u1", "u1")
 
 
 @pytest.mark.parametrize(
@@ -144,29 +75,7 @@ def test_unbinding_one_of_two_bindings_must_name_it() -> None:
     assert "delete()" in error.hint
 
 
-def test_deleting_a_queue_takes_all_its_bindings_along() -> None:
-    ring = Ring.of({"q0": 1, "q1": 2}).bind("q0", 5)
-    assert ring.delete("q0") == Ring.of({"q1": 2})
-    assert ring.delete("q9") == ring
-
-
 # ---- restarts
-
-
-def test_khepri_keeps_the_order_and_revives_a_dead_binding_at_the_end() -> None:
-    # Seen on 4.3.6: [qb, qc] became [qb, qc, qa x 5].
-    ring = Ring.of(["qa", "qb", "qc"], release="4.3.6").bind("qa", "5").unbind("qa", "1")
-    assert ring.bucket_map == ("qb", "qc")
-    assert ring.after_restart().bucket_map == ("qb", "qc", *["qa"] * 5)
-    assert ring.after_restart().dead == ()
-
-
-def test_several_dead_bindings_come_back_in_erlangs_order() -> None:
-    ring = Ring.of(["q2", "q9", "q1", "live"])
-    for queue, key in (("q2", "2"), ("q9", "10"), ("q1", "2")):
-        ring = ring.bind(queue, key).unbind(queue, "1")
-    assert ring.bucket_map == ("live",)
-    assert ring.after_restart().runs == (("live", 1), ("q9", 10), ("q1", 2), ("q2", 2))  # "10" < "2"
 
 
 def as_bound(key: str, kind: str, name: str) -> RingBinding:
@@ -264,12 +173,6 @@ def test_a_ring_that_was_read_is_the_ring_of_its_buckets() -> None:
     assert str(Ring.read(["q0"], release="4.0.5", store="khepri").release) == "4.0.5"
 
 
-def test_listed_bindings_without_a_bucket_are_dead() -> None:
-    ring = Ring.read(["q1", "q1"], bindings=[("q0", 5), ("q1", 2)])
-    assert ring.dead == (RingBinding("q0", "5"),)
-    assert ring.after_restart().bucket_map == ("q1", "q1", *["q0"] * 5)
-
-
 def test_a_destination_in_two_places_has_one_binding_where_none_are_given() -> None:
     ring = Ring.read(["q0", "q1", "q0", "q0"], release="3.10.5")
     assert ring.bucket_map == ("q0", "q1", "q0", "q0")
@@ -307,6 +210,11 @@ def test_rings_are_values() -> None:
     assert {ring: 1}[Ring.of({"q0": 1, ToExchange("x"): 2}, release="4.0.5")] == 1
     assert pickle.loads(pickle.dumps(ring)) == ring
     assert ring != Ring.of({"q0": 1, ToExchange("x"): 2}, release="4.0.6")
+    before = pickle.loads(pickle.dumps(ring))
+    ring.bind("q2").unbind("q0").delete(ToExchange("x")).after_restart()
+    assert ring == before
+    with pytest.raises(AttributeError):
+        ring.runs = ()  # type: ignore[misc]
 
 
 def test_a_binding_whose_twin_is_listed_keeps_the_buckets_from_4_3_on() -> None:
@@ -319,17 +227,13 @@ def test_a_binding_whose_twin_is_listed_keeps_the_buckets_from_4_3_on() -> None:
         assert one_less.unbind("a", 2, {"note": 3}).bucket_map == ("b",)
 
 
-def test_the_ring_of_early_4_3_is_unknown_after_the_deletion_of_a_destination_exchange() -> None:
+def test_the_ring_of_early_4_3_stays_unknown_after_the_deletion_of_a_destination_exchange() -> None:
     for release, known in (("4.2.9", True), ("4.3.4", False), ("4.3.6", True)):
         ring = Ring.of(["a", ToExchange("e")], release=release)
         assert ring.delete(ToExchange("e")).known is known
         assert ring.delete("a").known
         assert ring.delete(ToExchange("other")) == ring
-
-
-def test_the_ring_of_early_4_3_stays_unknown_when_its_last_binding_is_gone() -> None:
-    for release, known in (("4.2.9", True), ("4.3.4", False), ("4.3.6", True)):
-        emptied = Ring.of(["a", ToExchange("e")], release=release).delete(ToExchange("e")).unbind("a")
+        emptied = ring.delete(ToExchange("e")).unbind("a")
         assert emptied.known is known
         assert emptied.bind("b").known is known
     left = Ring.read([ToExchange("e"), "a"], bindings=["a"], release="4.3.4").unbind("a").bind("b")

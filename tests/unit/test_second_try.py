@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from tests.proof import Lost, never, promised
+from tests.second_try import no_second_try
 
 pytest_plugins = "pytester"
 
@@ -14,7 +18,7 @@ BASE = """
 import os
 import pytest
 from pathlib import Path
-from tests.proof import Lost, never, promised
+from tests.proof import Lost
 
 
 def tries(name):
@@ -65,9 +69,8 @@ def test_passes():
 """
 
 
-@pytest.mark.parametrize("lanes", ["0", "2"])
-def test_what_passes_the_second_time_is_flaky_and_named(run, pytester, lanes) -> None:
-    result = run(FLAKY, "-n", lanes)
+def test_what_passes_the_second_time_is_flaky_and_named(run, pytester) -> None:
+    result = run(FLAKY)
     assert result.ret == 0
     assert "3 flaky" in result.outlines[-1]
     flaky = [line for line in result.outlines if line.startswith("FLAKY") and " - " in line]
@@ -83,58 +86,59 @@ def test_what_passes_the_second_time_is_flaky_and_named(run, pytester, lanes) ->
     assert "test_is_tidy_alone (teardown)" in written
 
 
-def test_what_fails_twice_fails(run, pytester) -> None:
-    result = run(
-        FLAKY + "\ndef test_never_passes():\n    assert tries('never') == 0\n",
-        "-n",
-        "2",
-        "-k",
-        "alone or never",
-    )
+NEVER = """
+def test_never_passes():
+    assert tries("never") == 0
+
+
+def test_is_skipped_alone():
+    assert tries("skipped") > 1
+    pytest.skip("no broker")
+"""
+
+
+def test_what_fails_twice_fails_and_a_skip_is_no_success(run, pytester) -> None:
+    result = run(FLAKY + NEVER, "-n", "2")
     assert result.ret == 1
     assert tries(pytester, "never") == 2
-    assert "1 failed" in result.outlines[-1]
+    assert "2 failed" in result.outlines[-1]
     assert "3 flaky" in result.outlines[-1]
 
 
-def test_a_skip_is_no_success(run) -> None:
-    result = run("def test_it():\n    assert tries('it') > 1\n    pytest.skip('no broker')\n")
-    assert result.ret == 1
-    assert "1 failed" in result.outlines[-1]
-
-
-PROMISES = {
-    "raised": "raise Lost('3 messages')",
-    "lost": "never(lost={7} if tries('again') else ())",
-    "out_of_order": "never(lost=(), out_of_order=[1])",
-    "late": "with promised(): pytest.fail('waited in vain')",
-    "wrong": "with promised(): assert not 'empty'",
-}
-
-
-@pytest.mark.parametrize(("promise", "lanes"), [*((each, "0") for each in PROMISES), ("lost", "2")])
-def test_a_broken_promise_has_no_second_try(run, pytester, promise, lanes) -> None:
-    program = f"def test_promise():\n    tries('promise')\n    {PROMISES[promise]}\n"
-    result = run(program + "\ndef test_other():\n    assert tries('other') > 1\n", "-n", lanes)
+@pytest.mark.parametrize("lanes", ["0", "2"])
+def test_a_broken_promise_has_no_second_try(run, pytester, lanes) -> None:
+    promise = "def test_promise():\n    tries('promise')\n    raise Lost('3 messages')\n\n"
+    result = run(promise + "def test_other():\n    assert tries('other') > 1\n", "-n", lanes)
     assert result.ret == 1
     assert tries(pytester, "promise") == tries(pytester, "other") == 1
     result.stdout.fnmatch_lines(["*no second try: test_them.py::test_promise broke a promise*"])
 
 
-def test_more_than_eight_causes_have_no_second_try(run, pytester) -> None:
-    result = run("@pytest.mark.parametrize('n', range(9))\ndef test_n(n):\n    assert tries(str(n)) > 1\n")
-    assert result.ret == 1
-    assert tries(pytester, "0") == 1
-    result.stdout.fnmatch_lines(["*no second try: 9 causes, more than 8*"])
+def test_a_loss_and_a_wait_in_vain_break_a_promise() -> None:
+    with pytest.raises(Lost):
+        never(lost=(), out_of_order=[1])
+    with pytest.raises(Lost), promised():
+        pytest.fail("waited in vain")
+    with pytest.raises(Lost), promised():
+        assert not "empty"
+    never(lost=())
 
 
-def test_a_fixture_that_fails_for_many_tests_is_one_cause(run) -> None:
-    result = run(
-        "@pytest.fixture(scope='session')\ndef broker():\n    assert tries('start') > 1, 'did not start'\n\n\n"
-        "@pytest.mark.parametrize('n', range(20))\ndef test_n(n, broker):\n    pass\n"
-    )
-    assert result.ret == 0
-    assert "20 flaky" in result.outlines[-1]
+def failures(count: int, when: str) -> list[list[SimpleNamespace]]:
+    text = "AssertionError: did not start"
+    return [
+        [SimpleNamespace(nodeid=f"test_{n}", when=when, longrepr=None, longreprtext=text)]
+        for n in range(count)
+    ]
+
+
+def test_more_than_eight_causes_have_no_second_try() -> None:
+    assert no_second_try(failures(8, "call")) == ""
+    assert no_second_try(failures(9, "call")) == "9 causes, more than 8"
+
+
+def test_a_fixture_that_fails_for_many_tests_is_one_cause() -> None:
+    assert no_second_try(failures(20, "setup")) == ""
 
 
 def test_a_crash_has_no_second_try(run, pytester) -> None:
@@ -144,11 +148,8 @@ def test_a_crash_has_no_second_try(run, pytester) -> None:
     result.stdout.fnmatch_lines(["*no second try: the process that ran test_them.py::test_it crashed*"])
 
 
-@pytest.mark.parametrize("lanes", ["0", "2"])
-def test_a_file_that_cannot_be_collected_has_no_second_try(run, pytester, lanes) -> None:
+def test_a_file_that_cannot_be_collected_has_no_second_try(run, pytester) -> None:
     pytester.makepyfile(test_broken="import no_such_module")
-    result = run(
-        "def test_it():\n    assert tries('it') > 1\n", "-n", lanes, "--continue-on-collection-errors"
-    )
+    result = run("def test_it():\n    assert tries('it') > 1\n", "-n", "2", "--continue-on-collection-errors")
     assert result.ret == 1
     assert tries(pytester, "it") == 1

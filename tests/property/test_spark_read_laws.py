@@ -1,4 +1,4 @@
-"""Limits and partitions of a read, for any streams."""
+"""Reads of Spark: limits and partitions for any streams, and each message of a queue once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from itertools import pairwise
 
 from hypothesis import given, strategies as st
 
+from spark_connector.queues.source import HandedOut
 from spark_connector.reading.offsets import OffsetRange, divided, limited
+from tests.unit.spark.test_handed_out import at, batch, tags
 
 OFFSETS = st.integers(0, 2**62)
 MAPS = st.dictionaries(
@@ -41,3 +43,22 @@ def test_partitions_cover_each_offset_once(streams: dict[str, list[int]], count:
         assert parts[-1].end == one.end
         assert all(left.end == right.start for left, right in pairwise(parts))
         assert all(part.size for part in parts)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=20))
+def test_each_message_of_a_queue_is_in_one_range_and_acknowledged_after_it(steps) -> None:
+    """Whatever the sizes of its micro-batches."""
+    found, start, seen, acknowledged, next_tag = HandedOut("q", "this"), at(0), [], 0, 1
+    for count, again in steps:
+        end = found.add(batch(next_tag, count))
+        next_tag += count
+        seen += tags(found.between(start, end))
+        if again:
+            found.between(start, end)
+        done = found.finished(end)
+        if done is not None:
+            assert done.messages[-1].tag == seen[-1]
+            acknowledged = seen[-1]
+        start = end
+    assert seen == list(range(1, next_tag))
+    assert acknowledged == next_tag - 1
