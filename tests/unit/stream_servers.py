@@ -159,6 +159,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
     return clock.monotonic
 
 
+def lose(publisher: StreamPublisher, servers: Servers) -> None:
+    """Close the connection of a publisher that has nothing to send, and wait until it has noticed."""
+    servers.close_connections()
+    wait_until(lambda: publisher.pipeline.outboxes[0].trouble, "the loss is noticed")
+
+
 def opened_without_streams(
     publisher: StreamPublisher, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Future[None], threading.Event]:

@@ -18,11 +18,10 @@ from rabbit_chx.streams.publishing import outlet, routes
 from rabbit_chx.streams.publishing.pipeline import StreamPipeline
 from tests.patience import PATIENCE, wait_until, wait_until_async
 from tests.unit import stream_servers
-from tests.unit.stream_servers import FIRST, Connection, Servers
+from tests.unit.stream_servers import FIRST, Connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 servers = stream_servers.servers
@@ -32,7 +31,7 @@ def with_streams(count: int) -> Callable[..., list[str]]:
     return lambda _, name, **__: [f"{name}-{number}" for number in range(count)]
 
 
-async def test_tasks_that_open_a_publisher_at_once_share_one_connection(servers: Servers) -> None:
+async def test_tasks_that_open_a_publisher_at_once_share_one_connection(servers) -> None:
     publisher = AsyncStreamPublisher(FIRST, "events", name="job")
     await asyncio.gather(*(publisher.open() for _ in range(20)))
     await publisher.publish(b"a")
@@ -41,7 +40,7 @@ async def test_tasks_that_open_a_publisher_at_once_share_one_connection(servers:
 
 
 def test_messages_accepted_while_the_publisher_is_opened_get_ids_after_the_last_one_of_its_name(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
+    servers, monkeypatch
 ) -> None:
     asked, answers, query = threading.Event(), threading.Event(), Connection.query_publisher_sequence
 
@@ -66,9 +65,7 @@ def test_messages_accepted_while_the_publisher_is_opened_get_ids_after_the_last_
     assert publisher.totals.duplicates == 0
 
 
-def test_messages_for_a_stream_that_is_added_get_ids_after_its_last_one(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_for_a_stream_that_is_added_get_ids_after_its_last_one(servers, monkeypatch) -> None:
     last, answers, declared = {"events-2": 5_000}, threading.Event(), Connection.declare_publisher
 
     def late(connection: Connection, stream: str, name: str | None) -> int:
@@ -97,7 +94,7 @@ def test_messages_for_a_stream_that_is_added_get_ids_after_its_last_one(
 
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_batch_that_is_accepted_in_part_names_the_rows_of_the_rest(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch, closed: bool
+    servers, monkeypatch, closed: bool
 ) -> None:
     accept, calls = StreamPipeline.accept, iter(range(9))
 
@@ -125,7 +122,7 @@ def test_a_batch_that_is_accepted_in_part_names_the_rows_of_the_rest(
 
 
 @pytest.mark.parametrize("rows", [5, 1_500, 2_500])
-async def test_a_batch_of_a_task_that_finds_no_room_fails_unsent(servers: Servers, rows: int) -> None:
+async def test_a_batch_of_a_task_that_finds_no_room_fails_unsent(servers, rows: int) -> None:
     async with AsyncStreamPublisher(
         FIRST, "events", max_in_flight=1, timeouts=Timeouts(close=0.1)
     ) as publisher:
@@ -143,7 +140,7 @@ async def test_a_batch_of_a_task_that_finds_no_room_fails_unsent(servers: Server
     assert (totals.published, totals.confirmed) == (1, 1)
 
 
-def test_a_password_file_that_is_written_at_the_moment_is_read_again_later(tmp_path: Path) -> None:
+def test_a_password_file_that_is_written_at_the_moment_is_read_again_later(tmp_path) -> None:
     answers = SimpleNamespace(strings=lambda: ["PLAIN"])
     calls: Any = SimpleNamespace(wire=SimpleNamespace(where="host"), call=lambda _: answers)
     with pytest.raises(StreamUnavailable, match="cannot read the credentials") as caught:
@@ -153,9 +150,7 @@ def test_a_password_file_that_is_written_at_the_moment_is_read_again_later(tmp_p
         _log_in(calls, BrokerUrl.parse("amqp://user@host"), "a password")  # type: ignore[arg-type]
 
 
-def test_an_idle_connection_that_stays_ends_an_outage(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_connection_that_stays_ends_an_outage(servers, monkeypatch) -> None:
     now = [0.0]
     monkeypatch.setattr(outlet, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with StreamPublisher(FIRST, "events", name="job", timeouts=Timeouts(reconnect=5)) as publisher:
@@ -177,9 +172,7 @@ def test_an_idle_connection_that_stays_ends_an_outage(
         assert publisher.totals.bytes == 2 * size
 
 
-def test_the_broker_is_asked_for_changes_before_it_misses_heartbeats(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_broker_is_asked_for_changes_before_it_misses_heartbeats(servers, monkeypatch) -> None:
     asked, streams = [0], with_streams(2)
 
     def partitions(*given: Any, **options: Any) -> list[str]:
@@ -193,7 +186,7 @@ def test_the_broker_is_asked_for_changes_before_it_misses_heartbeats(
         wait_until(lambda: asked[0] >= 3, "it asks again")
 
 
-def test_a_stream_that_was_removed_leaves_no_error(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_was_removed_leaves_no_error(servers, monkeypatch) -> None:
     monkeypatch.setattr(routes, "_LOOK", 0.05)
     monkeypatch.setattr(Connection, "partitions", with_streams(3))
     with StreamPublisher(FIRST, super_stream="events") as publisher:
@@ -207,9 +200,7 @@ def test_a_stream_that_was_removed_leaves_no_error(servers: Servers, monkeypatch
         publisher.publish(b"a", "k")
 
 
-def test_no_call_is_accepted_after_a_stop_whatever_the_streams_do(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_call_is_accepted_after_a_stop_whatever_the_streams_do(servers, monkeypatch) -> None:
     publisher = StreamPublisher(FIRST, super_stream="events")
     with ThreadPoolExecutor() as pool:
         opening, answers = stream_servers.opened_without_streams(publisher, pool, monkeypatch)
@@ -222,9 +213,7 @@ def test_no_call_is_accepted_after_a_stop_whatever_the_streams_do(
     assert not servers.stored
 
 
-def test_a_stream_that_is_added_has_the_time_to_reconnect(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_that_is_added_has_the_time_to_reconnect(servers, monkeypatch) -> None:
     declared, failing = Connection.declare_publisher, iter([True, True, False])
 
     def lost(connection: Connection, stream: str, name: str | None) -> int:
@@ -240,9 +229,7 @@ def test_a_stream_that_is_added_has_the_time_to_reconnect(
         assert publisher.publish_many([b"a"] * 30, map(str, range(30))).confirmed == 30
 
 
-def test_a_broker_that_takes_nothing_is_not_tried_again(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broker_that_takes_nothing_is_not_tried_again(servers, monkeypatch) -> None:
     """Under a disk alarm, data fills the sockets, and writing takes as long as it may."""
     now = [0.0]
 
