@@ -7,16 +7,12 @@ import socket
 import struct
 import zlib
 from contextlib import nullcontext
-from functools import partial
 from time import monotonic
 from types import SimpleNamespace
 
-import click
 import pytest
 
 from rabbit_chx.base import urls
-from rabbit_chx.cli.ask.broker_access import BrokerAccess
-from rabbit_chx.cli.stream_group import GroupOfStreams
 from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.streams import StreamGroup
 from rabbit_chx.streams.group import offsets
@@ -28,46 +24,32 @@ from rabbit_chx.streams.messages.chunks import Chunk
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate, StreamStats
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.requests import OffsetSpec
-from rabbit_chx.topology import Management
-from tests.unit.test_stream_groups import GIVEN, Asked, chunk, lane
+from tests.unit.test_stream_groups import GIVEN, Asked, assignments_of, chunk, lane, place_of
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_each_question_of_the_broker_is_answered_in_turn(first):
-    settings = StreamGroup(**GIVEN)._settings
-    workers = StreamWorkers(print, settings)
-    assignments, it, asked = Assignments(settings, workers), lane(), Asked()
-    place = SimpleNamespace(connection=asked, top_up=lambda _: None)
+    assignments, it, asked = assignments_of(), lane(), Asked()
     if first:
         it.end_assignment()
     for correlation, active in enumerate((first, not first, first)):
         assignments.on_update(it, ConsumerUpdate(correlation, 0, active))
     for _ in range(3):
-        assignments.do_due(place, it)
+        assignments.do_due(place_of(asked), it)
     assert asked.answers == [(0, first), (1, not first), (2, first)]
     assert (it.channel is not None) == first
 
 
-def test_the_end_of_a_stream_that_was_created_again_is_that_of_the_new_one():
-    settings = StreamGroup(**GIVEN)._settings
-    assignments, it, asked = Assignments(settings, StreamWorkers(print, settings)), lane(), Asked()
-    it.end = 300
-    it.end_assignment()
-    assignments.on_update(it, ConsumerUpdate(1, 0, active=True))
-    assignments.do_due(SimpleNamespace(connection=asked, top_up=lambda _: None), it)
-    assert it.end == 1
-
-
 def test_a_stored_offset_beyond_the_end_is_warned_of_and_the_lag_is_unknown(caplog):
     """Any reader can store one, and the group then handled nothing with a lag of 0."""
-    settings = StreamGroup(**GIVEN)._settings
-    assignments, it, asked = Assignments(settings, StreamWorkers(print, settings)), lane(), Asked()
+    assignments, it, asked = assignments_of(), lane(), Asked()
     asked.stored, asked.has_stats, asked.timeout, asked.node = 10**9, True, 1.0, "n"
     asked.stats = lambda _: StreamStats(0, 4, 4)
     asked.metadata = lambda _: {"events": SimpleNamespace(leader="n")}
+    it.end = 300  # of the stream that was there before
     it.end_assignment()
     assignments.on_update(it, ConsumerUpdate(1, 0, active=True))
-    assignments.do_due(SimpleNamespace(connection=asked, top_up=lambda _: None), it)
+    assignments.do_due(place_of(asked), it)
     status = status_of([it], "")
     assert (status.partitions[0].stored, status.partitions[0].end) == (10**9, 5)
     assert status.partitions[0].lag is status.lag is None
@@ -79,14 +61,13 @@ def test_a_stored_offset_beyond_the_end_is_warned_of_and_the_lag_is_unknown(capl
 
 def test_a_place_that_a_function_decides_is_that_of_the_status_before_the_first_message():
     """The broker's stored offset is not used then."""
-    settings = StreamGroup(**GIVEN, start=lambda _: 100)._settings
-    assignments, it, asked = Assignments(settings, StreamWorkers(print, settings)), lane(), Asked()
+    assignments, it, asked = assignments_of(start=lambda _: 100), lane(), Asked()
     asked.stored, asked.has_stats, asked.timeout = 500, True, 1.0
     asked.stats = lambda _: StreamStats(0, 999, 999)
     it.end_assignment()
     assignments.on_update(it, ConsumerUpdate(1, 0, active=True))
     it.change.start, it.change.done = 100, True
-    assignments.do_due(SimpleNamespace(connection=asked, top_up=lambda _: None), it)
+    assignments.do_due(place_of(asked), it)
     (partition,) = status_of([it], "").partitions
     assert (partition.handled, partition.stored, partition.lag) == (99, 500, 900)
 
@@ -114,8 +95,7 @@ def test_a_member_trusts_the_broker_for_the_interval_of_the_connection(monkeypat
 
 def test_a_gap_behind_the_last_message_is_no_lag(monkeypatch):
     """Each stored offset is an entry of the stream that the broker does not deliver."""
-    settings = StreamGroup(**GIVEN)._settings
-    assignments, it, asked = Assignments(settings, StreamWorkers(print, settings)), lane(), Asked()
+    assignments, it, asked = assignments_of(), lane(), Asked()
     place = SimpleNamespace(connection=asked, lanes={0: it})
     end, there, looked = 3, None, []
     monkeypatch.setattr(asked, "stats", lambda _: StreamStats(0, 0, end - 1))
@@ -180,16 +160,6 @@ def test_a_paused_lane_waits_for_the_next_attempt_unless_it_is_revoked():
     assert not it.resume(message, channel)
 
 
-def test_batches_contain_what_has_arrived():
-    it = lane(batches=True)
-    for first in (0, 10, 20):
-        it.add(chunk(first, 10))
-    batch = it.take()
-    assert (batch.first, batch.last, len(batch)) == (0, 29, 30)
-    it.finish_before(batch, 5, it.channel)
-    assert (it.done, it.handled) == (4, 5)
-
-
 @pytest.mark.parametrize(
     ("given", "hint"),
     [({}, r"\. amqp_url= names another address$"), ({"amqp_url": "amqp://127.0.0.1:1"}, "")],
@@ -199,23 +169,6 @@ def test_the_error_of_parking_at_the_default_port_names_the_parameter_for_anothe
     group = StreamGroup(**GIVEN, on_failure="park", parking_queue="failed", **given)
     with pytest.raises(BrokerUnavailable, match=f"no broker answers at .*refused{hint}$"):
         group._connect_for_parking()
-
-
-def test_members_that_are_not_seen_are_noted_without_a_full_stop_after_a_question(capsys):
-    live = BrokerAccess("amqp://127.0.0.1", partial(Management.of, url="http://127.0.0.1:1"), {})
-    group = GroupOfStreams(
-        name="g",
-        live=live,
-        super_stream=None,
-        exchange=None,
-        stream="s",
-        stream_port=None,
-        reset=None,
-        yes=False,
-    )
-    with click.Context(click.Command("group")):
-        assert group.consumers(["s"]) is None
-    assert "with the plugin rabbitmq_management? --node asks a node instead" in capsys.readouterr().err
 
 
 def compressed(first: int, batches: int, size: int) -> Chunk:
@@ -335,9 +288,7 @@ class Contested(Asked):
 def test_a_member_goes_on_and_says_so_when_another_client_stores_its_offset(monkeypatch, caplog):
     """Once, it ended for good, with "permission"."""
     monkeypatch.setattr(offsets, "_READ_BACK", 0.05)
-    settings = StreamGroup(**GIVEN)._settings
-    assignments, it = Assignments(settings, StreamWorkers(print, settings)), lane()
-    place = SimpleNamespace(connection=Contested(), top_up=lambda _: None)
+    assignments, it, place = assignments_of(), lane(), place_of(Contested())
     it.add(chunk(0, 10))
     for _ in range(10):
         it.finish(it.take(), it.channel)
