@@ -19,15 +19,6 @@ from rabbit_chx.streams.messages.chunks import parse_chunk, records_of
 from tests.stream_chunks import RECORDED, a_batch, a_chunk, sized
 
 
-@pytest.mark.parametrize("one", RECORDED, ids=str)
-def test_a_recorded_chunk_is_parsed(one) -> None:
-    chunk = parse_chunk(one.chunk, "s")
-    assert chunk.type == 0
-    assert chunk.records == len(one.messages) == len(list(records_of(chunk)))
-    assert chunk.end == chunk.first_offset + len(one.messages)
-    assert 1_790_000_000_000 < chunk.timestamp_ms < 1_800_000_000_000
-
-
 @pytest.mark.parametrize(
     "one", [one for one in RECORDED if one.publisher in {"sub-entries", "filtered"}], ids=str
 )
@@ -160,11 +151,6 @@ def test_damaged_chunks_are_refused_with_the_stream(name: str) -> None:
     assert caught.value.stream == "orders"
     assert "stream 'orders'" in str(caught.value)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-
-
-def test_the_error_includes_the_offset() -> None:
-    with pytest.raises(CorruptChunk, match=r"^corrupt chunk at offset 7 of stream 's': the checksum"):
-        parse_chunk(GOOD[:-1] + b"X", "s")
 
 
 @given(
