@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rabbit_chx.broker.applying.handover import MARKER
-from rabbit_chx.consuming import AsyncGroup, Group, Message
+from rabbit_chx.consuming import Message
 from rabbit_chx.consuming.member.key_lanes import KeyLane
 from rabbit_chx.consuming.queues.sources import key_of
 from rabbit_chx.errors import InvalidValue
@@ -187,29 +187,11 @@ def lane_of(*keys: str, room: int | None = None, key=routing_key) -> KeyLane:
     return lane
 
 
-def test_a_key_that_waits_for_its_next_attempt_keeps_no_other_key_waiting() -> None:
-    lane = lane_of("poison", "a", "poison", "b")
-    lane.pause(lane.take(), "channel")
-    assert [lane.take().routing_key, lane.take().routing_key, lane.take()] == ["a", "b", None]
-
-
 def test_only_as_many_workers_are_called_as_there_are_keys_to_handle() -> None:
     lane = KeyLane("q", routing_key, WORKERS, None)
     lane.attach("channel", 1)
     assert deliver(lane, "a", "a", "a") == 1
     assert deliver(lane, *"bcdefg", first=4) == WORKERS - 1
-
-
-def test_acknowledgements_pass_a_slow_message_one_by_one() -> None:
-    lane = lane_of("slow", "a", "b", "c")
-    slow, *others = [lane.take() for _ in range(4)]
-    for each in others[:2]:
-        lane.finish(each, "channel")
-    assert lane.to_acknowledge() == [(2, False), (3, False)]
-    lane.finish(slow, "channel")
-    assert lane.to_acknowledge() == [(1, True)]  # the broker no longer knows 2 and 3
-    lane.finish(others[2], "channel")
-    assert lane.to_acknowledge() == [(4, True)]
 
 
 def test_few_messages_behind_a_slow_one_are_acknowledged_together_if_it_ends_soon() -> None:
@@ -290,8 +272,8 @@ def test_a_message_without_a_key_is_alone_and_has_failed(key, suspect) -> None:
 
 
 @pytest.mark.parametrize(
-    ("items", "key", "most"),  # decoded, the lists of all messages take 4 MB, and 150 kB
-    [(50_000, lambda message: len(message.headers["h"]), 1_250_000), (1_900, routing_key, 50_000)],
+    ("items", "key", "most"),  # decoded, the lists of all messages take 1 MB, and 150 kB
+    [(12_500, lambda message: len(message.headers["h"]), 312_500), (1_900, routing_key, 50_000)],
 )
 def test_messages_that_wait_keep_no_headers_decoded_for_nothing(items, key, most) -> None:
     lane = KeyLane("q", key, 3, None)
@@ -394,17 +376,3 @@ def test_the_key_is_what_the_hash_exchange_behind_another_one_hashes() -> None:
     assert key_of(behind(), "orders")(message) == "k"
     with pytest.raises(InvalidValue, match="leads to exchanges that hash different parts of a message"):
         key_of(behind({"hash-header": "tenant"}, {}), "orders")
-
-
-@pytest.mark.parametrize("kind", [Group, AsyncGroup])
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"order": "keys"}, "invalid order: got 'keys', expected 'queue' or 'key'"),
-        ({"key": len}, "a function with order='key', and None otherwise"),
-        ({"order": "key", "key": "tenant"}, "a function with order='key', and None otherwise"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_errors(kind, settings, text) -> None:
-    with pytest.raises(InvalidValue, match=text):
-        kind("amqp://host", exchange="orders", name="billing", **settings)
