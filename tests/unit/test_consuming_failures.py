@@ -122,6 +122,7 @@ def test_the_log_and_a_note_say_what_has_failed(caplog, attempts, note) -> None:
     [
         ({}, True, 5, True),
         ({}, True, 4, False),
+        ({}, True, "5", False),
         ({}, False, 5, False),  # the publisher's header
         ({"crashes": None}, True, 500, False),
         ({"on_failure": "stop", "parking_queue": None}, True, 500, False),
