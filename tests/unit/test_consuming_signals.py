@@ -27,16 +27,6 @@ def handlers() -> dict[signal.Signals, object]:
 
 
 @FIRST
-def test_after_the_first_signal_any_other_takes_effect_at_once(first) -> None:
-    stops: list[str] = []
-    with stopped_by_signals(lambda: stops.append("stop")):
-        signal.raise_signal(first)
-        assert stops == ["stop"]
-        assert handlers() == USUAL
-    assert handlers() == USUAL
-
-
-@FIRST
 def test_members_that_share_a_loop_are_all_stopped(first) -> None:
     stops: list[str] = []
     one, other = (stopped_by_signals(partial(stops.append, name)) for name in ("one", "other"))
