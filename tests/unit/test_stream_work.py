@@ -72,27 +72,14 @@ def test_a_batch_is_divided_around_undecodable_messages_at_once(searched) -> Non
     assert sum(searched) <= MOST * COUNT
 
 
-def test_a_batch_whose_messages_fail_one_after_the_other_is_not_decompressed_for_each(searched) -> None:
-    plain = sized(b"x") * COUNT
-    chunk = parse_chunk(a_chunk([a_batch(1, COUNT, gzip.compress(plain), len(plain))], records=COUNT), "s")
-    batch = StreamBatch([chunk]).unpacked()
-    assert len(batch) == COUNT
-    del searched[:]
-    for offset in range(COUNT - 1):
-        failed, rest = batch.divided(offset + 1)
-        assert [each.offset for each in failed.stored()] == [offset]
-        assert rest is not None
-        batch = rest
-    assert len(batch) == 1
-    assert sum(searched) <= MOST * COUNT
-
-
-@pytest.mark.parametrize("every", [1, 100])
+@pytest.mark.parametrize(("compressed", "every"), [(True, 1), (False, 1), (False, 100)])
 def test_a_handler_that_fails_with_many_messages_of_a_batch_has_few_searched_for_each(
-    searched, every
+    searched, compressed, every
 ) -> None:
-    """Each failure searched all messages behind it to divide them, and the next attempt up to 4,096."""
-    rest: Any = StreamBatch([parse_chunk(a_chunk([sized(b"x")] * COUNT), "s")])
+    """Each failure decompressed the batch, and searched all messages behind it to divide them; the next attempt, up to 4,096."""
+    plain = sized(b"x") * COUNT
+    packed = a_chunk([a_batch(1, COUNT, gzip.compress(plain), len(plain))], records=COUNT)
+    rest: Any = StreamBatch([parse_chunk(packed if compressed else a_chunk([sized(b"x")] * COUNT), "s")])
     handled = []
     while rest is not None:
         messages = [each.offset for each in islice(rest.messages(), every)]
