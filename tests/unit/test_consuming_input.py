@@ -11,7 +11,6 @@ from unittest.mock import MagicMock, Mock
 import pytest
 
 from rabbit_chx.base.names import notes_of, seat_queue
-from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.broker.management import Management
 from rabbit_chx.consuming import AsyncGroup, Group, InvalidValue
 from rabbit_chx.consuming.member.lanes import QueueLane
@@ -45,10 +44,6 @@ queues: {a: {preset: ordered}, b: {preset: ordered}, c: {preset: ordered}}
         ({"concurrency": True}, "invalid concurrency: got True, expected"),
         ({"attempts": 0}, "invalid attempts: got 0, expected"),
         ({"backoff": -1}, "invalid backoff: got -1, expected seconds, at least 0"),
-        (
-            {"timeouts": Timeouts(connect=5)},
-            "invalid connect timeout: got 5, expected none, because a group only has close",
-        ),
         ({"consumer_timeout": float("inf")}, "invalid consumer_timeout: got inf, expected"),
         (
             {"on_failure": "requeue"},

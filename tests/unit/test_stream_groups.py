@@ -144,7 +144,6 @@ def test_credentials_for_a_parking_queue_elsewhere_are_refused(url, amqp_url):
         ({"on_failure": "dead-letter"}, "invalid on_failure: got 'dead-letter', expected 'stop' or 'park'"),
         ({"on_failure": "park"}, "invalid parking_queue: got None"),
         ({"attempts": 0}, "invalid attempts: got 0"),
-        ({"timeouts": Timeouts(connect=5)}, "invalid connect timeout: got 5"),
         ({"url": "http://host"}, "invalid broker URL"),
     ],
 )

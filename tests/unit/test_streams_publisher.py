@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rabbit_chx.errors import InvalidValue, PublishFailed, StreamUnavailable
-from rabbit_chx.streams import StreamPublisher, StreamReader, Timeouts, connect
+from rabbit_chx.streams import StreamPublisher, Timeouts
 from rabbit_chx.streams.messages.encode import encode_message, encode_messages
 from rabbit_chx.streams.protocol.answers import Confirms
 from tests.patience import wait_until
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 
 
 servers = stream_servers.servers
-
-
-@pytest.mark.parametrize("given", [[], "amqp://first/a/b", 7, [7]])
-def test_addresses_of_streams_are_checked_like_those_of_any_client(given: Any) -> None:
-    with pytest.raises(InvalidValue, match="invalid broker URL: got"):
-        connect(given)
 
 
 def test_a_write_of_spark_passes_its_addresses_and_timeouts(monkeypatch) -> None:
@@ -202,17 +196,6 @@ def test_a_publisher_has_exactly_one_target(given: dict[str, str]) -> None:
 def test_invalid_properties_of_all_messages_are_refused_when_a_publisher_is_made(wrong: Any) -> None:
     with pytest.raises(InvalidValue, match=f"{next(iter(wrong))}|header"):
         StreamPublisher(FIRST, "events", properties=wrong)
-
-
-def test_a_timeout_that_streams_do_not_have_is_refused() -> None:
-    with pytest.raises(
-        InvalidValue, match="blocked timeout: got 5, expected none, because StreamPublisher only has"
-    ):
-        StreamPublisher(FIRST, "events", timeouts=Timeouts(blocked=5))
-    with pytest.raises(
-        InvalidValue, match="confirm timeout: got 5, expected none, because StreamReader only has"
-    ):
-        StreamReader(FIRST, "events", timeouts=Timeouts(confirm=5))
 
 
 def test_failures_of_earlier_calls_are_not_those_of_a_call(servers) -> None:

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rabbit_chx.base.urls import BrokerUrl
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed, StreamUnavailable
+from rabbit_chx.errors import BrokerUnavailable, PublishFailed, StreamUnavailable
 from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, Timeouts
-from rabbit_chx.streams.protocol.handshake import _log_in
 from rabbit_chx.streams.publishing import outlet, routes
 from rabbit_chx.streams.publishing.pipeline import StreamPipeline
 from tests.patience import PATIENCE, wait_until, wait_until_async
@@ -138,16 +136,6 @@ async def test_a_batch_of_a_task_that_finds_no_room_fails_unsent(servers, rows: 
         await first
     totals = publisher.totals
     assert (totals.published, totals.confirmed) == (1, 1)
-
-
-def test_a_password_file_that_is_written_at_the_moment_is_read_again_later(tmp_path) -> None:
-    answers = SimpleNamespace(strings=lambda: ["PLAIN"])
-    calls: Any = SimpleNamespace(wire=SimpleNamespace(where="host"), call=lambda _: answers)
-    with pytest.raises(StreamUnavailable, match="cannot read the credentials") as caught:
-        _log_in(calls, BrokerUrl.parse("amqp://user@host"), tmp_path / "missing")
-    assert not caught.value.permanent
-    with pytest.raises(InvalidValue, match="invalid credentials"):
-        _log_in(calls, BrokerUrl.parse("amqp://user@host"), "a password")  # type: ignore[arg-type]
 
 
 def test_an_idle_connection_that_stays_ends_an_outage(servers, monkeypatch) -> None:
