@@ -1,4 +1,4 @@
-"""With order="key", each key is handled in order and one message at a time, whatever happens to the channel or to other keys."""
+"""Each queue or, with order="key", each key is handled in order and one message at a time, whatever happens to the channel or to other keys."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hypothesis import given, strategies as st
 from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.consuming import Message
 from rabbit_chx.consuming.member.key_lanes import KeyLane
+from rabbit_chx.consuming.member.lanes import Lane, QueueLane
 from rabbit_chx.consuming.queues.sources import key_of
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.mirror.ring import ToExchange
@@ -32,7 +33,7 @@ def routing_key(message: Message) -> str:
     return message.routing_key
 
 
-def add(lane: KeyLane, *messages: Delivery) -> int:
+def add(lane: Lane, *messages: Delivery) -> int:
     """Add messages as a member does; return how often the lane was submitted to a worker."""
     lane.read(messages)
     return lane.add(messages)
@@ -41,8 +42,8 @@ def add(lane: KeyLane, *messages: Delivery) -> int:
 class Queue:
     """A model of a queue and its consumer: what is not acknowledged is redelivered in order on a new channel."""
 
-    def __init__(self, keys: list[str]) -> None:
-        self.lane = KeyLane("q", routing_key, WORKERS, room=None, many=2)
+    def __init__(self, lane: Lane, keys: list[str]) -> None:
+        self.lane = lane
         self.messages = dict(enumerate(keys))
         self.of_tag: dict[int, int] = {}
         self.undelivered: list[int] = []
@@ -128,6 +129,13 @@ class Queue:
         self.lane.detach()
         self.connect()
 
+    def leave(self) -> None:
+        """Consume again on another channel as soon as no message is being handled."""
+        self.lane.leaving = True
+        if self.lane.is_idle:
+            self.acknowledge()
+            self.lose()
+
     @property
     def of_tag(self) -> dict[int, int]:
         return self._of_tag
@@ -142,19 +150,23 @@ ACTIONS = st.tuples(
     st.sampled_from(
         [
             *(["deliver", "take", "finish"] * 2),
-            *("fail", "retry", "acknowledge", "acknowledge_lazily", "lose"),
+            *("fail", "retry", "acknowledge", "acknowledge_lazily", "lose", "leave"),
         ]
     ),
     st.integers(0, 5),
 )
 
 
+@pytest.mark.parametrize("order", ["queue", "key"])
 @given(
-    st.lists(st.sampled_from(["a", "b", "c", "d", "marker"]), min_size=1, max_size=30),
-    st.lists(ACTIONS, max_size=150),
+    keys=st.lists(st.sampled_from(["a", "b", "c", "d", "marker"]), min_size=1, max_size=30),
+    actions=st.lists(ACTIONS, min_size=30, max_size=150),
 )
-def test_each_key_is_in_order_and_nothing_unfinished_is_acknowledged_or_left(keys, actions) -> None:
-    queue = Queue(keys)
+def test_each_key_is_in_order_and_nothing_unfinished_is_acknowledged_or_left(order, keys, actions) -> None:
+    if order == "queue":
+        queue = Queue(QueueLane("q"), keys := ["a"] * len(keys))
+    else:
+        queue = Queue(KeyLane("q", routing_key, WORKERS, room=None, many=2), keys)
     for name, which in actions:
         act = getattr(queue, name)
         act(which) if name in {"finish", "fail", "retry"} else act()
@@ -164,6 +176,8 @@ def test_each_key_is_in_order_and_nothing_unfinished_is_acknowledged_or_left(key
             step()
         queue.retry(0)
         queue.finish(0)
+        if queue.lane.leaving:
+            queue.leave()
     queue.acknowledge()
     assert queue.acknowledged == queue.messages.keys()
     assert queue.lane.is_idle
