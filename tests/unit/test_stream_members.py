@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import socket
 import struct
 import zlib
 from contextlib import nullcontext
@@ -17,8 +15,7 @@ from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.streams import StreamGroup
 from rabbit_chx.streams.group import offsets
 from rabbit_chx.streams.group.assignments import Assignments
-from rabbit_chx.streams.group.lanes import Attention, Change, StreamLane, status_of
-from rabbit_chx.streams.group.places import Place
+from rabbit_chx.streams.group.lanes import Change, status_of
 from rabbit_chx.streams.group.workers import StreamWorkers
 from rabbit_chx.streams.messages.chunks import Chunk
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate, StreamStats
@@ -209,56 +206,6 @@ def test_a_broker_that_cannot_be_reached_is_tried_until_the_group_is_stopped(cap
     assert "trying again" in caplog.text
     assert StreamUnavailable.__name__ not in caplog.text
     assert "secret" not in caplog.text
-
-
-@pytest.mark.parametrize("stopped", [True, False], ids=["at a stop", "while it runs"])
-def test_streams_whose_offsets_are_not_stored_leave_no_other_unstored(monkeypatch, stopped):
-    monkeypatch.setattr(offsets, "_READ_BACK", 0.05)
-    stored = {}
-
-    class Dropping(Asked):
-        is_open, has_unread, node = True, False, None
-
-        def query_offset(self, _group: str, stream: str) -> int | None:
-            return stored.get(stream)
-
-        def store_offset(self, group: str, stream: str, offset: int) -> None:
-            if stream in {"s1", "s3"} and group == "g":
-                stored[stream] = offset
-
-        def events(self, _seconds: float) -> list[object]:
-            return []
-
-        def fileno(self) -> int:
-            return quiet.fileno()
-
-        def close(self) -> None:
-            """Do nothing."""
-
-    group = StreamGroup(**GIVEN)
-    member = group._new_member(StreamWorkers, print, batches=False)
-    names = ["s0", "s1", "s2", "s3"]
-    lanes = {name: StreamLane(name, batches=False, store_every=1, attention=Attention()) for name in names}
-    for number, each in enumerate(lanes.values()):
-        each.subscription = number
-        each.assign(0, None)
-        each.trusted_until = math.inf
-        each.add(chunk(0, 1))
-        each.finish(each.take(), each.channel)
-        each.take()
-    member._lanes = lanes
-    place = Place(SimpleNamespace(release="4.3.6"), group._settings)
-    place.connection = Dropping()
-    place.lanes.update(enumerate(lanes.values()))
-    place.top_up = lambda _: None
-    member._places.append(place)
-    if stopped:
-        member.stop()
-    quiet, other = socket.socketpair()
-    told = "of group 'g' in streams 's0', 's2'; its log says why"
-    with quiet, other, pytest.raises(StreamUnavailable, match=told):
-        member.run()
-    assert stored == {"s1": 0, "s3": 0}
 
 
 def test_an_offset_that_the_broker_dropped_while_the_leader_moved_is_stored_again(monkeypatch):
