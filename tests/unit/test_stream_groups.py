@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-import struct
-import zlib
 from contextlib import closing
 from datetime import datetime
 from time import sleep
@@ -25,10 +23,11 @@ from rabbit_chx.streams.group.member import StreamMember
 from rabbit_chx.streams.group.places import in_order
 from rabbit_chx.streams.group.settings import check_release
 from rabbit_chx.streams.group.workers import StreamWorkers
-from rabbit_chx.streams.messages.chunks import HEADER, Chunk, parse_chunk
+from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate, StreamStats
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 from tests.faults.stream_group_member import of_guide
+from tests.stream_chunks import a_chunk, sized
 from tests.unit.test_docs import marked
 
 URL = "rabbitmq-stream://user:secret@127.0.0.1:1"
@@ -37,12 +36,8 @@ GIVEN = {"url": URL, "stream": "events", "name": "g"}
 
 def chunk(first: int, count: int) -> Chunk:
     """A chunk of messages whose bodies are their offsets."""
-    entries = b"".join(
-        struct.pack(">I", len(body)) + body
-        for body in (b"%d" % offset for offset in range(first, first + count))
-    )
-    header = HEADER.pack(0x50, 0, count, count, 0, 1, first, zlib.crc32(entries), len(entries), 0, 0)
-    return parse_chunk(header + entries, "events")
+    bodies = (b"%d" % offset for offset in range(first, first + count))
+    return parse_chunk(a_chunk(map(sized, bodies), offset=first), "events")
 
 
 def lane(*, batches: bool = False, store_every: int = 100) -> StreamLane:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from contextlib import nullcontext
 from time import monotonic
 from types import SimpleNamespace
@@ -17,10 +15,11 @@ from rabbit_chx.streams.group import offsets
 from rabbit_chx.streams.group.assignments import Assignments
 from rabbit_chx.streams.group.lanes import Change, status_of
 from rabbit_chx.streams.group.workers import StreamWorkers
-from rabbit_chx.streams.messages.chunks import Chunk
+from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate, StreamStats
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.requests import OffsetSpec
+from tests.stream_chunks import a_chunk, gzipped
 from tests.unit.test_stream_groups import GIVEN, Asked, assignments_of, chunk, lane, place_of
 
 
@@ -170,10 +169,7 @@ def test_the_error_of_parking_at_the_default_port_names_the_parameter_for_anothe
 
 def compressed(first: int, batches: int, size: int) -> Chunk:
     """A chunk of sub-entry batches with one message each, which has this size when it is decompressed."""
-    plain = struct.pack(">I", size) + bytes(size)
-    data = zlib.compress(plain, wbits=31)
-    entry = struct.pack(">BHII", 0x90, 1, len(plain), len(data)) + data
-    return Chunk("events", 0, batches, batches, 0, 1, first, memoryview(entry * batches))
+    return parse_chunk(a_chunk([gzipped(bytes(size))] * batches, offset=first), "events")
 
 
 def test_a_batch_is_limited_by_its_decompressed_bytes():

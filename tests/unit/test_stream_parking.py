@@ -22,7 +22,7 @@ from rabbit_chx.streams.group import parking
 from rabbit_chx.streams.group.lanes import Attention, StreamLane
 from rabbit_chx.streams.group.member import StreamMember
 from rabbit_chx.streams.group.workers import StreamWorkers
-from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
+from rabbit_chx.streams.messages.chunks import parse_chunk
 from rabbit_chx.streams.messages.message import decode
 from rabbit_chx.streams.messages.stored import stored_in
 from rabbit_chx.working.parking import park
@@ -220,8 +220,7 @@ class Handled:
         self.lane = StreamLane("s", batches=batches, store_every=100, attention=Attention())
         self.lane.assign(0, None)
         self.lane.trusted_until = math.inf
-        entries = b"\0\0\0\1a\0\0\0\1b"
-        self.lane.add(Chunk("s", 0, 2, 2, 0, 1, 0, memoryview(entries)))
+        self.lane.add(parse_chunk(a_chunk([sized(b"a"), sized(b"b")]), "s"))
         self.taken = workers.next_of(self.lane)
 
     def fail(self) -> None:

@@ -17,7 +17,7 @@ from rabbit_chx.streams.group.lanes import Attention, StreamLane
 from rabbit_chx.streams.messages import amqp10, stored
 from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
 from rabbit_chx.streams.messages.message import decode, row_of
-from tests.stream_chunks import a_batch, a_chunk, sized
+from tests.stream_chunks import a_batch, a_chunk, gzipped, sized
 from tests.stream_forgeries import BODY, a_map, text
 
 CUT = b"\0\x53\x75"
@@ -29,8 +29,7 @@ MOST = 40
 
 def alternating() -> Chunk:
     """A sub-entry batch of about 100 bytes: every second message is undecodable."""
-    plain = (sized(b"x") + sized(CUT)) * (COUNT // 2)
-    return parse_chunk(a_chunk([a_batch(1, COUNT, gzip.compress(plain), len(plain))], records=COUNT), "s")
+    return parse_chunk(a_chunk([gzipped(*[b"x", CUT] * (COUNT // 2))], records=COUNT), "s")
 
 
 @pytest.fixture
@@ -77,9 +76,8 @@ def test_a_handler_that_fails_with_many_messages_of_a_batch_has_few_searched_for
     searched, compressed, every
 ) -> None:
     """Each failure decompressed the batch, and searched all messages behind it to divide them; the next attempt, up to 4,096."""
-    plain = sized(b"x") * COUNT
-    packed = a_chunk([a_batch(1, COUNT, gzip.compress(plain), len(plain))], records=COUNT)
-    rest: Any = StreamBatch([parse_chunk(packed if compressed else a_chunk([sized(b"x")] * COUNT), "s")])
+    entries = [gzipped(*[b"x"] * COUNT)] if compressed else [sized(b"x")] * COUNT
+    rest: Any = StreamBatch([parse_chunk(a_chunk(entries, records=COUNT), "s")])
     handled = []
     while rest is not None:
         messages = [each.offset for each in islice(rest.messages(), every)]
@@ -94,7 +92,7 @@ def test_a_handler_that_fails_with_many_messages_of_a_batch_has_few_searched_for
 def test_a_batch_is_the_same_when_it_is_unpacked() -> None:
     pieces = [
         *(sized(b"a"), a_batch(1, 2, b"not gzip", 100), a_batch(0, 2, sized(b"b") * 2, 0), sized(CUT)),
-        a_batch(1, 600, gzip.compress(sized(b"c") * 600), 3_000),
+        gzipped(*[b"c"] * 600),
     ]
     batch = StreamBatch([parse_chunk(a_chunk(pieces, records=606, offset=7), "s")], 8)
     unpacked = batch.unpacked()

@@ -16,7 +16,7 @@ from rabbit_chx.errors import CorruptChunk, MissingDependency
 from rabbit_chx.streams.messages import sub_entries
 from rabbit_chx.streams.messages.arrow.batch import record_batches
 from rabbit_chx.streams.messages.chunks import parse_chunk, records_of
-from tests.stream_chunks import RECORDED, a_batch, a_chunk, sized
+from tests.stream_chunks import RECORDED, a_batch, a_chunk, gzipped, sized
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,7 @@ def test_a_chunk_that_announces_too_much_for_its_size_is_not_decompressed(
 
 def test_the_limit_counts_all_batches_of_a_chunk_and_those_of_no_other_chunk(monkeypatch) -> None:
     monkeypatch.setattr(sub_entries, "_MOST_DECOMPRESSED", 1 << 20)
-    plain = sized(bytes(600_000))
-    batch = a_batch(1, 1, gzip.compress(plain), len(plain))
+    batch = gzipped(bytes(600_000))
     one = parse_chunk(a_chunk([batch]), "s")
     assert records_of(one, one).counts == [1, 1]
     with pytest.raises(

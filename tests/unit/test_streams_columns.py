@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ from rabbit_chx.streams import StreamBatch, StreamReader
 from rabbit_chx.streams.messages.arrow.batch import COLUMNS, chosen, record_batches, schema
 from rabbit_chx.streams.messages.chunks import parse_chunk
 from spark_connector.columns import COLUMNS as SINK
-from tests.stream_chunks import RECORDED, a_batch, a_chunk, expected_rows, moment, sized
+from tests.stream_chunks import RECORDED, a_chunk, expected_rows, gzipped, moment, sized
 
 TIME = 1_700_000_000_123
 
@@ -119,9 +118,7 @@ def test_batches_end_at_the_requested_size() -> None:
 
 
 def test_decompressed_bytes_count_towards_the_size_of_a_batch() -> None:
-    plain = sized(bytes(10_000))
-    batch = a_batch(1, 1, gzip.compress(plain), len(plain))
-    chunks = [parse_chunk(a_chunk([batch], offset=offset), "s") for offset in range(7)]
+    chunks = [parse_chunk(a_chunk([gzipped(bytes(10_000))], offset=offset), "s") for offset in range(7)]
     for most_bytes, count in ((25_000, 3), (0, 1)):
         batches = list(record_batches(chunks, ["offset", "body"], most_bytes=most_bytes))
         expected = [list(range(7))[at : at + count] for at in range(0, 7, count)]

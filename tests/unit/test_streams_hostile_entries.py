@@ -17,15 +17,14 @@ from rabbit_chx.streams.group.batch import why_undecodable
 from rabbit_chx.streams.messages.chunks import parse_chunk, pieces_of
 from rabbit_chx.streams.messages.stored import stored_in
 from tests.programs import ran
-from tests.stream_chunks import a_batch, a_chunk, sized
+from tests.stream_chunks import a_batch, a_chunk, gzipped, sized
 
 MOST_MEGABYTES = 200
 EMPTY = a_batch(1, 65_535, gzip.compress(bytes(4 * 65_535)), 4 * 65_535)
 
 
 def compressed(message: bytes) -> bytes:
-    plain = sized(message)
-    return a_chunk([a_batch(1, 1, gzip.compress(plain), len(plain))])
+    return a_chunk([gzipped(message)])
 
 
 def a_list(items: bytes, count: int) -> bytes:
@@ -47,8 +46,7 @@ def megabytes(count: int, batches: int = 1) -> bytes:
 def repeated(message: bytes, size: int) -> bytes:
     """One batch of copies of a message, with this many bytes."""
     count = size // len(sized(message))
-    plain = sized(message) * count
-    return a_chunk([a_batch(1, count, gzip.compress(plain), len(plain))], records=count)
+    return a_chunk([gzipped(*[message] * count)], records=count)
 
 
 def a_map(section: int, *items: bytes) -> bytes:
@@ -239,15 +237,14 @@ def test_a_reader_may_accept_larger_batches_or_only_smaller_ones(way: str) -> No
 
 
 def test_a_small_limit_admits_a_chunk_of_many_small_batches() -> None:
-    batch = a_batch(1, 1, gzip.compress(sized(bytes(900))), 904)
-    chunk = parse_chunk(a_chunk([batch] * 5), "s")
+    chunk = parse_chunk(a_chunk([gzipped(bytes(900))] * 5), "s")
     reader = StreamReader("rabbitmq-stream://h", "s", max_batch_bytes=1_000)
     reader.chunks = lambda start, end: iter([chunk])
     assert [len(message.body) for message in reader.messages(0, 5)] == [900] * 5
 
 
 JUNK = a_batch(1, 2, b"not gzip" * 1_000, 100)
-GOOD = a_batch(1, 2, gzip.compress(sized(b"a") * 2), 10)
+GOOD = gzipped(b"a", b"a")
 MIXED = [GOOD, JUNK, sized(b"b"), JUNK, a_batch(7, 1, b"", 0), GOOD]
 
 
