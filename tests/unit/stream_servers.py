@@ -43,6 +43,8 @@ class Servers:
         self.waits: set[float] = set()
         """How long clients waited until the server took their frames."""
         self.connections: list[Connection] = []
+        self.streams = 2
+        """How many streams a super stream has."""
         self.moved = ""
         """Where a server that does not answer takes the new connections."""
 
@@ -103,7 +105,7 @@ class Connection:
         return {name: StreamMetadata(name, Node("first", 5552), ()) for name in streams}
 
     def partitions(self, name: str, **_: object) -> list[str]:
-        return [f"{name}-{number}" for number in range(2)]
+        return [f"{name}-{number}" for number in range(self.servers.streams)]
 
     def declare_publisher(self, _stream: str, _name: str | None) -> int:
         return 0

@@ -19,14 +19,10 @@ from tests.unit import stream_servers
 from tests.unit.stream_servers import FIRST, Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 
 servers = stream_servers.servers
-
-
-def with_streams(count: int) -> Callable[..., list[str]]:
-    return lambda _, name, **__: [f"{name}-{number}" for number in range(count)]
 
 
 async def test_tasks_that_open_a_publisher_at_once_share_one_connection(servers) -> None:
@@ -76,7 +72,7 @@ def test_messages_for_a_stream_that_is_added_get_ids_after_its_last_one(servers,
     monkeypatch.setattr(routes, "_LOOK", 0.05)
     with StreamPublisher(FIRST, super_stream="events", name="job") as publisher:
         publisher.publish(b"a", "k")
-        monkeypatch.setattr(Connection, "partitions", with_streams(3))
+        servers.streams = 3
         wait_until(lambda: len(publisher.pipeline.outboxes) == 3, "the stream is used")
         futures = [publisher.submit(b"b", str(number)) for number in range(100)]
         wait_until(lambda: publisher.totals.confirmed > 50, "those of the other streams are confirmed")
@@ -161,7 +157,7 @@ def test_an_idle_connection_that_stays_ends_an_outage(servers, monkeypatch) -> N
 
 
 def test_the_broker_is_asked_for_changes_before_it_misses_heartbeats(servers, monkeypatch) -> None:
-    asked, streams = [0], with_streams(2)
+    asked, streams = [0], Connection.partitions
 
     def partitions(*given: Any, **options: Any) -> list[str]:
         asked[0] += 1
@@ -176,13 +172,13 @@ def test_the_broker_is_asked_for_changes_before_it_misses_heartbeats(servers, mo
 
 def test_a_stream_that_was_removed_leaves_no_error(servers, monkeypatch) -> None:
     monkeypatch.setattr(routes, "_LOOK", 0.05)
-    monkeypatch.setattr(Connection, "partitions", with_streams(3))
+    servers.streams = 3
     with StreamPublisher(FIRST, super_stream="events") as publisher:
         bulk = publisher.bulk()
         removed = publisher.pipeline._outlets["events-2"]
         removed._give_up(StreamUnavailable("no such stream", "no such stream", "events-2"))
         assert publisher.error
-        monkeypatch.setattr(Connection, "partitions", with_streams(2))
+        servers.streams = 2
         wait_until(lambda: len(publisher.pipeline._outlets) == 2, "a change")
         assert publisher.error is bulk.error is None
         publisher.publish(b"a", "k")
@@ -212,7 +208,7 @@ def test_a_stream_that_is_added_has_the_time_to_reconnect(servers, monkeypatch) 
     monkeypatch.setattr(Connection, "declare_publisher", lost)
     monkeypatch.setattr(routes, "_LOOK", 0.05)
     with StreamPublisher(FIRST, super_stream="events") as publisher:
-        monkeypatch.setattr(Connection, "partitions", with_streams(3))
+        servers.streams = 3
         wait_until(lambda: len(publisher.pipeline.outboxes) == 3, "a change")
         assert publisher.publish_many([b"a"] * 30, map(str, range(30))).confirmed == 30
 

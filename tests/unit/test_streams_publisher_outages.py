@@ -276,7 +276,7 @@ def test_the_messages_before_a_change_of_the_streams_are_confirmed_first(servers
         servers.silent = True
         first = [publisher.submit(b"a", str(number)) for number in range(10)]
         wait_until(lambda: len(servers.stored) == 10, "a change")
-        monkeypatch.setattr(Connection, "partitions", lambda _, name, **__: [f"{name}-{n}" for n in range(3)])
+        servers.streams = 3
         wait_until(lambda: publisher.pipeline._routes._changing, "a change")
         with pytest.raises(PublishFailed, match="too many messages were in flight"):
             publisher.publish(b"b", "k", timeout=0.1)
