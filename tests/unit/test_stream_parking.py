@@ -153,22 +153,6 @@ def test_a_message_that_is_refused_is_parked_without_properties_and_headers(monk
     assert properties.message_id is None
 
 
-def test_a_body_above_the_limit_of_the_broker_is_parked_up_to_the_limit(monkeypatch):
-    """Once, the refusal was permanent."""
-
-    class Limited(Encoding):
-        def basic_publish(self, *, body, **more):
-            if len(body) > 100:
-                size = f"message size {len(body)} is larger than configured max size 100"
-                raise Refused(406, f"PRECONDITION_FAILED - {size}")
-            super().basic_publish(body=body, **more)
-
-    ((body, properties),), error = parked(monkeypatch, Limited(), b"x" * 200)
-    assert (body, error) == (b"x" * 100, None)
-    left_out = properties.headers["x-rabbit-chx-parked-left-out"]
-    assert left_out == "its properties and headers and its body after 100 of 200 bytes"
-
-
 def test_a_message_that_cannot_be_parked_at_all_is_tried_until_the_member_ends(monkeypatch, caplog):
     class Refusing(Encoding):
         tried = 0

@@ -167,23 +167,6 @@ def test_a_missing_key_is_refused_before_anything_is_sent(servers) -> None:
         assert publisher.totals.published == 0
 
 
-def test_a_program_that_ends_says_how_many_messages_have_no_outcome(servers, monkeypatch, caplog) -> None:
-    at_exit: list[Callable[[], object]] = []
-    monkeypatch.setattr("atexit.register", at_exit.append)
-    for silent, said in (
-        (False, []),
-        (True, ["the program ends while 2 messages of an open publisher have no outcome"]),
-    ):
-        servers.silent = silent
-        publisher = StreamPublisher(FIRST, "events", timeouts=Timeouts(close=0.05 if silent else 60))
-        publisher.open()
-        for body in (b"a", b"b"):
-            publisher.submit(body).add_done_callback(lambda future: future.exception())
-        at_exit.pop()()
-        assert publisher.totals.pending == 0
-        assert [record.message for record in caplog.records] == said
-
-
 @pytest.mark.parametrize(
     "given", [{}, {"stream": "a", "exchange": "b"}, {"super_stream": "a", "exchange": "b"}]
 )
