@@ -194,24 +194,24 @@ def deliver(lane: KeyLane, *keys: str, first: int = 1) -> int:
     return add(lane, *(Delivery(b"", key, queue="q", tag=tag) for tag, key in enumerate(keys, first)))
 
 
-def lane_of(*keys: str, room: int | None = None, key=routing_key) -> KeyLane:
-    lane = KeyLane("q", key, WORKERS, room)
+def lane_of(
+    *keys: str, key=routing_key, most: int = WORKERS, room: int | None = None, **more: int
+) -> KeyLane:
+    lane = KeyLane("q", key, most, room, **more)
     lane.attach("channel", 1)
-    deliver(lane, *keys)
+    if keys:
+        deliver(lane, *keys)
     return lane
 
 
 def test_only_as_many_workers_are_called_as_there_are_keys_to_handle() -> None:
-    lane = KeyLane("q", routing_key, WORKERS, None)
-    lane.attach("channel", 1)
+    lane = lane_of()
     assert deliver(lane, "a", "a", "a") == 1
     assert deliver(lane, *"bcdefg", first=4) == WORKERS - 1
 
 
 def test_few_messages_behind_a_slow_one_are_acknowledged_together_if_it_ends_soon() -> None:
-    lane = KeyLane("q", routing_key, WORKERS + 1, None, many=2)
-    lane.attach("channel", 1)
-    deliver(lane, "slow", "a", "b", "c")
+    lane = lane_of("slow", "a", "b", "c", most=WORKERS + 1, many=2)
     slow, *others = [lane.take() for _ in range(4)]
     lane.finish(others[0], "channel")
     assert lane.to_acknowledge(lazily=True) == []
@@ -270,8 +270,7 @@ def test_the_attempt_that_was_due_for_an_earlier_message_of_a_key_is_none_at_the
 @pytest.mark.parametrize("suspect", [False, True])
 @pytest.mark.parametrize("key", [lambda message: message.headers["tenant"], lambda _: []])
 def test_a_message_without_a_key_is_alone_and_has_failed(key, suspect) -> None:
-    lane = KeyLane("q", lambda message: message.routing_key if message.tag != 2 else key(message), 3, None)
-    lane.attach("channel", 1)
+    lane = lane_of(key=lambda message: message.routing_key if message.tag != 2 else key(message))
     messages = [Delivery(b"", letter, queue="q", tag=tag) for tag, letter in enumerate("abc", 1)]
     messages[1].suspect = suspect
     add(lane, *messages)
@@ -290,8 +289,7 @@ def test_a_message_without_a_key_is_alone_and_has_failed(key, suspect) -> None:
     [(12_500, lambda message: len(message.headers["h"]), 312_500), (1_900, routing_key, 50_000)],
 )
 def test_messages_that_wait_keep_no_headers_decoded_for_nothing(items, key, most) -> None:
-    lane = KeyLane("q", key, 3, None)
-    lane.attach("channel", 1)
+    lane = lane_of(key=key)
     array = b"A" + struct.pack(">I", 2 * items) + b"t\0" * items
     encoded = struct.pack(">HI", 1 << 13, len(array) + 2) + b"\1h" + array
     tracemalloc.start()
