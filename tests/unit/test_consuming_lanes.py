@@ -11,7 +11,7 @@ from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.consuming.member.interruptions import Interruptions
 from rabbit_chx.consuming.member.lanes import Lane, QueueLane, status_of
-from rabbit_chx.consuming.member.roll_call import holds_in, question
+from rabbit_chx.consuming.member.roll_call import holds_in
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.working.markers import HOLD, Hold, Kind, kind_of
 from rabbit_chx.working.messages import Delivery
@@ -95,11 +95,6 @@ def test_markers_are_known_by_more_than_their_headers(headers, more, kind) -> No
 )
 def test_an_invalid_body_counts_as_a_question_without_holds(body) -> None:
     assert holds_in(body) == []
-
-
-def test_a_question_may_name_holds() -> None:
-    assert holds_in(question([OF_Q])) == [OF_Q]
-    assert holds_in(question()) == []
 
 
 def test_the_delay_between_attempts_doubles_up_to_a_minute() -> None:

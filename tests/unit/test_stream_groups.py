@@ -19,7 +19,6 @@ from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams import AsyncStreamGroup, BatchFailed, StreamBatch, StreamGroup
 from rabbit_chx.streams.group.assignments import Assignments
 from rabbit_chx.streams.group.lanes import Attention, Change, StreamLane
-from rabbit_chx.streams.group.member import StreamMember
 from rabbit_chx.streams.group.places import in_order
 from rabbit_chx.streams.group.settings import check_release
 from rabbit_chx.streams.group.workers import StreamWorkers
@@ -193,13 +192,6 @@ def test_a_callback_that_does_not_return_in_time_is_named_and_costs_only_its_str
     ) as caught:
         assignments.do_due(place_of(Asked()), it)
     assert (caught.value.stream, caught.value.permanent) == ("events", False)
-
-
-def test_a_stream_that_does_not_exist_is_named_with_its_virtual_host():
-    connection = SimpleNamespace(url=SimpleNamespace(vhost="billing"))
-    member = SimpleNamespace(_settings=StreamGroup(**GIVEN)._settings)
-    with pytest.raises(StreamUnavailable, match="virtual host 'billing' has no stream 'events': it does not"):
-        StreamMember._on_missing(member, connection, lane())
 
 
 def test_a_handler_must_fit_the_class():

@@ -195,15 +195,6 @@ def test_failures_of_earlier_calls_are_not_those_of_a_call(servers) -> None:
         assert publisher.publish_many([b"b"]).confirmed == 1
 
 
-def test_the_totals_of_a_call_are_those_of_its_own_messages(servers) -> None:
-    with StreamPublisher(FIRST, "events") as publisher:
-        earlier = [publisher.submit(b"a"), publisher.submit(b"b")]
-        totals = publisher.publish_many([b"c"])
-        assert (totals.published, totals.confirmed, totals.pending) == (1, 1, 0)
-        wait(earlier)
-        assert publisher.totals.confirmed == len(servers.stored) == 3
-
-
 def test_each_row_that_is_not_confirmed_is_told_whatever_lot_it_was_in(servers, monkeypatch) -> None:
     """Of two streams and several lots, the server confirms each third message."""
     confirms = Connection.confirms
