@@ -15,7 +15,6 @@ from rabbit_chx.broker.management import Management
 from rabbit_chx.consuming import AsyncGroup, Group, InvalidValue
 from rabbit_chx.consuming.member.lanes import QueueLane
 from rabbit_chx.consuming.queues.sources import queue_source
-from rabbit_chx.consuming.seats import priority
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.working.messages import Delivery
 from rabbit_chx.working.retries import check_handler
@@ -224,7 +223,3 @@ def test_a_file_without_the_exchange_or_without_queues_is_an_error(write, exchan
     with pytest.raises(InvalidValue) as caught:
         source(write(FILE), exchange)()
     assert str(caught.value).startswith(text)
-
-
-def test_priorities_can_be_computed_for_ten_thousand_seats():
-    assert len({priority(seat, 0, 10_000) for seat in range(0, 10_000, 100)}) > 90
