@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -36,15 +35,8 @@ async def test_tasks_that_open_a_publisher_at_once_share_one_connection(servers)
 def test_messages_accepted_while_the_publisher_is_opened_get_ids_after_the_last_one_of_its_name(
     servers, monkeypatch
 ) -> None:
-    asked, answers, query = threading.Event(), threading.Event(), Connection.query_publisher_sequence
-
-    def late(connection: Connection, publisher: str, stream: str) -> int:
-        asked.set()
-        answers.wait(PATIENCE)
-        return query(connection, publisher, stream)
-
     servers.stored = {1_000: b"old"}
-    monkeypatch.setattr(Connection, "query_publisher_sequence", late)
+    asked, answers = stream_servers.delayed(monkeypatch, "query_publisher_sequence")
     publisher = StreamPublisher(FIRST, "events", name="job")
     with ThreadPoolExecutor() as pool:
         opening = pool.submit(publisher.open)
@@ -60,14 +52,8 @@ def test_messages_accepted_while_the_publisher_is_opened_get_ids_after_the_last_
 
 
 def test_messages_for_a_stream_that_is_added_get_ids_after_its_last_one(servers, monkeypatch) -> None:
-    last, answers, declared = {"events-2": 5_000}, threading.Event(), Connection.declare_publisher
-
-    def late(connection: Connection, stream: str, name: str | None) -> int:
-        if stream == "events-2":
-            answers.wait(PATIENCE)
-        return declared(connection, stream, name)
-
-    monkeypatch.setattr(Connection, "declare_publisher", late)
+    last = {"events-2": 5_000}
+    _, answers = stream_servers.delayed(monkeypatch, "declare_publisher", "events-2")
     monkeypatch.setattr(Connection, "query_publisher_sequence", lambda _, __, stream: last.get(stream, 0))
     monkeypatch.setattr(routes, "_LOOK", 0.05)
     with StreamPublisher(FIRST, super_stream="events", name="job") as publisher:
