@@ -35,7 +35,7 @@ def interrupted(done: list[str], *signals: signal.Signals, error: type[Exception
         ([signal.SIGINT, signal.SIGINT], [], KeyboardInterrupt),
         ([signal.SIGINT, signal.SIGTERM], [], Terminated),
     ],
-    ids=str,
+    ids=["Ctrl-C", "SIGTERM", "Ctrl-C twice", "Ctrl-C and SIGTERM"],
 )
 def test_what_has_begun_is_ended_before_one_signal_but_not_before_a_second_one(signals, done, error) -> None:
     found: list[str] = []
