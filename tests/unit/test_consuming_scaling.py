@@ -304,22 +304,9 @@ def test_a_member_that_answers_late_is_asked_again_before_anything_is_switched(s
     assert "released queue 'o9'" in scene.done
 
 
-@pytest.mark.parametrize(
-    ("refused", "error"),
-    [
-        (
-            Refused(NO_ROUTE, "NO_ROUTE"),
-            pytest.raises(InvalidValue, match="hold: got 'o9', expected an existing queue that accepts"),
-        ),
-        (Refused(403, "ACCESS_REFUSED"), pytest.raises(BrokerUnavailable, match="ACCESS_REFUSED")),
-    ],
-    ids=["a missing queue", "no permission to publish"],
-)
-def test_if_a_queue_cannot_be_held_the_others_are_released_and_nothing_is_switched(
-    scene, refused, error
-) -> None:
-    scene.full = {"o9": refused}
-    with error:
+def test_if_a_queue_cannot_be_held_the_others_are_released_and_nothing_is_switched(scene) -> None:
+    scene.full = {"o9": Refused(403, "ACCESS_REFUSED")}
+    with pytest.raises(BrokerUnavailable, match="ACCESS_REFUSED"):
         scene.scale(appended(mail="m9", orders="o9"))
     assert scene.done == ["held queue 'm9'", "released queue 'm9'"]
     assert not scene.held
@@ -336,6 +323,7 @@ def test_a_change_that_failed_before_the_switch_is_not_called_unfinished(scene, 
     assert carry_out_plans(scene.live, [plan], "text") == Exit.FAILED
     found = capsys.readouterr()
     assert found.out.splitlines()[1:] == ["held queue 'm9'", "released queue 'm9'"]
+    assert "got 'o9', expected an existing queue that accepts messages" in found.err
     assert "No bindings were changed" in found.err
     assert UNFINISHED not in found.err
 
