@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import struct
 import zlib
@@ -46,6 +47,12 @@ def sized(data: bytes) -> bytes:
 def a_batch(compression: int, count: int, data: bytes, uncompressed: int) -> bytes:
     """Build a sub-entry batch."""
     return struct.pack(">BHII", 0x80 | compression << 4, count, uncompressed, len(data)) + data
+
+
+def gzipped(*messages: bytes) -> bytes:
+    """Build a sub-entry batch of these messages."""
+    plain = b"".join(map(sized, messages))
+    return a_batch(1, len(messages), gzip.compress(plain), len(plain))
 
 
 def a_chunk(

@@ -43,6 +43,8 @@ class Servers:
         self.waits: set[float] = set()
         """How long clients waited until the server took their frames."""
         self.connections: list[Connection] = []
+        self.streams = 2
+        """How many streams a super stream has."""
         self.moved = ""
         """Where a server that does not answer takes the new connections."""
 
@@ -103,7 +105,7 @@ class Connection:
         return {name: StreamMetadata(name, Node("first", 5552), ()) for name in streams}
 
     def partitions(self, name: str, **_: object) -> list[str]:
-        return [f"{name}-{number}" for number in range(2)]
+        return [f"{name}-{number}" for number in range(self.servers.streams)]
 
     def declare_publisher(self, _stream: str, _name: str | None) -> int:
         return 0
@@ -159,18 +161,33 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
     return clock.monotonic
 
 
+def lose(publisher: StreamPublisher, servers: Servers) -> None:
+    """Close the connection of a publisher that has nothing to send, and wait until it has noticed."""
+    servers.close_connections()
+    wait_until(lambda: publisher.pipeline.outboxes[0].trouble, "the loss is noticed")
+
+
+def delayed(
+    monkeypatch: pytest.MonkeyPatch, call: str, stream: str = ""
+) -> tuple[threading.Event, threading.Event]:
+    """Let a call to the servers, about this stream or any, wait; return events that it has begun and that it may go on."""
+    begun, goes_on, found = threading.Event(), threading.Event(), getattr(Connection, call)
+
+    def late(*given: object, **more: object) -> object:
+        if not stream or stream in given:
+            begun.set()
+            goes_on.wait(PATIENCE)
+        return found(*given, **more)
+
+    monkeypatch.setattr(Connection, call, late)
+    return begun, goes_on
+
+
 def opened_without_streams(
     publisher: StreamPublisher, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Future[None], threading.Event]:
     """Open a publisher in another thread, which waits for the names of its streams until the event is set."""
-    asked, answers, found = threading.Event(), threading.Event(), Connection.partitions
-
-    def late(connection: Connection, name: str, **_: object) -> list[str]:
-        asked.set()
-        answers.wait(PATIENCE)
-        return found(connection, name)
-
-    monkeypatch.setattr(Connection, "partitions", late)
+    asked, answers = delayed(monkeypatch, "partitions")
     opening = pool.submit(publisher.open)
     wait_until(lambda: asked.is_set() and publisher.pipeline.state == "open", "it is opened")
     return opening, answers

@@ -14,7 +14,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from rabbit_chx import consuming
-from rabbit_chx.broker.amqp import connect
 from rabbit_chx.consuming import (
     BrokerUnavailable,
     Group,
@@ -23,7 +22,9 @@ from rabbit_chx.consuming import (
     QueueReader,
     Timeouts,
     members,
+    queue_reader,
 )
+from rabbit_chx.consuming.queue_reader import _TakenBack
 from rabbit_chx.working.settings import OnFailure
 from rabbit_chx.working.workers import Workers
 from tests.patience import wait_until
@@ -74,15 +75,6 @@ def test_members_takes_the_words_for_a_connection_and_names_types_that_can_be_im
     assert typing.get_args(OnFailure) == ("stop", "dead-letter", "park")
 
 
-# ---- addresses
-
-
-def test_the_error_of_several_addresses_names_each_and_no_password() -> None:
-    with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1.*127\.0\.0\.1:2") as caught:
-        connect(DEAD)
-    assert "secret" not in str(caught.value)
-
-
 # ---- a reader without a broker
 
 
@@ -94,9 +86,10 @@ def test_a_reader_that_waits_for_no_quiet_moment_needs_no_cpu_until_it_is_connec
 
 
 def test_a_reader_that_reaches_no_address_says_so_after_its_timeout() -> None:
-    reached = pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1.*127\.0\.0\.1:2")
-    with QueueReader(DEAD, "a", timeouts=Timeouts(connect=0.1)) as reader, reached:
+    unreached = pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1.*127\.0\.0\.1:2")
+    with QueueReader(DEAD, "a", timeouts=Timeouts(connect=0.1)) as reader, unreached as caught:
         reader.take(1, timeout=60)
+    assert "secret" not in str(caught.value)
 
 
 def test_without_a_connection_the_number_of_waiting_messages_is_unknown_at_once() -> None:
@@ -144,6 +137,34 @@ def test_a_reader_of_an_idle_queue_waits_for_messages() -> None:
     began = monotonic()
     assert reader.take(10, timeout=60, quiet=0.2).messages == ()
     assert 0.2 <= monotonic() - began < 60
+
+
+def test_only_messages_that_were_taken_back_twice_in_a_row_are_permanent() -> None:
+    busy = QueueReader(DEAD, "a")
+    for permanent in (False, True):
+        busy._delivered = 3
+        error = busy._why(_TakenBack())
+        assert "increase consumer_timeout" in str(error)
+        assert error.permanent is permanent
+        busy._forget()
+        assert not busy._why(_TakenBack()).permanent  # which leaves the count as it is
+
+
+def test_the_addresses_share_what_is_left_of_the_time_for_the_first_connection(monkeypatch) -> None:
+    now, taken = 0.0, []
+
+    def answer_nothing(addresses, *, timeout, **_):
+        nonlocal now
+        taken.append(timeout * len(addresses))
+        now += 3.0
+        raise BrokerUnavailable("silent", permanent=len(taken) == 2)
+
+    monkeypatch.setattr(queue_reader, "connect", answer_nothing)
+    monkeypatch.setattr(queue_reader, "monotonic", lambda: now)
+    silent = pytest.raises(BrokerUnavailable, match="silent")
+    with QueueReader(DEAD, "a", timeouts=Timeouts(connect=9)) as reader, silent:
+        reader.take(1, timeout=60)
+    assert taken == pytest.approx([9.0, 6.0])
 
 
 # ---- health and metrics

@@ -36,12 +36,8 @@ def ended_with(joined: Member, code: int, queue: str = "") -> str:
 def test_the_third_541_in_a_row_from_the_same_queue_names_it(caplog) -> None:
     joined = member(Broker())
     reasons = [ended_with(joined, 541, "a") for _ in range(4)]
-    assert ["'a'" in each for each in reasons] == [
-        False,
-        False,
-        False,
-        True,
-    ]  # the first may come from any queue
+    # The first may come from any queue.
+    assert ["'a'" in each for each in reasons] == [False, False, False, True]
     assert "(541 INTERNAL_ERROR) 3 times in a row when it delivered from queue 'a'" in caplog.messages[-1]
     assert "uuid or char" in reasons[-1]
 

@@ -1,4 +1,4 @@
-"""A lane gives out its messages one at a time and in order, even if its channel is closed or replaced."""
+"""What a lane and the workers of a member do with messages and markers, and the settings of a group."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import threading
 from time import monotonic
 
 import pytest
-from hypothesis import given, strategies as st
 
 from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.consuming.member.interruptions import Interruptions
 from rabbit_chx.consuming.member.lanes import Lane, QueueLane, status_of
-from rabbit_chx.consuming.member.roll_call import holds_in, question
+from rabbit_chx.consuming.member.roll_call import holds_in
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.working.markers import HOLD, Hold, Kind, kind_of
 from rabbit_chx.working.messages import Delivery
@@ -36,68 +35,6 @@ SETTINGS = {
     "heartbeat": 10,
     "failover_only": False,
 }
-
-
-class Broker:
-    """A model of one queue on a broker: on a new channel, it redelivers from the first unacknowledged message."""
-
-    def __init__(self, messages: int) -> None:
-        self.messages = messages
-        self.settled = 0
-        self.next = 0
-        self.first = 0
-
-    def connect(self, lane: Lane) -> None:
-        lane.attach(object(), 1)
-        self.next = self.first = self.settled
-
-    def deliver(self, lane: Lane) -> bool:
-        if lane.channel is None or self.next == self.messages:
-            return False
-        self.next += 1
-        return lane.add([Delivery(str(self.next - 1).encode(), "k", queue="q", tag=self.next - self.first)])
-
-    def acknowledge(self, lane: Lane) -> None:
-        if lane.channel is not None and lane.done > lane.acked:
-            lane.acked = lane.done
-            self.settled = self.first + lane.done
-
-
-@given(st.lists(st.sampled_from(["deliver", "take", "finish", "fail", "ack", "lose", "leave"]), max_size=60))
-def test_messages_are_first_seen_in_order_and_acknowledged_only_after_they_are_handled(actions) -> None:
-    broker, lane, seen, handled = Broker(20), QueueLane("q"), [], set()
-    broker.connect(lane)
-    at_work = None
-    for action in actions:
-        if action == "deliver":
-            broker.deliver(lane)
-        elif action == "take" and lane.busy and at_work is None:
-            message, channel = lane.take(), lane.channel
-            if message is not None:
-                seen.append(int(message.body))
-                at_work = message, channel
-        elif action in {"finish", "fail"} and at_work is not None:
-            message, channel = at_work
-            at_work = None
-            if action == "finish":
-                handled.add(int(message.body))
-                lane.finish(message, channel)
-            else:
-                lane.put_back(message, channel)
-        elif action == "ack":
-            broker.acknowledge(lane)
-        elif action == "lose":
-            lane.detach()
-            broker.connect(lane)
-        elif action == "leave":
-            lane.leaving = True
-            if lane.is_idle:
-                broker.acknowledge(lane)
-                lane.detach()
-                broker.connect(lane)
-        assert set(range(broker.settled)) <= handled
-    first = list(dict.fromkeys(seen))
-    assert first == list(range(len(first)))
 
 
 def test_a_leaving_lane_gives_out_no_more_messages() -> None:
@@ -158,11 +95,6 @@ def test_markers_are_known_by_more_than_their_headers(headers, more, kind) -> No
 )
 def test_an_invalid_body_counts_as_a_question_without_holds(body) -> None:
     assert holds_in(body) == []
-
-
-def test_a_question_may_name_holds() -> None:
-    assert holds_in(question([OF_Q])) == [OF_Q]
-    assert holds_in(question()) == []
 
 
 def test_the_delay_between_attempts_doubles_up_to_a_minute() -> None:

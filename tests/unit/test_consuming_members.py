@@ -90,6 +90,8 @@ def member(broker: Broker, source: Callable[[], tuple[str, ...]] = lambda: QUEUE
         add_callback_threadsafe=print,
     )
     made._interruptions = Interruptions(made._settings, made.workers, made._acknowledge, made.fail)
+    made.workers.heard = monotonic() + 3600
+    Progress.start(made.workers, made)  # without its threads
     return made
 
 
@@ -154,13 +156,6 @@ def seated(broker: Broker, seat: int) -> Member:
     joined._consume("4.3.6")
     assert joined.seat == seat
     return joined
-
-
-@pytest.mark.parametrize("seat", [0, 1])
-def test_a_member_takes_a_seat_without_publishing_on_its_connection(seat) -> None:
-    broker = Broker(*QUEUES)
-    seated(broker, seat)
-    assert broker.published == []
 
 
 def test_a_member_moves_to_a_lower_seat_without_publishing_on_its_connection(monkeypatch) -> None:
@@ -250,8 +245,6 @@ class Slow(deque[Delivery]):
 def test_a_stop_waits_for_a_message_that_a_worker_is_just_taking() -> None:
     """Otherwise the broker redelivers it while it is handled."""
     joined = member(Broker())
-    joined.workers.heard = monotonic() + 3600
-    Progress.start(joined.workers, joined)  # without its threads
     lane = KeyLane("a", lambda message: message.routing_key, 1, None)
     lane.attach("channel", 1)
     lane.add([MESSAGE])
@@ -268,8 +261,6 @@ def test_a_stop_waits_for_a_message_that_a_worker_is_just_taking() -> None:
 
 def test_a_member_whose_parking_queue_is_gone_waits_for_the_handlers_of_other_messages() -> None:
     joined = member(Broker())
-    joined.workers.heard = monotonic() + 3600
-    Progress.start(joined.workers, joined)  # without its threads
     parks = park("gone", MESSAGE, {})
     joined._ask(lambda: joined._driver.run(parks))
     joined._do_due()
@@ -298,8 +289,6 @@ def test_a_full_parking_queue_keeps_no_other_queue_from_being_acknowledged(monke
     joined = member(broker)
     given = SETTINGS | {"on_failure": "park", "parking_queue": "parked", "attempts": 1}
     joined._interruptions = Interruptions(Settings(**given), joined.workers, joined._acknowledge, joined.fail)
-    Progress.start(joined.workers, joined)  # without its threads
-    joined.workers.heard = monotonic() + 3600
     failed, other = QueueLane("a"), QueueLane("b")
     failed.attach("channel of a", 1)
     other.attach("channel of b", 1)
@@ -345,8 +334,6 @@ def test_a_deleted_queue_that_is_declared_again_waits_for_its_handler_and_keeps_
     broker = Broker(*QUEUES)
     joined = member(broker)
     joined._subscribe = subscribe
-    Progress.start(joined.workers, joined)  # without its threads
-    joined.workers.heard = monotonic() + 3600
     joined._find_seat()
     joined._use(QUEUES)
     lane = joined._lanes["a"]
@@ -398,7 +385,6 @@ def test_after_a_pause_only_an_answer_of_the_broker_allows_a_member_to_handle_me
     paused = member(Broker("rabbit-chx.seat.billing.0"))
     paused.workers.heard = monotonic() - 60
     paused._turn(0.0)
-    Progress.start(paused.workers, paused)  # without its threads
     lane = QueueLane("a")
     lane.attach("channel", 1)
     assert lane.add([MESSAGE])

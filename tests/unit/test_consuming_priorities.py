@@ -48,3 +48,7 @@ def test_priorities_on_a_queue_are_distinct_and_fit_into_32_bits() -> None:
         column = [priority(seat, queue, 64) for seat in range(64)]
         assert len(set(column)) == 64
         assert 0 <= min(column) <= max(column) < 2**31
+
+
+def test_priorities_can_be_computed_for_ten_thousand_seats() -> None:
+    assert len({priority(seat, 0, 10_000) for seat in range(0, 10_000, 100)}) > 90

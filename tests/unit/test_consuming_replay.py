@@ -213,15 +213,6 @@ MESSAGES = [received(parked()), received(parked()), received(parked("", "orders"
 GO = "  2 to exchange 'shop'\n  1 to queue 'orders'\n"
 
 
-@pytest.mark.parametrize(
-    ("options", "what"), [(("--yes",), "3 replayed"), (("--dry-run",), "3 would be replayed")]
-)
-def test_the_destinations_are_counted_and_shown(replaying, options, what) -> None:
-    done, _ = replaying(*MESSAGES, options=options)
-    assert done.code == 3
-    assert done.out.endswith(f"parked: {what}, 0 with other keys, 1 of unknown origin, 0 refused\n{GO}")
-
-
 def test_destinations_are_asked_about_before_anything_is_published(replaying, answer) -> None:
     answer("n\n")
     done, choices = replaying(*MESSAGES)

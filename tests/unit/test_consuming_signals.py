@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Coroutine
 from functools import partial
 from types import SimpleNamespace
 
@@ -26,14 +27,11 @@ def handlers() -> dict[signal.Signals, object]:
     return {number: signal.getsignal(number) for number in USUAL}
 
 
-@FIRST
-def test_after_the_first_signal_any_other_takes_effect_at_once(first) -> None:
-    stops: list[str] = []
-    with stopped_by_signals(lambda: stops.append("stop")):
-        signal.raise_signal(first)
-        assert stops == ["stop"]
-        assert handlers() == USUAL
-    assert handlers() == USUAL
+def run(main: Coroutine[None, None, None]) -> None:
+    """Run in an event loop that does not handle Ctrl-C, which `asyncio.run` does."""
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(main)
+    loop.close()
 
 
 @FIRST
@@ -80,9 +78,7 @@ def test_after_the_first_signal_in_a_loop_any_other_takes_effect_at_once(first) 
                 await stopped.wait()
             assert handlers() == USUAL
 
-    loop = asyncio.new_event_loop()  # `asyncio.run` would handle Ctrl-C
-    loop.run_until_complete(main())
-    loop.close()
+    run(main())
 
 
 def test_ctrl_c_after_sigterm_does_not_wait_for_handlers(monkeypatch) -> None:
@@ -128,11 +124,7 @@ def test_a_program_that_handles_the_signals_itself_keeps_its_handlers() -> None:
 
     async def handle(_: object) -> None: ...
 
-    loop = asyncio.new_event_loop()  # `asyncio.run` would handle Ctrl-C
-    loop.run_until_complete(
-        main(AsyncGroup("amqp://127.0.0.1:1", exchange="orders", name="billing", queues=["a"]))
-    )
-    loop.close()
+    run(main(AsyncGroup("amqp://127.0.0.1:1", exchange="orders", name="billing", queues=["a"])))
     assert seen == [USUAL]
 
 

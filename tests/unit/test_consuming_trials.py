@@ -79,12 +79,6 @@ def test_a_suspect_message_that_fails_is_tried_again_with_another_note() -> None
     assert trial.go_on() == ["queue_declare", NOTES]
 
 
-def test_a_suspect_message_is_given_up_once_it_has_ended_too_many_processes() -> None:
-    trial = Trial(notes=5)
-    assert trial.go_on() == ["queue_declare", "queue_purge", "parked"]
-    assert trial.lane.to_acknowledge() == [(1, True)]
-
-
 def test_a_suspect_message_counts_as_handled_only_when_its_handler_has_returned() -> None:
     """Not when the broker was silent before the handler got it: the member asks the broker, and the message waits."""
     trial = Trial()
@@ -175,3 +169,4 @@ def test_a_message_that_has_ended_too_many_processes_waits_for_room_in_the_parki
     trial.lane.resume(trial.message, trial.channel)
     trial.lane.take()
     assert trial.go_on() == ["parked"]
+    assert trial.lane.to_acknowledge() == [(1, True)]

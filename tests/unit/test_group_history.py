@@ -2,77 +2,61 @@
 
 from __future__ import annotations
 
-from tests.faults.group_history import Diary, Sight, Verdict, judge
+import pytest
+
+from tests.faults.group_history import Diary, Sight, judge
 
 ADA, BOB = ("ada", 1), ("bob", 1)
 SECOND = 1_000_000_000
 
 
-def history(*rows: tuple[tuple[str, int], str, int]) -> list[Sight]:
-    """Sights of one queue, a second apart: life, key, number."""
-    return [Sight(at * SECOND, life, "q0", key, number) for at, (life, key, number) in enumerate(rows, 1)]
+def history(text: str) -> list[Sight]:
+    """Sights of one queue, a second apart, each as its process, key and number."""
+    words = text.split()
+    seen = zip(words[::2], words[1::2], strict=True)
+    return [Sight(at * SECOND, (name, 1), "q0", key[0], int(key[1:])) for at, (name, key) in enumerate(seen)]
 
 
-def verdict_on(
-    *rows: tuple[tuple[str, int], str, int], killed: tuple[tuple[str, int], ...] = (), published: int = 3
-) -> Verdict:
-    return judge(history(*rows), set(killed), dict.fromkeys(range(published), 0))
+SLOW = "ada x0  ada z1  ada y2  ada y3  ada y4  ada y5  bob x0"
+UNEXPLAINED = {"unexplained": [0]}
 
 
-def test_a_good_history() -> None:
-    found = verdict_on((ADA, "x", 0), (BOB, "y", 1), (BOB, "x", 2))
-    assert (found.lost, found.unexpected, found.disorder, found.unexplained) == ([], [], [], [])
-    assert found.duplicated == 0
-    assert found.handled == {"ada": 1, "bob": 2}
+@pytest.mark.parametrize(
+    ("text", "killed", "at_once", "errors"),
+    [
+        pytest.param("ada x0  bob y1  bob x2", set(), 1, {}, id="a good history"),
+        pytest.param("ada x1  bob x0  bob y2", set(), 1, {"disorder": [0]}, id="a key out of order"),
+        pytest.param("ada x1  bob y0  bob x2", set(), 1, {}, id="keys out of order"),
+        pytest.param("ada x0  ada x1  bob x1  bob x2", {ADA}, 1, {}, id="the last message of a killed member"),
+        pytest.param("ada x0  ada x1  bob x1  bob x2", set(), 1, {"unexplained": [1]}, id="of a running member"),
+        pytest.param("ada x0  ada x1  bob x0  bob x2", {ADA}, 1, UNEXPLAINED, id="acknowledged with a later one"),
+        pytest.param("ada x0  bob x0  eve x0", {ADA, BOB}, 1, {}, id="two killed members"),
+        pytest.param("ada x0  bob x0  eve x0", {ADA}, 1, UNEXPLAINED, id="two repeated by one killed member"),
+        pytest.param("bob x0  bob x1  ada x0  bob x2", {ADA}, 1, {}, id="a paused member, later than its successor"),
+        pytest.param("ada x0  ada y1  bob x0", {ADA}, 1, UNEXPLAINED, id="an earlier one, if one at once"),
+        pytest.param("ada x0  ada y1  bob x0", {ADA}, 2, {}, id="an earlier one, if two at once"),
+        pytest.param("ada x0  ada y1  bob x0", set(), 2, UNEXPLAINED, id="an earlier one of a running member"),
+        pytest.param(SLOW, {ADA}, 2, {}, id="of a slow handler, if two at once"),
+        pytest.param(SLOW, {ADA}, 1, UNEXPLAINED, id="of a slow handler, if one at once"),
+        pytest.param(f"{SLOW}  bob z1", {ADA}, 3, {}, id="of two slow handlers, if three at once"),
+        pytest.param(f"{SLOW}  bob z1", {ADA}, 2, UNEXPLAINED, id="of two slow handlers, if two at once"),
+    ],
+)  # fmt: skip
+def test_each_error_of_a_history_is_found_and_no_other(text, killed, at_once, errors) -> None:
+    sights = history(text)
+    published = dict.fromkeys([each.number for each in sights], 0)
+    found = judge(reversed(sights), killed, published, at_once=at_once)  # sights are merged by time
+    disorder = [sight.number for sight in found.disorder]
+    shown = {"lost": found.lost, "unexpected": found.unexpected}
+    shown |= {"disorder": disorder, "unexplained": found.unexplained}
+    assert {name: numbers for name, numbers in shown.items() if numbers} == errors
+    assert found.duplicated == len(sights) - len({each.number for each in sights})
+    assert found.seen == len(sights)
 
 
-def test_lost_and_unexpected_messages() -> None:
-    found = verdict_on((ADA, "x", 0), (ADA, "x", 7), published=2)
-    assert found.lost == [1]
-    assert found.unexpected == [7]
-
-
-def test_a_key_out_of_order_across_processes() -> None:
-    found = verdict_on((ADA, "x", 1), (BOB, "x", 0), (BOB, "y", 2))
-    assert [sight.number for sight in found.disorder] == [0]
-    assert not verdict_on((ADA, "x", 1), (BOB, "y", 0), (BOB, "x", 2)).disorder
-
-
-def test_a_repeated_sight_is_not_disorder() -> None:
-    found = verdict_on((ADA, "x", 0), (ADA, "x", 1), (BOB, "x", 1), (BOB, "x", 2), killed=(ADA,))
-    assert not found.disorder
-    assert found.duplicated == 1
-
-
-def test_sights_are_merged_by_time_and_not_by_their_order_in_the_files() -> None:
-    rows = history((ADA, "x", 0), (BOB, "x", 1), (ADA, "x", 2))
-    assert not judge(reversed(rows), set(), {0: 0, 1: 0, 2: 0}).disorder
-
-
-def test_the_last_message_of_a_killed_member_may_be_seen_again() -> None:
-    found = verdict_on((ADA, "x", 0), (ADA, "x", 1), (BOB, "x", 1), (BOB, "x", 2), killed=(ADA,))
-    assert found.unexplained == []
-
-
-def test_a_running_or_stopped_member_does_not_explain_a_duplicate() -> None:
-    found = verdict_on((ADA, "x", 0), (ADA, "x", 1), (BOB, "x", 1), (BOB, "x", 2))
-    assert found.unexplained == [1]
-
-
-def test_a_message_acknowledged_with_a_later_one_must_not_be_seen_again() -> None:
-    found = verdict_on((ADA, "x", 0), (ADA, "x", 1), (BOB, "x", 0), (BOB, "x", 2), killed=(ADA,))
-    assert found.unexplained == [0]
-
-
-def test_each_further_sight_needs_a_life_that_ended_badly() -> None:
-    rows = ((ADA, "x", 0), (BOB, "x", 0), (("eve", 1), "x", 0))
-    assert verdict_on(*rows, killed=(ADA, BOB), published=1).unexplained == []
-    assert verdict_on(*rows, killed=(ADA,), published=1).unexplained == [0]
-
-
-def test_a_paused_member_may_record_its_message_after_its_successor() -> None:
-    found = verdict_on((BOB, "x", 0), (BOB, "x", 1), (ADA, "x", 0), (BOB, "x", 2), killed=(ADA,))
-    assert found.unexplained == []
+def test_lost_and_unexpected_messages_are_found() -> None:
+    found = judge(history("ada x0  ada x7"), set(), {0: 0, 1: 0})
+    assert (found.lost, found.unexpected) == ([1], [7])
 
 
 def test_the_longest_wait_of_a_queue_with_messages() -> None:
@@ -82,11 +66,10 @@ def test_the_longest_wait_of_a_queue_with_messages() -> None:
         Sight(32 * SECOND, BOB, "q1", "y", 2),
     ]
     found = judge(sights, set(), {0: 0, 1: 2 * SECOND, 2: 30 * SECOND})
-    assert found.waits == {
-        "q0": 29.0,
-        "q1": 2.0,
-    }  # q0 waits from the time when the next message was published
+    # q0 waits from the time when the next message was published.
+    assert found.waits == {"q0": 29.0, "q1": 2.0}
     assert found.longest_wait == 29.0
+    assert found.handled == {"ada": 1, "bob": 2}
 
 
 def test_a_diary_distinguishes_lives() -> None:
@@ -109,21 +92,3 @@ def test_a_diary_distinguishes_lives() -> None:
     assert diary.ended_badly == {("ada", 1), ("ada", 2)}
     diary.read("stopped")
     assert diary.ended_badly == {("ada", 1)}
-
-
-def test_with_several_messages_at_once_an_earlier_one_may_be_the_unacknowledged_one() -> None:
-    rows = history((ADA, "x", 0), (ADA, "y", 1), (BOB, "x", 0))
-    assert judge(rows, {ADA}, {0: 0, 1: 0}).unexplained == [0]
-    assert judge(rows, {ADA}, {0: 0, 1: 0}, at_once=2).unexplained == []
-    assert judge(rows, set(), {0: 0, 1: 0}, at_once=2).unexplained == [0]
-
-
-def test_with_several_messages_at_once_the_message_of_a_slow_handler_may_be_seen_again() -> None:
-    later = [(ADA, "y", number) for number in range(2, 9)]
-    slow = history((ADA, "x", 0), (ADA, "z", 1), *later, (BOB, "x", 0))
-    both = history((ADA, "x", 0), (ADA, "z", 1), *later, (BOB, "x", 0), (BOB, "z", 1))
-    published = dict.fromkeys(range(9), 0)
-    assert judge(slow, {ADA}, published, at_once=2).unexplained == []
-    assert judge(slow, {ADA}, published, at_once=1).unexplained == [0]
-    assert judge(both, {ADA}, published, at_once=3).unexplained == []
-    assert judge(both, {ADA}, published, at_once=2).unexplained == [0]

@@ -16,39 +16,42 @@ from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.commands import Driver, Lost, exists
 from rabbit_chx.broker.driver import PikaDriver
 from tests.amqp_server import AmqpServer, received
+from tests.unit.conftest import USUAL
 
 pytestmark = pytest.mark.usefixtures("usual_handlers")
 
 
-def work(done: list[str], interrupts: int, error: type[Exception] | None = None) -> None:
-    """Be interrupted so many times before it is done; it may fail then."""
-    with uninterrupted():
-        for _ in range(interrupts):
-            signal.raise_signal(signal.SIGINT)
+def interrupted(done: list[str], *signals: signal.Signals, error: type[Exception] | None = None) -> None:
+    """Get these signals before it is done; it may fail then."""
+    with terminated_as_interrupted(), uninterrupted():
+        for each in signals:
+            signal.raise_signal(each)
         done.append("it")
         if error is not None:
             raise error
 
 
-def test_what_has_begun_is_ended_first() -> None:
-    done: list[str] = []
-    with pytest.raises(KeyboardInterrupt):
-        work(done, 1)
-    assert done == ["it"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_a_second_one_takes_effect_at_once() -> None:
-    done: list[str] = []
-    with pytest.raises(KeyboardInterrupt):
-        work(done, 2)
-    assert done == []
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+@pytest.mark.parametrize(
+    ("signals", "done", "error"),
+    [
+        ([signal.SIGINT], ["it"], KeyboardInterrupt),
+        ([signal.SIGTERM], ["it"], Terminated),
+        ([signal.SIGINT, signal.SIGINT], [], KeyboardInterrupt),
+        ([signal.SIGINT, signal.SIGTERM], [], Terminated),
+    ],
+    ids=["Ctrl-C", "SIGTERM", "Ctrl-C twice", "Ctrl-C and SIGTERM"],
+)
+def test_what_has_begun_is_ended_before_one_signal_but_not_before_a_second_one(signals, done, error) -> None:
+    found: list[str] = []
+    with pytest.raises(error):
+        interrupted(found, *signals)
+    assert found == done
+    assert {each: signal.getsignal(each) for each in USUAL} == USUAL
 
 
 def test_an_error_comes_before_the_interrupt() -> None:
     with pytest.raises(LookupError):
-        work([], 1, LookupError)
+        interrupted([], signal.SIGINT, error=LookupError)
 
 
 class InterruptedDriver(PikaDriver):
@@ -114,29 +117,6 @@ def test_another_thread_changes_nothing() -> None:
     thread.start()
     thread.join()
     assert seen == [signal.default_int_handler]
-
-
-def be_signalled(done: list[str], *signals: signal.Signals) -> None:
-    """Get these signals before it is done."""
-    with terminated_as_interrupted(), uninterrupted():
-        for each in signals:
-            signal.raise_signal(each)
-        done.append("it")
-
-
-def test_sigterm_is_an_interrupt_that_waits_for_the_end_of_a_command() -> None:
-    done: list[str] = []
-    with pytest.raises(Terminated):
-        be_signalled(done, signal.SIGTERM)
-    assert done == ["it"]
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-def test_a_second_signal_of_the_other_kind_takes_effect_at_once() -> None:
-    done: list[str] = []
-    with pytest.raises(Terminated):
-        be_signalled(done, signal.SIGINT, signal.SIGTERM)
-    assert not done
 
 
 def test_a_program_that_ignores_sigterm_goes_on_ignoring_it() -> None:

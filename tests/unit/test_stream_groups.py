@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-import struct
-import zlib
 from contextlib import closing
 from datetime import datetime
 from time import sleep
@@ -21,14 +19,14 @@ from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams import AsyncStreamGroup, BatchFailed, StreamBatch, StreamGroup
 from rabbit_chx.streams.group.assignments import Assignments
 from rabbit_chx.streams.group.lanes import Attention, Change, StreamLane
-from rabbit_chx.streams.group.member import StreamMember
 from rabbit_chx.streams.group.places import in_order
 from rabbit_chx.streams.group.settings import check_release
 from rabbit_chx.streams.group.workers import StreamWorkers
-from rabbit_chx.streams.messages.chunks import HEADER, Chunk, parse_chunk
+from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate, StreamStats
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 from tests.faults.stream_group_member import of_guide
+from tests.stream_chunks import a_chunk, sized
 from tests.unit.test_docs import marked
 
 URL = "rabbitmq-stream://user:secret@127.0.0.1:1"
@@ -37,12 +35,8 @@ GIVEN = {"url": URL, "stream": "events", "name": "g"}
 
 def chunk(first: int, count: int) -> Chunk:
     """A chunk of messages whose bodies are their offsets."""
-    entries = b"".join(
-        struct.pack(">I", len(body)) + body
-        for body in (b"%d" % offset for offset in range(first, first + count))
-    )
-    header = HEADER.pack(0x50, 0, count, count, 0, 1, first, zlib.crc32(entries), len(entries), 0, 0)
-    return parse_chunk(header + entries, "events")
+    bodies = (b"%d" % offset for offset in range(first, first + count))
+    return parse_chunk(a_chunk(map(sized, bodies), offset=first), "events")
 
 
 def lane(*, batches: bool = False, store_every: int = 100) -> StreamLane:
@@ -71,6 +65,17 @@ class Asked:
 
     def answer_update(self, update: ConsumerUpdate, start: OffsetSpec | None) -> None:
         self.answers.append((update.correlation, start is not None))
+
+
+def assignments_of(**given) -> Assignments:
+    """The assignments of a member with these parameters, whose workers have no threads."""
+    settings = StreamGroup(**GIVEN, **given)._settings
+    return Assignments(settings, StreamWorkers(print, settings))
+
+
+def place_of(connection: Asked) -> SimpleNamespace:
+    """The place of a connection, on which no chunks are asked for."""
+    return SimpleNamespace(connection=connection, top_up=lambda _: None)
 
 
 # ---- parameters
@@ -133,7 +138,6 @@ def test_credentials_for_a_parking_queue_elsewhere_are_refused(url, amqp_url):
         ({"on_failure": "dead-letter"}, "invalid on_failure: got 'dead-letter', expected 'stop' or 'park'"),
         ({"on_failure": "park"}, "invalid parking_queue: got None"),
         ({"attempts": 0}, "invalid attempts: got 0"),
-        ({"timeouts": Timeouts(connect=5)}, "invalid connect timeout: got 5"),
         ({"url": "http://host"}, "invalid broker URL"),
     ],
 )
@@ -179,23 +183,15 @@ def test_a_callback_of_a_thread_that_returns_a_coroutine_has_failed():
     ],
 )
 def test_a_callback_that_does_not_return_in_time_is_named_and_costs_only_its_stream(given, names):
-    settings = StreamGroup(**GIVEN, **given, timeouts=Timeouts(close=0.01))._settings
-    assignments, it = Assignments(settings, StreamWorkers(print, settings)), lane()
+    assignments, it = assignments_of(**given, timeouts=Timeouts(close=0.01)), lane()
     assignments.on_update(it, ConsumerUpdate(1, 0, active=True))
     sleep(0.02)
     with pytest.raises(
         StreamUnavailable,
         match=f"^{names}, or the handler before, did not return within 0.01 s for stream 'events'$",
     ) as caught:
-        assignments.do_due(SimpleNamespace(connection=Asked(), top_up=lambda _: None), it)
+        assignments.do_due(place_of(Asked()), it)
     assert (caught.value.stream, caught.value.permanent) == ("events", False)
-
-
-def test_a_stream_that_does_not_exist_is_named_with_its_virtual_host():
-    connection = SimpleNamespace(url=SimpleNamespace(vhost="billing"))
-    member = SimpleNamespace(_settings=StreamGroup(**GIVEN)._settings)
-    with pytest.raises(StreamUnavailable, match="virtual host 'billing' has no stream 'events': it does not"):
-        StreamMember._on_missing(member, connection, lane())
 
 
 def test_a_handler_must_fit_the_class():
@@ -205,29 +201,14 @@ def test_a_handler_must_fit_the_class():
         asyncio.run(AsyncStreamGroup(**GIVEN).run_batches(print))
 
 
-def test_a_stopped_group_returns_at_once():
-    group = StreamGroup(**GIVEN)
-    assert (group.status.connected, group.status.reason) == (False, "it is not running")
-    group.stop()
-    group.run(print)
-
-
-@pytest.mark.parametrize("version", ["3.10.25", "3.11.28", "3.12.14"])
-def test_earlier_releases_are_refused_with_the_reason(version):
-    with pytest.raises(
-        InvalidValue, match=r"expected 3\.13 or later\. Earlier releases have no single active"
-    ):
-        check_release(version)
-    check_release("3.13.7")
-
-
 @pytest.mark.parametrize("options", [(), ("--reset", "first", "--yes")])
-def test_the_command_refuses_earlier_releases_too(monkeypatch, capsys, options):
+def test_the_command_refuses_releases_before_3_13(monkeypatch, capsys, options):
+    check_release("3.13.7")
     closed = []
-    connection = SimpleNamespace(release="3.10.8", close=lambda: closed.append(True))
+    connection = SimpleNamespace(release="3.12.14", close=lambda: closed.append(True))
     monkeypatch.setattr("rabbit_chx.cli.stream_group.connect", lambda *_, **__: connection)
     assert _exit_code(["group", "g", "--stream", "events", "-U", "amqp://127.0.0.1:1/", *options]) == 64
-    assert "invalid broker release: got '3.10.8', expected 3.13 or later" in capsys.readouterr().err
+    assert "invalid broker release: got '3.12.14', expected 3.13 or later" in capsys.readouterr().err
     assert closed == [True]
 
 
@@ -312,14 +293,6 @@ def test_the_rest_of_a_chunk_is_handled_after_the_broker_was_silent():
     assert [it.take().offset for _ in range(2)] == [1, 2]
     assert it.take() is None
     assert not it.wake()
-
-
-def test_messages_before_the_start_of_an_assignment_are_left_out():
-    it = lane()
-    it.assign(7, 6)
-    assert not it.add(chunk(0, 5))
-    assert it.add(chunk(5, 5))
-    assert it.take().offset == 7
 
 
 def test_what_is_handled_after_an_assignment_has_ended_does_not_count():

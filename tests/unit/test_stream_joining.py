@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import socket
-import threading
 from contextlib import ExitStack
 from types import SimpleNamespace
 
@@ -12,11 +11,14 @@ import pytest
 
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams import StreamGroup
+from rabbit_chx.streams.group import offsets
 from rabbit_chx.streams.group.member import StreamMember
+from rabbit_chx.streams.group.workers import StreamWorkers
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate, Delivery, Node
 from rabbit_chx.streams.protocol.calls import Calls
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.requests import OffsetSpec
+from tests.unit.test_stream_groups import chunk
 
 HERE = Node("a", 1)
 LOST = StreamUnavailable("the connection was lost", "lost")
@@ -100,7 +102,7 @@ def joined(monkeypatch):
                 return connection
 
             group = StreamGroup("rabbitmq-stream://127.0.0.1", exchange="x", name="g")
-            workers = SimpleNamespace(lock=threading.Lock(), stopped=False)
+            workers = StreamWorkers(print, group._settings)
             member = StreamMember(group._settings, connect, workers, None, batches=False)
             for each in (connection, *([there] if there else []), member._woken, member._waker):
                 opened.callback(each.close)
@@ -239,6 +241,31 @@ def test_a_stream_that_was_unbound_is_left_when_its_messages_are_handled(joined,
     assert "stream 's-0' is not bound any more" in caplog.text
     assert look() == look() == look("s-1") == ("s-1",)  # the exchange may be about to get its bindings
     assert look("s-0", "s-1") == ("s-0", "s-1")
+
+
+@pytest.mark.parametrize("stopped", [True, False], ids=["at a stop", "while it runs"])
+def test_streams_whose_offsets_are_not_stored_leave_no_other_unstored(joined, monkeypatch, stopped):
+    def store(group: str, stream: str, offset: int) -> None:
+        if stream in {"s-1", "s-3"} and group == "g":
+            stored[stream] = offset
+
+    monkeypatch.setattr(offsets, "_READ_BACK", 0.05)
+    connection, stored = Connection([f"s-{number}" for number in range(4)]), {}
+    connection.store_offset, connection.query_offset = store, lambda _, stream: stored.get(stream)
+    connection.credit = lambda *_: None
+    member = joined(connection)
+    for lane in member._lanes.values():
+        lane.assign(0, None)
+        lane.trusted_until = math.inf
+        lane.add(chunk(0, 1))
+        lane.finish(lane.take(), lane.channel)
+        lane.take()
+    if stopped:
+        member.stop()
+    told = "of group 'g' in streams 's-0', 's-2'; its log says why"
+    with pytest.raises(StreamUnavailable, match=told):
+        member.run()
+    assert stored == {"s-1": 0, "s-3": 0}
 
 
 def test_a_connection_whose_stream_was_unbound_is_closed(joined):

@@ -2,72 +2,50 @@
 
 from __future__ import annotations
 
-import math
-import socket
-import struct
-import zlib
 from contextlib import nullcontext
-from functools import partial
 from time import monotonic
 from types import SimpleNamespace
 
-import click
 import pytest
 
 from rabbit_chx.base import urls
-from rabbit_chx.cli.ask.broker_access import BrokerAccess
-from rabbit_chx.cli.stream_group import GroupOfStreams
 from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.streams import StreamGroup
 from rabbit_chx.streams.group import offsets
 from rabbit_chx.streams.group.assignments import Assignments
-from rabbit_chx.streams.group.lanes import Attention, Change, StreamLane, status_of
-from rabbit_chx.streams.group.places import Place
+from rabbit_chx.streams.group.lanes import Change, status_of
 from rabbit_chx.streams.group.workers import StreamWorkers
-from rabbit_chx.streams.messages.chunks import Chunk
+from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate, StreamStats
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.requests import OffsetSpec
-from rabbit_chx.topology import Management
-from tests.unit.test_stream_groups import GIVEN, Asked, chunk, lane
+from tests.stream_chunks import a_chunk, gzipped
+from tests.unit.test_stream_groups import GIVEN, Asked, assignments_of, chunk, lane, place_of
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_each_question_of_the_broker_is_answered_in_turn(first):
-    settings = StreamGroup(**GIVEN)._settings
-    workers = StreamWorkers(print, settings)
-    assignments, it, asked = Assignments(settings, workers), lane(), Asked()
-    place = SimpleNamespace(connection=asked, top_up=lambda _: None)
+    assignments, it, asked = assignments_of(), lane(), Asked()
     if first:
         it.end_assignment()
     for correlation, active in enumerate((first, not first, first)):
         assignments.on_update(it, ConsumerUpdate(correlation, 0, active))
     for _ in range(3):
-        assignments.do_due(place, it)
+        assignments.do_due(place_of(asked), it)
     assert asked.answers == [(0, first), (1, not first), (2, first)]
     assert (it.channel is not None) == first
 
 
-def test_the_end_of_a_stream_that_was_created_again_is_that_of_the_new_one():
-    settings = StreamGroup(**GIVEN)._settings
-    assignments, it, asked = Assignments(settings, StreamWorkers(print, settings)), lane(), Asked()
-    it.end = 300
-    it.end_assignment()
-    assignments.on_update(it, ConsumerUpdate(1, 0, active=True))
-    assignments.do_due(SimpleNamespace(connection=asked, top_up=lambda _: None), it)
-    assert it.end == 1
-
-
 def test_a_stored_offset_beyond_the_end_is_warned_of_and_the_lag_is_unknown(caplog):
     """Any reader can store one, and the group then handled nothing with a lag of 0."""
-    settings = StreamGroup(**GIVEN)._settings
-    assignments, it, asked = Assignments(settings, StreamWorkers(print, settings)), lane(), Asked()
+    assignments, it, asked = assignments_of(), lane(), Asked()
     asked.stored, asked.has_stats, asked.timeout, asked.node = 10**9, True, 1.0, "n"
     asked.stats = lambda _: StreamStats(0, 4, 4)
     asked.metadata = lambda _: {"events": SimpleNamespace(leader="n")}
+    it.end = 300  # of the stream that was there before
     it.end_assignment()
     assignments.on_update(it, ConsumerUpdate(1, 0, active=True))
-    assignments.do_due(SimpleNamespace(connection=asked, top_up=lambda _: None), it)
+    assignments.do_due(place_of(asked), it)
     status = status_of([it], "")
     assert (status.partitions[0].stored, status.partitions[0].end) == (10**9, 5)
     assert status.partitions[0].lag is status.lag is None
@@ -79,14 +57,13 @@ def test_a_stored_offset_beyond_the_end_is_warned_of_and_the_lag_is_unknown(capl
 
 def test_a_place_that_a_function_decides_is_that_of_the_status_before_the_first_message():
     """The broker's stored offset is not used then."""
-    settings = StreamGroup(**GIVEN, start=lambda _: 100)._settings
-    assignments, it, asked = Assignments(settings, StreamWorkers(print, settings)), lane(), Asked()
+    assignments, it, asked = assignments_of(start=lambda _: 100), lane(), Asked()
     asked.stored, asked.has_stats, asked.timeout = 500, True, 1.0
     asked.stats = lambda _: StreamStats(0, 999, 999)
     it.end_assignment()
     assignments.on_update(it, ConsumerUpdate(1, 0, active=True))
     it.change.start, it.change.done = 100, True
-    assignments.do_due(SimpleNamespace(connection=asked, top_up=lambda _: None), it)
+    assignments.do_due(place_of(asked), it)
     (partition,) = status_of([it], "").partitions
     assert (partition.handled, partition.stored, partition.lag) == (99, 500, 900)
 
@@ -114,8 +91,7 @@ def test_a_member_trusts_the_broker_for_the_interval_of_the_connection(monkeypat
 
 def test_a_gap_behind_the_last_message_is_no_lag(monkeypatch):
     """Each stored offset is an entry of the stream that the broker does not deliver."""
-    settings = StreamGroup(**GIVEN)._settings
-    assignments, it, asked = Assignments(settings, StreamWorkers(print, settings)), lane(), Asked()
+    assignments, it, asked = assignments_of(), lane(), Asked()
     place = SimpleNamespace(connection=asked, lanes={0: it})
     end, there, looked = 3, None, []
     monkeypatch.setattr(asked, "stats", lambda _: StreamStats(0, 0, end - 1))
@@ -180,16 +156,6 @@ def test_a_paused_lane_waits_for_the_next_attempt_unless_it_is_revoked():
     assert not it.resume(message, channel)
 
 
-def test_batches_contain_what_has_arrived():
-    it = lane(batches=True)
-    for first in (0, 10, 20):
-        it.add(chunk(first, 10))
-    batch = it.take()
-    assert (batch.first, batch.last, len(batch)) == (0, 29, 30)
-    it.finish_before(batch, 5, it.channel)
-    assert (it.done, it.handled) == (4, 5)
-
-
 @pytest.mark.parametrize(
     ("given", "hint"),
     [({}, r"\. amqp_url= names another address$"), ({"amqp_url": "amqp://127.0.0.1:1"}, "")],
@@ -201,29 +167,9 @@ def test_the_error_of_parking_at_the_default_port_names_the_parameter_for_anothe
         group._connect_for_parking()
 
 
-def test_members_that_are_not_seen_are_noted_without_a_full_stop_after_a_question(capsys):
-    live = BrokerAccess("amqp://127.0.0.1", partial(Management.of, url="http://127.0.0.1:1"), {})
-    group = GroupOfStreams(
-        name="g",
-        live=live,
-        super_stream=None,
-        exchange=None,
-        stream="s",
-        stream_port=None,
-        reset=None,
-        yes=False,
-    )
-    with click.Context(click.Command("group")):
-        assert group.consumers(["s"]) is None
-    assert "with the plugin rabbitmq_management? --node asks a node instead" in capsys.readouterr().err
-
-
 def compressed(first: int, batches: int, size: int) -> Chunk:
     """A chunk of sub-entry batches with one message each, which has this size when it is decompressed."""
-    plain = struct.pack(">I", size) + bytes(size)
-    data = zlib.compress(plain, wbits=31)
-    entry = struct.pack(">BHII", 0x90, 1, len(plain), len(data)) + data
-    return Chunk("events", 0, batches, batches, 0, 1, first, memoryview(entry * batches))
+    return parse_chunk(a_chunk([gzipped(bytes(size))] * batches, offset=first), "events")
 
 
 def test_a_batch_is_limited_by_its_decompressed_bytes():
@@ -258,56 +204,6 @@ def test_a_broker_that_cannot_be_reached_is_tried_until_the_group_is_stopped(cap
     assert "secret" not in caplog.text
 
 
-@pytest.mark.parametrize("stopped", [True, False], ids=["at a stop", "while it runs"])
-def test_streams_whose_offsets_are_not_stored_leave_no_other_unstored(monkeypatch, stopped):
-    monkeypatch.setattr(offsets, "_READ_BACK", 0.05)
-    stored = {}
-
-    class Dropping(Asked):
-        is_open, has_unread, node = True, False, None
-
-        def query_offset(self, _group: str, stream: str) -> int | None:
-            return stored.get(stream)
-
-        def store_offset(self, group: str, stream: str, offset: int) -> None:
-            if stream in {"s1", "s3"} and group == "g":
-                stored[stream] = offset
-
-        def events(self, _seconds: float) -> list[object]:
-            return []
-
-        def fileno(self) -> int:
-            return quiet.fileno()
-
-        def close(self) -> None:
-            """Do nothing."""
-
-    group = StreamGroup(**GIVEN)
-    member = group._new_member(StreamWorkers, print, batches=False)
-    names = ["s0", "s1", "s2", "s3"]
-    lanes = {name: StreamLane(name, batches=False, store_every=1, attention=Attention()) for name in names}
-    for number, each in enumerate(lanes.values()):
-        each.subscription = number
-        each.assign(0, None)
-        each.trusted_until = math.inf
-        each.add(chunk(0, 1))
-        each.finish(each.take(), each.channel)
-        each.take()
-    member._lanes = lanes
-    place = Place(SimpleNamespace(release="4.3.6"), group._settings)
-    place.connection = Dropping()
-    place.lanes.update(enumerate(lanes.values()))
-    place.top_up = lambda _: None
-    member._places.append(place)
-    if stopped:
-        member.stop()
-    quiet, other = socket.socketpair()
-    told = "of group 'g' in streams 's0', 's2'; its log says why"
-    with quiet, other, pytest.raises(StreamUnavailable, match=told):
-        member.run()
-    assert stored == {"s1": 0, "s3": 0}
-
-
 def test_an_offset_that_the_broker_dropped_while_the_leader_moved_is_stored_again(monkeypatch):
     monkeypatch.setattr(offsets, "_STORE_AGAIN", 0.01)
     asked = Asked()
@@ -335,9 +231,7 @@ class Contested(Asked):
 def test_a_member_goes_on_and_says_so_when_another_client_stores_its_offset(monkeypatch, caplog):
     """Once, it ended for good, with "permission"."""
     monkeypatch.setattr(offsets, "_READ_BACK", 0.05)
-    settings = StreamGroup(**GIVEN)._settings
-    assignments, it = Assignments(settings, StreamWorkers(print, settings)), lane()
-    place = SimpleNamespace(connection=Contested(), top_up=lambda _: None)
+    assignments, it, place = assignments_of(), lane(), place_of(Contested())
     it.add(chunk(0, 10))
     for _ in range(10):
         it.finish(it.take(), it.channel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import threading
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
@@ -15,14 +15,14 @@ import pytest
 from rabbit_chx.broker.commands import Driver, Lost, Refused
 from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.broker.properties import Properties
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.messages.message import Message
-from rabbit_chx.streams import BatchFailed, Reject, StreamGroup
+from rabbit_chx.streams import BatchFailed, Reject, StreamBatch, StreamGroup
 from rabbit_chx.streams.group import parking
 from rabbit_chx.streams.group.lanes import Attention, StreamLane
 from rabbit_chx.streams.group.member import StreamMember
 from rabbit_chx.streams.group.workers import StreamWorkers
-from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
+from rabbit_chx.streams.messages.chunks import parse_chunk
 from rabbit_chx.streams.messages.message import decode
 from rabbit_chx.streams.messages.stored import stored_in
 from rabbit_chx.working.parking import park
@@ -48,15 +48,25 @@ class Encoding(PikaDriver):
         self.sent.append((body, Properties().decode(b"".join(properties.encode()))))
 
 
-def parked(monkeypatch, driver, stored: bytes, why: Exception | None = None):
-    """Park a message as it is stored in a stream; return what was sent, and what the member was told."""
+def a_lot(monkeypatch, driver, connect=lambda: nullcontext(SimpleNamespace()), ended=None) -> parking.Parking:
+    """What parks messages, with this driver on each of its connections."""
     monkeypatch.setattr(parking, "PikaDriver", lambda _: driver)
+    return parking.Parking("g", "lot", connect, ended or threading.Event())
+
+
+def park_in(lot: parking.Parking, offset: int, stored: bytes = BODY, why: Exception | None = None):
+    """Park a message as it is stored in a stream; return what the member was told: what is left, and an error."""
     told, done = [], threading.Event()
-    lot = parking.Parking("g", "lot", lambda: nullcontext(SimpleNamespace()), threading.Event())
-    message = decode(stored, "events", 7)
-    lot.begin([message], why or Reject("no"), 1, lambda _, error: (told.append(error), done.set()))
+    message = decode(stored, "events", offset)
+    lot.begin([message], why or Reject("no"), 1, lambda *given: (told.extend(given), done.set()))
     assert done.wait(60)
-    return driver.sent, told
+    return tuple(told)
+
+
+def parked(monkeypatch, driver, stored: bytes, why: Exception | None = None):
+    """Park a message as it is stored in a stream; return what was sent, and the error that the member was told."""
+    _, error = park_in(a_lot(monkeypatch, driver), 7, stored, why)
+    return driver.sent, error
 
 
 BEFORE_1970 = b"\x83" + struct.pack(">q", -1500)
@@ -79,8 +89,8 @@ def test_a_message_that_amqp_0_9_1_cannot_express_is_parked_with_its_values_as_t
     application = a_map(0x74, values | {b"n" * 256: b"\x41"})
     null = b"\x40"
     others = compound(0x73, b"\xd0", text(b"x" * 256), *[null] * 5, text(b"xx"), null, null, BEFORE_1970)
-    ((body, properties),), told = parked(monkeypatch, Encoding(), others + application + BODY)
-    assert (body, told) == (b"x", [None])
+    ((body, properties),), error = parked(monkeypatch, Encoding(), others + application + BODY)
+    assert (body, error) == (b"x", None)
     own = {name: value for name, value in properties.headers.items() if not name.startswith("x-")}
     assert own == {name: value for name, (_, value) in VALUES.items()}
     assert properties.headers["x-rabbit-chx-parked-offset"] == 7
@@ -90,8 +100,8 @@ def test_a_message_that_amqp_0_9_1_cannot_express_is_parked_with_its_values_as_t
 def test_a_routing_key_that_no_message_can_be_published_with_is_left_out(monkeypatch):
     forged = a_map(0x74, {b"x-rabbit-chx-parked-routing-key": text(b"xx")})
     stored = a_map(0x72, {b"x-routing-key": text(b"x" * 200_000), b"x-exchange": text(b"xx")}) + forged + BODY
-    ((body, properties),), told = parked(monkeypatch, Encoding(), stored)
-    assert (body, told) == (b"x", [None])
+    ((body, properties),), error = parked(monkeypatch, Encoding(), stored)
+    assert (body, error) == (b"x", None)
     assert properties.headers["x-rabbit-chx-parked-exchange"] == "xx"
     assert properties.headers["x-rabbit-chx-parked-routing-key"] is None
 
@@ -112,8 +122,8 @@ def test_an_unexpected_error_that_has_nothing_to_do_with_a_message_ends_the_memb
         def basic_publish(self, **_):
             raise ZeroDivisionError
 
-    _, (told,) = parked(monkeypatch, Failing(), b"body")
-    assert isinstance(told, ZeroDivisionError)
+    _, error = parked(monkeypatch, Failing(), b"body")
+    assert isinstance(error, ZeroDivisionError)
 
 
 HEADER = a_map(0x74, {b"own": b"\x41"}) + BODY
@@ -135,28 +145,12 @@ def test_a_message_that_is_refused_is_parked_without_properties_and_headers(monk
             super().basic_publish(properties=properties, **more)
 
     long = compound(0x73, b"\xd0", text(b"x" * 255))
-    ((body, properties),), told = parked(monkeypatch, Refusing(), long + HEADER, Reject("\u20ac" * 1_000))
-    assert (body, told) == (b"x", [None])
+    ((body, properties),), error = parked(monkeypatch, Refusing(), long + HEADER, Reject("\u20ac" * 1_000))
+    assert (body, error) == (b"x", None)
     assert properties.headers["x-rabbit-chx-parked-left-out"] == "its properties and headers"
     assert properties.headers["x-rabbit-chx-parked-offset"] == 7
     assert len(properties.headers["x-rabbit-chx-parked-error"].encode()) <= 1_000
     assert properties.message_id is None
-
-
-def test_a_body_above_the_limit_of_the_broker_is_parked_up_to_the_limit(monkeypatch):
-    """Once, the refusal was permanent."""
-
-    class Limited(Encoding):
-        def basic_publish(self, *, body, **more):
-            if len(body) > 100:
-                size = f"message size {len(body)} is larger than configured max size 100"
-                raise Refused(406, f"PRECONDITION_FAILED - {size}")
-            super().basic_publish(body=body, **more)
-
-    ((body, properties),), told = parked(monkeypatch, Limited(), b"x" * 200)
-    assert (body, told) == (b"x" * 100, [None])
-    left_out = properties.headers["x-rabbit-chx-parked-left-out"]
-    assert left_out == "its properties and headers and its body after 100 of 200 bytes"
 
 
 def test_a_message_that_cannot_be_parked_at_all_is_tried_until_the_member_ends(monkeypatch, caplog):
@@ -170,12 +164,8 @@ def test_a_message_that_cannot_be_parked_at_all_is_tried_until_the_member_ends(m
             raise Refused(406, "PRECONDITION_FAILED - no")
 
     monkeypatch.setattr(parking.Backoff, "failed", lambda _: 0.01)
-    monkeypatch.setattr(parking, "PikaDriver", lambda _: driver)
-    driver, told, ended, done = Refusing(), [], threading.Event(), threading.Event()
-    lot = parking.Parking("g", "lot", lambda: nullcontext(SimpleNamespace()), ended)
-    lot.begin([decode(HEADER, "events", 7)], Reject("no"), 1, lambda *given: (told.append(given), done.set()))
-    assert done.wait(60)
-    assert told == [(7, None)]
+    ended = threading.Event()
+    assert park_in(a_lot(monkeypatch, Refusing(), ended=ended), 7, HEADER) == (7, None)
     assert "406 PRECONDITION_FAILED - no; trying again" in caplog.text
 
 
@@ -186,50 +176,10 @@ def test_a_parking_queue_that_cannot_be_checked_is_an_error_of_the_package(monke
     def run(_):
         raise denied if refused else Lost("the connection was lost")
 
-    monkeypatch.setattr(parking, "PikaDriver", lambda _: SimpleNamespace(run=run))
-    lot = parking.Parking("g", "lot", lambda: nullcontext(SimpleNamespace()), threading.Event())
     with pytest.raises(BrokerUnavailable) as caught:
-        lot.check()
+        a_lot(monkeypatch, SimpleNamespace(run=run)).check()
     assert caught.value.permanent == refused
     assert "set_permissions" not in str(caught.value)  # it would take away the permissions on the streams
-
-
-@pytest.mark.parametrize("is_there", [True, False])
-def test_a_parking_queue_that_rejects_is_waited_for_and_a_missing_one_is_an_error(is_there):
-    """Once, the error of a full queue said that it does not exist."""
-    commands = park("lot", Message(b"x"), {})
-    assert next(commands).method == "basic_publish"
-    assert commands.throw(Refused(312, "NO_ROUTE")).method == "queue_declare"
-    missing = Refused(404, "NOT_FOUND - no queue 'lot' in vhost '/'")
-    answer = partial(commands.send, None) if is_there else partial(commands.throw, missing)
-    with pytest.raises(BrokerUnavailable if is_there else InvalidValue) as caught:
-        answer()
-    assert ("rejected a message: it is full" if is_there else "expected an existing queue") in str(
-        caught.value
-    )
-
-
-def test_a_member_shows_why_a_message_cannot_be_parked_and_parks_it_later(handled, monkeypatch, caplog):
-    class Full(Encoding):
-        def basic_publish(self, **given):
-            if not room.is_set():
-                raise BrokerUnavailable("the parking queue 'lot' rejected a message")
-            super().basic_publish(**given)
-
-    driver, room = Full(), threading.Event()
-    monkeypatch.setattr(parking.Backoff, "failed", lambda _: 0.01)
-    monkeypatch.setattr(parking, "PikaDriver", lambda _: driver)
-    one = handled(lambda: nullcontext(SimpleNamespace()))
-    one.member.why_not = ""
-    failing = threading.Thread(target=one.fail)
-    failing.start()
-    wait_until(lambda: "rejected" in one.member.status.reason, "the reason in the status")
-    assert one.member.status.connected
-    room.set()
-    failing.join(60)
-    assert one.member.status.reason == ""
-    assert len(driver.sent) == 1
-    assert "'lot' rejected a message; trying again" in caplog.text
 
 
 @pytest.mark.parametrize("value", [2**64, datetime(1969, 1, 1, tzinfo=UTC)])
@@ -243,19 +193,18 @@ def test_what_pika_cannot_pack_is_left_out_of_a_parked_message(value):
 class Handled:
     """A member without a connection, whose handler has failed for good with the first of two messages, or with a batch of both."""
 
-    def __init__(self, connect, *, batches: bool = False) -> None:
+    def __init__(self, new_lot, *, batches: bool = False) -> None:
         settings = StreamGroup(
             "amqp://127.0.0.1:1", stream="s", name="g", on_failure="park", parking_queue="lot"
         )._settings
         workers = StreamWorkers(print, settings)
-        lot = parking.Parking("g", "lot", connect, workers.stopping)
+        lot = new_lot(ended=workers.stopping)
         self.member = StreamMember(settings, lambda _: None, workers, lot, batches=batches)
         workers._owner = self.member
         self.lane = StreamLane("s", batches=batches, store_every=100, attention=Attention())
         self.lane.assign(0, None)
         self.lane.trusted_until = math.inf
-        entries = b"\0\0\0\1a\0\0\0\1b"
-        self.lane.add(Chunk("s", 0, 2, 2, 0, 1, 0, memoryview(entries)))
+        self.lane.add(parse_chunk(a_chunk([sized(b"a"), sized(b"b")]), "s"))
         self.taken = workers.next_of(self.lane)
 
     def fail(self) -> None:
@@ -270,11 +219,12 @@ class Handled:
 
 
 @pytest.fixture
-def handled():
+def handled(monkeypatch):
+    """Makes such a member, which parks with this driver."""
     with ExitStack() as opened:
 
-        def made(*given, **more) -> Handled:
-            one = Handled(*given, **more)
+        def made(driver=None, *, batches: bool = False, **more) -> Handled:
+            one = Handled(partial(a_lot, monkeypatch, driver, **more), batches=batches)
             opened.callback(one.close)
             return one
 
@@ -286,18 +236,17 @@ def test_a_member_that_is_stopped_while_it_parks_does_not_wait_for_its_handler(h
         one.member.stop()
         raise BrokerUnavailable("no connection")
 
-    one = handled(connect)
+    one = handled(connect=connect)
     one.fail()
     assert one.member.workers.next_of(one.lane) is None
     assert one.lane.is_idle
     assert one.lane.done is None  # it is not parked
 
 
-def test_the_offset_of_a_parked_message_is_stored_before_the_next_one_is_handled(handled, monkeypatch):
+def test_the_offset_of_a_parked_message_is_stored_before_the_next_one_is_handled(handled):
     """The next one may end the process: then this one would come back, and be parked again."""
     driver, stored = Encoding(), []
-    monkeypatch.setattr(parking, "PikaDriver", lambda _: driver)
-    one = handled(lambda: nullcontext(SimpleNamespace()))
+    one = handled(driver)
     connection = SimpleNamespace(
         store_offset=lambda _, stream, offset: stored.append(
             (stream, offset, one.member.workers._ready.qsize())
@@ -311,7 +260,7 @@ def test_the_offset_of_a_parked_message_is_stored_before_the_next_one_is_handled
     assert one.member.workers._ready.qsize() == 1
 
 
-def test_what_is_parked_of_a_batch_before_a_refusal_counts_as_handled(handled, monkeypatch):
+def test_what_is_parked_of_a_batch_before_a_refusal_counts_as_handled(handled):
     """A member that starts again would park it again, each time."""
 
     class Refusing(Encoding):
@@ -321,13 +270,82 @@ def test_what_is_parked_of_a_batch_before_a_refusal_counts_as_handled(handled, m
             super().basic_publish(**given)
 
     driver = Refusing()
-    monkeypatch.setattr(parking, "PikaDriver", lambda _: driver)
-    one = handled(lambda: nullcontext(SimpleNamespace()), batches=True)
+    one = handled(driver, batches=True)
     one.fail()
     assert len(driver.sent) == 1
     assert (one.lane.done, one.lane.handled) == (0, 1)
     assert one.member.workers.stopped
     assert [batch.first for batch in one.lane._again] == [1]
+
+
+# ---- many failures
+
+
+def test_messages_are_parked_over_one_connection_that_is_closed_when_none_comes(monkeypatch):
+    """Once, each had a thread and a connection of its own."""
+    opened, closed = [], threading.Event()
+
+    @contextmanager
+    def connect():
+        opened.append(threading.current_thread())
+        yield SimpleNamespace()
+        closed.set()
+
+    driver = Encoding()
+    monkeypatch.setattr(parking, "_KEPT", 60.0)
+    lot = a_lot(monkeypatch, driver, connect)
+    for offset in range(20):
+        if offset == 19:
+            monkeypatch.setattr(parking, "_KEPT", 0.1)
+        park_in(lot, offset)
+    assert closed.wait(60)
+    assert len(driver.sent) == 20
+    assert len(opened) == 1
+    park_in(lot, 20)
+    lot.end()
+    opened[-1].join(60)
+    assert len(opened) == 2
+    assert not opened[-1].is_alive()
+
+
+def test_a_kept_connection_that_was_lost_is_replaced_at_once(monkeypatch, caplog):
+    class Resetting(Encoding):
+        def basic_publish(self, **given):
+            if len(self.sent) == 1 and len(opened) == 1:
+                raise ConnectionResetError
+            super().basic_publish(**given)
+
+    driver, opened = Resetting(), []
+    monkeypatch.setattr(parking.Backoff, "failed", lambda _: 3600)
+    lot = a_lot(monkeypatch, driver, lambda: opened.append(1) or nullcontext())
+    for offset in range(2):
+        park_in(lot, offset)
+    lot.end()
+    assert len(driver.sent) == len(opened) == 2
+    assert "trying again" not in caplog.text
+
+
+CUT = b"\0\x53\x75\xa0\x05ab"
+
+
+def test_undecodable_messages_that_follow_each_other_are_parked_together(monkeypatch):
+    """Once, each was a round of its own, with a stored offset."""
+    stored = [sized(BODY), *[sized(CUT)] * 300, sized(BODY), sized(CUT), sized(CUT)]
+    lane = StreamLane("s", batches=False, store_every=100, attention=Attention())
+    lane.assign(0, None)
+    lane.add(parse_chunk(a_chunk(stored), "s"))
+    taken = []
+    while (item := lane.take()) is not None:
+        is_batch = isinstance(item, StreamBatch)
+        assert not is_batch or lane.why_undecodable(item)
+        taken.append((item.first, item.last) if is_batch else item.offset)
+        lane.finish(item, lane.channel)
+    assert taken == [0, (1, 300), 301, (302, 303)]
+    assert (lane.handled, lane.done) == (304, 303)
+    batch = StreamBatch([parse_chunk(a_chunk(stored), "s")])
+    assert [(each.first, each.last) for each in batch.around_undecodable()] == [
+        *((0, 0), (1, 300), (301, 301), (302, 303))
+    ]
 
 
 # ---- errors of the package itself
@@ -343,9 +361,8 @@ def test_a_message_that_makes_the_package_fail_has_failed_and_ends_no_member(
 ):
     """Queue members have the same boundary."""
     driver = Encoding()
-    monkeypatch.setattr(parking, "PikaDriver", lambda _: driver)
     monkeypatch.setattr("rabbit_chx.streams.group.failures.Failures.planned", broken)
-    one = handled(lambda: nullcontext(SimpleNamespace()), batches=batches)
+    one = handled(driver, batches=batches)
     one.fail()
     assert [body for body, _ in driver.sent] == ([b"a", b"b"] if batches else [b"a"])
     headers = driver.sent[0][1].headers
@@ -359,7 +376,7 @@ def test_a_message_that_makes_the_package_fail_has_failed_and_ends_no_member(
 
 def test_a_batch_that_cannot_be_decoded_for_parking_does_not_count_as_parked(handled, monkeypatch):
     """Its offset would be stored, and no member would get the messages again."""
-    one = handled(print, batches=True)
+    one = handled(batches=True)
     monkeypatch.setattr("rabbit_chx.streams.group.batch.stored_in", broken)
     one.fail()
     assert isinstance(one.member._error, RecursionError)
@@ -369,7 +386,7 @@ def test_a_batch_that_cannot_be_decoded_for_parking_does_not_count_as_parked(han
 
 def test_with_stop_an_error_of_the_package_is_what_ends_the_member(handled, monkeypatch):
     monkeypatch.setattr("rabbit_chx.streams.group.failures.Failures.planned", broken)
-    one = handled(print)
+    one = handled()
     one.member._failures._parking = None
     one.member._failures.deal_with(one.lane, *one.taken, Reject("no"))
     assert isinstance(one.member._error, RecursionError)
@@ -382,7 +399,7 @@ def test_a_parking_thread_that_cannot_start_ends_the_member(handled, monkeypatch
     def start(_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    one = handled(print)
+    one = handled()
     monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(RuntimeError, match="new thread"):
         one.member._failures.deal_with(one.lane, *one.taken, Reject("no"))

@@ -17,11 +17,11 @@ from rabbit_chx.streams.group.lanes import Attention, StreamLane
 from rabbit_chx.streams.messages import amqp10, stored
 from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
 from rabbit_chx.streams.messages.message import decode, row_of
-from tests.stream_chunks import a_batch, a_chunk, sized
+from tests.stream_chunks import a_batch, a_chunk, gzipped, sized
 from tests.stream_forgeries import BODY, a_map, text
 
 CUT = b"\0\x53\x75"
-COUNT = 4_000
+COUNT, FEW = 4_000, 1_000
 SIZE_OF_BODY = 4
 MOST = 40
 """Messages that may be searched for one, at the price of a few when they are searched together."""
@@ -29,8 +29,7 @@ MOST = 40
 
 def alternating() -> Chunk:
     """A sub-entry batch of about 100 bytes: every second message is undecodable."""
-    plain = (sized(b"x") + sized(CUT)) * (COUNT // 2)
-    return parse_chunk(a_chunk([a_batch(1, COUNT, gzip.compress(plain), len(plain))], records=COUNT), "s")
+    return parse_chunk(a_chunk([gzipped(*[b"x", CUT] * (COUNT // 2))], records=COUNT), "s")
 
 
 @pytest.fixture
@@ -72,27 +71,13 @@ def test_a_batch_is_divided_around_undecodable_messages_at_once(searched) -> Non
     assert sum(searched) <= MOST * COUNT
 
 
-def test_a_batch_whose_messages_fail_one_after_the_other_is_not_decompressed_for_each(searched) -> None:
-    plain = sized(b"x") * COUNT
-    chunk = parse_chunk(a_chunk([a_batch(1, COUNT, gzip.compress(plain), len(plain))], records=COUNT), "s")
-    batch = StreamBatch([chunk]).unpacked()
-    assert len(batch) == COUNT
-    del searched[:]
-    for offset in range(COUNT - 1):
-        failed, rest = batch.divided(offset + 1)
-        assert [each.offset for each in failed.stored()] == [offset]
-        assert rest is not None
-        batch = rest
-    assert len(batch) == 1
-    assert sum(searched) <= MOST * COUNT
-
-
-@pytest.mark.parametrize("every", [1, 100])
+@pytest.mark.parametrize(("compressed", "every"), [(True, 1), (False, 1), (False, 100)])
 def test_a_handler_that_fails_with_many_messages_of_a_batch_has_few_searched_for_each(
-    searched, every
+    searched, compressed, every
 ) -> None:
-    """Each failure searched all messages behind it to divide them, and the next attempt up to 4,096."""
-    rest: Any = StreamBatch([parse_chunk(a_chunk([sized(b"x")] * COUNT), "s")])
+    """Each failure decompressed the batch, and searched all messages behind it to divide them; the next attempt, up to 4,096."""
+    entries = [gzipped(*[b"x"] * FEW)] if compressed else [sized(b"x")] * FEW
+    rest: Any = StreamBatch([parse_chunk(a_chunk(entries, records=FEW), "s")])
     handled = []
     while rest is not None:
         messages = [each.offset for each in islice(rest.messages(), every)]
@@ -100,14 +85,14 @@ def test_a_handler_that_fails_with_many_messages_of_a_batch_has_few_searched_for
         handled += messages
         assert (failed.first, failed.last) == (messages[0], messages[-1])
         assert failed.since(messages[-1], 1).first == messages[-1]
-    assert handled == [*range(COUNT)]
-    assert sum(searched) <= MOST * COUNT
+    assert handled == [*range(FEW)]
+    assert sum(searched) <= MOST * FEW
 
 
 def test_a_batch_is_the_same_when_it_is_unpacked() -> None:
     pieces = [
         *(sized(b"a"), a_batch(1, 2, b"not gzip", 100), a_batch(0, 2, sized(b"b") * 2, 0), sized(CUT)),
-        a_batch(1, 600, gzip.compress(sized(b"c") * 600), 3_000),
+        gzipped(*[b"c"] * 600),
     ]
     batch = StreamBatch([parse_chunk(a_chunk(pieces, records=606, offset=7), "s")], 8)
     unpacked = batch.unpacked()

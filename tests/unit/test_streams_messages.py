@@ -186,7 +186,6 @@ def test_deeply_nested_lists_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"routing_keys": ["a"]}, "column routing key: got '1 row', expected as many rows as bodies"),
         (
             {"routing_keys": ["a", "b", "c"]},
             "column routing key: got '3 rows', expected as many rows as bodies",
@@ -196,13 +195,9 @@ def test_deeply_nested_lists_are_refused() -> None:
         ({"headers": {"a": 2**63}}, "invalid header a: got 9223372036854775808, expected an integer"),
         ({"headers": {"a": [1]}}, r"invalid header a: got \[1\], expected None, bool, int, float, str"),
         ({"headers": [5, {}]}, "invalid headers in row 0: got 5, expected a mapping"),
-        ({"priority": 256}, "invalid property priority: got 256, expected an integer from 0 to 255"),
         ({"priority": [0, -1]}, "invalid property priority in row 1: got -1"),
-        ({"delivery_mode": "2"}, "invalid property delivery_mode: got '2'"),
         ({"expiration": ["5", 5.0]}, "invalid property expiration in row 1: got 5.0"),
-        ({"expiration": "soon"}, "invalid property expiration: got 'soon'"),
         ({"timestamp": 1.5}, "invalid property timestamp: got 1.5, expected an aware datetime"),
-        ({"timestamp": SECONDS}, "invalid property timestamp: got 1700000000, expected an aware datetime"),
         ({"routing_keys": 5}, "invalid routing key: got 5"),
         ({"routing_keys": ["a", "x" * 256]}, "invalid routing key in row 1"),
         ({"message_id": "\ud800"}, "invalid property message_id"),

@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.errors import StreamUnavailable
@@ -53,10 +53,6 @@ from rabbit_chx.streams.protocol.requests import (
 )
 
 TEXT = st.text(max_size=30)
-
-
-def frame(data: bytes) -> memoryview:
-    return memoryview(data)
 
 
 def without_size(data: bytes) -> memoryview:
@@ -125,12 +121,6 @@ def test_invalid_names_are_refused(text: object) -> None:
         name(text)  # type: ignore[arg-type]
 
 
-def test_arguments_of_streams_are_text_or_integers() -> None:
-    given = {"max-length-bytes": 1_000_000, "max-age": "7D"}
-    assert arguments(given) == string_map({"max-length-bytes": "1000000", "max-age": "7D"})
-    assert arguments(None) == arguments({}) == string_map({})
-
-
 @pytest.mark.parametrize(
     ("given", "text"),
     [
@@ -144,6 +134,9 @@ def test_arguments_of_streams_are_text_or_integers() -> None:
 def test_invalid_arguments_of_streams_are_refused(given: Any, text: str) -> None:
     with pytest.raises(InvalidValue, match=re.escape(text)):
         arguments(given)
+    valid = {"max-length-bytes": 1_000_000, "max-age": "7D"}
+    assert arguments(valid) == string_map({"max-length-bytes": "1000000", "max-age": "7D"})
+    assert arguments(None) == arguments({}) == string_map({})
 
 
 @pytest.mark.parametrize(
@@ -199,11 +192,11 @@ def test_the_question_of_a_single_active_consumer_is_read_and_answered() -> None
     ],
 )
 def test_frames_of_a_broker_are_parsed(sent: str, expected: object) -> None:
-    assert parse(frame(bytes.fromhex(sent))) == expected
+    assert parse(memoryview(bytes.fromhex(sent))) == expected
 
 
 def answer(sent: str | bytes) -> Response:
-    found = parse(frame(bytes.fromhex(sent) if isinstance(sent, str) else sent))
+    found = parse(memoryview(bytes.fromhex(sent) if isinstance(sent, str) else sent))
     assert isinstance(found, Response)
     return found
 
@@ -276,7 +269,7 @@ def test_every_code_of_the_protocol_document_has_a_reason(code: int) -> None:
 )
 def test_malformed_frames_are_refused(sent: str, words: str) -> None:
     with pytest.raises(StreamUnavailable, match=f"the broker sent a malformed frame: {words}$") as caught:
-        parse(frame(bytes.fromhex(sent)))
+        parse(memoryview(bytes.fromhex(sent)))
     assert caught.value.problem == "protocol"
 
 
@@ -290,19 +283,15 @@ READERS = {
 }
 
 
-@given(data=st.binary(max_size=80))
-def test_random_bytes_are_parsed_or_refused(data: bytes) -> None:
-    check_any(data)
+COMMANDS = st.sampled_from([*Command, *(each | 0x8000 for each in Command)])
+FIELDS = st.builds(lambda key, data: struct.pack(">HH", key, 1) + data, COMMANDS, st.binary(max_size=60))
 
 
-@given(key=st.sampled_from([*Command, *(each | 0x8000 for each in Command)]), data=st.binary(max_size=60))
-def test_random_fields_of_known_commands_are_parsed_or_refused(key: int, data: bytes) -> None:
-    check_any(struct.pack(">HH", key, 1) + data)
-
-
-def check_any(data: bytes) -> None:
+@settings(max_examples=200)
+@given(data=FIELDS | st.binary(max_size=80))
+def test_random_frames_are_parsed_or_refused(data: bytes) -> None:
     with suppress(StreamUnavailable):
-        found = parse(frame(data))
+        found = parse(memoryview(data))
         if isinstance(found, Response) and found.command in READERS:
             READERS[found.command](found.fields)
 

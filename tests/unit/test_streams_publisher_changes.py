@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rabbit_chx.base.urls import BrokerUrl
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed, StreamUnavailable
+from rabbit_chx.errors import BrokerUnavailable, PublishFailed, StreamUnavailable
 from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, Timeouts
-from rabbit_chx.streams.protocol.handshake import _log_in
 from rabbit_chx.streams.publishing import outlet, routes
 from rabbit_chx.streams.publishing.pipeline import StreamPipeline
 from tests.patience import PATIENCE, wait_until, wait_until_async
 from tests.unit import stream_servers
-from tests.unit.stream_servers import FIRST, Connection, Servers
+from tests.unit.stream_servers import FIRST, Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    pass
 
 
 servers = stream_servers.servers
 
 
-def with_streams(count: int) -> Callable[..., list[str]]:
-    return lambda _, name, **__: [f"{name}-{number}" for number in range(count)]
-
-
-async def test_tasks_that_open_a_publisher_at_once_share_one_connection(servers: Servers) -> None:
+async def test_tasks_that_open_a_publisher_at_once_share_one_connection(servers) -> None:
     publisher = AsyncStreamPublisher(FIRST, "events", name="job")
     await asyncio.gather(*(publisher.open() for _ in range(20)))
     await publisher.publish(b"a")
@@ -41,17 +33,10 @@ async def test_tasks_that_open_a_publisher_at_once_share_one_connection(servers:
 
 
 def test_messages_accepted_while_the_publisher_is_opened_get_ids_after_the_last_one_of_its_name(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
+    servers, monkeypatch
 ) -> None:
-    asked, answers, query = threading.Event(), threading.Event(), Connection.query_publisher_sequence
-
-    def late(connection: Connection, publisher: str, stream: str) -> int:
-        asked.set()
-        answers.wait(PATIENCE)
-        return query(connection, publisher, stream)
-
     servers.stored = {1_000: b"old"}
-    monkeypatch.setattr(Connection, "query_publisher_sequence", late)
+    asked, answers = stream_servers.delayed(monkeypatch, "query_publisher_sequence")
     publisher = StreamPublisher(FIRST, "events", name="job")
     with ThreadPoolExecutor() as pool:
         opening = pool.submit(publisher.open)
@@ -66,22 +51,14 @@ def test_messages_accepted_while_the_publisher_is_opened_get_ids_after_the_last_
     assert publisher.totals.duplicates == 0
 
 
-def test_messages_for_a_stream_that_is_added_get_ids_after_its_last_one(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    last, answers, declared = {"events-2": 5_000}, threading.Event(), Connection.declare_publisher
-
-    def late(connection: Connection, stream: str, name: str | None) -> int:
-        if stream == "events-2":
-            answers.wait(PATIENCE)
-        return declared(connection, stream, name)
-
-    monkeypatch.setattr(Connection, "declare_publisher", late)
+def test_messages_for_a_stream_that_is_added_get_ids_after_its_last_one(servers, monkeypatch) -> None:
+    last = {"events-2": 5_000}
+    _, answers = stream_servers.delayed(monkeypatch, "declare_publisher", "events-2")
     monkeypatch.setattr(Connection, "query_publisher_sequence", lambda _, __, stream: last.get(stream, 0))
     monkeypatch.setattr(routes, "_LOOK", 0.05)
     with StreamPublisher(FIRST, super_stream="events", name="job") as publisher:
         publisher.publish(b"a", "k")
-        monkeypatch.setattr(Connection, "partitions", with_streams(3))
+        servers.streams = 3
         wait_until(lambda: len(publisher.pipeline.outboxes) == 3, "the stream is used")
         futures = [publisher.submit(b"b", str(number)) for number in range(100)]
         wait_until(lambda: publisher.totals.confirmed > 50, "those of the other streams are confirmed")
@@ -97,7 +74,7 @@ def test_messages_for_a_stream_that_is_added_get_ids_after_its_last_one(
 
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_batch_that_is_accepted_in_part_names_the_rows_of_the_rest(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch, closed: bool
+    servers, monkeypatch, closed: bool
 ) -> None:
     accept, calls = StreamPipeline.accept, iter(range(9))
 
@@ -125,7 +102,7 @@ def test_a_batch_that_is_accepted_in_part_names_the_rows_of_the_rest(
 
 
 @pytest.mark.parametrize("rows", [5, 1_500, 2_500])
-async def test_a_batch_of_a_task_that_finds_no_room_fails_unsent(servers: Servers, rows: int) -> None:
+async def test_a_batch_of_a_task_that_finds_no_room_fails_unsent(servers, rows: int) -> None:
     async with AsyncStreamPublisher(
         FIRST, "events", max_in_flight=1, timeouts=Timeouts(close=0.1)
     ) as publisher:
@@ -143,19 +120,7 @@ async def test_a_batch_of_a_task_that_finds_no_room_fails_unsent(servers: Server
     assert (totals.published, totals.confirmed) == (1, 1)
 
 
-def test_a_password_file_that_is_written_at_the_moment_is_read_again_later(tmp_path: Path) -> None:
-    answers = SimpleNamespace(strings=lambda: ["PLAIN"])
-    calls: Any = SimpleNamespace(wire=SimpleNamespace(where="host"), call=lambda _: answers)
-    with pytest.raises(StreamUnavailable, match="cannot read the credentials") as caught:
-        _log_in(calls, BrokerUrl.parse("amqp://user@host"), tmp_path / "missing")
-    assert not caught.value.permanent
-    with pytest.raises(InvalidValue, match="invalid credentials"):
-        _log_in(calls, BrokerUrl.parse("amqp://user@host"), "a password")  # type: ignore[arg-type]
-
-
-def test_an_idle_connection_that_stays_ends_an_outage(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_connection_that_stays_ends_an_outage(servers, monkeypatch) -> None:
     now = [0.0]
     monkeypatch.setattr(outlet, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with StreamPublisher(FIRST, "events", name="job", timeouts=Timeouts(reconnect=5)) as publisher:
@@ -177,10 +142,8 @@ def test_an_idle_connection_that_stays_ends_an_outage(
         assert publisher.totals.bytes == 2 * size
 
 
-def test_the_broker_is_asked_for_changes_before_it_misses_heartbeats(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked, streams = [0], with_streams(2)
+def test_the_broker_is_asked_for_changes_before_it_misses_heartbeats(servers, monkeypatch) -> None:
+    asked, streams = [0], Connection.partitions
 
     def partitions(*given: Any, **options: Any) -> list[str]:
         asked[0] += 1
@@ -193,23 +156,21 @@ def test_the_broker_is_asked_for_changes_before_it_misses_heartbeats(
         wait_until(lambda: asked[0] >= 3, "it asks again")
 
 
-def test_a_stream_that_was_removed_leaves_no_error(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_was_removed_leaves_no_error(servers, monkeypatch) -> None:
     monkeypatch.setattr(routes, "_LOOK", 0.05)
-    monkeypatch.setattr(Connection, "partitions", with_streams(3))
+    servers.streams = 3
     with StreamPublisher(FIRST, super_stream="events") as publisher:
         bulk = publisher.bulk()
         removed = publisher.pipeline._outlets["events-2"]
         removed._give_up(StreamUnavailable("no such stream", "no such stream", "events-2"))
         assert publisher.error
-        monkeypatch.setattr(Connection, "partitions", with_streams(2))
+        servers.streams = 2
         wait_until(lambda: len(publisher.pipeline._outlets) == 2, "a change")
         assert publisher.error is bulk.error is None
         publisher.publish(b"a", "k")
 
 
-def test_no_call_is_accepted_after_a_stop_whatever_the_streams_do(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_call_is_accepted_after_a_stop_whatever_the_streams_do(servers, monkeypatch) -> None:
     publisher = StreamPublisher(FIRST, super_stream="events")
     with ThreadPoolExecutor() as pool:
         opening, answers = stream_servers.opened_without_streams(publisher, pool, monkeypatch)
@@ -222,9 +183,7 @@ def test_no_call_is_accepted_after_a_stop_whatever_the_streams_do(
     assert not servers.stored
 
 
-def test_a_stream_that_is_added_has_the_time_to_reconnect(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_that_is_added_has_the_time_to_reconnect(servers, monkeypatch) -> None:
     declared, failing = Connection.declare_publisher, iter([True, True, False])
 
     def lost(connection: Connection, stream: str, name: str | None) -> int:
@@ -235,14 +194,12 @@ def test_a_stream_that_is_added_has_the_time_to_reconnect(
     monkeypatch.setattr(Connection, "declare_publisher", lost)
     monkeypatch.setattr(routes, "_LOOK", 0.05)
     with StreamPublisher(FIRST, super_stream="events") as publisher:
-        monkeypatch.setattr(Connection, "partitions", with_streams(3))
+        servers.streams = 3
         wait_until(lambda: len(publisher.pipeline.outboxes) == 3, "a change")
         assert publisher.publish_many([b"a"] * 30, map(str, range(30))).confirmed == 30
 
 
-def test_a_broker_that_takes_nothing_is_not_tried_again(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broker_that_takes_nothing_is_not_tried_again(servers, monkeypatch) -> None:
     """Under a disk alarm, data fills the sockets, and writing takes as long as it may."""
     now = [0.0]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -20,32 +19,17 @@ from rabbit_chx.streams.protocol.opening import connect_until
 from rabbit_chx.streams.publishing import outlet, routes
 from tests.patience import PATIENCE, wait_until
 from tests.unit import stream_servers
-from tests.unit.stream_servers import FIRST, SECOND, Connection, Servers
+from tests.unit.stream_servers import FIRST, SECOND, Connection, lose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rabbit_chx.base.urls import BrokerUrl
 
 
 clock, servers = stream_servers.clock, stream_servers.servers
 
 
-def test_the_last_id_is_known_after_the_broker_closed_an_idle_connection(servers: Servers) -> None:
-    with StreamPublisher(FIRST, "events", name="job") as publisher:
-        publisher.publish_many([b"a", b"b"])
-        assert max(servers.stored) == 2
-        servers.close_connections()
-        assert publisher.sequence() == 2
-        publisher.publish_many([b"c"])
-        assert max(servers.stored) == 3
-        totals = publisher.totals
-    assert list(servers.stored) == [1, 2, 3]
-    assert (totals.published, totals.confirmed, totals.resent, totals.connections) == (3, 3, 0, 2)
-
-
 @pytest.mark.usefixtures("clock")
-def test_the_last_id_is_unknown_while_no_server_accepts_connections(servers: Servers) -> None:
+def test_the_last_id_is_unknown_while_no_server_accepts_connections(servers) -> None:
     with StreamPublisher(FIRST, "events", name="job", timeouts=Timeouts(reconnect=0.05)) as publisher:
         servers.down = {"first"}
         servers.close_connections()
@@ -54,7 +38,7 @@ def test_the_last_id_is_unknown_while_no_server_accepts_connections(servers: Ser
 
 
 @pytest.mark.usefixtures("clock")
-def test_no_message_follows_a_gap_where_a_new_leader_lacks_what_the_caller_was_told(servers: Servers) -> None:
+def test_no_message_follows_a_gap_where_a_new_leader_lacks_what_the_caller_was_told(servers) -> None:
     servers.stored = dict.fromkeys(range(1, 6), b"without a confirm")
     with StreamPublisher(FIRST, "events", name="job", timeouts=Timeouts(reconnect=5)) as publisher:
         assert publisher.sequence() == 5
@@ -71,7 +55,7 @@ def test_no_message_follows_a_gap_where_a_new_leader_lacks_what_the_caller_was_t
 
 
 @pytest.mark.parametrize("last", [2, 9])
-def test_a_publisher_goes_on_where_a_new_leader_has_what_was_confirmed(servers: Servers, last: int) -> None:
+def test_a_publisher_goes_on_where_a_new_leader_has_what_was_confirmed(servers, last: int) -> None:
     """A stream that was created again is used again."""
     with StreamPublisher(FIRST, "events", name="job") as publisher:
         assert publisher.sequence() == 0
@@ -82,7 +66,7 @@ def test_a_publisher_goes_on_where_a_new_leader_has_what_was_confirmed(servers: 
     assert list(servers.stored) == [last, 10]
 
 
-def test_a_publisher_goes_on_at_another_server(servers: Servers) -> None:
+def test_a_publisher_goes_on_at_another_server(servers) -> None:
     with StreamPublisher([FIRST, SECOND], "events") as publisher:
         for down in (set(), {"first"}, {"second"}):
             servers.down = down
@@ -92,20 +76,9 @@ def test_a_publisher_goes_on_at_another_server(servers: Servers) -> None:
     assert len(servers.stored) == 3
 
 
-def lose(publisher: StreamPublisher, servers: Servers) -> None:
-    """Close the connection of a publisher that has nothing to send, and wait until it has noticed."""
-    servers.close_connections()
-    wait_until(lambda: publisher.pipeline.outboxes[0].trouble, "the loss is noticed")
-
-
 @pytest.mark.parametrize(("minute", "still"), [(60.0, 1), (1e9, 0)])
 def test_an_outage_is_logged_when_it_begins_while_it_lasts_and_when_it_ends(
-    servers: Servers,
-    clock: Callable[[], float],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    minute: float,
-    still: int,
+    servers, clock, monkeypatch, caplog, minute: float, still: int
 ) -> None:
     began = clock()
     monkeypatch.setattr(outages, "_EVERY_SECONDS", minute)
@@ -128,9 +101,7 @@ def test_an_outage_is_logged_when_it_begins_while_it_lasts_and_when_it_ends(
 
 
 @pytest.mark.usefixtures("clock")
-def test_a_publisher_that_gave_up_does_not_log_that_it_is_connected_again(
-    servers: Servers, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_publisher_that_gave_up_does_not_log_that_it_is_connected_again(servers, caplog) -> None:
     with StreamPublisher(FIRST, "events", timeouts=Timeouts(reconnect=5)) as publisher:
         servers.down = {"first"}
         lose(publisher, servers)
@@ -142,7 +113,7 @@ def test_a_publisher_that_gave_up_does_not_log_that_it_is_connected_again(
     assert "first is down" in str(publisher.error)  # also after it was closed
 
 
-def test_a_publisher_that_was_closed_has_no_error(servers: Servers) -> None:
+def test_a_publisher_that_was_closed_has_no_error(servers) -> None:
     with StreamPublisher(FIRST, "events") as publisher:
         publisher.publish(b"a")
     assert repr(publisher).endswith(": closed>")
@@ -151,7 +122,7 @@ def test_a_publisher_that_was_closed_has_no_error(servers: Servers) -> None:
 
 
 @pytest.mark.usefixtures("clock")
-def test_each_timeout_limits_its_own_part(servers: Servers) -> None:
+def test_each_timeout_limits_its_own_part(servers) -> None:
     publisher = StreamPublisher(FIRST, "events", timeouts=Timeouts(connect=7, reconnect=0.05, confirm=300))
     assert not servers.opened
     publisher.open()
@@ -164,21 +135,8 @@ def test_each_timeout_limits_its_own_part(servers: Servers) -> None:
     publisher.close()
 
 
-def test_a_missing_confirm_is_an_error_that_says_how_long_it_took(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rabbit_chx.streams.publishing.outlet._LOOK_AGAIN", 0.05)
-    servers.silent = True
-    with StreamPublisher(FIRST, "events", timeouts=Timeouts(confirm=0.2)) as publisher:
-        with pytest.raises(
-            PublishFailed, match=r"no confirm of 1 message for stream 'events' within 0\.2 seconds"
-        ):
-            publisher.publish_many([b"a"])
-        assert publisher.totals.unknown == 1
-
-
 def test_a_caller_that_goes_on_publishing_does_not_hide_that_confirms_are_missing(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
+    servers, monkeypatch
 ) -> None:
     monkeypatch.setattr("rabbit_chx.streams.publishing.outlet._LOOK_AGAIN", 0.05)
     servers.silent = True
@@ -194,9 +152,7 @@ def test_a_caller_that_goes_on_publishing_does_not_hide_that_confirms_are_missin
             first.result()
 
 
-def test_a_thread_that_is_stopped_while_it_notices_a_loss_ends(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_that_is_stopped_while_it_notices_a_loss_ends(servers, monkeypatch) -> None:
     noticed = outlet.Outlet._after_loss
     with StreamPublisher(FIRST, "events") as publisher:
         (one,) = publisher.pipeline._outlets.values()
@@ -213,9 +169,7 @@ def test_a_thread_that_is_stopped_while_it_notices_a_loss_ends(
             one.sequence().result(0)
 
 
-def test_a_call_in_another_thread_waits_until_the_streams_are_known(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_in_another_thread_waits_until_the_streams_are_known(servers, monkeypatch) -> None:
     publisher = StreamPublisher(FIRST, super_stream="events")
     with ThreadPoolExecutor() as pool:
         opening, answers = stream_servers.opened_without_streams(publisher, pool, monkeypatch)
@@ -229,7 +183,7 @@ def test_a_call_in_another_thread_waits_until_the_streams_are_known(
     assert len(servers.stored) == 1
 
 
-def test_servers_are_tried_in_turn_even_after_one_that_refuses_for_good(servers: Servers) -> None:
+def test_servers_are_tried_in_turn_even_after_one_that_refuses_for_good(servers) -> None:
     servers.refusing = {"first"}
     connect([FIRST, SECOND])
     assert [host for host, _ in servers.opened] == ["second"]
@@ -243,9 +197,7 @@ def test_servers_are_tried_in_turn_even_after_one_that_refuses_for_good(servers:
     assert found.value.permanent
 
 
-def test_servers_that_do_not_answer_share_the_time_to_connect(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_servers_that_do_not_answer_share_the_time_to_connect(servers, monkeypatch) -> None:
     now, waited = [100.0], []
 
     def hang(_: object, *, give_up_at: float, **__: object) -> None:
@@ -266,37 +218,8 @@ def test_servers_that_do_not_answer_share_the_time_to_connect(
     assert waited[-2:] == [0.5, 0.5]
 
 
-def test_closing_waits_for_missing_confirms_but_not_longer_than_its_timeout(servers: Servers) -> None:
-    with StreamPublisher(FIRST, "events") as publisher:
-        confirmed = publisher.submit(b"a")
-    assert confirmed.result(0) is None
-    servers.silent = True
-    with StreamPublisher(FIRST, "events", timeouts=Timeouts(close=1)) as publisher:
-        lost = publisher.submit(b"a")
-    with pytest.raises(PublishFailed, match="the publisher is closed") as caught:
-        lost.result(0)
-    assert caught.value.may_have_arrived
-    assert (publisher.totals.unknown, publisher.totals.pending) == (1, 0)
-
-
-def test_a_call_gives_up_after_its_timeout_and_its_message_is_still_confirmed(servers: Servers) -> None:
-    with StreamPublisher(FIRST, "events") as publisher:
-        publisher.publish("a", timeout=60)
-        servers.silent = True
-        for call in (publisher.publish, lambda body, **more: publisher.publish_many([body], **more)):
-            with pytest.raises(PublishFailed, match="unconfirmed after 1 second") as caught:
-                call(b"b", timeout=1)
-            assert caught.value.may_have_arrived
-            assert caught.value.failure.outcome is Outcome.UNKNOWN
-        assert publisher.totals.pending == 2
-        servers.silent = False
-        servers.tell()
-        publisher.publish(b"d")
-        assert publisher.totals.confirmed == 4
-
-
 @pytest.mark.usefixtures("clock")
-def test_messages_that_wait_for_a_new_connection_count_as_unsent_or_as_sent_once(servers: Servers) -> None:
+def test_messages_that_wait_for_a_new_connection_count_as_unsent_or_as_sent_once(servers) -> None:
     with StreamPublisher(FIRST, "events", timeouts=Timeouts(reconnect=0.05)) as publisher:
         publisher.publish(b"a")
         servers.silent = True
@@ -322,7 +245,7 @@ def test_messages_that_wait_for_a_new_connection_count_as_unsent_or_as_sent_once
 
 
 @pytest.mark.usefixtures("clock")
-def test_messages_for_a_stream_that_was_created_again_are_no_duplicates(servers: Servers) -> None:
+def test_messages_for_a_stream_that_was_created_again_are_no_duplicates(servers) -> None:
     servers.stored = {100: b"old"}
     with StreamPublisher(FIRST, "events", name="n") as publisher:
         servers.stored.clear()
@@ -332,27 +255,7 @@ def test_messages_for_a_stream_that_was_created_again_are_no_duplicates(servers:
         assert (totals.confirmed, totals.duplicates, len(servers.stored)) == (3, 0, 3)
 
 
-@pytest.mark.usefixtures("clock")
-def test_connections_that_open_and_confirm_nothing_are_given_up_like_none(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lost(*_: object) -> None:
-        raise StreamUnavailable("the connection was lost", "lost")
-
-    with StreamPublisher(FIRST, "events", timeouts=Timeouts(reconnect=15)) as publisher:
-        publisher.publish(b"a")
-        with monkeypatch.context() as patched:
-            patched.setattr(Connection, "confirms", lost)
-            with pytest.raises(PublishFailed, match="the connection was lost") as caught:
-                publisher.publish(b"b")
-        assert caught.value.may_have_arrived
-        assert len(servers.opened) > 10
-        publisher.publish(b"c")  # tries again
-
-
-def test_losses_long_after_each_other_do_not_add_up(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losses_long_after_each_other_do_not_add_up(servers, monkeypatch) -> None:
     now = [0.0]
     monkeypatch.setattr(outlet, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with StreamPublisher(FIRST, "events", timeouts=Timeouts(reconnect=5)) as publisher:
@@ -367,46 +270,13 @@ def test_losses_long_after_each_other_do_not_add_up(
         assert publisher.totals.confirmed == 3
 
 
-def test_a_new_stream_that_does_not_answer_takes_no_time_from_the_others(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    declared, answers = Connection.declare_publisher, threading.Event()
-
-    def hang(connection: Connection, stream: str, name: str | None) -> int:
-        if stream == "events-2" and not answers.wait(PATIENCE):
-            raise StreamUnavailable("no answer to DeclarePublisher", "lost")
-        return declared(connection, stream, name)
-
-    monkeypatch.setattr(Connection, "declare_publisher", hang)
-    monkeypatch.setattr(routes, "_LOOK", 0.05)
-    keys = [str(number) for number in range(300)]
-    with StreamPublisher(FIRST, super_stream="events") as publisher:
-        assert publisher.publish_many([], []).published == 0
-        monkeypatch.setattr(Connection, "partitions", lambda _, name, **__: [f"{name}-{n}" for n in range(3)])
-        wait_until(lambda: len(publisher.pipeline.outboxes) == 3, "a change")
-        for _ in range(2):
-            with pytest.raises(PublishFailed, match="withdrawn after 2 seconds") as caught:
-                publisher.publish_many(map(str.encode, keys), keys, timeout=2)
-            assert not caught.value.may_have_arrived
-            failed = caught.value.failures
-            assert {each.stream for each in failed} == {"events-2"}
-            assert [keys[each.row] for each in failed] == [each.routing_key for each in failed]
-            assert caught.value.totals.confirmed == 300 - len(failed)
-            assert str(failed[0]).startswith(f"row {failed[0].row} unsent (stream 'events-2' with key '")
-        answers.set()
-        assert publisher.publish_many(map(str.encode, keys), keys).confirmed == 300
-        assert publisher.totals.published == 900
-
-
-def test_the_messages_before_a_change_of_the_streams_are_confirmed_first(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_messages_before_a_change_of_the_streams_are_confirmed_first(servers, monkeypatch) -> None:
     monkeypatch.setattr(routes, "_LOOK", 0.05)
     with StreamPublisher(FIRST, super_stream="events") as publisher:
         servers.silent = True
         first = [publisher.submit(b"a", str(number)) for number in range(10)]
         wait_until(lambda: len(servers.stored) == 10, "a change")
-        monkeypatch.setattr(Connection, "partitions", lambda _, name, **__: [f"{name}-{n}" for n in range(3)])
+        servers.streams = 3
         wait_until(lambda: publisher.pipeline._routes._changing, "a change")
         with pytest.raises(PublishFailed, match="too many messages were in flight"):
             publisher.publish(b"b", "k", timeout=0.1)
@@ -418,9 +288,7 @@ def test_the_messages_before_a_change_of_the_streams_are_confirmed_first(
         assert len(publisher.pipeline.outboxes) == 3
 
 
-def test_a_super_stream_that_is_gone_is_told_to_each_caller_until_it_is_back(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_super_stream_that_is_gone_is_told_to_each_caller_until_it_is_back(servers, monkeypatch) -> None:
     def gone(_: Connection, name: str, **__: object) -> list[str]:
         raise StreamUnavailable(f"no super stream {name}", "no such stream")
 
@@ -436,7 +304,7 @@ def test_a_super_stream_that_is_gone_is_told_to_each_caller_until_it_is_back(
         publisher.publish(b"a", "k")
 
 
-def test_a_client_that_was_connected_does_not_ask_whether_it_is_the_right_port(servers: Servers) -> None:
+def test_a_client_that_was_connected_does_not_ask_whether_it_is_the_right_port(servers) -> None:
     question = "is this the port of the stream protocol, and without TLS?"
     with (
         StreamPublisher(FIRST, "events", timeouts=Timeouts(connect=0.2, reconnect=0.2)) as publisher,

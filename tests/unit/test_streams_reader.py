@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import nullcontext
-from datetime import UTC, datetime, timedelta, timezone
 from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -13,7 +12,6 @@ import pytest
 
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.streams import StreamReader, Timeouts, reader as module
-from rabbit_chx.streams.ends import offset_at
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 from tests.stream_chunks import a_chunk, sized
 
@@ -163,13 +161,6 @@ def test_a_time_is_a_datetime_or_milliseconds(reader, given, hint) -> None:
         reader.offset_at(given)
 
 
-def test_a_stop_holds_until_the_next_open(reader) -> None:
-    reader.stop()
-    assert list(reader.follow(END - 3, timeout=0)) == []
-    reader.open()
-    assert [message.offset for message in reader.follow(END - 3, timeout=0)] == [END - 3, END - 2, END - 1]
-
-
 def test_a_stop_ends_the_wait_for_a_node_that_lags_behind(reader, connection, monkeypatch) -> None:
     asked = []
 
@@ -201,21 +192,3 @@ def test_a_reader_that_is_stopped_while_it_waits_to_connect_does_not_connect(
     monkeypatch.setattr(module, "time", clock)
     assert list(reader.follow(0)) == []
     assert len(tried) == 1
-
-
-def test_times_become_milliseconds_rounded_up(monkeypatch) -> None:
-    asked = []
-    monkeypatch.setattr(
-        "rabbit_chx.streams.ends.first_chunk",
-        lambda *given: asked.append(given[-1]) or SimpleNamespace(first_offset=7),
-    )
-    noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
-    for when in (
-        noon,
-        noon.astimezone(timezone(timedelta(hours=5))),
-        noon + timedelta(microseconds=1),
-        1_769_860_800_000,
-    ):
-        assert offset_at(None, "s", when) == 7
-    whole = OffsetSpec.timestamp(1_769_860_800_000)
-    assert asked == [whole, whole, OffsetSpec.timestamp(1_769_860_800_001), whole]

@@ -108,14 +108,6 @@ def test_servers_of_other_protocols_are_recognised(ends, sent: bytes, problem: s
         wire.send(b"", 1)
 
 
-def test_chunks_may_exceed_the_agreed_frame_size(ends) -> None:
-    wire, theirs = ends
-    wire.frame_max = 1000
-    sent = chunk_frame(5000)
-    theirs.sendall(sized(sent))
-    assert wire.receive(soon()) == sent
-
-
 def test_a_heartbeat_that_the_broker_does_not_take_lasts_no_longer_than_the_wait(ends) -> None:
     wire, _ = ends
     wire.heartbeat = PATIENCE
@@ -221,15 +213,6 @@ def test_a_heartbeat_is_no_data_that_arrives(ends) -> None:
     assert wire.receive(time.monotonic() + 0.01) is None
     assert wire.last_data > 0
     assert wire.has_part
-
-
-def test_a_server_that_does_not_answer_is_a_timeout() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"rabbitmq-stream://127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(
-            StreamUnavailable, match=r"did not answer PeerProperties within 0(\.[012]\d*)? seconds"
-        ):
-            connect(url, timeout=0.2)
 
 
 def test_the_addresses_of_a_host_and_the_tls_handshake_share_the_time_to_connect(monkeypatch) -> None:
