@@ -11,15 +11,11 @@ import threading
 import time
 import tracemalloc
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import islice
 
 import pytest
-from click.testing import CliRunner
 
 from rabbit_chx.broker.management import Management
-from rabbit_chx.cli import cli
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
-from rabbit_chx.watch import watch
 from tests.verbs import ORDERS
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
@@ -183,28 +179,6 @@ def test_a_verb_says_that_a_broker_is_silent_on_the_amqp_port_too(run, write, mo
     assert found.code == 1
     assert "gives up after 0.5 seconds" in found.err
     assert "accepted the connection but sent nothing" in found.err
-
-
-@pytest.mark.long
-def test_a_watch_reports_a_hanging_broker_before_the_next_interval_ends(monkeypatch):
-    monkeypatch.setattr(
-        "rabbit_chx.cli.watch.intervals", lambda *given, **options: islice(watch(*given, **options), 1)
-    )
-    with answering(lambda: always(b"H"), pause=0.05) as (url, _):
-        command = [
-            "watch",
-            "-x",
-            "orders",
-            "--interval",
-            "5",
-            "-U",
-            "amqp://u:p@127.0.0.1",
-            "--management-url",
-            url,
-        ]
-        result = CliRunner().invoke(cli, command)
-    assert "[broker-unreachable]" in result.output
-    assert "did not answer within 5 seconds" in result.output
 
 
 @pytest.mark.parametrize(
