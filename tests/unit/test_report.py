@@ -9,14 +9,12 @@ import re
 import sys
 from functools import cache
 from html.parser import HTMLParser
-from math import sqrt
-from operator import ne
 from xml.etree import ElementTree as ET
 
 import pytest
 from bootstrap import BROWSERS
 
-from rabbit_chx import ConsistentHashExchange, Ring, ToExchange, moved
+from rabbit_chx import Ring, ToExchange, moved
 from rabbit_chx.errors import RingUnknown
 from rabbit_chx.report import Parity, flow_picture, report, ring_picture
 from rabbit_chx.report.drawing import Picture
@@ -48,23 +46,14 @@ usual = cache(made)
 # -- what it says ---------------------------------------------------------------------------------------
 
 
-def counted(before: Ring, after: Ring, count: int = 20_000) -> float:
-    """The share of a sample of keys that is routed elsewhere."""
-    keys = [str(number) for number in range(count)]
-    old, new = (
-        [ring.bucket_map[bucket] for bucket in ConsistentHashExchange(ring).bucket_many(keys)]
-        for ring in (before, after)
-    )
-    return sum(map(ne, old, new)) / count
-
-
-def test_what_a_change_moves_is_what_keys_do() -> None:
+def test_a_change_moves_the_keys_that_another_ring_routes_elsewhere() -> None:
     found = usual()
-    for change in (found.added, found.removed):
-        share = change.movement.share
-        error = 4 * sqrt(share * (1 - share) / 20_000)
-        assert abs(counted(found.live, change.after) - share) < error
-    assert sum(found.added.movement.flows.values()) == pytest.approx(1)
+    for change, after in (
+        (found.added, found.live.bind("new", 1)),
+        (found.removed, found.live.unbind("q.0", "1")),
+    ):
+        assert change.after.runs == after.runs
+        assert change.movement == moved(found.live, after)
 
 
 def test_the_costliest_queue_to_unbind_comes_first_and_the_last_one_costs_its_share_alone() -> None:
@@ -193,7 +182,7 @@ def test_every_section_is_there_with_its_numbers(page) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["<script>alert(1)</script>", "a & b", '"quoted"', "'", "größe", "]]>", "</style>", "x" * 200]
+    "name", ["<script>alert(1)</script>", "'a' & \"größe\"", "]]>", "</style>", "x" * 200]
 )
 def test_no_name_breaks_the_page(name) -> None:
     text = FILE.replace("orders", json.dumps(name)).replace("vip", json.dumps(name + ".q"))
@@ -203,7 +192,7 @@ def test_no_name_breaks_the_page(name) -> None:
     assert name + ".q" in shown.text
 
 
-@pytest.mark.parametrize("count", [1, 2, 60, 100])
+@pytest.mark.parametrize("count", [1, 2, 100])
 def test_any_number_of_queues_can_be_drawn(count) -> None:
     shown = Page(made(live=Ring.of([f"q{number}" for number in range(count)])).to_html())
     assert f"over {count} queue" in " ".join(shown.text)

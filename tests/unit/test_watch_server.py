@@ -361,27 +361,26 @@ async def test_a_quiet_connection_gets_comments() -> None:
     assert [await anext(follower), await anext(follower)] == [b":\n\n", b":\n\n"]
 
 
-def test_too_many_pages_are_rejected_but_prometheus_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_FOLLOWERS", 1)
-    with serving() as server:
-        server.show(interval())
-        with following(server) as events:
-            next(events)
-            assert ask(server, "/events")[0] == 503
-            assert ask(server, "/metrics")[0] == 200
-        wait_until(lambda: ask(server, "/events", method="HEAD")[0] == 200, "a page is accepted")
-
-
-def test_a_connection_over_the_limit_is_rejected_and_the_server_continues(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("limit", "most", "answers"),
+    [
+        ("_MOST_FOLLOWERS", 1, {"/events": 503, "/metrics": 200}),
+        ("_MOST_CONNECTIONS", 2, {"/metrics": 503}),
+    ],
+    ids=["pages, but Prometheus is not", "connections"],
+)
+def test_a_client_over_the_limit_is_rejected_until_another_one_has_left(
+    monkeypatch: pytest.MonkeyPatch, limit: str, most: int, answers: dict[str, int]
 ) -> None:
-    monkeypatch.setattr(module, "_MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(module, limit, most)
     with serving() as server:
         server.show(interval())
         with following(server) as events:
             next(events)
-            assert ask(server)[0] == 503
-        wait_until(lambda: ask(server)[0] == 200, "a connection is accepted")
+            for path, status in answers.items():
+                assert ask(server, path)[0] == status
+        for path in answers:
+            wait_until(lambda path=path: ask(server, path, method="HEAD")[0] == 200, "a client is accepted")
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nX: ", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n"])
