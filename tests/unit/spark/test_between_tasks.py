@@ -59,21 +59,20 @@ def dry_run_of(write: WriteJob) -> WriteJob:
     return WriteJob(dry.options, dry.layout, write.id)
 
 
-def test_without_fail_fast_the_other_tasks_write_their_rows(scratch: Path) -> None:
-    write = job(dryRun="true", failFast="false")
+@pytest.mark.parametrize(
+    ("fail_fast", "folder"),
+    [("false", None), ("true", ""), ("true", "/no/such/folder")],
+    ids=["without failFast", "without a scratch folder", "where the folder does not exist"],
+)
+def test_the_other_tasks_write_their_rows_if_they_cannot_or_need_not_know(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch, fail_fast: str, folder: str | None
+) -> None:
+    if folder is not None:
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", folder)
+    write = job(dryRun="true", failFast=fail_fast)
     assert written(write, INVALID).problem
     assert not written(write, EMPTY, partition=1).stopped
     assert [*scratch.iterdir()] == []
-
-
-@pytest.mark.parametrize("folder", ["", "/no/such/folder"])
-def test_a_task_without_a_scratch_folder_still_reports_its_error(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", folder)
-    write = job(dryRun="true")
-    assert written(write, INVALID).problem
-    assert not written(write, EMPTY, partition=1).stopped
 
 
 # ---- progress

@@ -95,18 +95,6 @@ def test_the_option_is_named_if_nothing_answers_at_the_default_stream_port(monke
         open_publisher(WriteOptions.of(options), "s", None, "spark")
 
 
-def test_a_question_of_another_error_has_no_full_stop_before_the_way_without_the_api() -> None:
-    access = StreamAccess(
-        ReadOptions.of(
-            {"url": "amqp://u:p@127.0.0.1", "exchange": "top", "managementUrl": "http://127.0.0.1:1"}
-        )
-    )
-    with pytest.raises(
-        BrokerUnavailable, match=r"the plugin rabbitmq_management\? Without the API, name the streams"
-    ):
-        access.chosen()
-
-
 def test_the_last_list_is_not_used_if_the_api_refuses_another_one(api, monkeypatch) -> None:
     monkeypatch.setattr(stream_access, "_LISTED_SECONDS", 0.0)
     access = access_to(api)
