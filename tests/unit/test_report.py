@@ -12,7 +12,6 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
 import pytest
-from bootstrap import BROWSERS
 
 from rabbit_chx import Ring, ToExchange, moved
 from rabbit_chx.errors import RingUnknown
@@ -20,7 +19,6 @@ from rabbit_chx.report import Parity, flow_picture, report, ring_picture
 from rabbit_chx.report.drawing import Picture
 from rabbit_chx.topology.file.load import loads
 from tests.browser import browser
-from tests.programs import needed, ran
 from tests.unit.complaints import complaint
 from tests.watching import SCRIPTS
 
@@ -267,67 +265,57 @@ def test_a_page_that_cannot_be_encoded_leaves_the_one_that_is_there(tmp_path) ->
 
 # -- a browser ------------------------------------------------------------------------------------------
 
-MEASURE = """<script>
-const wide = [...document.querySelectorAll("body *")].filter(e =>
-  e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".wide, svg, .skip"));
-const style = getComputedStyle(document.body);
-document.body.dataset.measured = JSON.stringify({
-  page: document.documentElement.scrollWidth, window: innerWidth, wide: wide.map(e => e.outerHTML.slice(0, 80)),
-  paper: style.backgroundColor, ink: style.color, pictures: document.querySelectorAll("svg").length,
-  flat: [...document.querySelectorAll("svg")].filter(e => e.getBoundingClientRect().height < 100).length,
-  cut: [...document.querySelectorAll("svg text")].filter(e => {
-    const [name, view] = [e.getBBox(), e.ownerSVGElement.viewBox.baseVal];
-    return name.x < view.x || name.x + name.width > view.x + view.width
-      || name.y < view.y || name.y + name.height > view.y + view.height; }).map(e => e.textContent),
-});
-</script>"""
+MEASURE = """(() => {
+  const style = getComputedStyle(document.body), pictures = [...document.querySelectorAll("svg")];
+  const wide = [...document.querySelectorAll("body *")].filter(e =>
+    e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".wide, svg, .skip"));
+  return {
+    page: document.documentElement.scrollWidth, window: innerWidth, wide: wide.map(e => e.outerHTML.slice(0, 80)),
+    paper: style.backgroundColor, ink: style.color, pictures: pictures.length,
+    flat: pictures.filter(e => e.getBoundingClientRect().height < 100).length,
+    cut: [...document.querySelectorAll("svg text")].filter(e => {
+      const [name, view] = [e.getBBox(), e.ownerSVGElement.viewBox.baseVal];
+      return name.x < view.x || name.x + name.width > view.x + view.width
+        || name.y < view.y || name.y + name.height > view.y + view.height; }).map(e => e.textContent),
+  };
+})()"""
 
 
-QUIET = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
-    *("--disable-background-networking", "--disable-sync", "--disable-component-update"),
-)
+@pytest.fixture(scope="module")
+def window(tmp_path_factory):
+    with browser(tmp_path_factory.mktemp("browser")) as window:
+        yield window
 
 
 @pytest.mark.long  # the unit tests install no browser
 @pytest.mark.parametrize("width", [500, 1100])
-def test_a_browser_lays_it_out_within_its_window(tmp_path, width) -> None:
+def test_a_browser_lays_it_out_within_its_window(window, tmp_path, width) -> None:
     wide = Ring.of({"payments.summary.0": 1, "q.1": 1, "payments.summary.2": 2, "GROSS.3": 2, "q.4": 2})
-    text = made(keys=KEYS, sample_name="a sample", live=wide).to_html()
-    measured = text.replace("default-src 'none'", "default-src 'unsafe-inline'").replace(
-        "</body>", MEASURE + "</body>"
-    )
-    (tmp_path / "page.html").write_text(measured)
-    own = [f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900", "--dump-dom"]
-    page = (tmp_path / "page.html").as_uri()
-    done = ran([needed(*BROWSERS), *QUIET, *own, page], timeout=120, check=True)
-    found = json.loads(re.search(r'data-measured="([^"]*)"', done.stdout)[1].replace("&quot;", '"'))
-    assert found["page"] <= found["window"], found
+    out = tmp_path / "page.html"
+    made(keys=KEYS, sample_name="a sample", live=wide).save(out)
+    window.open(out.as_uri(), width=width)
+    window.wait("document.readyState === 'complete' && document.querySelectorAll('svg').length")
+    found = window.value(MEASURE)
+    assert found["page"] <= found["window"] == width, found
     assert found["wide"] == []
     assert (found["pictures"], found["flat"], found["cut"]) == (4, 0, [])
     assert found["paper"] != found["ink"]
 
 
 @pytest.mark.long
-def test_no_name_and_no_key_runs_a_script(tmp_path) -> None:
-    live = Ring.of(SCRIPTS)
+def test_no_name_and_no_key_runs_a_script(window, tmp_path) -> None:
     attack = "".join(SCRIPTS)
     text = FILE.replace("orders", json.dumps(attack)).replace("vip", json.dumps(SCRIPTS[0]))
-    found = made(
-        text, exchange=attack, live=live, keys=[*SCRIPTS] * 2, sample_name=attack, add=["q" + SCRIPTS[0]]
-    )
+    sample = {"keys": [*SCRIPTS] * 2, "sample_name": attack}
     out = tmp_path / "page.html"
-    found.save(out)
-    with browser(tmp_path) as window:
-        window.complaints.clear()
-        window.open(out.as_uri(), policy=False)
-        window.wait("document.querySelectorAll('svg').length === 4")
-        window.value("document.querySelectorAll('body *').forEach((one) => one.focus && one.focus())")
-        window.wait("document.readyState === 'complete'")
-        assert window.complaints == []
-        shown = window.value("document.body.textContent")
-        assert all(name in shown for name in SCRIPTS)
-        made_by_names = (
-            "script, img, iframe, [onload], [onerror], [onfocus], [onmouseover], [href^=javascript]"
-        )
-        assert window.value(f"document.querySelectorAll('{made_by_names}').length") == 0
+    made(text, exchange=attack, live=Ring.of(SCRIPTS), add=["q" + SCRIPTS[0]], **sample).save(out)
+    window.complaints.clear()
+    window.open(out.as_uri(), policy=False)
+    window.wait("document.querySelectorAll('svg').length === 4")
+    window.value("document.querySelectorAll('body *').forEach((one) => one.focus && one.focus())")
+    window.wait("document.readyState === 'complete'")
+    assert window.complaints == []
+    shown = window.value("document.body.textContent")
+    assert all(name in shown for name in SCRIPTS)
+    made_by_names = "script, img, iframe, [onload], [onerror], [onfocus], [onmouseover], [href^=javascript]"
+    assert window.value(f"document.querySelectorAll('{made_by_names}').length") == 0
