@@ -162,7 +162,8 @@ def test_a_server_that_says_nothing_is_named_without_the_password(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         monkeypatch.setenv(
-            "RABBIT_CHX_BROKER_URL", f"amqp://user:geheim@127.0.0.1:{port}/?Socket_Timeout=0.2"
+            "RABBIT_CHX_BROKER_URL",
+            f"amqp://user:geheim@127.0.0.1:{port}/?Socket_Timeout=0.2&stack_timeout=0.2",
         )
         with pytest.raises(BrokerUnavailable, match="it cannot be reached") as caught:
             available().node(NodeSettings()).start()
