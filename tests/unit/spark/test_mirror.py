@@ -121,14 +121,6 @@ def test_the_numbers_are_as_narrow_as_their_count_allows(count, type_):
     assert destinations(exchange, numbers) == [exchange.route(key) for key in keys]
 
 
-@pytest.mark.parametrize("release", ["3.10", "4.3"])
-def test_a_modulus_exchange(release):
-    exchange = ModulusHashExchange([("b", "1"), ("a", "2"), ("b", "3")], release=release)
-    keys = ["", "k", "Zoë", *map(str, range(500))]
-    numbers = ModulusMirror(exchange).numbers(pa.array(keys))
-    assert destinations(exchange, numbers) == [exchange.route(key) for key in keys]
-
-
 def test_what_is_shipped_is_little_more_than_the_table():
     exchange = ConsistentHashExchange(QUEUES)
     shipped = pickle.dumps(RingMirror.of(exchange, None))

@@ -111,6 +111,8 @@ def test_contradictory_options_are_an_error() -> None:
         ({"passwordEnv": "E", "passwordFile": "F"}, "passwordEnv and passwordFile"),
         ({"username": "u"}, "username and url"),
         ({"tls": "true"}, "true"),
+        ({"stream": "s", "maxInFlight": "5", "persistent": "true"}, "streams: got 'maxInFlight, persistent'"),
+        ({"exchange": "x", "producerName": "p"}, "for a write to exchanges: got 'producerName'"),
     ]:
         error = complaint(lambda given=given: of(**given))
         assert words in str(error)
@@ -208,19 +210,3 @@ def test_a_url_given_as_another_option_is_not_shown(host: str) -> None:
         with pytest.raises(InvalidValue, match=f"option {option}") as caught:
             credentials_of(WriteOptions.of({"host": "h", "exchange": "x", option: host}))
         assert "s3cr3t" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (
-            {"stream": "s", "maxInFlight": "5", "persistent": "true"},
-            "options for a write to streams: got 'maxInFlight, persistent'",
-        ),
-        ({"exchange": "x", "producerName": "p"}, "options for a write to exchanges: got 'producerName'"),
-    ],
-)
-def test_all_options_without_effect_on_the_target_are_named_at_once(
-    given: dict[str, str], words: str
-) -> None:
-    assert words in str(complaint(lambda: of(**given)))

@@ -52,15 +52,6 @@ def known(rows, micro_batch=3) -> int:
 
 
 @pytest.mark.parametrize("micro_batch", [None, 0, 3])
-def test_rows_in_another_order_are_detected(micro_batch) -> None:
-    ids = PublishingIds(micro_batch, known(ROWS[:50], micro_batch))
-    assert ids.stored == 50
-    swapped = [ROWS[1], ROWS[0], *ROWS[2:]]
-    with pytest.raises(NotRepeatable, match="differ from the first 50 rows"):
-        ids.of(swapped)
-
-
-@pytest.mark.parametrize("micro_batch", [None, 0, 3])
 def test_the_last_row_that_the_stream_has_is_sent_again_with_its_id(micro_batch) -> None:
     last = known(ROWS[:50], micro_batch)
     ids = PublishingIds(micro_batch, last)
