@@ -261,14 +261,6 @@ def test_only_references_and_results_are_long() -> None:
     assert too_long(PAGES, 2_000) == {"cli.md", "output.md", "proof-results.md", "spark-options.md"}
 
 
-def test_a_how_to_guide_begins_with_whom_it_is_for() -> None:
-    beginnings = {
-        name: re.sub(r"\A# .+\n+(<!--.*-->\n+)?", "", page)
-        for name, page in pages_of("How-to guides").items()
-    }
-    assert [name for name, text in beginnings.items() if not text.startswith("This page is for ")] == []
-
-
 def test_a_page_about_spark_names_the_packages_that_its_install_lacks() -> None:
     lacking = {
         "```yaml\n": "pip install 'rabbit-chx[topology]'",
@@ -278,14 +270,6 @@ def test_a_page_about_spark_names_the_packages_that_its_install_lacks() -> None:
         pages = {name: page for name, page in PAGES.items() if name.startswith("spark") and word in page}
         assert pages, word
         assert [name for name, page in pages.items() if command not in page] == [], command
-
-
-def test_the_glossary_is_in_order_and_its_words_are_linked() -> None:
-    words = re.findall(r"^## (.+)$", PAGES["glossary.md"], re.MULTILINE)
-    assert words == sorted(words)
-    linking = [name for name, page in PAGES.items() if "](glossary.md#" in page]
-    assert [name for name, page in PAGES.items() if "](glossary.md)" in page] == ["README.md"]
-    assert len(linking) >= 12
 
 
 def test_the_pages_of_performance_have_each_benchmark_with_options_that_it_has() -> None:

@@ -60,11 +60,8 @@ def test_options_of_spark_itself_are_ignored() -> None:
     [
         ("exchnge", "Did you mean exchange?"),
         ("max_in_flight", "Did you mean maxInFlight?"),
-        ("virtualhost1", "Did you mean virtualHost?"),
         ("uri", "Use url"),
-        ("orderBy", "order_for"),
         ("onReturned", "retryTimeoutMs"),
-        ("messageId", "column message_id"),
         ("path", "without a path"),
         ("queue", "default exchange"),
         ("mandatory", "every message is mandatory"),
