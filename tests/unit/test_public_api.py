@@ -101,13 +101,6 @@ def test_lazy_exports_are_found_as_in_any_other_module(package: str) -> None:
         exec(f"from {package} import Rung")
 
 
-@pytest.mark.parametrize("first", ["moved", "Movement", "shares"])
-def test_shares_is_a_function_whichever_name_of_its_module_is_imported_first(first: str) -> None:
-    # Importing the module rabbit_chx.mirror.movement sets the attribute rabbit_chx.mirror.movement, to the module.
-    check = f"from rabbit_chx import {first}, shares; assert callable(shares), shares"
-    loaded_after(check, "import rabbit_chx; assert callable(rabbit_chx.shares)")
-
-
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_module_has_the_name_of_an_exported_function(package: str) -> None:
     module = importlib.import_module(package)

@@ -7,8 +7,6 @@ from hypothesis import given, strategies as st
 
 from spark_connector.writing.publishing_ids import MAX_ROWS, NotRepeatable, PublishingIds
 
-ROWS = [b"row %d" % number for number in range(100)]
-
 
 class Stream:
     """A stream, as a publisher with one producer name sees it."""
@@ -45,24 +43,7 @@ def test_rows_of_attempts_that_end_anywhere_are_stored_once_and_in_order(
     assert stream.stored == [row for rows in micro_batches[: len(numbers)] for row in rows]
 
 
-def known(rows, micro_batch=3) -> int:
-    ids = PublishingIds(micro_batch, 0)
-    ids.of(rows)
-    return ids.last
-
-
-@pytest.mark.parametrize("micro_batch", [None, 0, 3])
-def test_the_last_row_that_the_stream_has_is_sent_again_with_its_id(micro_batch) -> None:
-    last = known(ROWS[:50], micro_batch)
-    ids = PublishingIds(micro_batch, last)
-    assert ids.of(ROWS[:49]) == []
-    assert ids.of(ROWS[49:50]) == [last]
-    assert len(ids.of(ROWS[50:])) == 50
-    assert ids.last == known(ROWS, micro_batch)
-
-
 def test_ids_fit_into_63_bits_and_their_rows_are_limited() -> None:
-    assert known(ROWS, 2**27 - 1) < 2**63
     ids = PublishingIds(2**27 - 1, 0)
     ids.rows = MAX_ROWS - 1
     assert ids.of([b""])[0] < 2**63
