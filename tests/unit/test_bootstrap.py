@@ -209,17 +209,6 @@ def test_nothing_is_installed_that_no_hash_is_known_of(orchard):
         orchard("apple==2.0")
 
 
-def test_the_constraints_are_written_as_they_are_read():
-    written = pins.write_constraints(pins.read_constraints(CONSTRAINTS))
-    assert [line for line in written.splitlines() if line[0] != "#"] == [
-        "Apple==1.0     # rabbit-chx",
-        "banana==2.0    # (dev), Apple",
-        "cherry_pie==3  # rabbit-chx[sweet]",
-        "date==4        # cherry_pie, fig",
-        "fig==5         # (dev)",
-    ]
-
-
 # --- the audit ----------------------------------------------------------------------------------------------
 
 LOOKED_UP = {"name": "apple", "version": "1.0", "vulns": []}

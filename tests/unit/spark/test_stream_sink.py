@@ -1,4 +1,7 @@
-"""A task that runs again with other rows fails, also if it has no row for a stream that has rows of the earlier attempt."""
+"""Writes to streams store each row once: a task that runs again with other rows fails, also if it has no row for a stream.
+
+Publishing ids make that out, which come last.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, strategies as st
 from pyspark.sql import types as t
 
 from rabbit_chx import SuperStream
@@ -19,6 +23,7 @@ from spark_connector.worker import Task, WriteFailed
 from spark_connector.writing import sinks, stream_sink
 from spark_connector.writing.between_tasks import WriteJob
 from spark_connector.writing.partition import write_partition
+from spark_connector.writing.publishing_ids import MAX_ROWS, NotRepeatable, PublishingIds
 from spark_connector.writing.writer import Writer
 
 STREAMS = ["e-0", "e-1", "e-2"]
@@ -297,3 +302,49 @@ def test_a_dry_run_asks_for_the_streams(monkeypatch: pytest.MonkeyPatch) -> None
 def test_without_exactly_once_no_stream_is_asked(broker: Broker) -> None:
     assert write_partition(iter([]), job(exactlyOnce="false"), AGAIN).problem == ""
     assert broker.asked == []
+
+
+# -- the ids of rows
+
+
+class Stream:
+    """A stream, as a publisher with one producer name sees it."""
+
+    def __init__(self) -> None:
+        self.stored: list[bytes] = []
+        self.last = 0
+
+    def publish(self, numbers, messages) -> None:
+        for number, message in zip(numbers, messages[len(messages) - len(numbers) :], strict=True):
+            if number > self.last:
+                self.last = number
+                self.stored.append(message)
+
+
+@given(
+    micro_batches=st.lists(st.lists(st.binary(max_size=3), max_size=30), max_size=5),
+    attempts=st.lists(st.integers(0, 40), max_size=4),
+    batch=st.booleans(),
+)
+def test_rows_of_attempts_that_end_anywhere_are_stored_once_and_in_order(
+    micro_batches, attempts, batch
+) -> None:
+    stream = Stream()
+    numbers = [None] if batch else range(7, 7 + len(micro_batches))
+    for number, rows in zip(numbers, micro_batches, strict=False):
+        for rows_sent in (*attempts, len(rows)):
+            ids = PublishingIds(number, stream.last)
+            for some in (rows[: rows_sent // 2], rows[rows_sent // 2 : rows_sent]):
+                stream.publish(ids.of(some), some)
+            if rows_sent >= len(rows):
+                ids.end()
+        assert ids.last == stream.last
+    assert stream.stored == [row for rows in micro_batches[: len(numbers)] for row in rows]
+
+
+def test_ids_fit_into_63_bits_and_their_rows_are_limited() -> None:
+    ids = PublishingIds(2**27 - 1, 0)
+    ids.rows = MAX_ROWS - 1
+    assert ids.of([b""])[0] < 2**63
+    with pytest.raises(NotRepeatable, match=f"exceed the maximum of {MAX_ROWS} in one micro-batch"):
+        ids.of([b""])
