@@ -55,19 +55,13 @@ def pins() -> dict[str, str]:
     return {name: version for name, (version, _) in asked_for().items()}
 
 
-def committed_files() -> list[Path]:
-    skipped = {".git", ".venv", "__pycache__", "build", "dist"}
-    kept = {".ci", ".github"}
-    return [
-        path
-        for path in ROOT.rglob("*")
-        if path.is_file()
-        and path.name != ".git"  # a file in a worktree
-        and not any(
-            part in skipped or (part.startswith(".") and part not in kept)
-            for part in path.relative_to(ROOT).parts[:-1]
-        )
-    ]
+def tracked(*folders: str) -> set[str]:
+    """What git has of these; a checkout without git, such as the unpacked archive, cannot tell."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *folders]
+    done = ran(command, cwd=ROOT)
+    if done.returncode:
+        pytest.skip("this checkout has no git, which alone knows what is ignored")
+    return {name for name in done.stdout.splitlines() if (ROOT / name).is_file()}
 
 
 @pytest.mark.parametrize("asker", LISTS)
@@ -103,7 +97,7 @@ def test_the_tests_run_with_every_extra():
 
 
 def test_no_file_names_a_registry_or_a_machine():
-    texts = {str(path.relative_to(ROOT)): path.read_bytes() for path in committed_files()}
+    texts = {name: (ROOT / name).read_bytes() for name in tracked(".")}
     assert [(name, word) for name, text in texts.items() for word in FOREIGN if word.encode() in text] == []
 
 
@@ -210,15 +204,6 @@ def test_the_wheel_has_a_bill_of_what_the_package_needs(built):
     (root, *_) = bill["dependencies"]
     assert root["ref"] == package["bom-ref"]
     assert root["dependsOn"] == [one["bom-ref"] for one in bill["components"]]
-
-
-def tracked(*folders: str) -> set[str]:
-    """What git has of these; a checkout without git, such as the unpacked archive, cannot tell."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *folders]
-    done = ran(command, cwd=ROOT)
-    if done.returncode:
-        pytest.skip("this checkout has no git, which alone knows what is ignored")
-    return {name for name in done.stdout.splitlines() if (ROOT / name).is_file()}
 
 
 def test_the_wheel_contains_only_the_packages_and_its_metadata(built):

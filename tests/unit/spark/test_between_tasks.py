@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -43,20 +44,15 @@ def test_after_a_permanent_error_no_other_task_of_the_write_starts() -> None:
 
 def test_a_running_task_stops_before_its_next_batch() -> None:
     write = job()  # publishing would fail: there is no broker
+    dry = replace(job(dryRun="true"), id=write.id)  # its tasks share problems with those of the write
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield EMPTY
-        assert written(dry_run_of(write), INVALID).problem
+        assert written(dry, INVALID).problem
         yield BATCH
 
     found = write_partition(batches(), write, Task(1))
     assert (found.stopped, found.problem, found.published) == (True, "", 0)
-
-
-def dry_run_of(write: WriteJob) -> WriteJob:
-    """Return a dry run with the id of a write, so that its tasks share problems with those of the write."""
-    dry = job(dryRun="true")
-    return WriteJob(dry.options, dry.layout, write.id)
 
 
 @pytest.mark.parametrize(
