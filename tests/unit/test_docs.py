@@ -151,6 +151,14 @@ def test_every_marked_block_is_read_by_the_test_that_it_names() -> None:
         assert f'marked("{name}", "{test}")' in ast.get_source_segment(source, function).replace("\n", "")
 
 
+def test_every_block_that_a_test_asks_for_is_marked() -> None:
+    asked = re.compile(r'\bmarked\(\s*"([\w.-]+)",\s*"(\w+)"').findall
+    found = {pair for file in (ROOT / "tests").rglob("test_*.py") for pair in asked(file.read_text())}
+    assert len(found) > 20
+    for page, test in found:
+        marked(page, test)
+
+
 def test_every_block_of_code_is_run() -> None:
     """The guides' as sessions, above; others by tests/broker/test_tutorial.py, or by the test that their mark names."""
     blocks = [(name, *found) for name, page in PAGES.items() for found in _FENCED.findall(page)]
