@@ -284,6 +284,12 @@ def test_two_modules_of_rabbit_chx_import_the_spark_connector() -> None:
     assert users == {"rabbit_chx.cli.demo", "rabbit_chx.cli.spark"}
 
 
+def test_spark_is_loaded_when_it_is_needed() -> None:
+    assert {
+        module for module in FILES if module.startswith("rabbit_chx") and at_start(module) & ON_SPARK
+    } == set()
+
+
 def test_files_are_short() -> None:
     lengths = {module: len(path.read_text().splitlines()) for module, path in FILES.items()}
     assert {module for module, lines in lengths.items() if lines > MOST_LINES_OF_A_FILE} == set()
