@@ -60,7 +60,7 @@ def test_a_running_task_stops_before_its_next_batch() -> None:
     [("false", None), ("true", ""), ("true", "/no/such/folder")],
     ids=["without failFast", "without a scratch folder", "where the folder does not exist"],
 )
-def test_the_other_tasks_write_their_rows_if_they_cannot_or_need_not_know(
+def test_the_other_tasks_write_their_rows_where_no_task_is_told_of_the_error(
     scratch: Path, monkeypatch: pytest.MonkeyPatch, fail_fast: str, folder: str | None
 ) -> None:
     if folder is not None:

@@ -1,6 +1,6 @@
-"""Writes to streams store each row once: a task that runs again with other rows fails, also if it has no row for a stream.
+"""A task that runs again with other rows fails, also if it has no row for a stream that has rows of the earlier attempt.
 
-Publishing ids make that out, which come last.
+The last tests are about the publishing ids that tell rows apart.
 """
 
 from __future__ import annotations
