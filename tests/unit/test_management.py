@@ -47,8 +47,7 @@ def serving(answers, *, headers=()):
             api.sent.append((self.command, self.path, json.loads(body) if body else None))
             self.do_GET()
 
-        def do_DELETE(self) -> None:
-            self.do_PUT()
+        do_DELETE = do_PUT  # noqa: N815
 
         def do_GET(self) -> None:
             found = api.answer(self.path, self.headers.get("Authorization", ""))
@@ -172,7 +171,13 @@ def test_a_list_that_changes_between_two_pages_is_read_again(before, after) -> N
         assert "".join(Management(api.url)._pages(["queues", "v"], itemgetter("name"))) == after
 
 
-def test_queues_come_with_their_messages_and_of_three_types_only() -> None:
+COUNTED_COLUMNS = f"{QUEUE_COLUMNS}%2Cmessages%2Cconsumers"
+
+
+@pytest.mark.parametrize(
+    ("consumers", "asked"), [(False, "disable_stats=true"), (True, f"columns={COUNTED_COLUMNS}")]
+)
+def test_queues_come_with_their_messages_and_of_three_types_only(consumers: bool, asked: str) -> None:
     def row(name: str, kind: str, **more):
         return {"name": name, "type": kind, "exclusive": False, "arguments": {}, **FLAGS, **more}
 
@@ -180,28 +185,14 @@ def test_queues_come_with_their_messages_and_of_three_types_only() -> None:
         row("c", "classic", messages=3, durable=False, arguments={"x-queue-type": "classic"}),
         row("s", "stream", arguments={"x-queue-type": "stream"}) | {"exclusive": None},
         row("m", "rabbit_mqtt_qos0_queue", messages=1),
-        row("x", "classic", exclusive=True, auto_delete=True, messages=0),
+        row("x", "classic", exclusive=True, auto_delete=True, messages=0, consumers=0),
     ]
-    path = "/api/queues/%2F?page=1&page_size=500&disable_stats=true&enable_queue_totals=true"
+    path = f"/api/queues/%2F?page=1&page_size=500&{asked}&enable_queue_totals=true"
     with serving({path: {"items": rows, "page_count": 1}}) as api:
-        assert Management(api.url).queues("/") == [
+        assert Management(api.url).queues("/", consumers=consumers) == [
             (Queue("c", durable=False), 3, None),
             (Queue("s", "stream"), None, None),
-            (Queue("x", auto_delete=True, exclusive=True), 0, None),
-        ]
-
-
-def test_one_list_of_queues_has_their_consumers_if_they_are_asked_for() -> None:
-    rows = [{"name": name, "type": "classic", "exclusive": False, "arguments": [], **FLAGS} for name in "ab"]
-    rows[1] |= {"messages": 7, "consumers": 0}
-    columns = "%2C".join(
-        (*("name", "type", "durable", "auto_delete"), *("exclusive", "arguments"), *("messages", "consumers"))
-    )
-    path = f"/api/queues/v?page=1&page_size=500&columns={columns}&enable_queue_totals=true"
-    with serving({path: {"items": rows, "page_count": 1}}) as api:
-        assert Management(api.url).queues("v", consumers=True) == [
-            (Queue("a"), None, None),
-            (Queue("b"), 7, 0),
+            (Queue("x", auto_delete=True, exclusive=True), 0, 0),
         ]
 
 
@@ -209,7 +200,7 @@ def test_the_user_and_the_nodes() -> None:
     answers = {
         "/api/whoami": {"name": "me", "tags": ["management", "monitoring"]},
         f"/api/nodes?columns={NODES}": [
-            {"name": "rabbit@a", "running": True},
+            {"name": "rabbit@a", "running": True, "uptime": 7},
             {"name": "b", "running": False, "partitions": ["c"], "mem_alarm": True},
         ],
     }
@@ -217,9 +208,10 @@ def test_the_user_and_the_nodes() -> None:
         management = Management(api.url)
         assert management.whoami() == User("me", frozenset({"management", "monitoring"}))
         assert management.nodes() == {
-            "rabbit@a": NodeState(),
+            "rabbit@a": NodeState(uptime=7),
             "b": NodeState(running=False, partitions=("c",), alarms=("memory",)),
         }
+        assert management.requests == 2
 
 
 def test_statistics_of_queues_distinguish_unknown_from_zero() -> None:
@@ -249,20 +241,6 @@ def test_statistics_of_queues_distinguish_unknown_from_zero() -> None:
             QueueState("unreported", consumers=2, single_active=True),
             QueueState("log", 0, None, 0, 0, is_stream=True),
         ]
-
-
-def test_a_stopped_node_has_no_uptime() -> None:
-    with serving(
-        {
-            f"/api/nodes?columns={NODES}": [
-                {"name": "a", "running": True, "uptime": 7},
-                {"name": "b", "running": False},
-            ]
-        }
-    ) as api:
-        management = Management(api.url)
-        assert management.nodes() == {"a": NodeState(uptime=7), "b": NodeState(running=False)}
-        assert management.requests == 1
 
 
 @pytest.mark.parametrize(
@@ -325,14 +303,11 @@ COMPLAINTS = [
     ((401, b"go away"), "rejected the user 'me' or the password"),
     ((401, {"error": "not_authorised", "reason": "Not management user"}), "needs the tag management"),
     ((404, b"nothing here"), "not a management API: .*rabbitmq-plugins enable"),
-    ((200, b"<html>"), "not a management API"),
-    ((200, []), "not a management API"),
     ((500, {"reason": "boom"}), "answered 500 to overview: boom"),
     ((500, {"reason": "x://" * 200_000}), "answered 500 to overview: x://.{0,1000}$"),
     ((302, b""), "answered 302"),
     ((401, {"reason": "Not monitor user"}), "needs the tag monitoring"),
     ((200, LAVIN), "calls itself 'LavinMQ', not RabbitMQ: .*another algorithm"),
-    ((200, {"product_name": "Other"}), "calls itself 'Other'"),
     ((200, {}), "calls itself ''"),
 ]
 
@@ -362,17 +337,7 @@ def test_what_is_not_there_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "host:15672",
-        "amqp://host",
-        "http://",
-        "http://h:0",
-        "http://h:x",
-        "http://u:p/w@h",
-        "http://h/?x=1",
-    ],
+    "url", ["host:15672", "amqp://host", "http://h:0", "http://u:p/w@h", "http://h/?x=1"]
 )
 def test_an_invalid_url_is_refused_without_being_shown(url) -> None:
     with pytest.raises(InvalidValue, match="management URL") as raised:

@@ -69,17 +69,6 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_every_exported_name_exists_and_is_documented(package: str) -> None:
-    module = importlib.import_module(package)
-    assert sorted(module.__all__) == sorted(set(module.__all__))
-    for name in module.__all__:
-        value = getattr(module, name)
-        assert not inspect.ismodule(value), name
-        if inspect.isclass(value) or inspect.isfunction(value):
-            assert (value.__doc__ or "").strip(), name
-
-
 @pytest.mark.parametrize("package", LAZY_PACKAGES)
 def test_type_checkers_see_lazy_exports(package: str) -> None:
     module = importlib.import_module(package)
@@ -110,13 +99,6 @@ def test_lazy_exports_are_found_as_in_any_other_module(package: str) -> None:
         module.Rung  # noqa: B018
     with pytest.raises(ImportError, match="cannot import name 'Rung'"):
         exec(f"from {package} import Rung")
-
-
-@pytest.mark.parametrize("first", ["moved", "Movement", "shares"])
-def test_shares_is_a_function_whichever_name_of_its_module_is_imported_first(first: str) -> None:
-    # Importing the module rabbit_chx.mirror.movement sets the attribute rabbit_chx.mirror.movement, to the module.
-    check = f"from rabbit_chx import {first}, shares; assert callable(shares), shares"
-    loaded_after(check, "import rabbit_chx; assert callable(rabbit_chx.shares)")
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -263,8 +245,3 @@ def test_the_examples_in_docstrings_are_true(name: str) -> None:
     runner = doctest.DocTestRunner(optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
     for test in tests:
         assert runner.run(test).failed == 0, test.name
-
-
-def test_there_are_examples() -> None:
-    documented = [getattr(rabbit_chx, name).__doc__ for name in rabbit_chx.__all__]
-    assert sum(">>>" in doc for doc in documented if doc) >= 7

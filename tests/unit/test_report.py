@@ -9,20 +9,16 @@ import re
 import sys
 from functools import cache
 from html.parser import HTMLParser
-from math import sqrt
-from operator import ne
 from xml.etree import ElementTree as ET
 
 import pytest
-from bootstrap import BROWSERS
 
-from rabbit_chx import ConsistentHashExchange, Ring, ToExchange, moved
+from rabbit_chx import Ring, ToExchange, moved
 from rabbit_chx.errors import RingUnknown
 from rabbit_chx.report import flow_picture, report, ring_picture
 from rabbit_chx.report.drawing import Picture
 from rabbit_chx.topology.file.load import loads
 from tests.browser import browser
-from tests.programs import needed, ran
 from tests.unit.complaints import complaint
 from tests.watching import SCRIPTS
 
@@ -48,23 +44,14 @@ usual = cache(made)
 # -- what it says ---------------------------------------------------------------------------------------
 
 
-def counted(before: Ring, after: Ring, count: int = 20_000) -> float:
-    """The share of a sample of keys that is routed elsewhere."""
-    keys = [str(number) for number in range(count)]
-    old, new = (
-        [ring.bucket_map[bucket] for bucket in ConsistentHashExchange(ring).bucket_many(keys)]
-        for ring in (before, after)
-    )
-    return sum(map(ne, old, new)) / count
-
-
-def test_what_a_change_moves_is_what_keys_do() -> None:
+def test_a_change_moves_the_keys_that_another_ring_routes_elsewhere() -> None:
     found = usual()
-    for change in (found.added, found.removed):
-        share = change.movement.share
-        error = 4 * sqrt(share * (1 - share) / 20_000)
-        assert abs(counted(found.live, change.after) - share) < error
-    assert sum(found.added.movement.flows.values()) == pytest.approx(1)
+    for change, after in (
+        (found.added, found.live.bind("new", 1)),
+        (found.removed, found.live.unbind("q.0", "1")),
+    ):
+        assert change.after.runs == after.runs
+        assert change.movement == moved(found.live, after)
 
 
 def test_the_costliest_queue_to_unbind_comes_first_and_the_last_one_costs_its_share_alone() -> None:
@@ -184,7 +171,7 @@ def test_every_section_is_there_with_its_numbers(page) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["<script>alert(1)</script>", "a & b", '"quoted"', "'", "größe", "]]>", "</style>", "x" * 200]
+    "name", ["<script>alert(1)</script>", "'a' & \"größe\"", "]]>", "</style>", "x" * 200]
 )
 def test_no_name_breaks_the_page(name) -> None:
     text = FILE.replace("orders", json.dumps(name)).replace("vip", json.dumps(name + ".q"))
@@ -194,7 +181,7 @@ def test_no_name_breaks_the_page(name) -> None:
     assert name + ".q" in shown.text
 
 
-@pytest.mark.parametrize("count", [1, 2, 60, 100])
+@pytest.mark.parametrize("count", [1, 2, 100])
 def test_any_number_of_queues_can_be_drawn(count) -> None:
     shown = Page(made(live=Ring.of([f"q{number}" for number in range(count)])).to_html())
     assert f"over {count} queue" in " ".join(shown.text)
@@ -209,8 +196,14 @@ def test_a_notebook_gets_the_page_in_a_frame() -> None:
 # -- the command ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["q0", "</style><script>", "a$_{$", 'ü & "quotes"'])
-def test_a_notebook_gets_a_picture_as_an_image_with_its_own_colours(name) -> None:
+@pytest.mark.parametrize(
+    ("name", "drawn_as"),
+    [
+        *((name, name) for name in ("q0", "</style><script>", "a$_{$", 'ü & "quotes"')),
+        ("a\0b", r"a\x00b"),
+    ],
+)
+def test_a_notebook_gets_a_picture_as_an_image_with_its_own_colours(name, drawn_as) -> None:
     before, after = Ring.of([name, "q1"]), Ring.of([name, "q1", "q2"])
     for picture in (ring_picture(before), flow_picture(moved(before, after), before, after)):
         image = ET.fromstring(shown(picture))
@@ -218,11 +211,7 @@ def test_a_notebook_gets_a_picture_as_an_image_with_its_own_colours(name) -> Non
         style, *drawn = image
         assert "--c0: #3366cc" in (style.text or "")
         assert [one.tag.partition("}")[2] for one in drawn] == [one.tag for one in picture]
-        assert name in "".join(image.itertext())
-
-
-def test_a_name_with_a_control_character_leaves_a_picture_that_can_be_read() -> None:
-    assert r"a\x00b" in "".join(ET.fromstring(shown(ring_picture(Ring.of(["a\0b", "q1"])))).itertext())
+        assert drawn_as in "".join(image.itertext())
 
 
 def shown(picture: Picture) -> bytes:
@@ -269,67 +258,57 @@ def test_a_page_that_cannot_be_encoded_leaves_the_one_that_is_there(tmp_path) ->
 
 # -- a browser ------------------------------------------------------------------------------------------
 
-MEASURE = """<script>
-const wide = [...document.querySelectorAll("body *")].filter(e =>
-  e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".wide, svg, .skip"));
-const style = getComputedStyle(document.body);
-document.body.dataset.measured = JSON.stringify({
-  page: document.documentElement.scrollWidth, window: innerWidth, wide: wide.map(e => e.outerHTML.slice(0, 80)),
-  paper: style.backgroundColor, ink: style.color, pictures: document.querySelectorAll("svg").length,
-  flat: [...document.querySelectorAll("svg")].filter(e => e.getBoundingClientRect().height < 100).length,
-  cut: [...document.querySelectorAll("svg text")].filter(e => {
-    const [name, view] = [e.getBBox(), e.ownerSVGElement.viewBox.baseVal];
-    return name.x < view.x || name.x + name.width > view.x + view.width
-      || name.y < view.y || name.y + name.height > view.y + view.height; }).map(e => e.textContent),
-});
-</script>"""
+MEASURE = """(() => {
+  const style = getComputedStyle(document.body), pictures = [...document.querySelectorAll("svg")];
+  const wide = [...document.querySelectorAll("body *")].filter(e =>
+    e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".wide, svg, .skip"));
+  return {
+    page: document.documentElement.scrollWidth, window: innerWidth, wide: wide.map(e => e.outerHTML.slice(0, 80)),
+    paper: style.backgroundColor, ink: style.color, pictures: pictures.length,
+    flat: pictures.filter(e => e.getBoundingClientRect().height < 100).length,
+    cut: [...document.querySelectorAll("svg text")].filter(e => {
+      const [name, view] = [e.getBBox(), e.ownerSVGElement.viewBox.baseVal];
+      return name.x < view.x || name.x + name.width > view.x + view.width
+        || name.y < view.y || name.y + name.height > view.y + view.height; }).map(e => e.textContent),
+  };
+})()"""
 
 
-QUIET = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
-    *("--disable-background-networking", "--disable-sync", "--disable-component-update"),
-)
+@pytest.fixture(scope="module")
+def window(tmp_path_factory):
+    with browser(tmp_path_factory.mktemp("browser")) as window:
+        yield window
 
 
 @pytest.mark.long  # the unit tests install no browser
 @pytest.mark.parametrize("width", [500, 1100])
-def test_a_browser_lays_it_out_within_its_window(tmp_path, width) -> None:
+def test_a_browser_lays_it_out_within_its_window(window, tmp_path, width) -> None:
     wide = Ring.of({"payments.summary.0": 1, "q.1": 1, "payments.summary.2": 2, "GROSS.3": 2, "q.4": 2})
-    text = made(keys=KEYS, sample_name="a sample", live=wide).to_html()
-    measured = text.replace("default-src 'none'", "default-src 'unsafe-inline'").replace(
-        "</body>", MEASURE + "</body>"
-    )
-    (tmp_path / "page.html").write_text(measured)
-    own = [f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900", "--dump-dom"]
-    page = (tmp_path / "page.html").as_uri()
-    done = ran([needed(*BROWSERS), *QUIET, *own, page], timeout=120, check=True)
-    found = json.loads(re.search(r'data-measured="([^"]*)"', done.stdout)[1].replace("&quot;", '"'))
-    assert found["page"] <= found["window"], found
+    out = tmp_path / "page.html"
+    made(keys=KEYS, sample_name="a sample", live=wide).save(out)
+    window.open(out.as_uri(), width=width)
+    window.wait("document.readyState === 'complete' && document.querySelectorAll('svg').length")
+    found = window.value(MEASURE)
+    assert found["page"] <= found["window"] == width, found
     assert found["wide"] == []
     assert (found["pictures"], found["flat"], found["cut"]) == (4, 0, [])
     assert found["paper"] != found["ink"]
 
 
 @pytest.mark.long
-def test_no_name_and_no_key_runs_a_script(tmp_path) -> None:
-    live = Ring.of(SCRIPTS)
+def test_no_name_and_no_key_runs_a_script(window, tmp_path) -> None:
     attack = "".join(SCRIPTS)
     text = FILE.replace("orders", json.dumps(attack)).replace("vip", json.dumps(SCRIPTS[0]))
-    found = made(
-        text, exchange=attack, live=live, keys=[*SCRIPTS] * 2, sample_name=attack, add=["q" + SCRIPTS[0]]
-    )
+    sample = {"keys": [*SCRIPTS] * 2, "sample_name": attack}
     out = tmp_path / "page.html"
-    found.save(out)
-    with browser(tmp_path) as window:
-        window.complaints.clear()
-        window.open(out.as_uri(), policy=False)
-        window.wait("document.querySelectorAll('svg').length === 4")
-        window.value("document.querySelectorAll('body *').forEach((one) => one.focus && one.focus())")
-        window.wait("document.readyState === 'complete'")
-        assert window.complaints == []
-        shown = window.value("document.body.textContent")
-        assert all(name in shown for name in SCRIPTS)
-        made_by_names = (
-            "script, img, iframe, [onload], [onerror], [onfocus], [onmouseover], [href^=javascript]"
-        )
-        assert window.value(f"document.querySelectorAll('{made_by_names}').length") == 0
+    made(text, exchange=attack, live=Ring.of(SCRIPTS), add=["q" + SCRIPTS[0]], **sample).save(out)
+    window.complaints.clear()
+    window.open(out.as_uri(), policy=False)
+    window.wait("document.querySelectorAll('svg').length === 4")
+    window.value("document.querySelectorAll('body *').forEach((one) => one.focus && one.focus())")
+    window.wait("document.readyState === 'complete'")
+    assert window.complaints == []
+    shown = window.value("document.body.textContent")
+    assert all(name in shown for name in SCRIPTS)
+    made_by_names = "script, img, iframe, [onload], [onerror], [onfocus], [onmouseover], [href^=javascript]"
+    assert window.value(f"document.querySelectorAll('{made_by_names}').length") == 0

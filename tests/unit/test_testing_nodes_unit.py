@@ -13,7 +13,6 @@ from pika.exceptions import AMQPError
 
 from rabbit_chx.broker.reading.erlang_rings import parse_rings, rings_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError, RingUnknown
-from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.testing import Broker, available, local_node, node
 from rabbit_chx.testing.node import READY, CannotSupply, NodeSettings
 from tests.unit.erlang import ring_text
@@ -108,20 +107,9 @@ def test_rabbitmqctl_output_comes_without_the_last_newline_and_errors_without_th
 # --- the ring -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "buckets",
-    [
-        [],
-        [("queue", "q0")],
-        [("queue", "q0"), ("exchange", "slot-1"), ("queue", "q0")],
-        [("queue", "two words"), ("queue", "\n"), ("queue", "é 'q' \"q\" \\"), ("exchange", "done")],
-        [("queue", "\udcff not UTF-8")],
-        [("queue", "x" * 255)] * 10_000,
-    ],
-)
-def test_a_ring_reads_back_as_it_was_printed(buckets):
-    destinations = [name if kind == "queue" else ToExchange(name) for kind, name in buckets]
-    assert parse_rings(ring_text(*buckets)) == {"x": destinations}
+def test_names_in_a_ring_may_be_any_bytes():
+    names = ["two words", "\n", "é 'q' \"q\" \\", "done", "\udcff not UTF-8", "x" * 255]
+    assert parse_rings(ring_text(*(("queue", name) for name in names))) == {"x": names}
 
 
 @pytest.mark.parametrize("text", ["0 queue cQ==\n2 queue cQ==", "0 queue", "0 queue !", "1 queue cQ=="])
@@ -174,7 +162,8 @@ def test_a_server_that_says_nothing_is_named_without_the_password(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         monkeypatch.setenv(
-            "RABBIT_CHX_BROKER_URL", f"amqp://user:geheim@127.0.0.1:{port}/?Socket_Timeout=0.2"
+            "RABBIT_CHX_BROKER_URL",
+            f"amqp://user:geheim@127.0.0.1:{port}/?Socket_Timeout=0.2&stack_timeout=0.2",
         )
         with pytest.raises(BrokerUnavailable, match="it cannot be reached") as caught:
             available().node(NodeSettings()).start()

@@ -11,6 +11,7 @@ from hashlib import sha256
 import pytest
 
 from rabbit_chx.mirror.ring import Ring
+from rabbit_chx.watch import Interval
 from rabbit_chx.watch.observer import Problem
 from rabbit_chx.watch.page import page, pictures
 from rabbit_chx.watch.server import Server
@@ -85,12 +86,13 @@ def server():
 
 @pytest.fixture
 def open_page(window, server):
-    """Open the page and wait until it shows this many queues."""
+    """Show an interval, open the page and wait until it has a row for each queue, or this many."""
 
-    def open_page(count: int = len(QUEUES), **size) -> None:
+    def open_page(shown: Interval, count: int | None = None, **size) -> None:
+        server.show(shown)
         window.complaints.clear()
         window.open(server.url, **size)
-        window.wait(f"{ROWS}.length === {count}")
+        window.wait(f"{ROWS}.length === {len(shown.rows) if count is None else count}")
 
     yield open_page
     window.open("about:blank")
@@ -99,8 +101,7 @@ def open_page(window, server):
 
 @pytest.mark.long
 def test_each_interval_updates_the_page(window, server, open_page) -> None:
-    server.show(interval(received={"q0": 100, "q1": 200, "q2": 300, "q3": 400}))
-    open_page()
+    open_page(interval(received={"q0": 100, "q1": 200, "q2": 300, "q3": 400}))
     assert window.value("document.title") == "orders · rabbit-chx watch"
     assert window.value("document.getElementById('verdict').textContent") == "No problems."
     text = window.value("document.getElementById('rows').innerText").split()
@@ -117,9 +118,8 @@ def test_each_interval_updates_the_page(window, server, open_page) -> None:
 
 
 @pytest.mark.long
-def test_hostile_names_stay_text(window, server, open_page) -> None:
-    server.show(interval(HOSTILE, states={name: {"consumers": 0} for name in HOSTILE}))
-    open_page(len(HOSTILE))
+def test_hostile_names_stay_text(window, open_page) -> None:
+    open_page(interval(HOSTILE, states={name: {"consumers": 0} for name in HOSTILE}))
     assert window.value(NAMES) == list(HOSTILE)
     assert window.value("document.querySelectorAll('script').length") == 1
     assert window.value("document.querySelectorAll('img, #rows b:not(.bars > b)').length") == 0
@@ -134,13 +134,12 @@ def test_hostile_names_stay_text(window, server, open_page) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("policy", [True, False], ids=["with the policy", "without the policy"])
-def test_no_name_runs_a_script(window, server, open_page, policy) -> None:
+def test_no_name_runs_a_script(window, open_page, policy) -> None:
     """The names of an exchange, a virtual host, queues and users are those that others chose."""
     problems = tuple(Problem("hot-queue", name, f"its share {name}", name) for name in SCRIPTS)
     shown = interval(SCRIPTS, now=SCRIPTS[::-1], states={name: {"consumers": 0} for name in SCRIPTS})
     attack = "".join(SCRIPTS)
-    server.show(replace(shown, exchange=attack, vhost=attack, release=attack, problems=problems))
-    open_page(len(SCRIPTS), policy=policy)
+    open_page(replace(shown, exchange=attack, vhost=attack, release=attack, problems=problems), policy=policy)
     window.wait("document.querySelectorAll('#pictures svg').length === 3")
     window.value("document.querySelectorAll('body *').forEach((one) => one.focus())")
     assert window.value("document.getElementById('exchange').textContent") == attack
@@ -165,9 +164,10 @@ def test_a_browser_that_runs_a_script_in_a_name_complains(window, tmp_path) -> N
 @pytest.mark.long
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1200, 390])
-def test_everything_fits_the_window_and_has_contrast(window, server, open_page, width, dark) -> None:
-    server.show(interval(HOSTILE, now=HOSTILE[::-1], states={HOSTILE[0]: {"consumers": 0}}))
-    open_page(len(HOSTILE), width=width, dark=dark)
+def test_everything_fits_the_window_and_has_contrast(window, open_page, width, dark) -> None:
+    open_page(
+        interval(HOSTILE, now=HOSTILE[::-1], states={HOSTILE[0]: {"consumers": 0}}), width=width, dark=dark
+    )
     window.wait("document.querySelectorAll('#pictures svg').length === 3")
     assert window.value("document.documentElement.scrollWidth <= innerWidth")
     colours = window.value(
@@ -195,9 +195,8 @@ def contrast(*colours: str) -> float:
 
 
 @pytest.mark.long
-def test_the_keyboard_reaches_and_operates_every_control(window, server, open_page) -> None:
-    server.show(interval(received={"q0": 400, "q1": 100, "q2": 300, "q3": 200}))
-    open_page()
+def test_the_keyboard_reaches_and_operates_every_control(window, open_page) -> None:
+    open_page(interval(received={"q0": 400, "q1": 100, "q2": 300, "q3": 200}))
     reached = []
     for _ in range(30):
         window.press("Tab")
@@ -218,9 +217,8 @@ def test_the_keyboard_reaches_and_operates_every_control(window, server, open_pa
 
 @pytest.mark.long
 @pytest.mark.parametrize("width", [1200, 390])
-def test_a_screen_reader_gets_a_table_with_headers_and_the_state(window, server, open_page, width) -> None:
-    server.show(interval(states={"q2": {"consumers": 0}}))
-    open_page(width=width)
+def test_a_screen_reader_gets_a_table_with_headers_and_the_state(window, open_page, width) -> None:
+    open_page(interval(states={"q2": {"consumers": 0}}), width=width)
     spoken = window.accessibility_tree()
     names = {(role, name) for role, name in spoken}
     assert ("table", "Queues") in names
@@ -233,8 +231,7 @@ def test_a_screen_reader_gets_a_table_with_headers_and_the_state(window, server,
 
 @pytest.mark.long
 def test_a_paused_page_does_not_change_until_it_resumes(window, server, open_page) -> None:
-    server.show(interval())
-    open_page()
+    open_page(interval())
     window.value(
         "void (window.parse = JSON.parse, JSON.parse = (text) => (window.hasEvent = true, window.parse(text)))"
     )
@@ -249,9 +246,8 @@ def test_a_paused_page_does_not_change_until_it_resumes(window, server, open_pag
 
 
 @pytest.mark.long
-def test_queues_are_found_by_name_and_by_problem(window, server, open_page) -> None:
-    server.show(interval(states={"q2": {"consumers": 0}}))
-    open_page()
+def test_queues_are_found_by_name_and_by_problem(window, open_page) -> None:
+    open_page(interval(states={"q2": {"consumers": 0}}))
     window.value("document.getElementById('marked').click()")
     assert window.value(NAMES) == ["q2"]
     window.value("document.getElementById('marked').click()")
@@ -281,8 +277,7 @@ def test_a_browser_with_the_token_also_gets_the_events(window) -> None:
 @pytest.mark.long
 def test_200_of_2000_queues_are_shown_until_all_are_requested(window, server, open_page) -> None:
     many = [f"queue-{number:04}" for number in range(2000)]
-    server.show(interval(many, states={name: {"consumers": 0} for name in many}))
-    open_page(200)
+    open_page(interval(many, states={name: {"consumers": 0} for name in many}), 200)
     assert window.value("document.querySelectorAll('#problems li').length") == 21
     window.value("document.getElementById('more').click()")
     window.wait(f"{ROWS}.length === 2000")
@@ -293,8 +288,7 @@ def test_200_of_2000_queues_are_shown_until_all_are_requested(window, server, op
 
 @pytest.mark.long
 def test_a_page_that_loses_its_connection_reports_it_and_reconnects(window, server, open_page) -> None:
-    server.show(interval())
-    open_page()
+    open_page(interval())
     window.value(
         """(() => {
             const link = document.getElementById("link");
@@ -319,8 +313,7 @@ def test_a_page_that_loses_its_connection_reports_it_and_reconnects(window, serv
 def test_the_page_does_not_grow_over_hours_of_intervals(window, server, open_page) -> None:
     """Five hours of intervals, each with a new queue instead of the last queue."""
     start = interval()
-    server.show(start)
-    open_page()
+    open_page(start)
     sizes = []
     *kept, last = start.rows
     for number in range(3600):

@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from rabbit_chx.errors import InvalidValue, MissingDependency
-from rabbit_chx.watch import server as module
+from rabbit_chx.watch import Interval, server as module
 from rabbit_chx.watch.server import Server
 from rabbit_chx.watch.tokens import Access, Address
 from tests.patience import wait_until
-from tests.watching import HOSTILE, QUEUES, interval
+from tests.watching import HOSTILE, interval
 
 TOKEN = "correct-horse-battery"
 WITHIN = 30.0
@@ -257,38 +257,24 @@ def test_status_of_paths_and_methods(open_server: Server, path: str, method: str
     assert not body if method == "HEAD" else body
 
 
-def test_a_follower_gets_the_newest_interval_and_then_each_new_interval(server: Server) -> None:
-    for queues in (QUEUES[:2], QUEUES):
-        server.show(interval(queues))
-    with following(server) as events:
-        first, second = next(events), next(events)
-        assert dict((first, second)).keys() == {"interval", "pictures"}
-        assert dict((first, second))["interval"] == json.loads(json.dumps(interval(QUEUES).as_dict()))
-        later = interval(at=1_800_000_010.0)
-        server.show(later)
-        assert next(events) == ("interval", json.loads(json.dumps(later.as_dict())))  # the ring is the same
+def test_a_follower_gets_the_newest_interval_then_each_new_one_and_pictures_of_each_new_ring(
+    server: Server,
+) -> None:
+    def as_sent(shown: Interval) -> dict[str, object]:
+        return json.loads(json.dumps(shown.as_dict()))
 
-
-def test_pictures_are_sent_again_when_the_ring_changes(server: Server) -> None:
     server.show(interval())
+    server.show(newest := interval(HOSTILE))
     with following(server) as events:
-        pictures = dict([next(events), next(events)])["pictures"]
-        assert [each["caption"] for each in pictures["pictures"]] == ["The ring now"]
-        server.show(interval(now=("q1", "q0", "q2", "q3")))
-        pictures = dict([next(events), next(events)])["pictures"]
-        assert [each["caption"][:22] for each in pictures["pictures"]] == [
-            "The ring now",
-            "The ring as it should ",
-            "50.04% of the keys go ",
-        ]
-        assert pictures["colours"] == {queue: number for number, queue in enumerate(QUEUES)}
-
-
-def test_hostile_names_stay_in_their_event(server: Server) -> None:
-    server.show(interval(HOSTILE))
-    with following(server) as events:
-        names = dict([next(events), next(events)])
-    assert [row["queue"] for row in names["interval"]["rows"]] == list(HOSTILE)
+        found = dict([next(events), next(events)])
+        assert found["interval"] == as_sent(newest)
+        assert [each["caption"] for each in found["pictures"]["pictures"]] == ["The ring now"]
+        server.show(later := interval(HOSTILE, at=1_800_000_010.0))
+        assert next(events) == ("interval", as_sent(later))  # the ring is the same
+        server.show(interval(HOSTILE, now=HOSTILE[::-1]))
+        drawn = dict([next(events), next(events)])["pictures"]
+        assert len(drawn["pictures"]) == 3
+        assert drawn["colours"] == {queue: number for number, queue in enumerate(HOSTILE)}
 
 
 # --- slow, vanished and too many clients ----------------------------------------------------------------------
@@ -348,40 +334,31 @@ def test_idle_strangers_keep_out_no_client_with_the_token() -> None:
         wait_until(lambda: connections(server) <= module._MOST_WAITING + 1, "few strangers wait")
 
 
-def test_a_client_that_vanishes_is_forgotten(server: Server) -> None:
-    server.show(interval())
-    with following(server) as events:
-        next(events)
-        assert connections(server) == 1
-    wait_until(lambda: not connections(server), "every connection ends")
-
-
 async def test_a_quiet_connection_gets_comments() -> None:
     follower = module._Events().follow(heartbeat=0.01)
     assert [await anext(follower), await anext(follower)] == [b":\n\n", b":\n\n"]
 
 
-def test_too_many_pages_are_rejected_but_prometheus_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_FOLLOWERS", 1)
-    with serving() as server:
-        server.show(interval())
-        with following(server) as events:
-            next(events)
-            assert ask(server, "/events")[0] == 503
-            assert ask(server, "/metrics")[0] == 200
-        wait_until(lambda: ask(server, "/events", method="HEAD")[0] == 200, "a page is accepted")
-
-
-def test_a_connection_over_the_limit_is_rejected_and_the_server_continues(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("limit", "most", "answers"),
+    [
+        ("_MOST_FOLLOWERS", 1, {"/events": 503, "/metrics": 200}),
+        ("_MOST_CONNECTIONS", 2, {"/metrics": 503}),
+    ],
+    ids=["pages, but Prometheus is not", "connections"],
+)
+def test_a_client_over_the_limit_is_rejected_until_another_one_has_left(
+    monkeypatch: pytest.MonkeyPatch, limit: str, most: int, answers: dict[str, int]
 ) -> None:
-    monkeypatch.setattr(module, "_MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(module, limit, most)
     with serving() as server:
         server.show(interval())
         with following(server) as events:
             next(events)
-            assert ask(server)[0] == 503
-        wait_until(lambda: ask(server)[0] == 200, "a connection is accepted")
+            for path, status in answers.items():
+                assert ask(server, path)[0] == status
+        for path in answers:
+            wait_until(lambda path=path: ask(server, path, method="HEAD")[0] == 200, "a client is accepted")
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nX: ", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n"])

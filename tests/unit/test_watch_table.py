@@ -92,19 +92,21 @@ def test_the_screen_before_the_first_poll() -> None:
     assert screen(None, 60) == ["Reading the broker ..."]
 
 
-def test_a_pipe_gets_a_line_for_each_interval_and_each_change() -> None:
+def lines(*intervals: Interval) -> list[list[str]]:
+    """The lines that a pipe gets for each interval, without the time."""
     changes = Changes()
+    return [[line.partition(" ")[2] for line in changes.lines(each)] for each in intervals]
+
+
+def test_a_pipe_gets_a_line_for_each_interval_and_each_change() -> None:
     problem = Problem("hot-queue", "queue 'q0'", "gets 60.0% of the messages", "q0")
     drifted = RingState("drifted", "file", 0.125)
-    shown = [
-        [line.partition(" ")[2] for line in changes.lines(each)]
-        for each in (
-            interval("q0"),
-            interval("q0", problems=(problem,), ring=drifted),
-            interval("q0", problems=(problem,)),
-            interval("q0", ring=RingState("unknown", "start")),
-        )
-    ]
+    shown = lines(
+        interval("q0"),
+        interval("q0", problems=(problem,), ring=drifted),
+        interval("q0", problems=(problem,)),
+        interval("q0", ring=RingState("unknown", "start")),
+    )
     numbers = "1,234.5/s in, 0.0/s out, 7 messages in 1 queue"
     assert shown == [
         [f"orders: ring as in the file; {numbers}; 0 problems"],
@@ -119,20 +121,17 @@ def test_a_pipe_gets_a_line_for_each_interval_and_each_change() -> None:
 
 def test_messages_that_the_broker_does_not_count_are_not_shown_as_none() -> None:
     shown = interval(totals=Totals(), rows=(Row("q0"), Row("q1")))
-    (line,) = Changes().lines(shown)
+    ((line,),) = lines(shown)
     assert line.endswith("rates unknown, messages in 2 queues unknown; 0 problems")
 
 
 def test_a_broker_that_cannot_be_read_resolves_no_problem() -> None:
     hot = Problem("hot-queue", "queue 'q0'", "gets 60.0% of the messages", "q0")
     down = Problem("broker-unreachable", "broker", "connection refused")
-    changes = Changes()
-    shown = [
-        [line.partition(" ")[2] for line in changes.lines(interval(*names, problems=problems))]
-        for names, problems in ((["q0"], (hot,)), ([], (down,)), ([], (down,)), (["q0"], ()))
-    ]
+    unreadable = interval(problems=(down,))
+    shown = lines(interval("q0", problems=(hot,)), unreadable, unreadable, interval("q0"))
     assert shown[1] == ["orders: state unknown; 1 problem", f"new: {down}"]
-    assert [lines[1:] for lines in shown[2:]] == [
+    assert [each[1:] for each in shown[2:]] == [
         [],
         ["resolved: queue 'q0' [hot-queue]", "resolved: broker [broker-unreachable]"],
     ]
@@ -150,13 +149,9 @@ def test_two_problems_of_a_name_and_a_queue_are_two_lines() -> None:
     first, second = (
         Problem("settings-drifted", "queue 'q0'", f"argument {name} is 1, expected 2", "q0") for name in "ab"
     )
-    changes = Changes()
-    shown = [
-        [line.partition(" ")[2] for line in changes.lines(interval("q0", problems=problems))]
-        for problems in ((first, second), (first,))
-    ]
-    assert [lines[1:] for lines in shown] == [
+    shown = lines(*(interval("q0", problems=problems) for problems in ((first, second), (first,))))
+    assert [each[1:] for each in shown] == [
         [f"new: {first}", f"new: {second}"],
         ["resolved: queue 'q0' [settings-drifted]"],
     ]
-    assert [lines[0].rpartition("; ")[2] for lines in shown] == ["2 problems", "1 problem"]
+    assert [each[0].rpartition("; ")[2] for each in shown] == ["2 problems", "1 problem"]

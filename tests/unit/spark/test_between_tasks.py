@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -43,37 +44,31 @@ def test_after_a_permanent_error_no_other_task_of_the_write_starts() -> None:
 
 def test_a_running_task_stops_before_its_next_batch() -> None:
     write = job()  # publishing would fail: there is no broker
+    dry = replace(job(dryRun="true"), id=write.id)  # its tasks share problems with those of the write
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield EMPTY
-        assert written(dry_run_of(write), INVALID).problem
+        assert written(dry, INVALID).problem
         yield BATCH
 
     found = write_partition(batches(), write, Task(1))
     assert (found.stopped, found.problem, found.published) == (True, "", 0)
 
 
-def dry_run_of(write: WriteJob) -> WriteJob:
-    """Return a dry run with the id of a write, so that its tasks share problems with those of the write."""
-    dry = job(dryRun="true")
-    return WriteJob(dry.options, dry.layout, write.id)
-
-
-def test_without_fail_fast_the_other_tasks_write_their_rows(scratch: Path) -> None:
-    write = job(dryRun="true", failFast="false")
+@pytest.mark.parametrize(
+    ("fail_fast", "folder"),
+    [("false", None), ("true", ""), ("true", "/no/such/folder")],
+    ids=["without failFast", "without a scratch folder", "where the folder does not exist"],
+)
+def test_the_other_tasks_write_their_rows_where_no_task_is_told_of_the_error(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch, fail_fast: str, folder: str | None
+) -> None:
+    if folder is not None:
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", folder)
+    write = job(dryRun="true", failFast=fail_fast)
     assert written(write, INVALID).problem
     assert not written(write, EMPTY, partition=1).stopped
     assert [*scratch.iterdir()] == []
-
-
-@pytest.mark.parametrize("folder", ["", "/no/such/folder"])
-def test_a_task_without_a_scratch_folder_still_reports_its_error(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", folder)
-    write = job(dryRun="true")
-    assert written(write, INVALID).problem
-    assert not written(write, EMPTY, partition=1).stopped
 
 
 # ---- progress

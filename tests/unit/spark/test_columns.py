@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import types as t
 
-from spark_connector.columns import COLUMNS, amqp_tag
+from spark_connector.columns import COLUMNS
 from spark_connector.writing.rules import Headers, layout_of
 from tests.programs import loaded_after
 from tests.unit.complaints import complaint
@@ -76,19 +76,11 @@ def test_texts_of_limited_length_are_texts() -> None:
         ({"value": TEXT, "headers": schema(a=schema(b=TEXT))}, "type of header a"),
         ({"value": TEXT, "headers": schema(CC=TEXT)}, "other than CC and BCC"),
         ({"value": TEXT, "headers": schema(**{"h" * 256: TEXT})}, "255 bytes"),
+        ({"value": TEXT, "headers": t.StructType([t.StructField("a", TEXT)] * 2)}, "unique names"),
     ],
 )
 def test_an_invalid_schema_is_rejected(columns: dict[str, t.DataType], words: str) -> None:
     assert words in str(complaint(lambda: layout_of(schema(**columns), given=BOTH)))
-
-
-def test_repeated_names_are_rejected() -> None:
-    twice = t.StructType([t.StructField("value", TEXT), t.StructField("value", TEXT)])
-    assert "['value', 'value']" in str(complaint(lambda: layout_of(twice, given=BOTH)))
-    headers = t.StructType([t.StructField("a", TEXT), t.StructField("a", TEXT)])
-    assert "unique names" in str(
-        complaint(lambda: layout_of(schema(value=TEXT, headers=headers), given=BOTH))
-    )
 
 
 @pytest.mark.parametrize("absent", ["routingKey", "exchange"])
@@ -111,11 +103,6 @@ def test_headers_keep_their_names_and_tags() -> None:
         assert headers(t.MapType(TEXT, t.LongType(), can_be_null)) == Headers("map", ("l",))
     assert headers(schema(a=TEXT, b=t.IntegerType())) == Headers("struct", ("S", "I"), ("a", "b"))
     assert headers(t.ArrayType(schema(value=BYTES, key=TEXT))) == Headers("array", ("x",), key_at=1)
-
-
-def test_a_type_has_a_tag_or_is_refused_with_a_hint() -> None:
-    assert amqp_tag(t.LongType(), "it") == "l"
-    assert "cast" in complaint(lambda: amqp_tag(t.NullType(), "header")).hint
 
 
 def test_columns_and_options_are_known_without_spark() -> None:

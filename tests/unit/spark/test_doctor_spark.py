@@ -6,12 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from rabbit_chx import InvalidValue, __version__
-from rabbit_chx.cli import doctor
 from rabbit_chx.cli.ask.options import pairs
-from rabbit_chx.cli.show import tables
 from rabbit_chx.cli.show.output import Check
 from rabbit_chx.cli.spark import (
     connector_options,
@@ -149,15 +146,6 @@ def test_the_tls_options_are_passed_to_executors_unless_an_option_says_otherwise
     assert connector_options(url, insecure, ["tlsVerify=true"]) == {"url": url, "tlsVerify": "true"}
     plain = "amqp://etl@rabbit"  # they are for the URL of the management API
     assert connector_options(plain, files | insecure, []) == {"url": plain}
-
-
-def test_brackets_are_not_markup_and_a_command_fits_80_columns(monkeypatch, capsys):
-    monkeypatch.setattr(tables, "console", lambda: Console(width=80, markup=False))
-    doctor._print([Check("pyspark", "missing", "for local[x]", "pip install 'rabbit-chx[spark]'")])
-    shown = capsys.readouterr().out
-    assert "for local[x]" in shown
-    assert "-> pip install 'rabbit-chx[spark]'" in shown
-    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_without_pyspark_the_install_command_is_shown(run, monkeypatch):

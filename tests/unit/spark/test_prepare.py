@@ -52,19 +52,15 @@ def test_the_default_limits_are_those_of_an_unconfigured_broker() -> None:
     assert Limits.default(1_000) == Limits(body=1_000, properties=131_052)
 
 
-def test_a_valid_batch_has_no_invalid_row() -> None:
-    assert complaints([b"", b"a", b"x" * 100], layout()) == {}
-
-
 def test_a_null_body_is_invalid_unless_it_may_be_empty() -> None:
-    assert complaints([b"a", None], layout()).keys() == {1}
+    assert complaints([b"a", None, b""], layout()).keys() == {1}
     assert complaints([b"a", None], layout(), empty=True) == {}
     assert arguments(batch([b"a", None]), layout(), {}) == {"bodies": [b"a", b""]}
 
 
 def test_each_row_is_named_with_its_key_and_its_first_fault() -> None:
     keys = pa.array(["k" * 256, None, "good", "k-3"])
-    found = complaints([b"a", b"a", b"x" * 101, None], layout(routing_key=TEXT), routing_key=keys)
+    found = complaints([b"a", b"x" * 100, b"x" * 101, None], layout(routing_key=TEXT), routing_key=keys)
     assert found.keys() == {0, 1, 2, 3}
     assert "routing_key is longer than 255 bytes" in found[0]
     assert found[0].endswith(f"(routing key '{'k' * 60}')")

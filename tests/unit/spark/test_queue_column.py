@@ -11,7 +11,7 @@ from rabbit_chx import ConsistentHashExchange, InvalidValue, ModulusHashExchange
 from rabbit_chx.errors import MissingDependency
 from rabbit_chx.mirror.skew import HotKey, QueueShare
 from spark_connector.routing.queue_column import Prediction, queue_of, register_queue_of
-from spark_connector.routing.spread_rows import _likely, _summary, spread
+from spark_connector.routing.spread_rows import _summary, spread
 
 BY_KEY = ConsistentHashExchange(["q0", "q1"])
 BY_HEADER = ConsistentHashExchange(["q0", "q1"], hash_header="tenant")
@@ -95,12 +95,3 @@ def test_slots_of_one_queue_are_added_up_and_a_queue_without_rows_is_shown():
         QueueShare("c", 20, 1, 0.2, 0.25),
     )
     assert found.hot == (HotKey("z", "a", 50, 0.5), HotKey("w", "c", 20, 0.2))
-
-
-def test_keys_that_may_be_hot_are_those_of_the_highest_estimates():
-    found = [
-        {"number": 0, "hot": [{"item": "x", "count": 20}, {"item": "y", "count": 10}]},
-        {"number": 2, "hot": [{"item": "z", "count": 50}]},
-    ]
-    assert _likely(found, 2) == {"z": 2, "x": 0}
-    assert _likely(found, 0) == {}

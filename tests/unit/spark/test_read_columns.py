@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from inspect import signature
 
 import pyarrow as pa
@@ -119,11 +118,3 @@ def test_an_unknown_column_is_an_error_with_the_nearest_name() -> None:
     error = complaint(lambda: RabbitMQDataSource(OPTIONS | {"columns": "value,routingkey"}).schema())
     assert error.got == "routingkey"
     assert error.hint.startswith("Did you mean routing_key? Known names: value, routing_key, ")
-
-
-def test_readers_are_pickled_without_their_connections() -> None:
-    source = RabbitMQDataSource(OPTIONS | {"startingOffsets": '{"s": 1}'})
-    for reader in (source.reader(source.schema()), source.streamReader(source.schema())):
-        copy = pickle.loads(pickle.dumps(reader))
-        assert type(copy) is type(reader)
-        assert copy._job == reader._job

@@ -133,9 +133,6 @@ def test_defaults_that_do_not_apply_to_the_target_are_left_out() -> None:
     assert (to_exchange.exchange, to_exchange.producer_name, to_exchange.max_in_flight) == ("orders", None, 7)
     to_columns = session(url="amqp://me@h", managementUrl="http://h").complete(WriteOptions, {})
     assert to_columns.management_url is None
-    given = {"url": "amqp://h", "managementUrl": "http://h"}
-    error = complaint(lambda: session(url="amqp://me@h").complete(WriteOptions, given))
-    assert error.expected == "the option exchange as well"
 
 
 def test_defaults_that_do_not_apply_to_the_source_of_a_read_are_left_out() -> None:
@@ -147,9 +144,10 @@ def test_defaults_that_do_not_apply_to_the_source_of_a_read_are_left_out() -> No
     ]:
         read = settings.complete(ReadOptions, given)
         assert (read.management_url, read.keys) == (management_url, keys)
-    given = {"url": "amqp://h", "stream": "s", "managementUrl": "http://h"}
-    error = complaint(lambda: settings.complete(ReadOptions, given))
-    assert error.expected == "the option exchange as well"
+    given = {"url": "amqp://h", "managementUrl": "http://h"}
+    for table, target in ((ReadOptions, {"stream": "s"}), (WriteOptions, {})):
+        error = complaint(lambda table=table, target=target: settings.complete(table, given | target))
+        assert error.expected == "the option exchange as well"
 
 
 def test_a_default_that_only_batches_or_only_queries_have_does_not_disturb_the_others() -> None:
@@ -169,11 +167,8 @@ def test_a_default_limit_that_only_streams_can_have_does_not_apply_to_a_queue(li
     assert settings.complete(QueueOptions, {"queue": "q"}).max_rows_per_trigger == rows
     error = complaint(lambda: settings.complete(QueueOptions, {"queue": "q", "maxRowsPerTrigger": "100000"}))
     assert error.expected == "an integer from 1 to 32767"
-
-
-def test_an_invalid_default_limit_is_an_error_in_a_read_of_a_queue() -> None:
-    settings = session(url="amqp://h", maxRowsPerTrigger="many")
-    assert complaint(lambda: settings.complete(QueueOptions, {"queue": "q"})).got == "many"
+    invalid = session(url="amqp://h", maxRowsPerTrigger="many")
+    assert complaint(lambda: invalid.complete(QueueOptions, {"queue": "q"})).got == "many"
 
 
 def test_a_setting_that_names_no_option_is_an_error() -> None:

@@ -97,19 +97,24 @@ def stored(offset: dict[str, SavedOffset]) -> dict[str, SavedOffset]:
     return json.loads(json.dumps(offset))
 
 
-class Query:
-    """Plans micro-batches as Spark does: before 4.2, it passes no start to `latestOffset`."""
+def ranges(planned) -> list[tuple[int, int]]:
+    return [(one.range.start, one.range.end) for one in planned]
 
-    def __init__(self, reader: StreamingReader, *, passes_start: bool) -> None:
+
+class Query:
+    """Plans micro-batches as Spark does: before 4.2, it passes no start to `latestOffset`; since then also a limit."""
+
+    def __init__(self, reader: StreamingReader, *, passes_start: bool = True, limited: bool = False) -> None:
         self.reader = reader
         self.at = stored(reader.initialOffset())
         self._passes_start = passes_start
+        self._limited = limited
 
     def plan(self) -> list[tuple[int, int]]:
-        end = stored(self.reader.latestOffset(self.at) if self._passes_start else self.reader.latestOffset())
-        planned = self.reader.partitions(self.at, end)
-        self.at = end
-        return [(one.range.start, one.range.end) for one in planned]
+        given = [self.at] if self._passes_start else []
+        given += [self.reader.getDefaultReadLimit()] if self._limited else []
+        start, self.at = self.at, stored(self.reader.latestOffset(*given))
+        return ranges(self.reader.partitions(start, self.at))
 
 
 @pytest.fixture(params=[True, False], ids=["4.2", "4.0"])
@@ -117,27 +122,23 @@ def passes_start(request) -> bool:
     return request.param
 
 
+@pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
 def test_a_replica_that_lags_behind_is_not_taken_for_a_new_stream(
-    cluster, passes_start, fail_on_data_loss
+    cluster, passes_start, fail_on_data_loss, restarted
 ) -> None:
     query = Query(reader(failOnDataLoss=fail_on_data_loss), passes_start=passes_start)
     assert query.plan() == [(0, 100)]
     cluster.replica.end, cluster.leader.end = 80, 120
+    if (
+        restarted
+    ):  # then Spark first asks for the partitions between the last offset of its log and the same offset
+        query.reader = reader(failOnDataLoss=fail_on_data_loss)
+        assert query.reader.partitions(query.at, query.at) == []
     query.reader._access.close()  # the next connection leads to the replica
     assert query.plan() == [(100, 120)]
     cluster.leader.end = 150
     assert query.plan() == [(120, 150)]
-
-
-def test_a_restarted_query_continues_where_it_was_if_a_replica_lags_behind(cluster, passes_start) -> None:
-    """Spark first asks for the partitions between the last offset of its log and the same offset."""
-    query = Query(reader(), passes_start=passes_start)
-    assert query.plan() == [(0, 100)]
-    cluster.replica.end, cluster.leader.end = 80, 120
-    query.reader = reader()
-    assert query.reader.partitions(query.at, query.at) == []
-    assert query.plan() == [(100, 120)]
 
 
 def test_a_new_stream_that_is_shorter_is_recognised(cluster, passes_start) -> None:
@@ -158,21 +159,15 @@ def test_a_new_stream_is_read_from_its_first_row_wherever_the_first_micro_batch_
 ) -> None:
     """The end of a micro-batch of 20 rows of the new stream is the offset at which the old stream ended."""
     cluster.leader = cluster.replica = Node(20, 7_000)
-    made = reader(failOnDataLoss="false", **({} if limit is None else {"maxRowsPerTrigger": limit}))
-    at = stored(made.initialOffset())
-
-    def plan() -> list[tuple[int, int]]:
-        nonlocal at
-        start, at = at, stored(made.latestOffset(at, limit and made.getDefaultReadLimit()))
-        return [(one.range.start, one.range.end) for one in made.partitions(start, at)] if at != start else []
-
-    while plan():
+    given = {} if limit is None else {"maxRowsPerTrigger": limit}
+    query = Query(reader(failOnDataLoss="false", **given), limited=limit is not None)
+    while query.plan():
         pass
     cluster.recreate(50)
-    made._access.close()
+    query.reader._access.close()
     read = []
-    while ranges := plan():
-        read += ranges
+    while planned := query.plan():
+        read += planned
     assert (read[0][0], read[-1][1]) == (0, 50)
     assert [end for _, end in read[:-1]] == [start for start, _ in read[1:]]
 
@@ -180,14 +175,9 @@ def test_a_new_stream_is_read_from_its_first_row_wherever_the_first_micro_batch_
 @limits
 def test_rows_that_retention_has_deleted_take_no_micro_batches(cluster, monkeypatch) -> None:
     """With a limit in rows, a query that was stopped for long would plan empty micro-batches for hours."""
-    made = reader(failOnDataLoss="false", maxRowsPerTrigger="10")
-    at = stored(made.initialOffset())
+    query = Query(reader(failOnDataLoss="false", maxRowsPerTrigger="10"), limited=True)
     monkeypatch.setattr(stream_access, "bounds", lambda node, stream: Bounds(75, node.end))
-    ranges = []
-    while (end := stored(made.latestOffset(at, made.getDefaultReadLimit()))) != at:
-        ranges += [[(one.range.start, one.range.end) for one in made.partitions(at, end)]]
-        at = end
-    assert ranges == [[(75, 85)], [(85, 95)], [(95, 100)]]
+    assert [query.plan() for _ in range(4)] == [[(75, 85)], [(85, 95)], [(95, 100)], []]
 
 
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
@@ -196,17 +186,17 @@ def test_a_batch_from_the_earliest_offset_is_empty_if_it_ends_before_that(
 ) -> None:
     monkeypatch.setattr(stream_access, "bounds", lambda node, stream: Bounds(75, node.end))
 
-    def ranges(end: int, **start: str) -> list[tuple[int, int]]:
+    def batch(end: int, **start: str) -> list[tuple[int, int]]:
         given = {"startingOffsets": "earliest", "endingOffsets": json.dumps({"s": end}), **start}
         source = source_of(failOnDataLoss=fail_on_data_loss, **given)
-        return [(one.range.start, one.range.end) for one in source.reader(source.schema()).partitions()]
+        return ranges(source.reader(source.schema()).partitions())
 
-    assert ranges(9) == ranges(75) == []
-    assert ranges(9, startingOffsets='{"s": "earliest"}') == []
-    assert ranges(80) == [(75, 80)]
+    assert batch(9) == batch(75) == []
+    assert batch(9, startingOffsets='{"s": "earliest"}') == []
+    assert batch(80) == [(75, 80)]
     for start in ('{"s": 76}', "latest"):
         with pytest.raises(InvalidValue, match="expected at most 9, where the read ends"):
-            ranges(9, startingOffsets=start)
+            batch(9, startingOffsets=start)
 
 
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
@@ -219,8 +209,7 @@ def test_spark_asks_a_new_query_more_than_once_where_it_starts_and_gets_the_same
     end = stored(made.latestOffset(start) if passes_start else made.latestOffset())
     cluster.leader.end = cluster.replica.end = 106
     assert stored(made.initialOffset()) == start
-    (partition,) = made.partitions(stored(made.initialOffset()), end)
-    assert (partition.range.start, partition.range.end) == (100, 103)
+    assert ranges(made.partitions(stored(made.initialOffset()), end)) == [(100, 103)]
 
 
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
@@ -234,8 +223,7 @@ def test_a_first_micro_batch_that_was_planned_before_the_start_is_asked_for_is_e
     cluster.leader.end = cluster.replica.end = 5_000
     for made in (earlier, again):
         assert made.partitions(stored(made.initialOffset()), end) == []
-        (partition,) = made.partitions(end, stored(made.latestOffset(end)))
-        assert (partition.range.start, partition.range.end) == (100, 5_000)
+        assert ranges(made.partitions(end, stored(made.latestOffset(end)))) == [(100, 5_000)]
 
 
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
@@ -350,7 +338,7 @@ def test_an_outage_is_logged_when_it_begins_while_it_lasts_and_when_it_ends(
 
     monkeypatch.setattr(stream_access, "bounds", bounds)
     monkeypatch.setattr(outages, "_EVERY_SECONDS", seconds)
-    query = Query(reader(), passes_start=True)
+    query = Query(reader())
     failures += [StreamUnavailable("the connection to h was lost: reset", "lost")] * 4
     query.plan()
     query.plan()

@@ -1,13 +1,17 @@
-"""A task that runs again with other rows fails, also if it has no row for a stream that has rows of the earlier attempt."""
+"""A task that runs again with other rows fails, also if it has no row for a stream that has rows of the earlier attempt.
+
+The last tests are about the publishing ids that tell rows apart.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, strategies as st
 from pyspark.sql import types as t
 
 from rabbit_chx import SuperStream
@@ -17,7 +21,9 @@ from rabbit_chx.streams.messages.encode import encode_messages
 from spark_connector import RabbitMQDataSource
 from spark_connector.worker import Task, WriteFailed
 from spark_connector.writing import sinks, stream_sink
+from spark_connector.writing.between_tasks import WriteJob
 from spark_connector.writing.partition import write_partition
+from spark_connector.writing.publishing_ids import MAX_ROWS, NotRepeatable, PublishingIds
 from spark_connector.writing.writer import Writer
 
 STREAMS = ["e-0", "e-1", "e-2"]
@@ -93,15 +99,20 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     return broker
 
 
+def job(**options: str) -> WriteJob:
+    """A write to a stream, or else to a super stream."""
+    target = {} if "stream" in options else {"superStream": "e"}
+    return RabbitMQDataSource({"url": "amqp://h", "checkExchange": "false", **target, **options})._job(SCHEMA)
+
+
+def batch_of(keys: Iterable[object]) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(map(str, keys), pa.string())] * 2, names=["value", "key"])
+
+
 def problem(task: Task, streams: str, **options: str) -> str:
     """Write a row to each stream whose number is in the text, and return the problem of the task."""
-    given = {"url": "amqp://h", "superStream": "e", "checkExchange": "false", "producerName": "p", **options}
-    if "stream" in options:
-        del given["superStream"]
-    keys = [KEY[f"e-{number}"] for number in streams]
-    batch = pa.record_batch([pa.array(keys, pa.string())] * 2, names=["value", "key"])
-    job = RabbitMQDataSource(given)._job(SCHEMA)
-    return write_partition(iter([batch] if keys else []), job, task).problem
+    batches = [batch_of(KEY[f"e-{number}"] for number in streams)] if streams else []
+    return write_partition(iter(batches), job(producerName="p", **options), task).problem
 
 
 FIRST, AGAIN = Task(0), Task(0, attempt=1)
@@ -180,38 +191,30 @@ def test_a_repeated_task_fails_until_a_majority_has_the_rows_of_the_first_attemp
 
 
 def test_rows_of_an_earlier_attempt_are_counted_as_already_stored(broker: Broker) -> None:
-    job = RabbitMQDataSource({"url": "amqp://h", "stream": "e", "checkExchange": "false", **NAMED})._job(
-        SCHEMA
-    )
     for rows, before in ((3, 0), (5, 3), (5, 5)):
-        batch = pa.record_batch([pa.array(map(str, range(rows)), pa.string())] * 2, names=["value", "key"])
-        written = write_partition(iter([batch]), job, BATCH)
+        written = write_partition(iter([batch_of(range(rows))]), job(**NAMED), BATCH)
         new = rows - before
         assert (written.published, written.confirmed, written.already_stored) == (new, new, before)
 
 
 # -- another number of partitions
 
-NAMED = {"producerName": "P"}
+NAMED = {"stream": "e", "producerName": "P"}
 TEXTS = [str(number).encode() for number in range(80)]
 NUMBER = {message: number for number, message in enumerate(encode_messages(bodies=TEXTS, routing_keys=TEXTS))}
 
 
 def attempt(rows: Sequence[int], partitions: int, task: Task, done: Sequence[int] | None = None) -> str:
     """Write numbers to a stream in contiguous partitions, of which only those in ``done`` run. Return the error."""
-    job = RabbitMQDataSource({"url": "amqp://h", "stream": "e", "checkExchange": "false", **NAMED})._job(
-        SCHEMA
-    )
-    size = -(-len(rows) // partitions)
+    write, size = job(**NAMED), -(-len(rows) // partitions)
     written = []
     for number in range(partitions) if done is None else done:
-        texts = list(map(str, rows[number * size : (number + 1) * size]))
-        batch = pa.record_batch([pa.array(texts, pa.string())] * 2, names=["value", "key"])
-        written.append(write_partition(iter([batch]), job, replace(task, partition=number)))
+        batch = batch_of(rows[number * size : (number + 1) * size])
+        written.append(write_partition(iter([batch]), write, replace(task, partition=number)))
     if done is not None:
         return "killed"
     try:
-        Writer(job).commit(written)
+        Writer(write).commit(written)
     except WriteFailed as error:
         return str(error)
     return ""
@@ -297,6 +300,51 @@ def test_a_dry_run_asks_for_the_streams(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_without_exactly_once_no_stream_is_asked(broker: Broker) -> None:
-    named = RabbitMQDataSource({"url": "amqp://h", "superStream": "e", "exactlyOnce": "false"})._job(SCHEMA)
-    assert write_partition(iter([]), named, AGAIN).problem == ""
+    assert write_partition(iter([]), job(exactlyOnce="false"), AGAIN).problem == ""
     assert broker.asked == []
+
+
+# -- the ids of rows
+
+
+class Stream:
+    """A stream, as a publisher with one producer name sees it."""
+
+    def __init__(self) -> None:
+        self.stored: list[bytes] = []
+        self.last = 0
+
+    def publish(self, numbers, messages) -> None:
+        for number, message in zip(numbers, messages[len(messages) - len(numbers) :], strict=True):
+            if number > self.last:
+                self.last = number
+                self.stored.append(message)
+
+
+@given(
+    micro_batches=st.lists(st.lists(st.binary(max_size=3), max_size=30), max_size=5),
+    attempts=st.lists(st.integers(0, 40), max_size=4),
+    batch=st.booleans(),
+)
+def test_rows_of_attempts_that_end_anywhere_are_stored_once_and_in_order(
+    micro_batches, attempts, batch
+) -> None:
+    stream = Stream()
+    numbers = [None] if batch else range(7, 7 + len(micro_batches))
+    for number, rows in zip(numbers, micro_batches, strict=False):
+        for rows_sent in (*attempts, len(rows)):
+            ids = PublishingIds(number, stream.last)
+            for some in (rows[: rows_sent // 2], rows[rows_sent // 2 : rows_sent]):
+                stream.publish(ids.of(some), some)
+            if rows_sent >= len(rows):
+                ids.end()
+        assert ids.last == stream.last
+    assert stream.stored == [row for rows in micro_batches[: len(numbers)] for row in rows]
+
+
+def test_ids_fit_into_63_bits_and_their_rows_are_limited() -> None:
+    ids = PublishingIds(2**27 - 1, 0)
+    ids.rows = MAX_ROWS - 1
+    assert ids.of([b""])[0] < 2**63
+    with pytest.raises(NotRepeatable, match=f"exceed the maximum of {MAX_ROWS} in one micro-batch"):
+        ids.of([b""])

@@ -1,4 +1,4 @@
-"""Which streams of an exchange the driver finds, with a small local server."""
+"""Which streams of an exchange the driver finds, with a small local server, and which of them are read for keys."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import time
 
 import pytest
 
+from rabbit_chx import Ring
 from rabbit_chx.base import urls
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
+from rabbit_chx.topology import Binding, Exchange, Observed, Queue, ToExchange, Topology
 from spark_connector.reading import stream_access
 from spark_connector.reading.options import ReadOptions
-from spark_connector.reading.stream_access import StreamAccess
+from spark_connector.reading.stream_access import StreamAccess, streams_of_keys
 from spark_connector.writing.options import WriteOptions
 from spark_connector.writing.publishers import open_publisher
+from tests.unit.complaints import complaint
 from tests.unit.test_management import BINDING_COLUMNS, FLAGS, QUEUE_COLUMNS, serving
 
 BINDING = {"source": "top", "routing_key": "", "arguments": {}}
@@ -87,24 +90,12 @@ def test_a_query_cannot_start_without_the_api(api, status, permanent) -> None:
 def test_the_option_is_named_if_nothing_answers_at_the_default_stream_port(monkeypatch, given, hint) -> None:
     monkeypatch.setitem(urls._PORTS, (True, False), 1)
     options = {"url": "amqp://127.0.0.1:5672", "stream": "s", **given}
-    complaint = rf"no broker answers at 127\.0\.0\.1:1.*\(5551 with TLS\){hint}$"
-    with pytest.raises(StreamUnavailable, match=complaint) as caught:
+    nothing = rf"no broker answers at 127\.0\.0\.1:1.*\(5551 with TLS\){hint}$"
+    with pytest.raises(StreamUnavailable, match=nothing) as caught:
         StreamAccess(ReadOptions.of(options)).bounds(["s"])
     assert (caught.value.problem, caught.value.permanent) == ("unreachable", False)
-    with pytest.raises(StreamUnavailable, match=complaint):
+    with pytest.raises(StreamUnavailable, match=nothing):
         open_publisher(WriteOptions.of(options), "s", None, "spark")
-
-
-def test_a_question_of_another_error_has_no_full_stop_before_the_way_without_the_api() -> None:
-    access = StreamAccess(
-        ReadOptions.of(
-            {"url": "amqp://u:p@127.0.0.1", "exchange": "top", "managementUrl": "http://127.0.0.1:1"}
-        )
-    )
-    with pytest.raises(
-        BrokerUnavailable, match=r"the plugin rabbitmq_management\? Without the API, name the streams"
-    ):
-        access.chosen()
 
 
 def test_the_last_list_is_not_used_if_the_api_refuses_another_one(api, monkeypatch) -> None:
@@ -146,3 +137,49 @@ def test_by_default_the_api_of_each_broker_is_asked_until_one_answers(api, monke
     monkeypatch.setattr(BrokerUrl, "management_url", property(lambda url: apis[url.host]))
     options = ReadOptions.of({"url": "amqp://u:p@gone,amqp://u:p@here", "exchange": "top"})
     assert StreamAccess(options).chosen() == ["s0", "s1"]
+
+
+# -- which of them are read for keys
+
+STREAMS = tuple(Queue(name, "stream") for name in ("q0", "q1", "q2"))
+WEIGHTS = {"q0": 1, "q1": 1, "q2": 2}
+
+
+def observed(*exchanges: Exchange, rings=None) -> Observed:
+    """A top exchange, bound to one that hashes."""
+    bindings = [Binding("hash", queue, str(weight)) for queue, weight in WEIGHTS.items()]
+    top = Exchange("top", "fanout")
+    return Observed(
+        topology=Topology(
+            exchanges=(top, *exchanges),
+            queues=STREAMS,
+            bindings=(Binding("top", ToExchange("hash")), *bindings),
+        ),
+        rings=rings or {},
+    )
+
+
+HASH = Exchange("hash", "x-consistent-hash")
+
+
+def test_the_ring_determines_the_stream_of_a_key() -> None:
+    found = observed(HASH, rings={"hash": Ring.of(WEIGHTS)})
+    # A broker routed this key to q0: it is the README's first route.
+    assert streams_of_keys(["customer-42"], found, "hash") == {"q0"}
+    assert streams_of_keys(["customer-42"], found, "top") == {"q0"}
+
+
+def test_routes_that_depend_on_more_than_the_key_are_refused() -> None:
+    unknown = Ring((), None, "4.3", "the broker was not asked")
+    by_tenant = Exchange("hash", "x-consistent-hash", arguments={"hash-header": "tenant"})
+    for found, words in [
+        (observed(HASH, rings={"hash": unknown}), "the broker was not asked"),
+        (
+            observed(by_tenant, rings={"hash": Ring.of(WEIGHTS)}),
+            "Exchange 'hash' does not route by the routing key",
+        ),
+        (observed(Exchange("hash", "headers")), "Exchange 'hash' does not route by the routing key"),
+    ]:
+        error = complaint(lambda found=found: streams_of_keys(["a", "b"], found, "top"))
+        assert words in error.hint
+        assert "where(\"routing_key in ('a', 'b')\")" in error.hint

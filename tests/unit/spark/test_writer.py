@@ -15,12 +15,6 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import types as t
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceStreamWriter,
-    WriterCommitMessage,
-)
 
 import pyspark_rabbitmq
 from rabbit_chx import InvalidValue, RabbitChxError
@@ -137,15 +131,6 @@ def test_an_abort_logs_the_confirmed_rows(caplog: pytest.LogCaptureFixture) -> N
     assert "7 confirmed rows" in caplog.text
 
 
-def test_the_writer_takes_arrow_batches_of_batches_and_streams_on_every_release() -> None:
-    for writer in (source().writer(SCHEMA, False), source().streamWriter(SCHEMA, False)):
-        assert isinstance(writer, DataSourceArrowWriter)
-        assert isinstance(writer, DataSourceStreamWriter)
-    assert issubclass(Written, WriterCommitMessage)
-    assert issubclass(RabbitMQDataSource, DataSource)
-    assert RabbitMQDataSource.name() == "rabbitmq"
-
-
 def test_writers_can_be_pickled_and_show_no_secret() -> None:
     writer = pickle.loads(pickle.dumps(source(password="CANARY", url="amqp://h").writer(SCHEMA, False)))
     assert writer._job.options.password == "CANARY"
@@ -160,21 +145,11 @@ def test_a_driver_that_cannot_reach_the_broker_suggests_check_exchange_false(tar
         RabbitMQDataSource({"url": URL, **target}).writer(SCHEMA, overwrite=False)
 
 
-def test_modes_that_would_replace_rows_are_rejected() -> None:
-    assert "append" in str(complaint(lambda: source().writer(SCHEMA, True)))
-    assert "foreach_batch" in str(complaint(lambda: source().streamWriter(SCHEMA, True)))
-
-
 def test_speculation_is_rejected_before_a_row_is_sent() -> None:
     task = Task(2, speculation=True)
     written = write_partition(iter([BATCH]), job(), task)
     assert "allowSpeculation=true" in written.problem
     assert replace(written, seconds=0.0, problem="") == Written(2)
-
-
-def test_an_empty_partition_is_reported() -> None:
-    written = write_partition(iter([BATCH.slice(0, 0)]), job(), Task())
-    assert (written.rows, written.problem) == (0, "")
 
 
 def test_foreach_batch_checks_its_options_at_once() -> None:
@@ -184,11 +159,6 @@ def test_foreach_batch_checks_its_options_at_once() -> None:
 
 
 # ---- how names are found
-
-
-def test_pyspark_finds_the_data_source() -> None:
-    assert pyspark_rabbitmq.DefaultSource is RabbitMQDataSource
-    assert not hasattr(pyspark_rabbitmq, "SomethingElse")
 
 
 def test_a_connector_that_cannot_be_imported_hides_no_other_format(monkeypatch: pytest.MonkeyPatch) -> None:
