@@ -6,7 +6,6 @@ Any publisher can store an undecodable message in a stream, and none may end a g
 from __future__ import annotations
 
 import gzip
-import uuid
 
 import pytest
 
@@ -16,7 +15,6 @@ from rabbit_chx.streams import BatchFailed, Reject, RetryAfter, StreamGroup
 from tests.broker.stream_scene import fill, settle
 from tests.members import running
 from tests.patience import wait_until
-from tests.queues import a_channel
 from tests.stream_chunks import sized
 from tests.stream_forgeries import publish_entry
 from tests.unit.test_streams_hostile_entries import a_list
@@ -107,36 +105,6 @@ def test_a_failed_message_is_parked_and_the_stream_goes_on(
     assert first.properties.headers["x-rabbit-chx-parked-offset"] == 3
     assert first.properties.headers["x-rabbit-chx-parked-queue"] == stream
     assert stream_connection.query_offset("g", stream) == 9
-
-
-def test_a_full_parking_queue_is_waited_for(broker, stream_url, stream_connection, stream):
-    """Once, it ended the member with an error about a missing queue."""
-    queue = f"parked-{uuid.uuid4().hex[:8]}"
-    fill(stream_connection, stream, range(1, 4))
-    with a_channel(broker) as channel:
-        channel.queue_declare(
-            queue, durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"}
-        )
-
-        def handle(message):
-            raise Reject("no")
-
-        parking = {"on_failure": "park", "parking_queue": queue, "amqp_url": broker.url}
-        group = StreamGroup(stream_url, stream=stream, name="g", **parking)
-        bodies = []
-
-        def take_three() -> bool:
-            if body := channel.basic_get(queue, auto_ack=True)[2]:
-                bodies.append(body)
-            return len(bodies) == 3
-
-        with running(group, handle):
-            wait_until(lambda: "rejected a message: it is full" in group.status.reason)
-            assert group.status.connected
-            wait_until(take_three)
-            wait_until(lambda: not group.status.reason)
-        assert bodies == [b"0000000001", b"0000000002", b"0000000003"]
-        channel.queue_delete(queue)
 
 
 def test_a_batch_continues_at_the_message_that_failed(broker, stream_url, stream_connection, stream, inbox):

@@ -290,21 +290,6 @@ def test_a_program_that_ends_without_closing_loses_nothing_that_was_accepted(bro
 
 
 @pytest.mark.parametrize("target", ["stream"], indirect=True)
-def test_closing_with_a_timeout_while_the_broker_hangs(broker, target):
-    publisher = StreamPublisher(broker.stream_url, "called", timeouts=TIMEOUTS)
-    publisher.open()
-    bulk = publisher.bulk()
-    with paused(broker):
-        bulk.add_many([b"a"] * 1_000)
-        within(1 + SLACK, lambda: publisher.close(timeout=1), "closing")
-        with pytest.raises(PublishFailed, match="1000 of 1000 messages were not confirmed"):
-            bulk.flush()
-    totals = publisher.totals
-    assert totals.pending == 0
-    assert totals.unknown + totals.unsent == 1_000
-
-
-@pytest.mark.parametrize("target", ["stream"], indirect=True)
 def test_ctrl_c_withdraws_the_message_of_a_call(broker, target):
     with StreamPublisher(broker.stream_url, "called", timeouts=TIMEOUTS) as publisher:
         publisher.publish(b"before")

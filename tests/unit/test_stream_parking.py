@@ -15,7 +15,7 @@ import pytest
 from rabbit_chx.broker.commands import Driver, Lost, Refused
 from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.broker.properties import Properties
-from rabbit_chx.errors import BrokerUnavailable
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.messages.message import Message
 from rabbit_chx.streams import BatchFailed, Reject, StreamBatch, StreamGroup
 from rabbit_chx.streams.group import parking
@@ -180,6 +180,43 @@ def test_a_parking_queue_that_cannot_be_checked_is_an_error_of_the_package(monke
         a_lot(monkeypatch, SimpleNamespace(run=run)).check()
     assert caught.value.permanent == refused
     assert "set_permissions" not in str(caught.value)  # it would take away the permissions on the streams
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_parking_queue_that_rejects_is_waited_for_and_a_missing_one_is_an_error(is_there):
+    """Once, the error of a full queue said that it does not exist."""
+    commands = park("lot", Message(b"x"), {})
+    assert next(commands).method == "basic_publish"
+    assert commands.throw(Refused(312, "NO_ROUTE")).method == "queue_declare"
+    missing = Refused(404, "NOT_FOUND - no queue 'lot' in vhost '/'")
+    answer = partial(commands.send, None) if is_there else partial(commands.throw, missing)
+    with pytest.raises(BrokerUnavailable if is_there else InvalidValue) as caught:
+        answer()
+    assert ("rejected a message: it is full" if is_there else "expected an existing queue") in str(
+        caught.value
+    )
+
+
+def test_a_member_shows_why_a_message_cannot_be_parked_and_parks_it_later(handled, monkeypatch, caplog):
+    class Full(Encoding):
+        def basic_publish(self, **given):
+            if not room.is_set():
+                raise BrokerUnavailable("the parking queue 'lot' rejected a message")
+            super().basic_publish(**given)
+
+    driver, room = Full(), threading.Event()
+    monkeypatch.setattr(parking.Backoff, "failed", lambda _: 0.01)
+    one = handled(driver)
+    one.member.why_not = ""
+    failing = threading.Thread(target=one.fail)
+    failing.start()
+    wait_until(lambda: "rejected" in one.member.status.reason, "the reason in the status")
+    assert one.member.status.connected
+    room.set()
+    failing.join(60)
+    assert one.member.status.reason == ""
+    assert len(driver.sent) == 1
+    assert "'lot' rejected a message; trying again" in caplog.text
 
 
 @pytest.mark.parametrize("value", [2**64, datetime(1969, 1, 1, tzinfo=UTC)])

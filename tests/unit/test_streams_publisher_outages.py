@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -135,6 +136,17 @@ def test_each_timeout_limits_its_own_part(servers) -> None:
     publisher.close()
 
 
+def test_a_missing_confirm_is_an_error_that_says_how_long_it_took(servers, monkeypatch) -> None:
+    monkeypatch.setattr("rabbit_chx.streams.publishing.outlet._LOOK_AGAIN", 0.05)
+    servers.silent = True
+    with StreamPublisher(FIRST, "events", timeouts=Timeouts(confirm=0.2)) as publisher:
+        with pytest.raises(
+            PublishFailed, match=r"no confirm of 1 message for stream 'events' within 0\.2 seconds"
+        ):
+            publisher.publish_many([b"a"])
+        assert publisher.totals.unknown == 1
+
+
 def test_a_caller_that_goes_on_publishing_does_not_hide_that_confirms_are_missing(
     servers, monkeypatch
 ) -> None:
@@ -218,6 +230,35 @@ def test_servers_that_do_not_answer_share_the_time_to_connect(servers, monkeypat
     assert waited[-2:] == [0.5, 0.5]
 
 
+def test_closing_waits_for_missing_confirms_but_not_longer_than_its_timeout(servers) -> None:
+    with StreamPublisher(FIRST, "events") as publisher:
+        confirmed = publisher.submit(b"a")
+    assert confirmed.result(0) is None
+    servers.silent = True
+    with StreamPublisher(FIRST, "events", timeouts=Timeouts(close=1)) as publisher:
+        lost = publisher.submit(b"a")
+    with pytest.raises(PublishFailed, match="the publisher is closed") as caught:
+        lost.result(0)
+    assert caught.value.may_have_arrived
+    assert (publisher.totals.unknown, publisher.totals.pending) == (1, 0)
+
+
+def test_a_call_gives_up_after_its_timeout_and_its_message_is_still_confirmed(servers) -> None:
+    with StreamPublisher(FIRST, "events") as publisher:
+        publisher.publish("a", timeout=60)
+        servers.silent = True
+        for call in (publisher.publish, lambda body, **more: publisher.publish_many([body], **more)):
+            with pytest.raises(PublishFailed, match="unconfirmed after 1 second") as caught:
+                call(b"b", timeout=1)
+            assert caught.value.may_have_arrived
+            assert caught.value.failure.outcome is Outcome.UNKNOWN
+        assert publisher.totals.pending == 2
+        servers.silent = False
+        servers.tell()
+        publisher.publish(b"d")
+        assert publisher.totals.confirmed == 4
+
+
 @pytest.mark.usefixtures("clock")
 def test_messages_that_wait_for_a_new_connection_count_as_unsent_or_as_sent_once(servers) -> None:
     with StreamPublisher(FIRST, "events", timeouts=Timeouts(reconnect=0.05)) as publisher:
@@ -255,6 +296,22 @@ def test_messages_for_a_stream_that_was_created_again_are_no_duplicates(servers)
         assert (totals.confirmed, totals.duplicates, len(servers.stored)) == (3, 0, 3)
 
 
+@pytest.mark.usefixtures("clock")
+def test_connections_that_open_and_confirm_nothing_are_given_up_like_none(servers, monkeypatch) -> None:
+    def lost(*_: object) -> None:
+        raise StreamUnavailable("the connection was lost", "lost")
+
+    with StreamPublisher(FIRST, "events", timeouts=Timeouts(reconnect=15)) as publisher:
+        publisher.publish(b"a")
+        with monkeypatch.context() as patched:
+            patched.setattr(Connection, "confirms", lost)
+            with pytest.raises(PublishFailed, match="the connection was lost") as caught:
+                publisher.publish(b"b")
+        assert caught.value.may_have_arrived
+        assert len(servers.opened) > 10
+        publisher.publish(b"c")  # tries again
+
+
 def test_losses_long_after_each_other_do_not_add_up(servers, monkeypatch) -> None:
     now = [0.0]
     monkeypatch.setattr(outlet, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -268,6 +325,35 @@ def test_losses_long_after_each_other_do_not_add_up(servers, monkeypatch) -> Non
             sent.result(PATIENCE)
             now[0] += 60
         assert publisher.totals.confirmed == 3
+
+
+def test_a_new_stream_that_does_not_answer_takes_no_time_from_the_others(servers, monkeypatch) -> None:
+    declared, answers = Connection.declare_publisher, threading.Event()
+
+    def hang(connection: Connection, stream: str, name: str | None) -> int:
+        if stream == "events-2" and not answers.wait(PATIENCE):
+            raise StreamUnavailable("no answer to DeclarePublisher", "lost")
+        return declared(connection, stream, name)
+
+    monkeypatch.setattr(Connection, "declare_publisher", hang)
+    monkeypatch.setattr(routes, "_LOOK", 0.05)
+    keys = [str(number) for number in range(300)]
+    with StreamPublisher(FIRST, super_stream="events") as publisher:
+        assert publisher.publish_many([], []).published == 0
+        servers.streams = 3
+        wait_until(lambda: len(publisher.pipeline.outboxes) == 3, "a change")
+        for _ in range(2):
+            with pytest.raises(PublishFailed, match="withdrawn after 2 seconds") as caught:
+                publisher.publish_many(map(str.encode, keys), keys, timeout=2)
+            assert not caught.value.may_have_arrived
+            failed = caught.value.failures
+            assert {each.stream for each in failed} == {"events-2"}
+            assert [keys[each.row] for each in failed] == [each.routing_key for each in failed]
+            assert caught.value.totals.confirmed == 300 - len(failed)
+            assert str(failed[0]).startswith(f"row {failed[0].row} unsent (stream 'events-2' with key '")
+        answers.set()
+        assert publisher.publish_many(map(str.encode, keys), keys).confirmed == 300
+        assert publisher.totals.published == 900
 
 
 def test_the_messages_before_a_change_of_the_streams_are_confirmed_first(servers, monkeypatch) -> None:
