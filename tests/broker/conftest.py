@@ -41,10 +41,12 @@ NEWEST_IN_CI = [*(pytest.param(each, marks=pytest.mark.proof) for each in RELEAS
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
+    before = {"since_4_0": "3.", "since_4_3": ("3.", "4.0")}
     early = {
         item
         for item in items
-        if item.get_closest_marker("since_4_0") and str(_broker_of(item)).startswith("3.")
+        for marker, releases in before.items()
+        if item.get_closest_marker(marker) and str(_broker_of(item)).startswith(releases)
     }
     config.hook.pytest_deselected(items=list(early))
     items[:] = [item for item in items if item not in early]

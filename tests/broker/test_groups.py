@@ -226,6 +226,7 @@ def test_group_lists_held_queues_and_unbound_queues_with_messages(orders) -> Non
             wait_until(lambda: listed() == (0, {}), "nothing is left")
 
 
+@pytest.mark.since_4_3
 def test_the_broker_gives_a_queue_to_another_member_after_consumer_timeout(orders) -> None:
     names, over = ["o0", "o1"], threading.Event()
     group = partial(orders.group, queues=names, consumer_timeout=2.0, attempts=1)

@@ -136,6 +136,7 @@ def member(shop, **settings) -> Group:
 MEMBER = sections()['Group(url, exchange="orders", name="billing", queues=["a", "b"])']
 
 
+@pytest.mark.since_4_3
 def test_a_parking_queue_needs_the_write_permission(shop) -> None:
     with shop.connection() as connection:
         connection.channel().queue_declare("lot", durable=True)

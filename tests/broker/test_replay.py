@@ -71,6 +71,7 @@ def test_messages_go_back_to_where_they_came_from_without_the_headers_that_were_
     assert message_count(channel, "parked") == 0
 
 
+@pytest.mark.since_4_0
 def test_messages_that_the_broker_dead_lettered_go_back_too(site, channel) -> None:
     dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "parked", "x-queue-type": "quorum"}
     channel.queue_declare("orders", durable=True, arguments=dead)
@@ -127,6 +128,7 @@ def test_what_cannot_be_replayed_stays_in_its_place(site, channel) -> None:
     assert bodies(channel, "parked") == ["1", "2", "3", "5"]
 
 
+@pytest.mark.since_4_0
 def test_a_queue_with_a_single_active_consumer_is_refused_and_never_advised(site, channel) -> None:
     channel.queue_delete("parked")
     arguments = {"x-queue-type": "quorum"}
