@@ -25,7 +25,7 @@ from tests.unit.test_docs import PAGES, ROOT, fenced, marked
 pytestmark = [
     pytest.mark.broker,
     pytest.mark.one_release,
-    pytest.mark.since_4_0,
+    pytest.mark.since_4_3,  # earlier releases list queues in another order
     pytest.mark.long,
     pytest.mark.proof,
 ]
