@@ -32,8 +32,7 @@ class Consumer:
 
     def close(self) -> None:
         release = Release.of_broker(server_version(self.connection))
-        displaced = "q" if release.keeps_dead_consumers else ""
-        close_in_one_step({self.channel: displaced}, PREFETCH)
+        close_in_one_step({self.channel: "q"}, PREFETCH, displace=release.keeps_dead_consumers)
 
 
 def test_a_consumer_that_was_closed_in_the_middle_of_a_takeover_is_forgotten(site) -> None:

@@ -153,9 +153,7 @@ def test_a_drain_and_a_hold_wait_for_all_keys_and_all_keys_wait_for_them(shop) -
     shop.assert_in_order()
 
 
-@pytest.mark.since_4_3
 def test_a_member_with_a_failing_key_stops_and_leaves_the_rest_in_order(shop) -> None:
-    # If more than 32 acknowledgements wait when a channel is closed, RabbitMQ 4.0 drops some.
     shop.send(*[f"key-{number % 10}" for number in range(500)])
 
     def busy(message: Message) -> bool:

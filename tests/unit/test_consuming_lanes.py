@@ -210,19 +210,17 @@ def test_a_parked_message_stays_in_the_parking_queue() -> None:
     assert message.headers == headers
 
 
-def test_a_consumer_is_displaced_if_it_may_have_messages(monkeypatch) -> None:
+def test_a_lane_is_unsettled_while_its_consumer_may_have_messages(monkeypatch) -> None:
     now = monotonic()
     monkeypatch.setattr("rabbit_chx.consuming.member.lanes.monotonic", lambda: now)
     lane = QueueLane("q")
-    lane.attach("channel", 1, careful=True)
-    assert lane.to_displace == "q"  # messages may be in transit
+    lane.attach("channel", 1)
+    assert lane.unsettled == "q"  # messages may be in transit
     monkeypatch.setattr("rabbit_chx.consuming.member.lanes.monotonic", lambda: now + 60)
-    assert not lane.to_displace
+    assert not lane.unsettled
     lane.add([Delivery(b"", "", queue="q", tag=1)])
     lane.acked = 1
-    assert lane.to_displace == "q"
-    lane.attach("another", 1)
-    assert not lane.to_displace
+    assert lane.unsettled == "q"
 
 
 def test_a_message_that_waits_to_be_parked_ages_although_no_samples_are_taken() -> None:

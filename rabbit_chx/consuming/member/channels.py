@@ -32,23 +32,28 @@ def acknowledge(channel: BlockingChannel | None, tags: Iterable[tuple[int, bool]
         channel._impl.basic_ack(tag, multiple=multiple)  # noqa: SLF001
 
 
-def close_in_one_step(channels: Mapping[BlockingChannel | None, str], prefetch: int) -> None:
+def close_in_one_step(
+    channels: Mapping[BlockingChannel | None, str], prefetch: int, *, displace: bool = False
+) -> None:
     """Close channels so that the broker requeues their messages in one step and in order.
 
     pika's own close() cancels the consumers first. The broker then activates other members at once, and they get later
     messages before the requeued ones.
 
-    A channel that is given with a queue is first displaced there: a temporary consumer with the highest priority takes
-    over, and the channel requeues its messages. All of them go to the temporary consumer, which has the same prefetch, and
-    closing that one requeues them in one step. Without this, the broker may keep the closed consumer
-    (`Release.keeps_dead_consumers`); it never keeps one with the highest priority.
+    Of a channel that is given with a queue, the queue applies all acknowledgements first (`_settle`).
+
+    If ``displace``, such a channel is displaced instead: a temporary consumer with the highest priority takes over, and the
+    channel requeues its messages. All of them go to the temporary consumer, which has the same prefetch, and closing that
+    one requeues them in one step. Without this, the broker may keep the closed consumer (`Release.keeps_dead_consumers`);
+    it never keeps one with the highest priority. Earlier releases would change the order.
 
     If the broker does not answer in time, this ends the connection and raises.
     """
     closing = {each: queue for each, queue in channels.items() if each is not None and each.is_open}
-    others = [_displace(channel, queue, prefetch) for channel, queue in closing.items() if queue]
-    _close(closing)
-    _close(others)
+    prepare = _displace if displace else _settle
+    others = [prepare(channel, queue, prefetch) for channel, queue in closing.items() if queue]
+    for each in (closing, others) if displace else (others, closing):
+        _close(each)
 
 
 def is_stream(connection: BlockingConnection, queue: str) -> bool:
@@ -65,6 +70,20 @@ def is_stream(connection: BlockingConnection, queue: str) -> bool:
         return bool(refused.reply_code == PRECONDITION_FAILED)
     _close([channel])
     return False
+
+
+def _settle(channel: BlockingChannel, queue: str, prefetch: int) -> BlockingChannel:
+    """Let a quorum queue apply what was acknowledged; return the channel of a temporary consumer that waits there.
+
+    The broker keeps acknowledgements back while the queue has more than 32 to apply (``rabbit_fifo_client:settle/3``), and
+    drops these when the channel is closed. The queue accepts a consumer after it has applied the others.
+    """
+    other = channel.connection.channel()
+    with suppress(AMQPChannelError):  # the queue or the channel no longer exists
+        channel.basic_qos(prefetch_count=prefetch)  # answered when the broker has read the acknowledgements
+        other.basic_consume(queue, lambda *_: None, arguments={"x-priority": _LOWEST})
+        channel.basic_qos(prefetch_count=prefetch)  # answered when it has sent those that it kept back
+    return other
 
 
 def _displace(channel: BlockingChannel, queue: str, prefetch: int) -> BlockingChannel:

@@ -34,8 +34,6 @@ class Lane(Work):
         """How many deliveries of the channel are acknowledged or rejected."""
         self._delivered = 0
         self._heard = 0.0
-        self.careful = False
-        """Whether the broker may keep the consumer after its channel is closed (`Release.keeps_dead_consumers`)."""
         self.hold: str | None = None
         """The name of the queue whose deletion releases the lane, if it is held."""
         self.leaving = False
@@ -49,11 +47,11 @@ class Lane(Work):
         self._tag = 0
         self._counts: deque[tuple[float, int]] = deque([(monotonic(), 0)])
 
-    def attach(self, channel: Any, priority: int, *, careful: bool = False) -> None:
+    def attach(self, channel: Any, priority: int) -> None:
         """Begin to consume on a new channel."""
         self.channel, self.priority = channel, priority
         self.acked = self._delivered = 0
-        self.careful, self._heard = careful, monotonic()
+        self._heard = monotonic()
         self.leaving = False
         self._begin_again()
 
@@ -66,10 +64,10 @@ class Lane(Work):
         return channel
 
     @property
-    def to_displace(self) -> str:
-        """The queue, if its consumer may have messages and must be displaced before the channel is closed; otherwise empty."""
+    def unsettled(self) -> str:
+        """The queue, if its consumer may have messages when the channel is closed; otherwise empty."""
         recent = monotonic() - self._heard < _QUIET
-        return self.queue if self.careful and (recent or self._delivered > self.acked) else ""
+        return self.queue if recent or self._delivered > self.acked else ""
 
     def read(self, messages: Sequence[Delivery]) -> None:
         """Learn what the lane needs of deliveries before it adds them. Its caller does not hold the lock, because the program may do this."""

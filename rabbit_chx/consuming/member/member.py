@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 import threading
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import closing, suppress
 from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
@@ -187,8 +187,7 @@ class Member(Running):
         finally:
             with suppress(AMQPError):
                 self._acknowledge_all()  # not only a lost connection ends up here
-                displaced = {lane.channel: lane.to_displace for lane in self._lanes.values()}
-                close_in_one_step(displaced, self._settings.prefetch)
+                self._close({lane.channel: lane.unsettled for lane in self._lanes.values()})
 
     def _turn(self, seconds: float) -> None:
         """Wait for events, for at most ``seconds``; then do what is due."""
@@ -328,7 +327,7 @@ class Member(Running):
         self._acknowledge([lane])
         channel = self._detach(lane)
         # All members do this at the same time, so even a waiting one may become active for a moment.
-        close_in_one_step({channel: lane.queue if lane.careful else ""}, self._settings.prefetch)
+        self._close({channel: lane.queue})
         self._subscribe(lane, lane.priority)
 
     def _on_cancelled(self, lane: Lane, channel: Any) -> None:
@@ -336,7 +335,7 @@ class Member(Running):
         if lane.channel is not channel:
             return
         self._detach(lane)
-        close_in_one_step({channel: ""}, self._settings.prefetch)
+        self._close({channel: ""})
         if self._driver.run(exists(lane.queue)):
             try:
                 self._subscribe(lane, lane.priority)
@@ -361,7 +360,7 @@ class Member(Running):
             lambda _: self._calls.append(partial(self._on_cancelled, lane, channel))
         )
         with self.workers.lock:
-            lane.attach(channel, priority, careful=self._release.keeps_dead_consumers)
+            lane.attach(channel, priority)
         consume(
             channel,
             lane.queue,
@@ -369,6 +368,9 @@ class Member(Running):
             consumer_tag=consumer_tag(self._settings.name, self.seat or 0),
             arguments=self._settings.consumer_arguments(priority),
         )
+
+    def _close(self, channels: Mapping[BlockingChannel | None, str]) -> None:
+        close_in_one_step(channels, self._settings.prefetch, displace=self._release.keeps_dead_consumers)
 
     # ---- messages
 
