@@ -304,7 +304,7 @@ def test_what_is_handled_is_acknowledged_before_a_refusal_closes_the_channels(mo
     did: list[str] = []
     for name in ("acknowledge", "close_in_one_step"):
         monkeypatch.setattr(
-            f"rabbit_chx.consuming.member.member.{name}", lambda *_, name=name: did.append(name)
+            f"rabbit_chx.consuming.member.member.{name}", lambda *_, name=name, **__: did.append(name)
         )
     joined = member(Broker())
     lane = QueueLane("a")
