@@ -35,12 +35,14 @@ def named(spark, broker, stream):
 def test_fewer_partitions_fail_and_the_missing_rows_are_added(spark, broker, streams):
     stream = streams.stream()
     frame, options = named(spark, broker, stream)
-    for partitions in (1, 2):
+    number = "the write has {} partitions, but an earlier attempt with the producer name 'import-7' had at least 4, so rows may"
+    # The one that fails ends the other, if that has not ended before; then the failure is its own.
+    its_own = "number 500, but the stream has 1000 (producer name 'import-7/0')"
+    for partitions, expected in (1, [number.format(1)]), (2, [number.format(2), its_own]):
         complaint = failure(
             lambda partitions=partitions: write(frame.coalesce(partitions), broker, **options)
         )
-        assert f"the write has {partitions} partitions, but an earlier attempt" in complaint
-        assert "with the producer name 'import-7' had at least 4, so rows may be stored twice" in complaint
+        assert any(each in complaint for each in expected)
         assert HOW_TO_CONTINUE in complaint
         assert "adds only the missing rows" not in complaint
     more = numbers(spark, 1_500, 4)
