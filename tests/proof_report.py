@@ -7,11 +7,13 @@ results to the main process (`tests.parallel`), so that a run that is interrupte
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import platform
 import time
 from collections import Counter, defaultdict
 from dataclasses import astuple
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +24,7 @@ from scripts.pages import table
 from tests.proof import LONG, RESULTS, SEED, Check, Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 BEGIN, END = "<!-- proof: begin -->", "<!-- proof: end -->"
 
@@ -56,8 +58,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--proof",
         metavar="FILE",
         type=Path,
-        help="write a summary of the tables of tests.proof into this page, and the tables into FILE-results",
+        help="run only the tests that record results; write a summary of their tables into this page, and the tables into FILE-results",
     )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--proof") is not None:
+        config.hook.pytest_deselected(items=[each for each in items if not records(each)])
+        items[:] = filter(records, items)
+
+
+def records(item: Any) -> bool:
+    """Whether a test can make a line: it has a marker, or it, a fixture, or a function of its module calls `record_result`."""
+    if any(map(item.get_closest_marker, ("proof", "proves"))):
+        return True
+    fixtures = [one.func for each in item._fixtureinfo.name2fixturedefs.values() for one in each]
+    functions = [each for each in vars(item.module).values() if inspect.isfunction(each)]
+    return any(map(calls_record, fixtures + functions))
+
+
+@cache
+def calls_record(function: Callable[..., object]) -> bool:
+    return "record_result(" in inspect.getsource(function)
 
 
 def pytest_report_header() -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
-from tests.proof import Check, Fault
-from tests.proof_report import CHECK_AREAS, FAULT_AREAS, summarised, written
+from tests.proof import Check, Fault, record_result
+from tests.proof_report import CHECK_AREAS, FAULT_AREAS, records, summarised, written
 
 TESTS = Path(__file__).parents[1]
 FAULT = Fault("Publisher", "kill | -9", "4.3.6", 1_000, 3, 2, 0, 7, 1.25, control="5 of 9", note="1 unknown")
@@ -45,6 +47,27 @@ def test_the_proof_runs_each_file_with_a_test_that_nothing_else_runs() -> None:
     ]
     assert files
     assert set(marked) <= set(re.findall(r"\w+", files[1])), f"not in {files[1]}"
+
+
+def test_the_proof_leaves_out_tests_that_record_nothing() -> None:
+    def fixture() -> None:
+        record_result("found")
+
+    def chosen(*, marker: str = "", fixtures: Sequence[object] = (), **functions: object) -> bool:
+        definitions = {"any": [SimpleNamespace(func=each) for each in fixtures]}
+        return records(
+            SimpleNamespace(
+                module=SimpleNamespace(**functions),
+                get_closest_marker=lambda name: name == marker or None,
+                _fixtureinfo=SimpleNamespace(name2fixturedefs=definitions),
+            )
+        )
+
+    assert chosen(marker="proves")
+    assert chosen(marker="proof")
+    assert chosen(fixtures=[fixture])
+    assert chosen(test=fixture)
+    assert not chosen(marker="broker", fixtures=[areas_of], test=areas_of, Path=Path, imported=re)
 
 
 def test_losses_and_wrong_cases_are_in_the_first_line_of_the_summary_and_in_the_row_of_their_area() -> None:
