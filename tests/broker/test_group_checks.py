@@ -179,9 +179,10 @@ def test_of_two_groups_one_gets_all_messages_of_a_queue_until_it_ends(shop, warn
     shop.declare(a=ORDERED)
     seen = {"billing": [], "shipping": []}
     groups = {name: shop.group(["a"], name=name) for name in seen}
+    members = {}
     with ExitStack() as stack:
         for name, group in groups.items():
-            stack.enter_context(running(group, seen[name].append))
+            members[name] = stack.enter_context(running(group, seen[name].append))
             wait_until(partial(shop.seated, group=name), "the group has a member")
             wait_until(partial(shop.consumed, "a"), "its queue is consumed")
         wait_until(lambda: "consumed by others" in "".join(warnings()), "the warning")
@@ -193,11 +194,11 @@ def test_of_two_groups_one_gets_all_messages_of_a_queue_until_it_ends(shop, warn
         (active,) = (name for name, messages in seen.items() if messages)
         (other,) = seen.keys() - {active}
         groups[active].stop()
+        # RabbitMQ 3.10 drops a message that comes to the old member, because of the delivery limit of -1.
+        wait_until(lambda: not members[active].is_alive(), "the end of the member")
         shop.publish("a")
-        wait_until(lambda: sum(map(len, seen.values())) == 21, "one more message")
-        if not seen[other]:  # the message arrived before the active group had ended
-            shop.publish("a")
-            wait_until(lambda: seen[other], "a message for the other group")
+        wait_until(lambda: len(seen[other]) == 1, "a message for the other group")
+    assert len(seen[active]) == 20
 
 
 def test_members_of_one_group_do_not_warn_about_each_other(shop, warnings):
