@@ -58,7 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--proof",
         metavar="FILE",
         type=Path,
-        help="run only the tests that record results; write a summary of their tables into this page, and the tables into FILE-results",
+        help="run only the tests that record results or are marked `proof`; write a summary of their tables into this page, and the tables into FILE-results",
     )
 
 

@@ -35,7 +35,10 @@ def named(spark, broker, stream):
 def test_fewer_partitions_fail_and_the_missing_rows_are_added(spark, broker, streams):
     stream = streams.stream()
     frame, options = named(spark, broker, stream)
-    number = "the write has {} partitions, but an earlier attempt with the producer name 'import-7' had at least 4, so rows may"
+    number = (
+        "the write has {} partitions, but an earlier attempt with the producer name 'import-7' had at least 4, "
+        "so rows may be stored twice"
+    )
     # The one that fails ends the other, if that has not ended before; then the failure is its own.
     its_own = "number 500, but the stream has 1000 (producer name 'import-7/0')"
     for partitions, expected in (1, [number.format(1)]), (2, [number.format(2), its_own]):

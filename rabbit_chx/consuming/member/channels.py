@@ -81,6 +81,7 @@ def _settle(channel: BlockingChannel, queue: str, prefetch: int) -> BlockingChan
     other = channel.connection.channel()
     with suppress(AMQPChannelError):  # the queue or the channel no longer exists
         channel.basic_qos(prefetch_count=prefetch)  # answered when the broker has read the acknowledgements
+        other.basic_qos(prefetch_count=prefetch)
         other.basic_consume(queue, lambda *_: None, arguments={"x-priority": _LOWEST})
         channel.basic_qos(prefetch_count=prefetch)  # answered when it has sent those that it kept back
     return other
