@@ -167,7 +167,7 @@ AFTER_THE_HANDSHAKE = {
     "silence": lambda: iter(()),
     "random bytes": lambda: iter([dice("hostile AMQP answers").randbytes(4_096)]),
     "an endless frame": lambda: after(b"\x03\x00\x01\xff\xff\xff\xff", b"x" * 65_536),
-    "heartbeats and nothing else": lambda: always(HEARTBEAT * 100) if LONG else slowly(HEARTBEAT),
+    "heartbeats and nothing else": lambda: slowly(HEARTBEAT),
     "the answer to another question": lambda: iter([on_channel(spec.Exchange.UnbindOk())]),
     "an answer under another name": lambda: iter([on_channel(spec.Queue.DeclareOk(ESCAPES, 2**31, 0))]),
     "deliveries to nobody": lambda: always(DELIVERY),
