@@ -1,1 +1,1 @@
-"""What every room needs and none owns: addresses, timeouts, names, texts, signals."""
+"""What every package needs and none owns: addresses, timeouts, names, texts, signals."""

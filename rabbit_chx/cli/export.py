@@ -95,11 +95,12 @@ def _of_broker(live: BrokerAccess, vhosts: Sequence[str]) -> list[_WithRings]:
 
 def _of_file(file: str, vhosts: Sequence[str], live: BrokerAccess) -> list[_WithRings]:
     document = read_file(file)
-    found = topologies(document, vhosts)
     if not looks_like_definitions(document.value):
-        return [(topology, {}) for topology in found]
+        return [(topology, {}) for topology in topologies(document, vhosts)]
     source = click.get_current_context().get_parameter_source("url")
     asked = live if source is ParameterSource.COMMANDLINE else None  # AMQP_URL may be of another broker
+    named = asked.given.named_vhost if asked else None
+    found = topologies(document, vhosts or ([named] if named else []))
     ordered = [_in_ring_order(topology, asked) for topology in found]
     _note_left_out(document.value, [each.vhost for each in found])
     return ordered

@@ -20,6 +20,7 @@ from rabbit_chx.cli.ask.options import (
     file_option,
     keys_option,
     refuse,
+    refuse_pool_size,
     release_option,
     the_exchange,
     worker_pool_option,
@@ -80,6 +81,7 @@ def report(
     The page is self-contained and can be printed.
     """
     found = _located(live, file, exchange, release, from_broker=from_broker)
+    refuse_pool_size(found.release)
     topology, name = found.topology, found.exchange
     sample = None if keys_file is None else spread_of(found.mirror(), keys_file)
     with waiting(f"Counting and drawing exchange {name!r}"):

@@ -7,7 +7,7 @@ from typing import Any
 from rabbit_chx.base.text import counted
 from rabbit_chx.cli.ask.described import Described, exchange_options
 from rabbit_chx.cli.ask.inputs import read_pairs
-from rabbit_chx.cli.ask.options import FILE, output_option, worker_pool_option
+from rabbit_chx.cli.ask.options import FILE, output_option, refuse_pool_size, worker_pool_option
 from rabbit_chx.cli.show.output import print_json, waiting
 from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.verb import option, verb
@@ -45,6 +45,7 @@ def ring(*, described: Described, worker_pool_size: int | None, pairs_file: str 
     exchange = described.mirror()
     with waiting("Counting the keys of each bucket"):
         live = exchange.ring if pairs_file is None else _inferred(exchange, pairs_file)
+        refuse_pool_size(live.release)
         restarted = live.after_restart(worker_pool_size=worker_pool_size)
         rows = _rows(live, restarted)
     if output == "json":

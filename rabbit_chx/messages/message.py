@@ -80,7 +80,7 @@ class Message:
 
     @property
     def deliveries(self) -> int | None:
-        """How many earlier deliveries the broker has taken back, as a quorum queue counts them; None if the queue does not count.
+        """How many earlier deliveries the broker has taken back, as a quorum queue counts them: 0 at the first one, later None in other queues.
 
         Each end of a member adds one, whether it was stopped or killed, also for messages that no handler has seen.
         """

@@ -140,7 +140,7 @@ def encode(value: object, client: Client) -> Field:
             "header value",
             value,
             f"a value that {client} can encode",
-            "Send it as text, which all clients and releases treat alike",
+            "Send it as text, which all clients encode alike",
         )
     return field
 

@@ -7,7 +7,7 @@
             for body, key in rows:
                 bulk.add(body, key)
 
-Messages are persistent and mandatory, and each one is confirmed; there is no option to change that.
+Messages are mandatory, and each one is confirmed; they are persistent unless ``delivery_mode=1``.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class StreamPublisher(StreamPublisherOptions, BlockingClient[StreamPipeline]):
     message once; without a name, it may store some twice. The order of messages that go to the same stream is kept.
 
     The publisher notices added and removed streams within ten seconds, waits for the confirms of earlier messages, and routes by the new
-    streams. Then most of their keys belong to another stream than before.
+    streams, which move keys: most keys of a super stream, and under a hash exchange the share of the new streams.
     """
 
     def sequence(self, timeout: float | None = None) -> int:

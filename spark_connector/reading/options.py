@@ -173,7 +173,7 @@ class ReadOptions(StreamOptions):
     @classmethod
     def _unknown(cls, name: str) -> str:
         if name.lower() in ONLY_OF_WRITES:
-            hint = "Remove it: only writes have this option"
+            hint = "Remove it: reads of streams do not have this option"
             raise InvalidValue("option for a read", name, "an option of a read", hint)
         return super()._unknown(name)
 

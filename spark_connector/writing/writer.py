@@ -44,7 +44,7 @@ class Counts:
     dropped: int = 0
     """Invalid rows that ``invalidRows=drop`` left out."""
     resent: int = 0
-    """Messages that were sent again after a lost connection."""
+    """Messages that were sent again: after a lost connection, or because the broker returned or rejected them."""
     possible_duplicates: int = 0
     """Messages that were sent again, plus all messages of tasks that Spark ran again."""
     bytes: int = 0

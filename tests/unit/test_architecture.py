@@ -75,7 +75,7 @@ MAY_IMPORT = {
     "rabbit_chx.watch": {BASE, MIRROR, "rabbit_chx.topology", "rabbit_chx.report", "rabbit_chx.broker"},
     "pyspark_rabbitmq": {"spark_connector"},
 }
-"""From the bottom: the rooms that each room may import. The command line and the Spark connector, on top, may import any."""
+"""From the bottom: the packages that each package may import. The command line and the Spark connector, on top, may import any."""
 
 PUBLIC = {
     "rabbit_chx",
@@ -93,7 +93,7 @@ PUBLIC = {
 WITH_ROOMS = {"rabbit_chx", "spark_connector"} | {
     *(f"rabbit_chx.{name}" for name in ("cli", "consuming", "streams", "topology")),
 }
-"""Packages with rooms: beside these are the entrances, which import the rooms, and what the rooms share."""
+"""Packages with others in them: their other files are entrances, which import those packages, and what these share."""
 
 OPEN_TO_SPARK = {
     "rabbit_chx",
@@ -185,9 +185,9 @@ def is_face(module: str) -> bool:
 
 
 def package(module: str) -> str:
-    """The folder of a module. What a package exports, and each file beside the rooms of a package, count alone."""
+    """The folder of a module. What a package exports, and each file beside the packages in a package, count alone."""
     folder = module.rpartition(".")[0]
-    if module == "rabbit_chx.errors":  # beside its room, because users import it
+    if module == "rabbit_chx.errors":  # outside its package, because users import it
         return f"{BASE}/"
     if module in PUBLIC or (folder in WITH_ROOMS and not is_face(module)):
         return module

@@ -245,6 +245,7 @@ PUBLISH = ("publish", "x.csv", "-x", "e", "-U", "amqp://h")
         (["route", "--file", "FILE"], "missing KEY"),
         (["route", "k", "--file", "FILE", "-x", "events", "--explain"], "x-consistent-hash"),
         (["ring", "--infer", "/does/not/exist", *TWO], "No such file"),
+        (["ring", *TWO, "--worker-pool-size", "1"], "no effect on RabbitMQ 4.3.6 on Khepri"),
         (["parity"], "--url"),
         (["publish", "x.txt", "-x", "e", "-U", "amqp://h"], "--format"),
         (["publish", "/none.csv", "-x", "e", "-U", "amqp://h"], "No such file"),

@@ -98,11 +98,14 @@ def test_lint_checks_all_virtual_hosts_or_those_that_are_named(run, file):
 
 @pytest.mark.usefixtures("empty_broker")
 @pytest.mark.parametrize(("url", "count"), [("amqp://host", 2), ("amqp://host/shop", 1)])
-def test_plan_is_about_the_virtual_host_of_the_url_or_about_all(run, file, url, count):
+def test_plan_and_export_are_about_the_virtual_host_of_the_url_or_about_all(run, file, tmp_path, url, count):
     planned = run("plan", file, "--url", url, "--output", "json")
     assert planned.code == 2
     steps = [row.get("do") for row in planned.rows]
     assert steps.count("declare exchange 'orders' of type x-consistent-hash") == count
+    made = tmp_path / "made"
+    assert run("export", file, "--url", url, "-o", made).code == 0
+    assert len([*made.iterdir()] if made.is_dir() else [made]) == count
 
 
 def test_a_topology_file_for_another_virtual_host_is_refused(run, write):

@@ -16,7 +16,7 @@ from rabbit_chx.cli.completion import exchanges, releases
 from rabbit_chx.cli.show.output import notice
 from rabbit_chx.cli.verb import bundle, option
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.mirror.releases import NEWEST
+from rabbit_chx.mirror.releases import NEWEST, Release, Store
 from rabbit_chx.mirror.ring import Destination
 
 if TYPE_CHECKING:
@@ -247,6 +247,12 @@ def refuse(*names: str, on: str) -> None:
         given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
         if given and parameter.name in names:
             raise click.UsageError(f"{parameter.opts[-1]} has no effect on {on}: leave it out")
+
+
+def refuse_pool_size(release: Release) -> None:
+    """Refuse the number of workers where a restart keeps the ring."""
+    if release.store is Store.KHEPRI:
+        refuse("worker_pool_size", on=f"RabbitMQ {release} on Khepri")
 
 
 def the_exchange(topology: Topology, name: str | None) -> str:

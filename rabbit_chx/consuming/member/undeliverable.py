@@ -57,6 +57,5 @@ class Undeliverable:
         failed, cause = _TOO_LARGE if too_large else _CANNOT_CONVERT
         return (
             f"{failed} {self._times} times in a row when it delivered from queue {queue!r}. Probably a publisher of AMQP 1.0 has "
-            f"set {cause}. A policy with a delivery limit takes the message out: docs/consuming-production.md, Messages that the "
-            "broker cannot deliver"
+            f"set {cause}. To remove the message, set a policy with a delivery limit for the queue, and prefetch=1 for the group"
         )

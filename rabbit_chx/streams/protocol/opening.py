@@ -128,7 +128,7 @@ def _with_stream(
         if time.monotonic() > give_up_at:
             break
     what = "its leader" if leader else "a replica"
-    hint = "" if follow else "; follow_advertised=True connects to it directly"
+    hint = "" if follow else "; follow_advertised=True (in Spark, followAdvertised) connects to it directly"
     raise StreamUnavailable(
         f"no connection to {url} led to a node with {what} of stream {stream!r}, which is on {nodes[0]}{hint}",
         "not available",

@@ -137,9 +137,14 @@ def strategies(case: Case, exchange: Exchange, there: Topology) -> tuple[Strateg
 def change_ring(difference: RingDifference, exchange: Exchange, request: Request) -> Part:
     """The steps for one ring, or the reason why there are none."""
     spare = [each for each in difference.destinations if each.is_spare]
-    if request.prune or request.strategy or len(spare) < len(difference.destinations):
+    if request.prune or request.strategy or not spare:
         return _change(difference, exchange, request)
-    part = _change(replace(difference, destinations=()), exchange, request)
+    others = tuple(each for each in difference.destinations if not each.is_spare)
+    part = _change(replace(difference, destinations=others), exchange, request)
+    touched = {step.binding.destination for step in part.steps if isinstance(step, Bind | Unbind)}
+    if not touched.isdisjoint(each.destination for each in spare):
+        # Unbinding one of several bindings removes the buckets of all.
+        return _change(difference, exchange, request)
     part.notes += [_second_note(difference.exchange, each) for each in spare]
     return part
 

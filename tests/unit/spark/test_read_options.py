@@ -117,7 +117,7 @@ def test_a_read_without_positions_starts_where_the_caller_says_and_ends_at_lates
     ("given", "words"),
     [
         ({"steam": "CANARY-2"}, "Did you mean stream?"),
-        ({"maxInFlight": "5"}, "only writes have this option"),
+        ({"maxInFlight": "5"}, "reads of streams do not have this option"),
         ({"subscribe": "x"}, "Use stream or superStream"),
         ({"assign": '{"x": [0]}'}, "Use stream or superStream"),
         ({"kafka.bootstrap.servers": "h:9092"}, "Use url, such as amqp://user@host"),

@@ -245,6 +245,22 @@ def test_a_release_that_tears_rings_with_double_bindings_is_not_planned_on() -> 
     assert "blue/green" in refusal
 
 
+def test_a_second_binding_without_effect_stays_unless_its_destination_is_bound_again() -> None:
+    broker = made(FOUR)
+    broker.carry_out([Bind(Binding("x", "c", "5"))])
+    grown = hashed("x", "abcde")
+    assert not plan(FOUR, broker.seen()).steps
+    assert [str(step) for step in plan(grown, broker.seen()).steps] == [
+        "declare quorum queue 'e'",
+        "bind queue 'e' to exchange 'x' with key '1'",
+    ]
+    assert any("'c' is bound 2 times" in note for note in plan(grown, broker.seen()).notes)
+    weighted = hashed("x", {"a": 1, "b": 2, "c": 1, "d": 1})
+    after = broker.carry_out(plan(weighted, broker.seen(), force=True).steps)
+    assert after.rings["x"].runs == Ring.of({"a": 1, "b": 2, "c": 1, "d": 1}).runs
+    assert [each.key for each in broker.bindings if each.destination == "c"] == ["1"]
+
+
 def test_a_file_that_binds_a_queue_twice_is_refused() -> None:
     wanted = replace(FOUR, bindings=(*FOUR.bindings, Binding("x", "a", "2")))
     assert any("'a' twice" in refusal for refusal in plan(wanted, Observed()).refusals)
