@@ -32,6 +32,7 @@ pytest_plugins = [
     f"tests.{each}"
     for each in (
         "proof_report",
+        "proof_journal",
         "long_part",
         "parallel",
         "patience",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import pickle
 import platform
-import time
 from collections import Counter, defaultdict
 from dataclasses import astuple
 from functools import cache
@@ -45,7 +44,6 @@ CHECKS: Final[list[Check]] = []
 MEASURES: Final[list[str]] = []
 TALLIES: Final[defaultdict[tuple[str, str, str, str], Counter[str]]] = defaultdict(Counter)
 """Cases, wrong cases and seconds of the tests that share a marker `proves` and a release."""
-STARTED: Final = time.monotonic()
 NOTHING: Final = pickle.dumps([])
 
 
@@ -137,9 +135,9 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     if page is not None:
         names = ("passed", "failed", "error", "skipped")
         stats = {name: len(terminalreporter.stats.get(name, ())) for name in names}
-        minutes = (time.monotonic() - STARTED) / 60
         results = page.with_stem(f"{page.stem}-results")
-        summary = [*summarised(FAULTS, checks, stats, minutes, results.name)]
+        runs = str(config.pluginmanager.get_plugin("proof_recorder").journal)
+        summary = [*summarised(FAULTS, checks, stats, runs, results.name)]
         if exitstatus == pytest.ExitCode.INTERRUPTED:
             summary.insert(0, "The run was interrupted.\n")
         into(page, "\n".join(summary))
@@ -198,16 +196,16 @@ def aligned(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]
 
 
 def summarised(
-    faults: Sequence[Fault], checks: Sequence[Check], stats: dict[str, int], minutes: float, results: str
+    faults: Sequence[Fault], checks: Sequence[Check], stats: dict[str, int], runs: str, results: str
 ) -> Iterator[str]:
-    """The lines of the summary: the run, and for each area its totals with a link to its table on the page `results`."""
+    """The lines of the summary: the runs, and for each area its totals with a link to its table on the page `results`."""
     yield (
         f"{len(faults)} scenarios, {sum(line.faults for line in faults):,} faults, "
         f"{sum(line.messages for line in faults):,} messages: "
         f"**{sum(line.lost for line in faults):,} lost**, {sum(line.unexpected for line in faults):,} unexpected. "
         f"{sum(line.cases for line in checks):,} cases checked: **{sum(line.wrong for line in checks):,} wrong**. "
         f"Tests: {', '.join(f'{count:,} {name}' for name, count in stats.items() if count)}. "
-        f"Seed {SEED}, {minutes:.0f} minutes, Python {platform.python_version()}."
+        f"{runs}, Python {platform.python_version()}."
     )
     for kind, lines, areas, columns in (
         ("faults", faults, FAULT_AREAS, ("messages", "faults", "lost", "unexpected", "duplicated")),

@@ -73,12 +73,12 @@ def test_the_proof_leaves_out_tests_that_record_nothing() -> None:
 def test_losses_and_wrong_cases_are_in_the_first_line_of_the_summary_and_in_the_row_of_their_area() -> None:
     other = Fault("Spark", "driver killed", "4.3.6", 500, 1, 0, 0, 0, 1.0, control="all")
     stats = {"passed": 3, "failed": 1, "skipped": 0}
-    text = "\n".join(summarised([FAULT, other, FAULT], [CHECK], stats, 2.0, "all.md"))
+    text = "\n".join(summarised([FAULT, other, FAULT], [CHECK], stats, "1 May 2027, seed 5", "all.md"))
     assert (
         "3 scenarios, 7 faults, 2,500 messages: **4 lost**, 0 unexpected. 10,000 cases checked: **1 wrong**"
         in text
     )
-    assert "3 passed, 1 failed." in text
+    assert "3 passed, 1 failed. 1 May 2027, seed 5, Python" in text
     assert "| [Publisher](all.md#publisher-faults) | 2 | 2,000 | 6 | 4 | 0 | 14 |" in text
     assert "| [Spark](all.md#spark-faults) | 1 | 500 | 1 | 0 | 0 | 0 |" in text
     assert "| [Kernel](all.md#kernel-checks) | 1 | 10,000 | 1 |" in text
