@@ -31,7 +31,8 @@ def test_it(name):
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_an_interrupted_proof_continues_after_the_tests_that_have_ended(pytester, monkeypatch, workers):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    monkeypatch.delenv("RABBIT_CHX_SEED", raising=False)
+    for name in ("RABBIT_CHX_SEED", "PYTEST_XDIST_WORKER"):
+        monkeypatch.delenv(name, raising=False)
     pytester.makepyfile(test_them=PROGRAM)
     pytester.makeini("[pytest]\nmarkers =\n    proves\n    proof")
 
