@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -18,6 +19,7 @@ from rabbit_chx.publishing import Outcome
 from rabbit_chx.streams import StreamPublisher, Timeouts, connect
 from rabbit_chx.streams.protocol.opening import connect_until
 from rabbit_chx.streams.publishing import outlet, routes
+from rabbit_chx.streams.publishing.lots import Lot, LotOutbox
 from tests.patience import PATIENCE, wait_until
 from tests.unit import stream_servers
 from tests.unit.stream_servers import FIRST, SECOND, Connection, lose
@@ -53,6 +55,40 @@ def test_no_message_follows_a_gap_where_a_new_leader_lacks_what_the_caller_was_t
         assert publisher.sequence() == 2
         publisher.publish(b"c", publishing_id=3)
     assert list(servers.stored) == [1, 2, 3]
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("target", [{"stream": "events"}, {"super_stream": "events"}])
+def test_a_bulk_takes_no_message_behind_those_that_were_given_up(servers, target: dict[str, str]) -> None:
+    with StreamPublisher(FIRST, name="job", timeouts=Timeouts(reconnect=5), **target) as publisher:
+        bulk = publisher.bulk()
+        bulk.add(b"a", "k", publishing_id=1)
+        bulk.flush()
+        servers.down = {"first"}
+        lose(publisher, servers)
+        bulk.add(b"b", "k", publishing_id=2)
+        with pytest.raises(PublishFailed, match="first is down"):
+            bulk.flush()
+        servers.down = set()
+        with pytest.raises(BrokerUnavailable, match="first is down"):
+            bulk.add(b"c", "k", publishing_id=3)
+        publisher.publish(b"b", "k", publishing_id=2)
+    assert list(servers.stored) == [1, 2]
+
+
+def test_a_lot_that_is_put_while_the_publisher_gives_up_is_given_up() -> None:
+    box = LotOutbox(max_messages=9, max_bytes=99)
+    lot, ended = MagicMock(spec=Lot, size=3), []
+    lot.__len__.return_value = 2
+    lot.owner.settled = lambda *given: ended.append(given[1:])
+    since = time.monotonic()
+    assert box.wait_for_room(None, since)
+    box.give_up(BrokerUnavailable("no leader"))
+    box.put(lot, since)
+    assert ended == [(Outcome.UNSENT, "no leader")]
+    assert (box.is_empty, box.totals().pending) == (True, 0)
+    box.put(lot, time.monotonic())
+    assert not box.is_empty
 
 
 @pytest.mark.parametrize("last", [2, 9])

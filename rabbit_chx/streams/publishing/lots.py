@@ -248,13 +248,20 @@ class LotOutbox(BaseOutbox[Lot]):
         with self._changed:
             return self._wait_for_space(deadline, since, fits=fits)
 
-    def put(self, lot: Lot) -> None:
-        """Queue a lot, whether there is room or not."""
+    def put(self, lot: Lot, since: float | None = None) -> None:
+        """Queue a lot, whether there is room or not; but not behind messages that were given up since this time.
+
+        The stream would have its ids and not those of the others, which it would then drop when they are published again.
+        """
         with self._changed:
-            self._unsent.append(lot)
             self._pending += len(lot)
             self._pending_bytes += lot.size
-        if self._closed and self.why_given_up is not None:  # meanwhile
+            late = since is not None and self.given_up_at > since
+            if not late:
+                self._unsent.append(lot)
+        if late:
+            self.settle([lot], Outcome.UNSENT, str(self.why_given_up))
+        elif self._closed and self.why_given_up is not None:  # meanwhile
             self.give_up(self.why_given_up, closed=True)
 
     def number_again(self, last: int, following: int) -> int:

@@ -179,7 +179,7 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
             (outlet,) = self._outlets.values()
             if not outlet.outbox.wait_for_room(deadline, since):
                 return 0
-            self._put(lot)
+            self._put(lot, since)
             return len(lot)
         partitions = self._routes.enter(deadline)
         if partitions is None:
@@ -189,14 +189,14 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
             for part in lot.parts:
                 outbox = self._outlets[part.stream].outbox
                 # A stream that has no room delays no messages for others that are in memory anyway.
-                if not outbox.wait_for_room(deadline, None, fits=fits):
+                if not outbox.wait_for_room(deadline, since, fits=fits):
                     return 0
-            self._put(lot)
+            self._put(lot, since)
         finally:
             self._routes.leave()
         return len(lot)
 
-    def _put(self, lot: Lot) -> None:
+    def _put(self, lot: Lot, since: float | None) -> None:
         """Number the messages, and put them into the outboxes in this order."""
         with self._numbers:
             if lot.ids is None:
@@ -208,7 +208,7 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
             self._next = max(self._next, lot.ids[-1] + 1)
             lot.owner.accepted(lot)
             for part in lot.parts:
-                self._outlets[part.stream].outbox.put(part)
+                self._outlets[part.stream].outbox.put(part, since)
         for part in lot.parts:
             self._outlets[part.stream].wake()
 
