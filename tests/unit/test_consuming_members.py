@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 from pika import BasicProperties
+from pika.exceptions import ChannelClosedByBroker
 
 from rabbit_chx.base.names import seat_queue
 from rabbit_chx.base.replies import REPLY_TO
-from rabbit_chx.broker.commands import Command, OnChannel, Refused, carry_out
+from rabbit_chx.broker.commands import Command, Lost, OnChannel, Refused, carry_out
 from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.broker.driver import at_once
 from rabbit_chx.consuming.member.interruptions import Interruptions
@@ -118,6 +119,31 @@ def test_a_member_that_reconnects_uses_the_queues_it_knows_if_they_cannot_be_rea
     assert "the queues could not be read again" in caplog.text
     with pytest.raises(type(error)):
         member(broker, fail)._find_seat()
+
+
+def test_a_queue_that_is_found_later_and_may_not_be_read_is_left_out(caplog) -> None:
+    def subscribe(lane: Lane, priority: int) -> None:
+        subscribed.append(lane.queue)
+        if lane.queue == "c":
+            text = "ACCESS_REFUSED - read access to queue 'c' in vhost '/' refused for user 'u'"
+            raise ChannelClosedByBroker(403, text)
+        lane.attach("channel", priority)
+
+    subscribed: list[str] = []
+    joined = member(Broker(*QUEUES, "c"))
+    joined._subscribe = subscribe
+    joined._use(joined._find_seat())
+    joined._use_if_fit((*QUEUES, "c"))
+    joined._do_due()
+    joined._use_if_fit((*QUEUES, "c"))
+    assert subscribed == [*QUEUES, "c"]
+    assert "queue 'c' is not consumed until the member is restarted" in caplog.text
+    assert "set_permissions" in caplog.text
+    joined._forget()
+    joined._source = lambda: (*QUEUES, "c")
+    assert joined._find_seat() == QUEUES
+    with pytest.raises(ChannelClosedByBroker):
+        joined._use("c")
 
 
 def test_a_member_that_reconnects_waits_for_its_queues_if_all_are_deleted(monkeypatch) -> None:
@@ -396,3 +422,6 @@ def test_after_a_pause_only_an_answer_of_the_broker_allows_a_member_to_handle_me
     lane.put_back(MESSAGE, "channel")
     paused._listen()
     assert paused.workers.next_of(lane) == ("channel", MESSAGE)
+    paused._driver.queues.clear()
+    with pytest.raises(Lost, match="has lost the queue of its seat"):
+        paused._listen()

@@ -19,6 +19,7 @@ _TICK: Final = 0.5
 _PATIENCE: Final = 30.0
 """Seconds for the broker to close channels; heartbeats alone do not show that it will."""
 _LOWEST: Final = -(1 << 31)
+_AT_ONCE: Final = 40
 
 
 def acknowledge(channel: BlockingChannel | None, tags: Iterable[tuple[int, bool]]) -> None:
@@ -49,11 +50,14 @@ def close_in_one_step(
 
     If the broker does not answer in time, this ends the connection and raises.
     """
-    closing = {each: queue for each, queue in channels.items() if each is not None and each.is_open}
+    open_ones = [(each, queue) for each, queue in channels.items() if each is not None and each.is_open]
     prepare = _displace if displace else _settle
-    others = [prepare(channel, queue, prefetch) for channel, queue in closing.items() if queue]
-    for each in (closing, others) if displace else (others, closing):
-        _close(each)
+    # Each may need a second channel, and a connection may have at most channel_max.
+    for start in range(0, len(open_ones), _AT_ONCE):
+        closing = dict(open_ones[start : start + _AT_ONCE])
+        others = [prepare(channel, queue, prefetch) for channel, queue in closing.items() if queue]
+        for each in (closing, others) if displace else (others, closing):
+            _close(each)
 
 
 def is_stream(connection: BlockingConnection, queue: str) -> bool:

@@ -90,11 +90,12 @@ class Interruptions(Attempts):
             yield from self.listen(lane.queue)
             self.resume(lane, channel, message)
 
-    def listen(self, queue: str) -> Generator[Command, Any, None]:
-        """Ask the broker for a queue: any answer proves that it still knew the connection when the question was sent."""
+    def listen(self, queue: str) -> Generator[Command, Any, bool]:
+        """Ask the broker whether a queue exists: any answer proves that it still knew the connection when the question was sent."""
         asked = monotonic()
-        yield from exists(queue)
+        found = yield from exists(queue)
         self._workers.heard = max(self._workers.heard, asked)
+        return found
 
     # ---- failures
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 from pika import BasicProperties, BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, ChannelClosedByBroker
+from pika.spec import ACCESS_REFUSED
 
 from rabbit_chx.base.names import seat_queue
 from rabbit_chx.base.outages import Backoff
@@ -81,6 +82,7 @@ class Member(Running):
         """Those of the queues that are consumed."""
         self._known: dict[str, Lane] = {}
         """These and those of deleted queues: a handler may still run, and the queue may be declared again."""
+        self._refused: set[str] = set()  # queues that were found later and that the user may not read
         self._undeliverable = Undeliverable()
         self._search: Generator[Command, Any, None] | None = None
         """The last search for a lower seat."""
@@ -245,7 +247,7 @@ class Member(Running):
         stands_by = False
         while True:
             source = self._read_again() if self._known else self._source()
-            names = self._fit({*self._lanes, *source}, strict=not self._known)
+            names = self._fit({*self._lanes, *source} - self._refused, strict=not self._known)
             self._lanes = {name: self._lane_of(name) for name in names}
             seats: Iterable[int] = range(len(names))
             # Publishes, but if an alarm stops this connection, a member without a seat loses nothing.
@@ -287,8 +289,14 @@ class Member(Running):
 
     def _use_if_fit(self, names: Collection[str]) -> None:
         """Consume those of the queues that are new and that a group can consume."""
-        if new := {*names} - self._lanes.keys():
-            self._use(self._fit(new))
+        new = {*names} - self._lanes.keys() - self._refused
+        for name in self._fit(new) if new else ():
+            try:
+                self._use([name])
+            except ChannelClosedByBroker as error:
+                if error.reply_code != ACCESS_REFUSED:
+                    raise
+                self._leave_out(name, error)
 
     def _use_of(self, holds: Iterable[Hold]) -> None:
         """Consume the queues of a change: of the holds up to the first that does not exist, because anyone who can ask can name such.
@@ -302,14 +310,23 @@ class Member(Running):
                 new = {hold.queue, *hold.losing} - self._lanes.keys()
                 self._use_if_fit([name for name in new if self._driver.run(exists(name))])
             except Refused as refused:
-                text = "group %r: the queues of hold %r, which a question names, are not consumed: %s"
-                log.warning(text, self._settings.name, hold.name, refused.text)
+                warn(
+                    self._settings.name, f"the queues of hold {hold.name!r} are not consumed: {refused.text}"
+                )
 
     def _use(self, names: Collection[str]) -> None:
         """Consume these queues too, each with the priority that the new number of queues gives it."""
         for lane, priority in assign(self._lanes, names, self.seat or 0, self._lane_of):
             with self._undeliverable.consuming(lane.queue, self._pause):
                 self._subscribe(lane, priority)
+
+    def _leave_out(self, queue: str, error: ChannelClosedByBroker) -> None:
+        """Go on without a queue that was found later and that the user may not read."""
+        why = why_ended(error, needs_of(self._settings, [queue]), "a member")
+        warn(self._settings.name, f"queue {queue!r} is not consumed until the member is restarted: {why}")
+        self._detach(self._lanes.pop(queue))
+        self._refused.add(queue)
+        self._use(())
 
     def _lane_of(self, queue: str) -> Lane:
         if queue not in self._known:
@@ -422,7 +439,8 @@ class Member(Running):
 
     def _listen(self) -> None:
         """Wait for an answer of the broker: data that arrived while the process was paused proves nothing."""
-        self._driver.run(self._interruptions.listen(self._seat_queue))
+        if not self._driver.run(self._interruptions.listen(self._seat_queue)):
+            raise Lost("the broker has lost the queue of its seat")  # Khepri before 4.3, after a partition
 
     def _free(self) -> None:
         self._driver.run(self._interruptions.release(self._lanes.values()))
