@@ -16,6 +16,7 @@ from typing import Final
 
 from rabbit_chx.broker.management_rows import QueueState
 from rabbit_chx.broker.reading.reader import visible_nodes
+from rabbit_chx.errors import RabbitChxError
 from rabbit_chx.topology import (
     Binding,
     BrokerUnavailable,
@@ -145,9 +146,9 @@ class Observer:
         try:
             queues = {state.name: state for state in self._management.queue_states(self._vhost, now=now)}
             self._refresh(queues)
-        except BrokerUnavailable as error:
+        except RabbitChxError as error:  # also: a release or an output of the node that is not understood
             unverified = isinstance(error.__context__, ssl.SSLCertVerificationError)
-            if self._first is None and (error.permanent or unverified):
+            if self._first is None and (getattr(error, "permanent", True) or unverified):
                 raise
             self._lost, queues = True, {}
             problems = (Problem("broker-unreachable", "broker", str(error)),)

@@ -5,7 +5,7 @@
 
 The result leaves out what no file declares: the default exchange, unused ``amq.`` exchanges, everything called ``rabbit-chx.``
 (the lock and the record of the order), and exclusive queues, which live as long as their connection. Exclusive queues
-bound to a consistent-hash exchange stay, since they have buckets. Nothing is changed on the broker.
+bound to an exchange that hashes stay, since they take keys. Nothing is changed on the broker.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, OrderRecord
 from rabbit_chx.broker.reading.ring_order import CHANGED, OrderEvidence, in_ring_order, learn, ring_of
 from rabbit_chx.broker.reasons import why_refused
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
-from rabbit_chx.mirror.releases import Release, with_flags
+from rabbit_chx.mirror.releases import Release, Store, with_flags
 from rabbit_chx.mirror.ring import Destination, Ring, ToExchange
 from rabbit_chx.topology.model import (
-    CONSISTENT_HASH,
+    HASHING,
     OWN,
     RESERVED,
     Binding,
@@ -80,7 +80,7 @@ def read(
     queues = [queue for queue, *_ in counted]
     topology = _topology(vhost, exchanges, queues, bindings)
     policies = sorted(management.policies(vhost), key=lambda policy: policy.name)
-    parsed = _with_flags(Release.parse(version, store=store), management)
+    parsed = _with_flags(_mirrored(version, store, given=release is not None), management)
     order = next((exchange for exchange in exchanges if exchange.name == ORDER_EXCHANGE), None)
     record = OrderRecord.read(bindings)
     evidence = OrderEvidence(parsed, order, overview.cluster, len(nodes) if nodes else None, record)
@@ -109,6 +109,15 @@ def read(
     return observed if pairs is None else learn(observed, pairs)
 
 
+def _mirrored(version: str, store: Store | None, *, given: bool) -> Release:
+    try:
+        return Release.parse(version, store=store)
+    except InvalidValue as unknown:
+        if given:
+            raise
+        raise BrokerUnavailable(str(unknown), permanent=True) from None  # the caller made no mistake
+
+
 def _with_flags(release: Release, management: Management) -> Release:
     if not release.unbind_spares_duplicates:
         return release
@@ -122,12 +131,12 @@ def _topology(
     vhost: str, exchanges: list[Exchange], queues: list[Queue], bindings: list[Binding]
 ) -> Topology:
     """What a file could declare, sorted by name."""
-    hashing = {exchange.name for exchange in exchanges if exchange.type == CONSISTENT_HASH}
-    in_rings = {bound.destination for bound in bindings if bound.source in hashing}
+    hashing = {exchange.name for exchange in exchanges if exchange.type in HASHING}
+    hashed = {bound.destination for bound in bindings if bound.source in hashing}
     kept_queues = [
         queue
         for queue in queues
-        if not queue.name.startswith(OWN) and (not queue.exclusive or queue.name in in_rings)
+        if not queue.name.startswith(OWN) and (not queue.exclusive or queue.name in hashed)
     ]
     there: set[Destination] = {queue.name for queue in kept_queues}
     there |= {ToExchange(exchange.name) for exchange in exchanges if not exchange.name.startswith(OWN)}

@@ -56,19 +56,12 @@ def exportable(
     policies = by_name(_kept("policy", topology.policies, notes))
     hashing = {each.name for each in exchanges if each.type == CONSISTENT_HASH}
     known: set[Destination] = {each.name for each in queues} | {ToExchange(each.name) for each in exchanges}
-    bindings: list[Binding] = []
-    for source in sorted({bound.source for bound in topology.bindings}, key=_natural):
-        if source.startswith(RESERVED) or ToExchange(source) in known:
-            found = [bound for bound in topology.bindings_from(source) if _is_known(bound.destination, known)]
-            if source in hashing:
-                bindings += _ring_bindings(source, found, (rings or {}).get(source), notes)
-            else:
-                bindings += found
+    bindings, unordered = _bindings(topology, known, hashing, rings or {}, notes)
     slots = tuple(sorted(topology.slots, key=lambda each: _natural(each.exchange)))
     kept = replace(
-        topology, exchanges=exchanges, queues=queues, bindings=tuple(bindings), policies=policies, slots=slots
+        topology, exchanges=exchanges, queues=queues, bindings=bindings, policies=policies, slots=slots
     )
-    unordered = (name for name in topology.unordered & hashing if order_matters(kept.bindings_from(name)))
+    unordered = {name for name in unordered if order_matters(kept.bindings_from(name))}
     kept = replace(kept, unordered=frozenset(unordered))
     return kept, tuple(notes)
 
@@ -83,6 +76,35 @@ def _kept(kind: str, objects: Iterable[_Named], notes: list[str]) -> Iterator[_N
             notes.append(f"{kind} {each.name!r} is left out: a topology file cannot hold {flaw}")
         else:
             yield each
+
+
+def _bindings(
+    topology: Topology,
+    known: set[Destination],
+    hashing: set[str],
+    rings: Mapping[str, Ring],
+    notes: list[str],
+) -> tuple[tuple[Binding, ...], set[str]]:
+    """The bindings that a file can hold, and the exchanges whose order it cannot."""
+    bindings: list[Binding] = []
+    unordered = topology.unordered & hashing
+    for source in sorted({bound.source for bound in topology.bindings}, key=_natural):
+        if not (source.startswith(RESERVED) or ToExchange(source) in known):
+            continue
+        listed = topology.bindings_from(source)
+        found = [bound for bound in listed if _is_known(bound.destination, known)]
+        if source not in hashing:
+            bindings += found
+            continue
+        bindings += _ring_bindings(source, found, rings.get(source), notes)
+        for each in listed:
+            if each not in found:
+                unordered |= {source}
+                notes.append(
+                    f"exchange {source!r}: {str(each.destination)!r} takes keys, but a file cannot declare it, so the order is "
+                    "written as unknown"
+                )
+    return tuple(bindings), set(unordered)
 
 
 def _is_known(destination: Destination, known: set[Destination]) -> bool:

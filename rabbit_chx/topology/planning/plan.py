@@ -92,6 +92,7 @@ def plan(
     request = Request(wanted, observed, strategy, prune, force, max_moved)
     part = _part(request)
     part.refusals += filter(None, [why_unchangeable(observed) if part.steps else ""])
+    part.refusals += _owned_by_connections(part.steps, observed)
     part.notes += _restart_notes(part, request)
     part.notes += [f"not seen: {what}" for what in observed.unseen]
     return Plan(
@@ -158,6 +159,18 @@ def _general_objections(request: Request) -> Iterator[str]:
     """The reasons why a broker of this release cannot hold the topology."""
     yield from (f"{each.where}: {each.message}" for each in invalid_names(request.wanted))
     yield from release_refusals(request.whole, request.observed.topology, request.observed.release)
+
+
+def _owned_by_connections(steps: Iterable[Step], observed: Observed) -> Iterator[str]:
+    """The exclusive queues that a plan would unbind, which the broker refuses to others."""
+    for step in steps:
+        if isinstance(step, Unbind) and isinstance(name := step.binding.destination, str):
+            queue = observed.topology.queue(name)
+            if queue is not None and queue.exclusive:
+                yield (
+                    f"queue {name!r} is bound to exchange {step.binding.source!r} and is exclusive: only the connection that "
+                    "declared it can unbind it. It takes keys until that connection ends"
+                )
 
 
 # Exchanges, queues and policies

@@ -83,6 +83,17 @@ def test_a_hundred_queues_are_not_one_line(format_):
     assert loads(text, format=format_) == topology
 
 
+def test_an_exclusive_queue_that_takes_keys_leaves_the_order_unknown():
+    ring = Topology(
+        exchanges=(Exchange("x", "x-consistent-hash"),),
+        queues=(Queue("a"), Queue("tap", exclusive=True), Queue("b")),
+        bindings=tuple(Binding("x", name, "1") for name in ("a", "tap", "b")),
+    )
+    made, (note,) = exportable(ring, {"x": Ring.of(["a", "tap", "b"])})
+    assert made.unordered == {"x"}
+    assert "'tap' takes keys, but a file cannot declare it" in note
+
+
 def test_an_exclusive_queue_and_an_unknown_format_are_refused():
     complaint_of = complaint(lambda: dumps(Topology(queues=(Queue("q", exclusive=True),)), "yaml"))
     assert "Leave exclusive queues out" in complaint_of.hint

@@ -261,6 +261,15 @@ def test_a_second_binding_without_effect_stays_unless_its_destination_is_bound_a
     assert [each.key for each in broker.bindings if each.destination == "c"] == ["1"]
 
 
+def test_only_its_connection_can_unbind_an_exclusive_queue() -> None:
+    for wanted in (FOUR, replace(FOUR, exchanges=(Exchange("x", MODULUS_HASH),))):
+        broker = made(wanted)
+        broker.queues["tap"] = Queue("tap", exclusive=True)
+        broker.carry_out([Bind(Binding("x", "tap", "1"))])
+        (refusal,) = plan(wanted, broker.seen(), force=True).refusals
+        assert "'tap' is bound to exchange 'x' and is exclusive" in refusal
+
+
 def test_a_file_that_binds_a_queue_twice_is_refused() -> None:
     wanted = replace(FOUR, bindings=(*FOUR.bindings, Binding("x", "a", "2")))
     assert any("'a' twice" in refusal for refusal in plan(wanted, Observed()).refusals)
