@@ -8,7 +8,6 @@ are compared with all that the exchange had before, so that changes of other pro
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,13 @@ from typing import Any, Final, TypeAlias
 
 from rabbit_chx.base.text import counted
 from rabbit_chx.broker.applying.order_writer import OrderWriter, bind_command, declare_exchange
+from rabbit_chx.broker.applying.read_back import (
+    Listed,
+    check_bindings,
+    check_declared,
+    read_back,
+    unverified,
+)
 from rabbit_chx.broker.commands import (
     Command,
     OnChannel,
@@ -28,7 +34,7 @@ from rabbit_chx.broker.commands import (
 )
 from rabbit_chx.mirror.releases import Release
 from rabbit_chx.mirror.ring import Destination
-from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Policy, Queue
+from rabbit_chx.topology.model import CONSISTENT_HASH, HASHING, Binding, Exchange, Policy, Queue
 from rabbit_chx.topology.planning.steps import (
     Bind,
     ClearPolicy,
@@ -44,12 +50,9 @@ from rabbit_chx.topology.planning.steps import (
 _Sent: TypeAlias = tuple[int, Refused | None]
 """How many steps were carried out, and why the next one was refused."""
 
-# rabbit_exchange:assert_args_equivalence/2 compares this one of all exchange arguments, and no other.
-_COMPARED_BY_THE_BROKER: Final = {"alternate-exchange"}
 _IN_A_BATCH: Final = 200
 _FEW: Final = 3
 """Up to this many objects are asked for one by one, more in one list."""
-
 
 _READ_BACK_WITH: Final[dict[type, str]] = {
     DeclareExchange: "exchange",
@@ -163,16 +166,19 @@ class StepCommands:
         command = declare_exchange if kind == "exchange" else _declare_queue
         count, refused = yield from self._send([[command(each)] for each in wanted])
         sent = wanted[:count]
-        found = (yield from self._named(kind, sent)) if self.seen else {}
-        for each in sent:
-            if self.seen:
+        begun = len(self.worked)
+
+        def check(found: Mapping[str, Any]) -> None:
+            del self.worked[begun:]
+            for each in sent:
                 check_declared(kind, each, found.get(each.name))
-            elif kind == "exchange" and (ignorable := sorted(set(each.arguments) - _COMPARED_BY_THE_BROKER)):
-                self.unverified.append(
-                    f"whether exchange {each.name!r} has {', '.join(ignorable)} as declared: an exchange "
-                    "that existed before keeps its own"
-                )
-            self.worked.append(True)
+                self.worked.append(True)
+
+        if self.seen:
+            yield from read_back(lambda: self._named(kind, sent), check)
+        else:
+            self.unverified += unverified(sent)
+            self.worked += [True] * len(sent)
         self.know_types(sent if kind == "exchange" else ())
         if refused:
             raise refused
@@ -313,9 +319,19 @@ class StepCommands:
         for step in batch:
             _change(expected[step.binding.source], step)
         changed = sorted({step.binding.source for step, did in zip(batch, worked, strict=True) if did})
-        self._listed |= yield from self._read_bindings(changed)
-        for source in changed:
-            check_bindings(source, expected[source], self._listed[source])
+        ours = {step.binding.identity for step in batch}
+
+        def check(found: Mapping[str, Listed]) -> None:
+            for source in changed:
+                # Other programs may bind to an exchange that does not hash while this one does.
+                every = self.types.get(source) in HASHING
+                listed = [
+                    {each: bound for each, bound in some[source].items() if every or each in ours}
+                    for some in (expected, found)
+                ]
+                check_bindings(source, *listed)
+
+        self._listed |= yield from read_back(lambda: self._read_bindings(changed), check)
         self.worked += worked
 
     def _doubt_bindings_of(self, source: str) -> None:
@@ -331,13 +347,19 @@ class StepCommands:
     def _change_policy(
         self, change: OverHttp, is_done: Callable[[list[Policy]], bool], problem: str
     ) -> Generator[Command, Any, None]:
-        policies = OverHttp("policies", (self.vhost,))
-        needed = not is_done((yield policies))
+        def look() -> Generator[Command, Any, list[Policy]]:
+            listed: list[Policy] = yield OverHttp("policies", (self.vhost,))
+            return listed
+
+        def check(listed: list[Policy]) -> None:
+            if not is_done(listed):
+                raise Surprise(problem)
+
+        needed = not is_done((yield from look()))
         if needed:
             yield change
             self.sent += 1
-            if not is_done((yield policies)):
-                raise Surprise(problem)
+            yield from read_back(look, check)
         self.worked.append(needed)
 
 
@@ -390,53 +412,3 @@ def _change(listed: Listed, step: Bind | Unbind) -> None:
         listed.setdefault(step.binding.identity, step.binding)
     else:
         listed.pop(step.binding.identity, None)
-
-
-# -- what came of the commands ------------------------------------------------------------------------
-
-Listed = dict[object, Binding]
-"""Bindings by their identity."""
-
-
-_OTHER_ARGUMENTS: Final = {
-    "exchange": "; the broker accepts the declaration and ignores them. Arguments cannot be changed in place: declare a second "
-    "exchange under another name and switch its publishers (blue/green)",
-    "queue": ": declare another queue and bind it in place of this one",
-}
-
-
-def check_declared(kind: str, wanted: Exchange | Queue, found: Exchange | Queue | None) -> None:
-    """An exchange or a queue after its declaration."""
-    what = f"{kind} {wanted.name!r}"
-    if found is None:
-        raise Surprise(f"the broker does not list {what} after it was declared")
-    if kind == "queue" and found.type != wanted.type:
-        raise Surprise(
-            f"{what} is a {found.type} queue, not {wanted.type}, because of the default queue type of the virtual host: change "
-            "that, or the file"
-        )
-    if dict(found.arguments) != dict(wanted.arguments):
-        given, declared = _shown(found.arguments), _shown(wanted.arguments)
-        raise Surprise(
-            f"{what} existed with the arguments {given} instead of {declared}{_OTHER_ARGUMENTS[kind]}"
-        )
-
-
-def check_bindings(source: str, expected: Listed, found: Listed) -> None:
-    """The bindings of one exchange."""
-    differences = [f"missing {_shown_binding(expected[each])}" for each in expected if each not in found]
-    differences += [f"unexpected {_shown_binding(found[each])}" for each in found if each not in expected]
-    if differences:
-        raise Surprise(
-            f"exchange {source!r} does not have the bindings that it should have now: {'; '.join(differences)}. "
-            "Another program changes it, or a client bound it that writes numbers in arguments with another AMQP "
-            "type, and only that client or the management API can unbind it"
-        )
-
-
-def _shown_binding(bound: Binding) -> str:
-    return f"{bound.destination} with key {bound.key!r} and arguments {_shown(bound.arguments)}"
-
-
-def _shown(arguments: Mapping[str, Any]) -> str:
-    return json.dumps(dict(arguments), sort_keys=True, default=str) if arguments else "none"

@@ -12,7 +12,7 @@ from rabbit_chx import Ring, ToExchange
 from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.broker.applying.plan_commands import plan_commands
 from rabbit_chx.broker.applying.step_commands import StepCommands, delete_if_empty
-from rabbit_chx.broker.commands import OnChannel, OverHttp, Pipelined, Refused, Surprise, carry_out
+from rabbit_chx.broker.commands import OnChannel, OverHttp, Pause, Pipelined, Refused, Surprise, carry_out
 from rabbit_chx.broker.driver import at_once
 from rabbit_chx.broker.reading.order_record import (
     ORDER_EXCHANGE,
@@ -58,6 +58,8 @@ class Played:
         return at_once(carry_out(commands, self.do))
 
     async def do(self, command):
+        if isinstance(command, Pause):
+            return None
         for each in command.commands if isinstance(command, Pipelined) else (command,):
             self.told.append(each)
             if trouble := self.trouble.get(each.method):
