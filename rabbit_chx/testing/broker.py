@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rabbit_chx.testing.external_node import ExternalNode
     from rabbit_chx.testing.local_node import LocalNode
 
-    Node: TypeAlias = DockerNode | ExternalNode | LocalNode
+    _Node: TypeAlias = DockerNode | ExternalNode | LocalNode
     """`stop` of each may be called twice, and after a failed start."""
 
 _NOT_RUNNING = "the broker is not running: use it inside `with Broker() as broker:`"
@@ -70,7 +70,7 @@ class Broker:
             password=secrets.token_hex(12),
         )
         self._source: Source | None = None
-        self._running: Node | None = None
+        self._running: _Node | None = None
         self._process = 0
 
     def __repr__(self) -> str:
@@ -91,7 +91,7 @@ class Broker:
             return
         tried: list[str] = []
         for source in sources(self.release, tried):
-            node: Node = source.node(self._settings)
+            node: _Node = source.node(self._settings)
             cleanup.stop_at_exit(node.stop)
             try:
                 node.start()
@@ -226,13 +226,13 @@ class Broker:
         return self._node.logs()
 
     @property
-    def _node(self) -> Node:
+    def _node(self) -> _Node:
         if self._running is None:
             raise BrokerUnavailable(_NOT_RUNNING)
         return self._running
 
 
-def _check_plugins(node: Node, settings: NodeSettings) -> None:
+def _check_plugins(node: _Node, settings: NodeSettings) -> None:
     """Refuse a broker without a requested plugin: the server silently skips plugins that it does not have."""
     wanted = set(settings.plugins) - set(ALWAYS_ON)
     if wanted:
