@@ -84,9 +84,11 @@ class Recorder:
         now = time.time()
         self.journal.runs.append((SEED, now, now))
         PATH.parent.mkdir(exist_ok=True)
-        PATH.unlink(missing_ok=True)  # its last report may be cut off
-        for entry in (of, *self.journal.runs, *self.journal.reports):
-            self._keep(entry)
+        new = PATH.with_suffix(".new")  # the last report of the old file may be cut off
+        with new.open("wb") as file:
+            for entry in (of, *self.journal.runs, *self.journal.reports):
+                pickle.dump(entry, file)
+        new.replace(PATH)
 
     def pytest_report_header(self) -> list[str]:
         done = len(self.journal.done)
@@ -96,8 +98,11 @@ class Recorder:
         if self._earlier is not None:
             entry = report._to_json()
             entry.pop("node", None)  # the worker
+            if report.passed:
+                entry["sections"] = []  # what it printed and logged
             self.journal.add(entry)
-            self._keep(entry)
+            with PATH.open("ab") as file:
+                pickle.dump(entry, file)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -109,10 +114,6 @@ class Recorder:
             session.exitstatus = pytest.ExitCode(bool(session.testsfailed))
         if exitstatus not in {pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR}:
             PATH.unlink(missing_ok=True)
-
-    def _keep(self, entry: object) -> None:
-        with PATH.open("ab") as file:
-            pickle.dump(entry, file)
 
 
 def pytest_configure(config: pytest.Config) -> None:

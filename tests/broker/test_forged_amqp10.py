@@ -227,7 +227,7 @@ def test_no_message_harms_a_group_of_streams_that_parks(
         # Those that cannot be decoded, of which RabbitMQ 4.0 stores some, are parked without the handler.
         wait_until(lambda: len(inbox) + handler.forged * (not rejecting) == count, "all others")
         assert group.status.connected
-    handler.assert_handled(60, handler.forged)
+    assert handler.ours == Counter(range(60))
     assert "trying again" not in caplog.text
 
 

@@ -90,7 +90,7 @@ PUBLIC = {
 }
 """What users import: the files behind them are loaded when a name is first used, so these export from any layer."""
 
-WITH_ROOMS = {"rabbit_chx", "spark_connector"} | {
+WITH_PACKAGES = {"rabbit_chx", "spark_connector"} | {
     *(f"rabbit_chx.{name}" for name in ("cli", "consuming", "streams", "topology")),
 }
 """Packages with others in them: their other files are entrances, which import those packages, and what these share."""
@@ -180,7 +180,7 @@ def modules_at_start(module: str) -> set[str]:
     return set().union(*map(imported_by, statements(tree(module))))
 
 
-def is_face(module: str) -> bool:
+def is_package(module: str) -> bool:
     return FILES[module].name == "__init__.py"
 
 
@@ -189,9 +189,9 @@ def package(module: str) -> str:
     folder = module.rpartition(".")[0]
     if module == "rabbit_chx.errors":  # outside its package, because users import it
         return f"{BASE}/"
-    if module in PUBLIC or (folder in WITH_ROOMS and not is_face(module)):
+    if module in PUBLIC or (folder in WITH_PACKAGES and not is_package(module)):
         return module
-    return f"{module}/" if is_face(module) else f"{folder}/"
+    return f"{module}/" if is_package(module) else f"{folder}/"
 
 
 def layer(module: str) -> str:
