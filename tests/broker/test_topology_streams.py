@@ -71,7 +71,11 @@ def streams_of(group) -> list[str]:
 
 
 def routed(site, url, streams: int, counted: Callable[[], None] = lambda: None) -> dict[str, str]:
-    """The stream that stores each key. `counted` runs while the channel is open, since closing one may lose its statistics."""
+    """The stream that stores each key.
+
+    `counted` runs while the channel is open: every two minutes RabbitMQ drops the counts of closed channels, also those that
+    its statistics, collected every five seconds, do not have yet.
+    """
     names = [f"events-{number}" for number in range(streams)]
     before = {name: len(stored(url, name)) for name in names}
     with Publisher(site.url(), "events") as publisher:
