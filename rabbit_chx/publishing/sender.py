@@ -24,6 +24,7 @@ from rabbit_chx.publishing.attempts import Address, Attempts
 from rabbit_chx.publishing.connection import PublisherConnection
 from rabbit_chx.publishing.messages import Outcome, OutgoingMessage
 from rabbit_chx.publishing.outbox import Outbox, log
+from rabbit_chx.publishing.properties import split_properties
 from rabbit_chx.publishing.window import Confirm, Window, find_returned, refused_messages
 
 CLOSED: Final = "the publisher is closed"
@@ -37,6 +38,8 @@ _STEADY: Final = 5.0
 """Seconds after which an idle connection counts as one that works."""
 _WATCH: Final = 0.5
 _INVALID: Final = 406
+_DELAY: Final = "headers.x-delay"
+_KEPT: Final = "; not sent again: an x-delayed-message exchange keeps delayed messages that it returns"
 
 
 class Sender:
@@ -321,11 +324,13 @@ class Sender:
             message.reply = message.reply if message.returned else "the broker rejected it (basic.nack)"
             message.returned = False
             message.retry_until = message.retry_until or now + self._timeouts.retry
-            if now < message.retry_until:
+            if message.verdict is Outcome.RETURNED and _DELAY in split_properties(message.properties):
+                message.reply += _KEPT
+                message.doubtful = True
+            elif now < message.retry_until:
                 again.append(message)
-            else:
-                outcome = Outcome.UNKNOWN if message.doubtful else message.verdict
-                self._outbox.settle([message], outcome)
+                continue
+            self._outbox.settle([message], Outcome.UNKNOWN if message.doubtful else message.verdict)
         if again:
             self._retries.update(dict.fromkeys(again))
             assert self._connection is not None

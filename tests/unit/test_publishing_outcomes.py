@@ -46,6 +46,31 @@ def test_a_message_that_one_queue_rejected_may_be_in_another_although_it_was_ret
         assert caught.value.may_have_arrived
 
 
+def test_a_delayed_message_that_its_exchange_returned_is_not_sent_again() -> None:
+    properties = BasicProperties(delivery_mode=2, headers={"x-delay": 60_000})
+    returned = frame.Method(1, spec.Basic.Return(312, "NO_ROUTE", "later", "k")).marshal()
+    returned += frame.Header(1, 1, properties).marshal() + frame.Body(1, b"m").marshal()
+
+    def behave(client: socket.socket) -> None:
+        client.sendall(returned + confirm(1, ack=True))
+        for number, _ in enumerate(received(client), start=2):
+            client.sendall(returned + confirm(number, ack=True))
+
+    timeouts = replace(TIMEOUTS, retry=0.1)
+    with AmqpServer(behave) as server, Publisher(server.url, "later", timeouts=timeouts) as publisher:
+        with pytest.raises(PublishFailed) as caught:
+            publisher.publish(b"m", "k", headers=properties.headers)
+        assert caught.value.failure == Failure(
+            0,
+            Outcome.UNKNOWN,
+            "later",
+            "k",
+            "312 NO_ROUTE; not sent again: an x-delayed-message exchange keeps delayed messages that it returns",
+            may_have_arrived=True,
+        )
+        assert publisher.totals.resent == 0
+
+
 def test_an_error_in_the_block_of_a_bulk_says_how_many_messages_have_no_outcome() -> None:
     def work() -> None:
         with publisher.bulk() as bulk:
