@@ -17,7 +17,7 @@ from pika.exceptions import ChannelClosedByBroker
 from pika.spec import ACCESS_REFUSED
 
 from rabbit_chx.broker.management import Management
-from rabbit_chx.broker.permissions import Needs, why_denied
+from rabbit_chx.broker.permissions import Needs, backend_failed, why_denied
 from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.errors import BrokerUnavailable
 
@@ -256,5 +256,5 @@ def why_ended(
         code, words = error.args[:2]
         denied = needs and why_denied(words, needs, what=what)
         text = denied or f"the broker refused it: {code} {words}"
-        return BrokerUnavailable(text, permanent=code == ACCESS_REFUSED)
+        return BrokerUnavailable(text, permanent=code == ACCESS_REFUSED and not backend_failed(words))
     return BrokerUnavailable(str(error) if isinstance(error, Lost) else str(why_down(error, where)))

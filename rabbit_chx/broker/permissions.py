@@ -23,6 +23,8 @@ _DENIED = re.compile(
     r"(?:(configure|write|read) )?access to (queue|exchange) '(.*)' in vhost '(.*)' refused for user '(.*)'",
     re.DOTALL,
 ).search
+backend_failed: Final = re.compile("refused for user '.*', backend .* returned an error", re.DOTALL).search
+"""Whether a refusal is about no permission: for example, the user's token has expired, or the server that knows the permissions is away."""
 _LAST_NUMBER: Final = re.compile(r"[0-9]+(?=[^0-9]*\Z)")
 _FAMILY: Final = 10
 """From this many on, names that differ by a number become one pattern."""
@@ -84,7 +86,7 @@ def why_denied(text: str, needs: Needs, *, at: Needs | None = None, what: str = 
         what: the subject of "needs" in the sentence.
     """
     found = _DENIED(text)
-    if found is None:
+    if found is None or backend_failed(text):
         return ""
     operation, kind, name, vhost, user = found.groups()
     needed = (at or needs).on(kind, name) or needs.on(kind, name)

@@ -8,7 +8,7 @@ from typing import Final
 
 from rabbit_chx.base.advice import Advice
 from rabbit_chx.base.plugins import why_refused_type
-from rabbit_chx.broker.permissions import Needs, why_denied
+from rabbit_chx.broker.permissions import Needs, backend_failed, why_denied
 from rabbit_chx.errors import BrokerUnavailable
 
 _BROKER: Final = "the broker"
@@ -169,12 +169,13 @@ def why_tls_failed(error: ssl.SSLError, peer: str) -> BrokerUnavailable:
 
 def _why_closed(code: int, words: str, where: str, needs: Needs) -> BrokerUnavailable:
     """Explain why the broker closed an open connection or a channel."""
+    permanent = code in _PERMANENT_CODES and not backend_failed(words)
     if denied := why_denied(words, needs):
         words = f"ACCESS_REFUSED, {denied}"
     if unknown := why_refused_type(words):
         words += f"; {unknown}"
     text = f"{_the_broker(where)} closed the connection or channel: {code} {words}"
-    return BrokerUnavailable(text, permanent=code in _PERMANENT_CODES)
+    return BrokerUnavailable(text, permanent=permanent)
 
 
 def _why_not_opened(text: str, where: str, otherwise: str) -> BrokerUnavailable:

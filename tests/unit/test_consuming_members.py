@@ -146,6 +146,23 @@ def test_a_queue_that_is_found_later_and_may_not_be_read_is_left_out(caplog) -> 
         joined._use("c")
 
 
+def test_an_expired_token_ends_the_connection_and_leaves_out_no_queue() -> None:
+    def subscribe(lane: Lane, priority: int) -> None:
+        if lane.queue == "c":
+            raise ChannelClosedByBroker(403, expired)
+        lane.attach("channel", priority)
+
+    refused = "read access to queue 'c' in vhost '/' refused for user 'u'"
+    expired = f"ACCESS_REFUSED - {refused}, backend rabbit_auth_backend_oauth2 returned an error: expired"
+    joined = member(Broker(*QUEUES, "c"))
+    joined._subscribe = subscribe
+    joined._use(joined._find_seat())
+    with pytest.raises(ChannelClosedByBroker) as caught:
+        joined._use_if_fit((*QUEUES, "c"))
+    joined._on_lost(caught.value)
+    assert joined.status.reason == f"the broker refused it: 403 {expired}"
+
+
 def test_a_member_that_reconnects_waits_for_its_queues_if_all_are_deleted(monkeypatch) -> None:
     def source() -> tuple[str, ...]:
         reasons.append(joined.status.reason)

@@ -20,7 +20,7 @@ from rabbit_chx.publishing.attempts import Address, Attempts
 from rabbit_chx.publishing.messages import OutgoingMessage, Owner
 from rabbit_chx.publishing.outbox import Outbox
 from rabbit_chx.publishing.properties import encode_properties
-from tests.amqp_server import AmqpServer
+from tests.amqp_server import AmqpServer, confirm_all, received
 from tests.patience import wait_until
 
 TIMEOUTS = Timeouts(connect=10, reconnect=100, retry=1, confirm=1, blocked=1)
@@ -224,6 +224,10 @@ def test_an_invalid_option_is_refused_before_connecting(option):
 
 CLOSED = exceptions.ConnectionClosedByBroker
 AUTHENTICATION, ACCESS = exceptions.ProbableAuthenticationError, exceptions.ProbableAccessDeniedError
+EXPIRED = (
+    "ACCESS_REFUSED - write access to exchange 'x' in vhost '/' refused for user 'u', "
+    'backend rabbit_auth_backend_oauth2 returned an error: "Provided JWT token has expired"'
+)
 LOGIN = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. For details see the broker logfile."
 
 
@@ -248,6 +252,7 @@ LOGIN = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN
         (CLOSED(320, "CONNECTION_FORCED - closed"), False, "320 CONNECTION_FORCED"),
         (exceptions.ChannelClosedByBroker(404, "NOT_FOUND - no exchange"), True, "404 NOT_FOUND"),
         (exceptions.ChannelClosedByBroker(403, "ACCESS_REFUSED - write access to exchange 'login'"), True, "'login'"),
+        (exceptions.ChannelClosedByBroker(403, EXPIRED), False, f"403 {EXPIRED}"),
         (exceptions.ChannelClosedByBroker(405, "RESOURCE_LOCKED"), False, "405"),
         (exceptions.ConnectionBlockedTimeout("x"), True, "memory or disk alarm"),
         (ssl.SSLEOFError(8, "EOF occurred"), False, "was lost during the TLS handshake"),
@@ -270,6 +275,25 @@ def test_a_missing_permission_names_user_and_virtual_host_once():
     assert f"the user 'u' has no permission in the virtual host 'v' of the broker at h:1: {line}" in str(
         reason
     )
+
+
+def test_an_expired_token_is_replaced_and_its_messages_are_sent_again():
+    def behave(client):
+        if server.connections == 1:
+            client.sendall(frame.Method(1, spec.Channel.Close(403, EXPIRED, 60, 40)).marshal())
+            list(received(client))
+        else:
+            confirm_all(client)
+
+    def token():
+        tokens.append(f"token {len(tokens)}")
+        return "u", tokens[-1]
+
+    tokens = []
+    with AmqpServer(behave) as server, Publisher(server.url, "x", credentials=token) as publisher:
+        publisher.publish(b"m", "k", timeout=60)
+        assert (publisher.totals.resent, server.connections) == (1, 2)
+    assert tokens == ["token 0", "token 1"]
 
 
 def test_the_credentials_of_a_callable_are_checked():

@@ -169,6 +169,23 @@ def test_a_message_that_cannot_be_parked_at_all_is_tried_until_the_member_ends(m
     assert "406 PRECONDITION_FAILED - no; trying again" in caplog.text
 
 
+def test_a_message_is_parked_whole_after_a_token_has_expired(monkeypatch):
+    class Expired(Encoding):
+        def basic_publish(self, **given):
+            if refusals:
+                raise refusals.pop()
+            super().basic_publish(**given)
+
+    refused = "refused for user 'u', backend rabbit_auth_backend_oauth2 returned an error: expired"
+    refusals = [
+        Refused(403, f"ACCESS_REFUSED - write access to exchange 'amq.default' in vhost '/' {refused}")
+    ]
+    monkeypatch.setattr(parking.Backoff, "failed", lambda _: 0.01)
+    ((_, properties),), error = parked(monkeypatch, Expired(), HEADER)
+    assert error is None
+    assert "own" in properties.headers
+
+
 @pytest.mark.parametrize("refused", [True, False])
 def test_a_parking_queue_that_cannot_be_checked_is_an_error_of_the_package(monkeypatch, refused):
     denied = Refused(403, "ACCESS_REFUSED - access to queue 'lot' in vhost '/' refused for user 'u'")

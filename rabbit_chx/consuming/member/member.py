@@ -19,7 +19,6 @@ from typing import Any, Final
 from pika import BasicProperties, BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, ChannelClosedByBroker
-from pika.spec import ACCESS_REFUSED
 
 from rabbit_chx.base.names import seat_queue
 from rabbit_chx.base.outages import Backoff
@@ -294,7 +293,7 @@ class Member(Running):
             try:
                 self._use([name])
             except ChannelClosedByBroker as error:
-                if error.reply_code != ACCESS_REFUSED:
+                if not why_ended(error).permanent:
                     raise
                 self._leave_out(name, error)
 

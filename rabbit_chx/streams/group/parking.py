@@ -15,6 +15,7 @@ from uuid import UUID
 
 from pika import BlockingConnection
 from pika.exceptions import AMQPError
+from pika.spec import ACCESS_REFUSED
 
 from rabbit_chx.base.outages import Backoff
 from rabbit_chx.base.text import described
@@ -178,7 +179,7 @@ class Parking:
                     raise BrokerUnavailable(
                         f"a message could not be parked: {ended}", permanent=True
                     ) from None
-                if isinstance(error, Refused) and work.refused is None:
+                if isinstance(error, Refused) and error.code != ACCESS_REFUSED and work.refused is None:
                     self._reduce(work, error)
                 elif not is_kept:
                     self.why_not = f"a message could not be parked: {ended}"
