@@ -169,6 +169,7 @@ class Pipeline(ABC, Generic[One, Many]):
 
     def withdraw(self, owners: Container[Owner], why: str) -> None:
         """Give up the messages of these owners that were never handed to a connection."""
+        self._guard.check()
         for each in self.outboxes:
             each.withdraw(owners, why)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rabbit_chx.errors import BrokerUnavailable, PublishFailed, StreamUnavailable
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed, StreamUnavailable
 from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, Timeouts
 from rabbit_chx.streams.publishing import outlet, routes
 from rabbit_chx.streams.publishing.pipeline import StreamPipeline
@@ -181,6 +182,23 @@ def test_no_call_is_accepted_after_a_stop_whatever_the_streams_do(servers, monke
                 call.result(PATIENCE)
         answers.set()
     assert not servers.stored
+
+
+def test_a_forked_process_waits_for_no_lock_of_the_publisher(servers, monkeypatch) -> None:
+    with StreamPublisher(FIRST, super_stream="events") as publisher, ThreadPoolExecutor() as pool:
+        servers.silent = True
+        sent = publisher.submit(b"a", "k")
+        pipeline = publisher.pipeline
+        with ExitStack() as held, monkeypatch.context() as forked:
+            for each in (pipeline._routes, *pipeline.outboxes):
+                held.enter_context(each._changed)
+            forked.setattr(pipeline._guard, "_process", -1)
+            for call in (publisher.stop_accepting, sent.cancel):
+                with pytest.raises(InvalidValue, match=r"Call open\(\) after the fork"):
+                    pool.submit(call).result(PATIENCE)
+        servers.silent = False
+        servers.tell()
+        sent.result(PATIENCE)
 
 
 def test_a_stream_that_is_added_has_the_time_to_reconnect(servers, monkeypatch) -> None:

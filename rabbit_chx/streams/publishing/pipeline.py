@@ -139,9 +139,9 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
     def stop_accepting(self) -> None:
         """Make `accept` raise, even while it waits."""
         self._accepting = False
+        super().stop_accepting()
         if self._routes is not None:
             self._routes.refuse(BrokerUnavailable(NO_MORE))
-        super().stop_accepting()
 
     def abandon(self, error: RabbitChxError) -> None:
         """Give up everything that waits, for good."""
