@@ -32,6 +32,7 @@ from rabbit_chx.publishing.calls import BlockingClient, Client
 from rabbit_chx.publishing.encoder import HeaderColumn
 from rabbit_chx.publishing.messages import Failure, Totals
 from rabbit_chx.streams.partitions import of_exchange, of_super_stream
+from rabbit_chx.streams.protocol import requests
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.opening import connect_until
 from rabbit_chx.streams.publishing.encoder import Messages, StreamColumns
@@ -67,6 +68,8 @@ class StreamPublisherOptions(Client[StreamPipeline]):
             streams=True,
         )
         check_integer("max_in_flight", max_in_flight, 1, 2**32 - 1)
+        if name is not None:
+            requests.name(name, "publisher name")
 
         def connect(give_up_at: float, stream: str | None = None) -> StreamConnection:
             return connect_until(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rabbit_chx.errors import InvalidValue, PublishFailed, StreamUnavailable
-from rabbit_chx.streams import StreamPublisher, Timeouts
+from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, Timeouts
 from rabbit_chx.streams.messages.encode import encode_message, encode_messages
 from rabbit_chx.streams.protocol.answers import Confirms
 from tests.patience import wait_until
@@ -173,6 +173,15 @@ def test_a_missing_key_is_refused_before_anything_is_sent(servers) -> None:
 def test_a_publisher_has_exactly_one_target(given: dict[str, str]) -> None:
     with pytest.raises(InvalidValue, match="expected exactly one of stream, super_stream and exchange"):
         StreamPublisher(FIRST, **given)
+
+
+@pytest.mark.parametrize("name", ["", 7, "n" * 256])
+@pytest.mark.parametrize("publisher", [StreamPublisher, AsyncStreamPublisher])
+def test_an_invalid_name_is_refused_when_a_publisher_is_made(publisher: Any, name: Any) -> None:
+    with pytest.raises(
+        InvalidValue, match=r"invalid publisher name: .* expected text of 1 to 255 bytes in UTF-8"
+    ):
+        publisher(FIRST, "events", name=name)
 
 
 @pytest.mark.parametrize("wrong", [{"priority": "high"}, {"colour": "red"}, {"headers": {"a": [1]}}])
