@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed, StreamUnavailable
+from rabbit_chx.errors import (
+    BrokerUnavailable,
+    InvalidValue,
+    PublishFailed,
+    RabbitChxError,
+    StreamUnavailable,
+)
 from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, Timeouts
+from rabbit_chx.streams.partitions import Partitions
 from rabbit_chx.streams.publishing import outlet, routes
 from rabbit_chx.streams.publishing.pipeline import StreamPipeline
 from tests.patience import PATIENCE, wait_until, wait_until_async
@@ -155,6 +162,30 @@ def test_the_broker_is_asked_for_changes_before_it_misses_heartbeats(servers, mo
     monkeypatch.setattr(Connection, "partitions", partitions)
     with StreamPublisher(FIRST, super_stream="events"):
         wait_until(lambda: asked[0] >= 3, "it asks again")
+
+
+def test_routes_that_nothing_explains_are_an_error_only_if_they_stay(servers, monkeypatch) -> None:
+    """They contradict each other while `apply` binds one stream after the other."""
+    looks, failing, noted, note = [0], {2, 4, 5}, [], routes.Routes._note
+
+    def holds(*_: object) -> bool:
+        looks[0] += 1
+        if looks[0] in failing:
+            raise InvalidValue("exchange 'events' of StreamPublisher", "routes", "others")
+        return True
+
+    def remember(own: routes.Routes, error: RabbitChxError | None) -> None:
+        noted.append((looks[0], error and type(error)))
+        note(own, error)
+
+    monkeypatch.setattr(Partitions, "holds", holds)
+    monkeypatch.setattr(routes.Routes, "_note", remember)
+    monkeypatch.setattr(routes, "_LOOK", 0.01)
+    monkeypatch.setattr(routes, "_LOOK_AGAIN", 0.01)
+    with StreamPublisher(FIRST, super_stream="events") as publisher:
+        wait_until(lambda: looks[0] > 6, "it looks again")
+        assert noted[:5] == [(0, None), (1, None), (3, None), (5, InvalidValue), (6, None)]
+        publisher.publish(b"a", "k")
 
 
 def test_a_stream_that_was_removed_leaves_no_error(servers, monkeypatch) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from rabbit_chx.errors import BrokerUnavailable, RabbitChxError, StreamUnavailable
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError, StreamUnavailable
 from rabbit_chx.publishing.sender import CLOSED
 from rabbit_chx.streams.partitions import Partitions
 from rabbit_chx.streams.protocol.connection import StreamConnection
@@ -17,6 +17,8 @@ log = logging.getLogger("rabbit_chx.streams")
 
 _LOOK: Final = 10.0
 """Seconds between two checks for new partitions."""
+_LOOK_AGAIN: Final = 1.0
+"""Seconds after a check whose answers contradict each other, as they do while streams are added one by one."""
 
 
 class Routes:
@@ -55,6 +57,8 @@ class Routes:
             target=self._run, name=f"rabbit-chx partitions of {source}", daemon=True
         )
         self._connection: StreamConnection | None = None
+        self._in_doubt = False
+        """Whether the last check has failed in a way that the next one must confirm."""
 
     # -- from any thread
 
@@ -127,6 +131,8 @@ class Routes:
                 self._connection.close()
 
     def _pause(self) -> float:
+        if self._in_doubt:
+            return _LOOK_AGAIN
         # Between two checks, the connection sends no heartbeats, and the broker closes it after two silent intervals.
         if self._connection is None or not self._connection.is_open:
             return _LOOK
@@ -139,10 +145,13 @@ class Routes:
         except RabbitChxError as error:
             if self._connection is not None:
                 self._connection.close()
+            is_known = self._partitions is not None
+            self._in_doubt = is_known and isinstance(error, InvalidValue) and not self._in_doubt
             permanent = not isinstance(error, StreamUnavailable) or error.permanent
-            if permanent or self._partitions is None:
+            if not is_known or (permanent and not self._in_doubt):
                 self._note(error)
         else:
+            self._in_doubt = False
             self._note(None)
 
     def _note(self, error: RabbitChxError | None) -> None:
