@@ -17,6 +17,7 @@ from rabbit_chx.base import outages
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed, StreamUnavailable
 from rabbit_chx.publishing import Outcome
 from rabbit_chx.streams import StreamPublisher, Timeouts, connect
+from rabbit_chx.streams.protocol.answers import Node, StreamMetadata
 from rabbit_chx.streams.protocol.opening import connect_until
 from rabbit_chx.streams.publishing import outlet, routes
 from rabbit_chx.streams.publishing.lots import Lot, LotOutbox
@@ -243,6 +244,23 @@ def test_servers_are_tried_in_turn_even_after_one_that_refuses_for_good(servers)
     with pytest.raises(StreamUnavailable, match="first refuses; second refuses") as found:
         connect([FIRST, SECOND])
     assert found.value.permanent
+
+
+def test_readers_of_a_stream_are_spread_over_its_nodes(servers, monkeypatch) -> None:
+    class Placed(Connection):
+        @property
+        def node(self) -> Node:
+            return Node(self._host, 5552)
+
+    leader, *replicas = nodes = [Node(host, 5552) for host in ("second", "third", "fourth")]
+    found = {"events": StreamMetadata("events", leader, tuple(replicas))}
+    monkeypatch.setattr(Connection, "metadata", lambda *_: found)
+    monkeypatch.setattr("rabbit_chx.streams.protocol.opening.StreamConnection", Placed)
+    for number, node in enumerate(nodes):
+        monkeypatch.setattr(
+            "random.choice", lambda given, number=number: sorted(given, key=nodes.index)[number]
+        )
+        assert connect(FIRST, stream="events", follow_advertised=True).node == node
 
 
 def test_servers_that_do_not_answer_share_the_time_to_connect(servers, monkeypatch) -> None:

@@ -337,7 +337,7 @@ class StreamMetadata:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes from which the stream can be read. The replicas come first because the leader has more load."""
+        """The nodes from which the stream can be read."""
         return (*self.replicas, *((self.leader,) if self.leader else ()))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import ssl
 import time
 from collections.abc import Callable, Sequence
@@ -124,7 +125,8 @@ def _with_stream(
             return connection
         connection.close()
         if follow:
-            place = replace(url, host=nodes[0].host, port=nodes[0].port)
+            chosen = random.choice(nodes)  # noqa: S311 - it spreads the readers
+            place = replace(url, host=chosen.host, port=chosen.port)
         if time.monotonic() > give_up_at:
             break
     what = "its leader" if leader else "a replica"
