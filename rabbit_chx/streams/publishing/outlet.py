@@ -148,7 +148,6 @@ class Outlet:
     def _run(self) -> None:
         self.thread_id = threading.get_ident()
         try:
-            self._serve()
             while not self._stopping.is_set():  # after `_serve` has cleared the wish, which `stop` sets again
                 self._wanted.wait()
                 self._serve()

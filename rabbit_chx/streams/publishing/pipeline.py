@@ -153,8 +153,7 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
 
     def one(self, encoded: StreamColumns, row: int, owner: Owner) -> Lot:
         """Make a message."""
-        messages = encoded.messages.take(0, 1)
-        return Lot(range(row, row + 1), encoded.keys, messages, encoded.ids, owner, self._stream or "")
+        return self.some(encoded, 0, row, owner)
 
     def some(self, columns: StreamColumns, start: int, row: int, owner: Owner) -> Lot:
         """Make the next messages of a batch."""
