@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from rabbit_chx.broker.tls import context as tls_context
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.publishing import BrokerUrl, Credentials
 from rabbit_chx.streams import StreamConnection, StreamReader, connect
+from rabbit_chx.streams.protocol.permissions import Access
 from spark_connector.connection_options import ConnectionOptions, StreamOptions, without_password
 
 _T = TypeVar("_T")
@@ -34,6 +35,17 @@ def connected(options: StreamOptions, *, stream: str | None = None, leader: bool
     timeout = options.timeouts.connect
     with names_port(options):
         return to_streams(options, connect, stream=stream, leader=leader, timeout=timeout)
+
+
+def partitions(
+    connection: StreamConnection, super_stream: str, access: Access | None = None
+) -> Sequence[str]:
+    """Return the streams of a super stream, which the broker takes any exchange for; ``access`` explains a refusal."""
+    streams = connection.partitions(super_stream, access=access)
+    if not streams:
+        expected, hint = "an exchange to which a stream is bound", "Bind a stream to it"
+        raise InvalidValue("option superStream", super_stream, expected, hint)
+    return streams
 
 
 @contextmanager

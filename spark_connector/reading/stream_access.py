@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from typing import Final, TypeAlias, TypeVar
@@ -22,7 +22,7 @@ from rabbit_chx.streams.ends import Bounds, bounds, offset_at, stored_at
 from rabbit_chx.topology import Management, Observed, ToExchange, Topology, read
 from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.routes import Router
-from spark_connector.connections import connected, management_of
+from spark_connector.connections import connected, management_of, partitions
 from spark_connector.reading.options import ReadOptions, no_keys
 from spark_connector.reading.positions import EARLIEST, LATEST, Position, Positions
 from spark_connector.worker import outage_of
@@ -145,9 +145,9 @@ class StreamAccess:
                     raise
         return self._bound_streams(last)
 
-    def _partitions(self, super_stream: str) -> list[str]:
+    def _partitions(self, super_stream: str) -> Sequence[str]:
         with _existing("super stream", super_stream, "Read a stream with the option stream"):
-            return self._ask(lambda connection: connection.partitions(super_stream))
+            return self._ask(partial(partitions, super_stream=super_stream))
 
     def _bound_streams(self, management: Management) -> _Streams:
         """The streams that are bound to the exchange, and those to which it routes the keys."""

@@ -19,7 +19,7 @@ from rabbit_chx import RabbitChxError, SuperStream, publishing
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import StreamPublisher
 from rabbit_chx.streams.protocol.permissions import routing
-from spark_connector.connections import connected, credentials_of, names_port, tls_of, to_streams
+from spark_connector.connections import connected, credentials_of, names_port, partitions, tls_of, to_streams
 from spark_connector.worker import show
 from spark_connector.writing.options import WriteOptions
 
@@ -144,7 +144,7 @@ def streams_of(options: WriteOptions) -> Sequence[str]:
         return [options.stream or ""]
     with connected(options) as connection:
         access = routing(options.super_stream, named=options.exactly_once)
-        return connection.partitions(options.super_stream, access=access)
+        return partitions(connection, options.super_stream, access)
 
 
 def last_ids(

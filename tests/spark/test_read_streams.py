@@ -245,6 +245,7 @@ def test_errors_of_invalid_reads_have_a_hint_in_the_first_line(spark, broker, st
         ),
         ({"stream": f"{stream}.queue"}, "or a queue with the option queue"),
         ({"stream": None, "superStream": stream}, "Read a stream with the option stream"),
+        ({"stream": None, "superStream": exchange}, "a stream is bound"),
         ({"stream": None, "exchange": exchange, "managementUrl": broker.management_url}, "a stream is bound"),
         ({"startingOffsets": f'{{"{stream}": 99}}'}, "expected an offset from 0 to 5, where the stream ends"),
         ({"endingOffsets": f'{{"{stream}": 99}}'}, "expected an offset from 0 to 5, where the stream ends"),

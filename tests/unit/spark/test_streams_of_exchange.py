@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -14,8 +15,9 @@ from rabbit_chx.topology import Binding, Exchange, Observed, Queue, ToExchange, 
 from spark_connector.reading import stream_access
 from spark_connector.reading.options import ReadOptions
 from spark_connector.reading.stream_access import StreamAccess, streams_of_keys
+from spark_connector.writing import publishers
 from spark_connector.writing.options import WriteOptions
-from spark_connector.writing.publishers import open_publisher
+from spark_connector.writing.publishers import open_publisher, streams_of
 from tests.unit.complaints import complaint
 from tests.unit.test_management import BINDING_COLUMNS, FLAGS, QUEUE_COLUMNS, serving
 
@@ -119,6 +121,22 @@ def test_an_exchange_that_does_not_exist_is_told_from_one_without_streams(api) -
         access_to(api, exchange="other").chosen()
     with pytest.raises(InvalidValue, match="got 'nope', expected an exchange of virtual host '/'"):
         access_to(api, exchange="nope").chosen()
+
+
+def test_the_broker_takes_an_exchange_without_streams_for_a_super_stream_without_partitions(
+    monkeypatch,
+) -> None:
+    connection = MagicMock()
+    connection.__enter__.return_value.partitions.return_value = connection.partitions.return_value = []
+    for module in (stream_access, publishers):
+        monkeypatch.setattr(module, "connected", lambda *_, **__: connection)
+    options = {"url": "amqp://h", "superStream": "orders"}
+    for ask in (StreamAccess(ReadOptions.of(options)).chosen, lambda: streams_of(WriteOptions.of(options))):
+        error = complaint(ask)
+        assert (error.what, error.expected) == (
+            "option superStream",
+            "an exchange to which a stream is bound",
+        )
 
 
 def test_a_queue_that_was_not_bound_for_a_while_may_be_a_stream_afterwards(api, monkeypatch) -> None:
