@@ -45,7 +45,8 @@ class StreamAccess:
         """By stream for streams on other nodes; under ``""`` for all others."""
         self._asked = 0.0
         """When they were used last."""
-        self._was_open = False
+        self._reached: set[str] = set()
+        """The streams that have answered, or had a connection of their own; ``""`` once the other connection has opened."""
         self._outage = outage_of(f"read of {options.source}", options.timeouts.reconnect)
         self._backoff = Backoff(CALLER_WAITS)
         self._types: dict[str, str] = {}
@@ -186,7 +187,8 @@ class StreamAccess:
     ) -> _T:
         """Ask over the connection for a stream, and reconnect if it is lost. The first attempt to connect is not repeated.
 
-        With ``at_leader``, also later questions go to the leader, which has all messages of the stream.
+        If the node does not have the stream, connect to one that does. With ``at_leader``, also later questions go to the
+        leader, which has all messages of the stream.
         """
         now = time.monotonic()
         if (
@@ -195,43 +197,40 @@ class StreamAccess:
             self.close()
         self._asked = now
         deadline = now + self._options.timeouts.reconnect
+        key = stream if at_leader or stream in self._connections else ""
         while True:
             try:
                 if at_leader:
-                    leader = connected(self._options, stream=stream, leader=True)
-                    if replica := self._connections.get(stream):
-                        replica.close()
-                    self._connections[stream] = leader
-                answer = question(self._connection(stream))
+                    self._drop(stream)
+                    self._connections[stream] = connected(self._options, stream=stream, leader=True)
+                answer = question(self._connection(key))
             except StreamUnavailable as error:
-                if error.permanent or not self._was_open:
+                if error.problem == "not available" and key != stream:  # it is on another node: no outage
+                    key = stream
+                    continue
+                if error.permanent or key not in self._reached:
                     raise
                 self._outage.failed(error)
-                self._drop(stream, elsewhere=error.problem == "not available")
+                self._drop(key)
                 if time.monotonic() > deadline:
                     raise
             else:
+                self._reached.add(stream)
                 self._outage.ended()
                 self._backoff.works()
                 return answer
             time.sleep(self._backoff.failed())
 
-    def _connection(self, stream: str) -> StreamConnection:
-        key = stream if stream in self._connections else ""
+    def _connection(self, key: str) -> StreamConnection:
         if key not in self._connections:
-            self._connections[key] = connected(self._options)
-            self._was_open = True
+            self._connections[key] = connected(self._options, stream=key or None)
+            self._reached.add(key)
         return self._connections[key]
 
-    def _drop(self, stream: str, *, elsewhere: bool) -> None:
-        """Close the connection that failed; if the stream is on another node, open a connection to that node."""
-        key = stream if stream in self._connections else ""
+    def _drop(self, key: str) -> None:
         if connection := self._connections.pop(key, None):
             with suppress(RabbitChxError):
                 connection.close()
-        if elsewhere and stream:
-            with suppress(StreamUnavailable):
-                self._connections[stream] = connected(self._options, stream=stream)
 
 
 def streams_of_keys(keys: Iterable[str], observed: Observed, exchange: str) -> set[str]:

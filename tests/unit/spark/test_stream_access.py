@@ -351,6 +351,62 @@ def test_an_outage_is_logged_when_it_begins_while_it_lasts_and_when_it_ends(
     assert re.fullmatch(r"read of the option stream: connected again after \d+ s", last)
 
 
+class Elsewhere:
+    """Two streams, of which the node at the address has only the first, and a node with the other one."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.here, self.there = Mock(), Mock()
+        self.unreachable = 0
+        """How many more times no attempt leads to the other node."""
+        self.opened: list[str | None] = []
+        """For which stream each connection was."""
+        self.pauses: list[float] = []
+        monkeypatch.setattr(stream_access, "connected", self.connected)
+        monkeypatch.setattr(stream_access, "bounds", self.bounds)
+        monkeypatch.setattr(stream_access, "stored_at", lambda node, stream, offset: offset)
+        monkeypatch.setattr("spark_connector.reading.stream_access.time.sleep", self.pauses.append)
+
+    def connected(self, _options, *, stream: str | None = None) -> Mock:
+        self.opened.append(stream)
+        if stream is None:
+            return self.here
+        if self.unreachable:
+            self.unreachable -= 1
+            raise StreamUnavailable("it is on there; followAdvertised", "not available", stream)
+        return self.there
+
+    def bounds(self, node: Mock, stream: str) -> Bounds:
+        if node is self.here and stream == "t":
+            raise StreamUnavailable("not available on this node", "not available", stream)
+        return Bounds(0, 100)
+
+
+def test_a_stream_on_another_node_is_no_outage(monkeypatch, caplog) -> None:
+    cluster, made = Elsewhere(monkeypatch), reader(stream="s,t")
+    made.latestOffset(stored(made.initialOffset()))
+    assert cluster.opened == [None, "t"]
+    cluster.here.close.assert_not_called()
+    assert (cluster.pauses, caplog.records) == ([], [])
+
+
+def test_a_stream_on_a_node_that_cannot_be_reached_fails_the_first_question_and_no_later_one(
+    monkeypatch, caplog
+) -> None:
+    cluster, made = Elsewhere(monkeypatch), reader(stream="s,t")
+    cluster.unreachable = 1
+    with pytest.raises(StreamUnavailable, match="it is on there; followAdvertised"):
+        made.initialOffset()
+    assert (cluster.opened, cluster.pauses, caplog.records) == ([None, "t"], [], [])
+    at = stored(made.initialOffset())
+    made._access.close()
+    cluster.unreachable = 3
+    made.latestOffset(at)
+    assert cluster.opened[-5:] == [None, *["t"] * 4]
+    assert len(cluster.pauses) == 3
+    assert "it is on there; followAdvertised; trying to reconnect" in caplog.text
+    cluster.here.close.assert_called_once_with()  # by this test
+
+
 @pytest.mark.parametrize(
     ("error", "enabled"),
     [
