@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 clock, servers = stream_servers.clock, stream_servers.servers
+THIRD, BALANCER = "rabbitmq-stream://third", "rabbitmq-stream://balancer"
 
 
 @pytest.mark.usefixtures("clock")
@@ -261,6 +262,56 @@ def test_readers_of_a_stream_are_spread_over_its_nodes(servers, monkeypatch) -> 
             "random.choice", lambda given, number=number: sorted(given, key=nodes.index)[number]
         )
         assert connect(FIRST, stream="events", follow_advertised=True).node == node
+
+
+@pytest.fixture
+def balanced(servers, monkeypatch) -> list[str]:
+    """The nodes to which connections to ``balancer`` lead; each other address is a node. The stream is on the node ``first``."""
+    nodes: list[str] = []
+    connected = Connection.__init__
+
+    def to_a_node(connection: Connection, url: BrokerUrl, **given: Any) -> None:
+        connected(connection, url, **given)
+        connection.node = Node(nodes.pop(0) if url.host == "balancer" else url.host, 5552)
+
+    monkeypatch.setattr(Connection, "__init__", to_a_node)
+    return nodes
+
+
+def hosts(servers) -> list[str]:
+    return [host for host, _ in servers.opened]
+
+
+def test_each_address_is_tried_before_one_that_led_to_a_node_without_the_stream_is_tried_again(
+    servers, balanced
+) -> None:
+    connect([SECOND, THIRD, FIRST], stream="events", leader=True)
+    assert hosts(servers) == ["second", "third", "first"]
+    servers.opened.clear()
+    servers.down = {"third"}
+    balanced += ["second", "second", "first"]
+    connect([THIRD, BALANCER, SECOND], stream="events", leader=True)
+    assert hosts(servers) == ["balancer", "second"] * 2 + ["balancer"]
+    servers.opened.clear()
+    balanced += ["second"] * 50 + ["first"]
+    connect(BALANCER, stream="events", leader=True)
+    assert len(hosts(servers)) == 51
+
+
+def test_a_stream_on_none_of_the_nodes_takes_a_limited_number_of_connections(servers, balanced) -> None:
+    for given, more, tried in [
+        ([SECOND, THIRD], {}, ["second", "third"] * 30),
+        ([SECOND, THIRD], {"timeout": 1e-9}, ["second", "third"]),
+        (SECOND, {"timeout": 1e-9}, ["second"]),
+    ]:
+        servers.opened.clear()
+        with pytest.raises(
+            StreamUnavailable, match=r"led to a node with its leader.*on first:5552"
+        ) as caught:
+            connect(given, stream="events", leader=True, **more)
+        assert hosts(servers) == tried
+        assert (type(caught.value), caught.value.problem) == (StreamUnavailable, "not available")
+        assert str(caught.value).count("follow_advertised=True") == len({*tried})
 
 
 def test_servers_that_do_not_answer_share_the_time_to_connect(servers, monkeypatch) -> None:
