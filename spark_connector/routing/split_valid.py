@@ -31,8 +31,9 @@ def split_valid(df: DataFrame, **options: object) -> tuple[DataFrame, DataFrame]
         bad.write.mode("append").parquet("refused")
 
     ``options`` are those of the write; url and host may be left out. The broker is not asked, so a body may have 16
-    MiB, the default limit of RabbitMQ 4, unless ``maxMessageBytes`` says otherwise. Streams can be split, too. Both
-    results are computed from ``df``: cache it if it is a batch that is expensive to compute.
+    MiB, the default limit of RabbitMQ 4, unless ``maxMessageBytes`` says otherwise; with ``stream`` or ``superStream``, 1
+    MiB, although its key and headers need space as well. ``df`` may be streaming. Both results are computed from ``df``:
+    cache it if it is a batch that is expensive to compute.
     """
     given = {name: as_text(value) for name, value in options.items()}
     has_broker = {name.lower() for name in given} & {"url", "host"}
@@ -42,7 +43,7 @@ def split_valid(df: DataFrame, **options: object) -> tuple[DataFrame, DataFrame]
             "column name", _REASON, "another name", "Rename yours: split_valid adds a column reason"
         )
     layout = checked.layout_of(df.schema)
-    limits = Limits.default(checked.max_message_bytes)
+    limits = Limits.default(checked.max_body_bytes)
     rules = row_rules(layout, limits, null_is_empty=checked.null_value == "empty")
     named = {name: df.columns[position] for name, position in layout.positions.items()}
     reasons = []

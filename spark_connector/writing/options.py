@@ -103,7 +103,7 @@ class WriteOptions(AmqpOptions, StreamOptions):
         _DELIVERY,
         None,
         "The broker's max_message_size. Default 16 MiB, or 128 MiB before RabbitMQ 4; split_valid and dryRun always "
-        "assume 16 MiB.",
+        "assume 16 MiB, and 1 MiB for streams.",
     )
     invalid_rows: str = choice(
         _SAFETY, "drop leaves invalid rows out, counts them and reports the first five.", "fail", "drop"
@@ -150,6 +150,11 @@ class WriteOptions(AmqpOptions, StreamOptions):
     def to_streams(self) -> bool:
         """Whether the rows go to a stream or a super stream."""
         return any(getattr(self, key) is not None for key in _STREAM_TARGETS)
+
+    @property
+    def max_body_bytes(self) -> int | None:
+        """The limit where no broker is asked: of streams, a frame without configuration. None for the default of exchanges."""
+        return 1 << 20 if self.to_streams else self.max_message_bytes
 
     @property
     def exactly_once_to_streams(self) -> bool:

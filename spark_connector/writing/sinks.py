@@ -47,7 +47,7 @@ class DryRunSink:
 
     def limits(self) -> Limits:
         """What the broker accepts: the default, since nothing connects before an exchange is known."""
-        return Limits.default(self._options.max_message_bytes)
+        return Limits.default(self._options.max_body_bytes)
 
     def send(self, prepared: Prepared, first: int) -> None:  # noqa: ARG002 - for the sinks that publish
         """Take the valid rows of a batch, whose first row has this number in the partition."""

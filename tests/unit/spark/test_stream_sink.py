@@ -299,6 +299,17 @@ def test_a_dry_run_asks_for_the_streams(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(asked) == 1
 
 
+def test_a_dry_run_refuses_a_body_that_no_frame_contains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sinks, "check_streams", lambda _: None)
+
+    def refused(size: int) -> str:
+        batch = pa.record_batch([["x" * size], ["k"]], names=["value", "key"])
+        return write_partition(iter([batch]), job(dryRun="true"), FIRST).problem
+
+    assert refused(1 << 20) == ""
+    assert "value is longer than 1048576 bytes" in refused((1 << 20) + 1)
+
+
 def test_without_exactly_once_no_stream_is_asked(broker: Broker) -> None:
     assert write_partition(iter([]), job(exactlyOnce="false"), AGAIN).problem == ""
     assert broker.asked == []
