@@ -1,4 +1,4 @@
-"""The publishers of a Python worker: at most one for each set of options, kept between tasks, closed when idle.
+"""The publishers of a Python worker: at most one for each query and set of options, kept between tasks, closed when idle.
 
 Spark reuses its Python workers, each for one task at a time. A stateful stream runs hundreds of small tasks a minute,
 and a connection for each would burden the broker with handshakes. The publisher's own thread keeps a connection alive
@@ -33,14 +33,14 @@ _REUSED: Final = "SPARK_REUSE_WORKER"
 _kept: dict[tuple[Any, ...], tuple[Publisher, float]] = {}
 """The idle publishers, and the time at which each became idle."""
 _watched: set[tuple[Any, ...]] = set()
-"""The options whose publishers have a timer. Many tasks share a timer: starting a thread takes a third of a small task."""
+"""The keys whose publishers have a timer. Many tasks share a timer: starting a thread takes a third of a small task."""
 _guard = threading.Lock()
 
 
-def borrow(options: WriteOptions, name: str) -> Publisher:
-    """The publisher kept from an earlier task, if it still works; else a new one, connected under this name."""
+def borrow(options: WriteOptions, name: str, query_id: str = "") -> Publisher:
+    """The publisher kept from an earlier task of the query, if it still works; else a new one, connected under this name."""
     with _guard:
-        publisher, _ = _kept.pop(options.connection, (None, 0.0))
+        publisher, _ = _kept.pop((query_id, *options.connection), (None, 0.0))
     if publisher is not None:
         if publisher.error is None:
             return publisher
@@ -65,12 +65,12 @@ def borrow(options: WriteOptions, name: str) -> Publisher:
     return publisher
 
 
-def give_back(options: WriteOptions, publisher: Publisher) -> None:
-    """Keep a publisher without unconfirmed messages for later tasks, until it has been idle for a while."""
+def give_back(options: WriteOptions, publisher: Publisher, query_id: str) -> None:
+    """Keep a publisher without unconfirmed messages for later tasks of the query, until it has been idle for a while."""
     if not os.environ.get(_REUSED):
         publisher.close()
         return
-    key = options.connection
+    key = (query_id, *options.connection)
     with _guard:
         _kept[key] = (publisher, time.monotonic())
         unwatched = key not in _watched

@@ -121,7 +121,7 @@ class BrokerSink(PublishingSink):
     def limits(self) -> Limits:
         """Connect, and return the limits of the connection."""
         name = self._task.connection_name(self._options.connection_name)
-        self._publisher = publisher = borrow(self._options, name)
+        self._publisher = publisher = borrow(self._options, name, self._task.query_id)
         # A publisher that has published nothing was opened just now.
         self._opened = 0 if publisher.totals.published else publisher.totals.connections
         self._bulk = publisher.bulk()
@@ -170,7 +170,7 @@ class BrokerSink(PublishingSink):
         self._counts = self.counts()  # the next task adds to the publisher's bytes
         publisher, self._publisher = self._publisher, None
         if self._complete:
-            give_back(self._options, publisher)
+            give_back(self._options, publisher, self._task.query_id)
 
     def counts(self) -> dict[str, int]:
         """The totals of this task."""

@@ -20,7 +20,7 @@ import pyspark_rabbitmq
 from rabbit_chx import InvalidValue, RabbitChxError
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.errors import BrokerUnavailable
-from rabbit_chx.publishing import Timeouts
+from rabbit_chx.publishing import Timeouts, Totals
 from spark_connector import RabbitMQDataSource, WriteFailed, foreach_batch
 from spark_connector.worker import Task, Written, freeze_worker
 from spark_connector.writing import publishers
@@ -28,6 +28,7 @@ from spark_connector.writing.between_tasks import WriteJob
 from spark_connector.writing.options import WriteOptions
 from spark_connector.writing.partition import write_partition
 from spark_connector.writing.publishing_ids import HOW_TO_CONTINUE
+from spark_connector.writing.sinks import BrokerSink
 from spark_connector.writing.writer import Writer
 from tests.unit.complaints import complaint
 
@@ -209,6 +210,32 @@ def test_options_become_arguments_of_the_publisher(monkeypatch: pytest.MonkeyPat
         "tls": None,
         "connection_name": "a name",
     }
+
+
+def test_a_kept_connection_has_the_name_of_the_query_that_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    monkeypatch.setattr(publishers, "_kept", {})
+    monkeypatch.setattr(publishers, "_watched", set())
+    monkeypatch.setattr(publishers, "_watch", lambda *_: None)
+    opened: list[str] = []
+
+    def publisher(*_: object, connection_name: str, **__: object) -> Mock:
+        opened.append(connection_name)
+        made = Mock(error=None, totals=Totals())
+        made.bulk.return_value = Mock(totals=Totals())
+        return made
+
+    monkeypatch.setattr(publishers, "Publisher", publisher)
+    for query in ("q", "other", "q", "", "other", ""):
+        sink = BrokerSink(job(), Task(query_id=query))
+        sink.limits()
+        sink.finish()
+        sink.close()
+    assert [name.split(" pid")[0] for name in opened] == [
+        "rabbit-chx spark query q batch  partition 0 attempt 0",
+        "rabbit-chx spark query other batch  partition 0 attempt 0",
+        "rabbit-chx spark batch partition 0 attempt 0",
+    ]
 
 
 def test_after_a_task_the_collections_of_spark_visit_no_module(monkeypatch: pytest.MonkeyPatch) -> None:
