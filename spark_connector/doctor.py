@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Final
 
-from rabbit_chx import RabbitChxError
+from rabbit_chx import InvalidValue, RabbitChxError
+from spark_connector.connection_options import targets_in
 from spark_connector.connections import stream_reader
 from spark_connector.reading.options import ONLY_OF_READS, ONLY_OF_WRITES, ReadOptions
 from spark_connector.reading.stream_access import StreamAccess
@@ -24,6 +25,9 @@ def is_read(options: Mapping[str, str]) -> bool:
 
 def parsed(options: Mapping[str, str]) -> WriteOptions | ReadOptions:
     """Parse the options of a read of streams, or of a write."""
+    if "queue" in targets_in(options):
+        hint = "Leave it out: then the connection is checked, but not the queue"
+        raise InvalidValue("option for doctor", "queue", "an option of a write or of a read of streams", hint)
     return ReadOptions.of(options) if is_read(options) else WriteOptions.of(options)
 
 

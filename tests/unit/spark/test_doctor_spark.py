@@ -111,6 +111,7 @@ def test_a_java_that_spark_does_not_find_is_a_fault():
         ("sesame", "NAME=VALUE"),
         ("passwordEnv=X", "passwordEnv and url"),
         ("hots=x", "id you mean host?"),
+        ("Queue=q", "got 'queue', expected an option of a write or of a read of streams"),
     ],
 )
 def test_the_command_line_is_checked_before_anything_starts(option, reason):
