@@ -22,10 +22,12 @@ from spark_connector.connection_options import (
     targets_in,
 )
 from spark_connector.option_table import (
+    MAX_SHORT_TEXT,
     check_short_text,
     choice,
     flag,
     integer,
+    invalid_option,
     option_name,
     options_of,
     text,
@@ -207,8 +209,13 @@ class WriteOptions(AmqpOptions, StreamOptions):
         for key in ("exchange", "routing_key", "stream", "super_stream"):
             if getattr(self, key) is not None:
                 check_short_text(getattr(self, key), f"option {option_name(key)}")
+        name = self.producer_name
+        if name is not None and not 0 < len(name.encode(errors="surrogatepass")) <= _MAX_PRODUCER:
+            raise invalid_option("producer_name", name, f"text of 1 to {_MAX_PRODUCER} bytes in UTF-8")
 
 
+_MAX_PRODUCER: Final = MAX_SHORT_TEXT - len("/254")
+"""Bytes of a name to which the tasks add the numbers of their partitions."""
 _OF_CONNECTION: Final = {CONNECTION, TLS, _DELIVERY}
 _EXCHANGES_ONLY: Final = {
     *("heartbeat_seconds", "blocked_timeout_ms", "management_url", "persistent", "max_in_flight"),

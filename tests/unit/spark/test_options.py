@@ -116,6 +116,18 @@ def test_contradictory_options_are_an_error() -> None:
     )
 
 
+def test_a_producer_name_leaves_room_for_the_number_of_a_partition() -> None:
+    for name in ("n", "é" * 125 + "n"):
+        assert of(stream="s", producerName=name).producer_name == name
+    for name in ("", "é" * 126):
+        error = complaint(lambda name=name: of(stream="s", producerName=name))
+        assert (error.what, error.got, error.expected) == (
+            "option producerName",
+            name,
+            "text of 1 to 251 bytes in UTF-8",
+        )
+
+
 def test_a_missing_broker_is_an_error_and_an_invalid_url_is_not_quoted() -> None:
     error = complaint(lambda: WriteOptions.of({"exchange": "x"}))
     assert 'option("url"' in error.hint
