@@ -46,7 +46,7 @@ class StreamAccess:
         self._asked = 0.0
         """When they were used last."""
         self._reached: set[str] = set()
-        """The streams that have answered, or had a connection of their own; ``""`` once the other connection has opened."""
+        """The streams of which a replica has been reached, and ``""`` once the connection for the others has opened."""
         self._outage = outage_of(f"read of {options.source}", options.timeouts.reconnect)
         self._backoff = Backoff(CALLER_WAITS)
         self._types: dict[str, str] = {}
@@ -90,14 +90,15 @@ class StreamAccess:
 
     def stored_at(self, stream: str, offset: int) -> int | None:
         """Return when the broker stored the message at an offset, or None if the stream has no message there."""
-        return self._ask(partial(stored_at, stream=stream, offset=offset), stream)
+        return self._ask_replica(partial(stored_at, stream=stream, offset=offset), stream)
 
     def _offset(self, stream: str, position: Position, found: Bounds) -> int:
         if isinstance(position, int):
             return position
         if isinstance(position, str):
             return {EARLIEST: found.first, LATEST: found.end}[position]
-        return min(self._ask(partial(offset_at, stream=stream, when=position), stream), found.end)
+        at_time = self._ask_replica(partial(offset_at, stream=stream, when=position), stream)
+        return min(at_time, found.end)
 
     def offsets(self, positions: Positions, found: Mapping[str, Bounds]) -> dict[str, int]:
         """Convert the positions in all streams to offsets, and check them."""
@@ -208,18 +209,23 @@ class StreamAccess:
                 if error.problem == "not available" and key != stream:  # it is on another node: no outage
                     key = stream
                     continue
-                if error.permanent or key not in self._reached:
+                if error.permanent or not (at_leader or key in self._reached):
                     raise
                 self._outage.failed(error)
                 self._drop(key)
                 if time.monotonic() > deadline:
                     raise
             else:
-                self._reached.add(stream)
                 self._outage.ended()
                 self._backoff.works()
                 return answer
             time.sleep(self._backoff.failed())
+
+    def _ask_replica(self, question: Callable[[StreamConnection], _T], stream: str) -> _T:
+        """Ask what only a node with the stream knows: since RabbitMQ 4.3, other nodes also know where it begins and ends."""
+        answer = self._ask(question, stream)
+        self._reached.add(stream)
+        return answer
 
     def _connection(self, key: str) -> StreamConnection:
         if key not in self._connections:

@@ -354,8 +354,9 @@ def test_an_outage_is_logged_when_it_begins_while_it_lasts_and_when_it_ends(
 class Elsewhere:
     """Two streams, of which the node at the address has only the first, and a node with the other one."""
 
-    def __init__(self, monkeypatch) -> None:
+    def __init__(self, monkeypatch, release: str) -> None:
         self.here, self.there = Mock(), Mock()
+        self.release = release
         self.unreachable = 0
         """How many more times no attempt leads to the other node."""
         self.opened: list[str | None] = []
@@ -363,7 +364,7 @@ class Elsewhere:
         self.pauses: list[float] = []
         monkeypatch.setattr(stream_access, "connected", self.connected)
         monkeypatch.setattr(stream_access, "bounds", self.bounds)
-        monkeypatch.setattr(stream_access, "stored_at", lambda node, stream, offset: offset)
+        monkeypatch.setattr(stream_access, "stored_at", self.stored_at)
         monkeypatch.setattr("spark_connector.reading.stream_access.time.sleep", self.pauses.append)
 
     def connected(self, _options, *, stream: str | None = None) -> Mock:
@@ -376,31 +377,36 @@ class Elsewhere:
         return self.there
 
     def bounds(self, node: Mock, stream: str) -> Bounds:
+        return Bounds(0, 100 if self.release == "4.3" else self.stored_at(node, stream, 100))
+
+    def stored_at(self, node: Mock, stream: str, offset: int) -> int:
         if node is self.here and stream == "t":
             raise StreamUnavailable("not available on this node", "not available", stream)
-        return Bounds(0, 100)
+        return offset
 
 
-def test_a_stream_on_another_node_is_no_outage(monkeypatch, caplog) -> None:
-    cluster, made = Elsewhere(monkeypatch), reader(stream="s,t")
+@pytest.mark.parametrize("release", ["4.2", "4.3"])
+def test_a_stream_on_another_node_is_no_outage(monkeypatch, caplog, release) -> None:
+    cluster, made = Elsewhere(monkeypatch, release), reader(stream="s,t", startingOffsets="latest")
     made.latestOffset(stored(made.initialOffset()))
     assert cluster.opened == [None, "t"]
     cluster.here.close.assert_not_called()
     assert (cluster.pauses, caplog.records) == ([], [])
 
 
+@pytest.mark.parametrize("release", ["4.2", "4.3"])
 def test_a_stream_on_a_node_that_cannot_be_reached_fails_the_first_question_and_no_later_one(
-    monkeypatch, caplog
+    monkeypatch, caplog, release
 ) -> None:
-    cluster, made = Elsewhere(monkeypatch), reader(stream="s,t")
+    cluster, made = Elsewhere(monkeypatch, release), reader(stream="s,t", startingOffsets="latest")
     cluster.unreachable = 1
     with pytest.raises(StreamUnavailable, match="it is on there; followAdvertised"):
         made.initialOffset()
     assert (cluster.opened, cluster.pauses, caplog.records) == ([None, "t"], [], [])
-    at = stored(made.initialOffset())
+    made.initialOffset()
     made._access.close()
     cluster.unreachable = 3
-    made.latestOffset(at)
+    assert made._access.stored_at("t", 99) == 99
     assert cluster.opened[-5:] == [None, *["t"] * 4]
     assert len(cluster.pauses) == 3
     assert "it is on there; followAdvertised; trying to reconnect" in caplog.text
