@@ -279,8 +279,6 @@ class _Change:
                 self._drain(drained, _SETTLE, ())
             except NotDrained as late:
                 drained.difference_update(late.queues)
-            except InvalidValue:  # one of them accepts no marker
-                drained.clear()
         self.delete(drained)
         self.delete(there - drained, _EMPTY_IN, may_be_consumed=False)
 

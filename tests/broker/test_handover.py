@@ -14,10 +14,12 @@ import uuid
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING
 
 import aio_pika
 import pytest
+from pika.exceptions import NackError
 
 from rabbit_chx import InvalidValue, Ring
 from rabbit_chx.broker import (
@@ -322,6 +324,23 @@ def test_a_queue_whose_marker_is_not_reached_is_named(scene) -> None:
     scene.start(scene.consume, scene.old[1])
     drain(scene.broker.url, scene.old, timeout=PATIENCE, settle=0.0)
     assert scene.waiting(scene.old) == 0
+
+
+@pytest.mark.newest_first
+def test_the_marker_waits_for_room_in_a_full_queue(scene) -> None:
+    queue = scene.old[0]
+    scene.channel.queue_delete(queue)
+    limits = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    scene.channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum", **limits})
+    with a_channel(scene.broker, confirms=True) as channel, suppress(NackError):
+        for number in count():
+            channel.basic_publish("", queue, f"{KEYS[0]} {number}".encode())
+    with pytest.raises(NotDrained) as late:
+        drain(scene.channel, [queue], timeout=0.5, settle=0.0)
+    assert late.value.queues == (queue,)
+    scene.start(scene.consume, queue)
+    drain(scene.channel, [queue], timeout=PATIENCE, settle=0.0)
+    assert scene.waiting([queue]) == 0
 
 
 @pytest.mark.newest_first

@@ -13,7 +13,7 @@ from pika.exceptions import ConnectionClosedByBroker
 
 from rabbit_chx import InvalidValue, Ring
 from rabbit_chx.base.names import SEATS, seat_queue
-from rabbit_chx.broker.applying.handover import MARKER
+from rabbit_chx.broker.applying.handover import MARKER, NotDrained
 from rabbit_chx.broker.commands import NO_ROUTE, OnChannel, OverHttp, Refused, carry_out as do_each
 from rabbit_chx.broker.driver import at_once
 from rabbit_chx.broker.reading.order_record import anchor, as_recorded, entry, order_exchange
@@ -45,6 +45,8 @@ class Scene:
         """The queues that got the marker of a drain before they were deleted."""
         self.stuck: set[str] = set()
         """Queues whose members get no further than a message before the marker."""
+        self.invisible: set[str] = set()
+        """Queues on which the user has no permission."""
         self.foreign: set[str] = set()
         """Queues that other programs consume."""
         self._answers: deque[Any] = deque()
@@ -115,6 +117,8 @@ class Scene:
     async def _do(self, command: Any) -> Any:
         match command:
             case OnChannel("queue_declare", {"queue": queue, "passive": True}):
+                if queue in self.invisible:
+                    raise Refused(403, "ACCESS_REFUSED")
                 consumers = sum(queue in each for each in (*self.groups.values(), self.foreign))
                 return SimpleNamespace(message_count=0, consumer_count=consumers)
             case OnChannel("queue_declare", {"queue": queue, **more}):
@@ -318,6 +322,29 @@ def test_if_a_queue_cannot_be_held_the_others_are_released_and_nothing_is_switch
     assert scene.done == ["held queue 'm9'", "released queue 'm9'"]
     assert not scene.held
     assert not scene.recorded
+
+
+@pytest.mark.parametrize("invisible", [set(), {"o0"}], ids=["seen", "without a permission"])
+def test_the_marker_waits_for_room_in_a_full_queue(scene, monkeypatch, invisible) -> None:
+    """The members of a queue with ``x-overflow: reject-publish`` make the room."""
+    scene.full = {"o0": Refused(NO_ROUTE, "NO_ROUTE")}
+    scene.invisible = invisible
+    with pytest.raises(NotDrained, match=r"the messages of queues? 'o0'.* were not handled within") as late:
+        scene.scale(appended(orders="o9"), timeout=0.1)
+    assert "o0" in late.value.queues
+    assert scene.held == {"o9"}
+    rejected = []
+
+    def publish(queue: str, headers: dict[str, Any]) -> None:
+        if queue == "o0":
+            rejected.append(queue)
+            if len(rejected) == 3:
+                scene.full = {}
+        Scene.publish(scene, queue, headers)
+
+    monkeypatch.setattr(scene, "publish", publish)
+    scene.scale(Plan("/"))
+    assert scene.done[-3:] == ["drained queue 'o1'", "drained queue 'o0'", "released queue 'o9'"]
 
 
 UNFINISHED = "Not finished: run the same command again"

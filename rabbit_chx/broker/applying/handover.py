@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rabbit_chx.base.advice import Advice
 from rabbit_chx.base.replies import is_made_by_broker
 from rabbit_chx.base.text import seconds
-from rabbit_chx.broker.commands import Command, Lost, OnChannel, Pause, Refused, routed
+from rabbit_chx.broker.commands import Command, Lost, OnChannel, Pause, Refused, exists, routed
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Beginning, Needs, Resources, why_denied
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
 from rabbit_chx.mirror.ring import Destination
@@ -121,12 +121,13 @@ def marker_commands(
     delete = OnChannel("queue_delete", {"queue": replies})
     try:
         yield Pause(settle)
-        yield from _publish_markers(sorted(waiting), own, replies)
+        full = yield from _publish_markers(sorted(waiting), own, replies)
         while waiting and time.monotonic() < deadline:
             answer = yield OnChannel("basic_get", {"queue": replies})
             if answer is None:
                 on_poll()
                 yield Pause(_POLL)
+                full = yield from _publish_markers(full, own, replies)
             elif (passed := _passed(answer.headers or {}, own)) in waiting:
                 waiting.remove(passed)
                 on_passed(passed)
@@ -144,10 +145,19 @@ def marker_commands(
         )
 
 
-def _publish_markers(queues: Collection[str], own: str, replies: str) -> Generator[Command, Any, None]:
+def _publish_markers(queues: Collection[str], own: str, replies: str) -> Generator[Command, Any, list[str]]:
+    """Put a marker into each queue; return the queues that have no room for it yet."""
+    full = []
     for queue in queues:
         properties = {"headers": {MARKER: own, _QUEUE: queue}, "reply_to": replies}
-        yield from publish_marker("drain", queue, b"", properties)
+        try:
+            yield from publish_marker("drain", queue, b"", properties)
+        except InvalidValue:
+            with suppress(Refused):  # such as for a user without permissions on the queue
+                if not (yield from exists(queue)):
+                    raise
+            full.append(queue)
+    return full
 
 
 def publish_marker(
