@@ -19,6 +19,7 @@ from rabbit_chx.cli.changes import check_can_ask, confirmed
 from rabbit_chx.cli.show.output import echo, end_when_unheard, notice, print_json
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.consuming.replay import Choice, Origin, Outcome, Replayed, replay as replayed_messages
+from rabbit_chx.errors import RabbitChxError
 
 _MOST_SHOWN: Final = 20
 """The most destinations that are shown. Publishers can name any number of them."""
@@ -33,8 +34,9 @@ _MOST_SHOWN: Final = 20
     ],
     exit_codes={
         Exit.FINE: "all selected messages were replayed, or listed",
-        Exit.FAILED: "declined; nothing was changed",
-        Exit.PARTLY: "some messages stay in QUEUE: their origin is unknown, not allowed, or the broker refused them",
+        Exit.FAILED: "declined or failed; no message was removed from QUEUE",
+        Exit.PARTLY: "some messages stay in QUEUE: their origin is unknown or not allowed, the broker refused them, or the "
+        "connection was lost",
     },
 )
 @click.argument("queue", metavar="QUEUE")
@@ -117,9 +119,12 @@ class _Run:
                     if each.origin and each.outcome in {Outcome.REPLAYED, Outcome.LISTED}:
                         destinations[each.origin.destination] += 1
                     _print(each, self.output)
-            except (Exception, KeyboardInterrupt):
+            except (Exception, KeyboardInterrupt) as error:
                 if counts and not dry_run:
                     echo(f"{self.queue}: {_summary(counts, dry_run=False)}", err=True)
+                if counts[Outcome.REPLAYED] and isinstance(error, RabbitChxError):
+                    notice("Error", str(error))
+                    return Exit.PARTLY
                 raise
         text = f"{self.queue}: {_summary(counts, dry_run=dry_run)}"
         echo("\n".join([text, *_destinations(destinations)]), err=self.output == "json")

@@ -20,10 +20,9 @@ from pika.spec import RESOURCE_LOCKED
 from rabbit_chx.base.advice import Advice
 from rabbit_chx.base.text import described
 from rabbit_chx.broker.amqp import expecting_refusals, server_version
-from rabbit_chx.broker.commands import Command, Lost, Refused, routed
+from rabbit_chx.broker.commands import Command, Lost, Refused, routed, why_ended
 from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs
-from rabbit_chx.broker.reasons import why_down
 from rabbit_chx.broker.receiving import raw
 from rabbit_chx.consuming.queues.queues import check_readable
 from rabbit_chx.errors import InvalidValue
@@ -160,26 +159,26 @@ def replay(
 
     Raises:
         InvalidValue: the queue is missing, is a stream, or is a quorum queue with a single active consumer.
+        BrokerUnavailable: the connection was lost, or the broker refused a command.
     """
     driver = PikaDriver(connection)
-    release = Release.of_broker(server_version(connection))
-    if warning := driver.run(check_readable(queue, release)):
-        warn(warning)
-    channel = connection.channel()
     try:
-        done = 0
-        for message in _messages_now_in(queue, channel):
-            origin = contained(partial(origin_of, message, release), None, message)
-            found = _what_becomes_of(message, origin, choice, None if dry_run else driver)
-            if found.outcome is Outcome.REPLAYED:
-                channel.basic_ack(message.tag)
-            done += found.outcome in {Outcome.REPLAYED, Outcome.LISTED}
-            yield found
-            if done == limit:
-                return
-    finally:
-        if channel.is_open:
-            channel.close()  # the broker requeues the messages that stay
+        release = Release.of_broker(server_version(connection))
+        if warning := driver.run(check_readable(queue, release)):
+            warn(warning)
+        with connection.channel() as channel:  # the broker requeues the messages that stay
+            done = 0
+            for message in _messages_now_in(queue, channel):
+                origin = contained(partial(origin_of, message, release), None, message)
+                found = _what_becomes_of(message, origin, choice, None if dry_run else driver)
+                if found.outcome is Outcome.REPLAYED:
+                    channel.basic_ack(message.tag)
+                done += found.outcome in {Outcome.REPLAYED, Outcome.LISTED}
+                yield found
+                if done == limit:
+                    return
+    except (AMQPError, Lost, Refused) as error:
+        raise why_ended(error, Needs(read={("queue", queue)}), "replay", driver.where) from None
 
 
 def _messages_now_in(queue: str, channel: BlockingChannel) -> Iterator[Delivery]:
@@ -194,11 +193,11 @@ def _messages_now_in(queue: str, channel: BlockingChannel) -> Iterator[Delivery]
             yield from_raw(queue, raw(method, properties, body))
             left = method.message_count if left is None else left - 1
     except ChannelClosedByBroker as error:
-        if error.reply_code == RESOURCE_LOCKED and "basic.get" in error.reply_text:
-            expected = "a queue without a single active consumer"
-            hint = "The broker does not let single messages be taken from such a queue. Declare queues for failed messages without it"
-            raise InvalidValue("queue", queue, expected, hint) from None
-        raise why_down(error, "the broker", needs=Needs(read={("queue", queue)})) from None
+        if error.reply_code != RESOURCE_LOCKED or "basic.get" not in error.reply_text:
+            raise
+        expected = "a queue without a single active consumer"
+        hint = "The broker does not let single messages be taken from such a queue. Declare queues for failed messages without it"
+        raise InvalidValue("queue", queue, expected, hint) from None
 
 
 def _what_becomes_of(

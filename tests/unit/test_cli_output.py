@@ -99,7 +99,7 @@ def test_unprintable_characters_are_shown_as_escapes() -> None:
 
 @pytest.mark.parametrize(
     ("error", "code", "said"),
-    [(KeyboardInterrupt(), 130, "Interrupted."), (BrokerUnavailable("lost"), 1, "lost")],
+    [(KeyboardInterrupt(), 130, "Interrupted."), (BrokerUnavailable("lost"), 3, "Error: lost")],
 )
 def test_a_replay_that_does_not_come_to_its_end_says_how_much_is_done(
     run, monkeypatch, error, code, said

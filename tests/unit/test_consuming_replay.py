@@ -12,7 +12,9 @@ from pika.exceptions import StreamLostError
 
 from rabbit_chx.broker.commands import Lost, Refused, carry_out
 from rabbit_chx.broker.driver import at_once
+from rabbit_chx.consuming import replay as consuming_replay
 from rabbit_chx.consuming.replay import Choice, Origin, Outcome, Replayed, _what_becomes_of, origin_of
+from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.messages.message import Message, StreamMessage
 from rabbit_chx.mirror.releases import Release
 from rabbit_chx.working.messages import Delivery
@@ -182,6 +184,29 @@ def test_a_message_that_cannot_be_copied_is_refused(error, text) -> None:
 def test_a_lost_connection_ends_it(error) -> None:
     with pytest.raises(type(error)):
         becomes(received(parked()), driver=Driver(error))
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (Lost("the broker did not answer"), "the broker did not answer"),
+        (StreamLostError("lost"), "the connection to 127.0.0.1:5672 was lost: lost"),
+        (
+            Refused(404, "NOT_FOUND - home node of 'parked' is down"),
+            "the broker refused it: 404 NOT_FOUND - home",
+        ),
+    ],
+)
+def test_a_loss_or_a_refusal_is_explained(monkeypatch, error, text) -> None:
+    """Once, the command called it a bug."""
+
+    class Failing(Driver):
+        where = "127.0.0.1:5672"
+
+    monkeypatch.setattr(consuming_replay, "PikaDriver", lambda _: Failing(error))
+    monkeypatch.setattr(consuming_replay, "server_version", lambda _: "4.3.6")
+    with pytest.raises(BrokerUnavailable, match=text):
+        next(consuming_replay.replay(None, "parked", ALL, warn=print))
 
 
 # ---- the command
