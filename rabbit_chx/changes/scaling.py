@@ -190,7 +190,7 @@ class _Change:
         held = [
             Hold.of(queue, losers, removed, groups[queue], self.by) for queue, losers in drain_first.items()
         ]
-        new = [] if self._restoring or not drain_first else [self._begin(plan, removed)]
+        new = [] if self._restoring or not (drain_first or removed) else [self._begin(plan, removed)]
         try:
             self._apply(replace(plan, steps=first, changes=()))
             self._hold(held)

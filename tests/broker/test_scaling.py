@@ -131,8 +131,11 @@ def test_a_removed_queue_without_buckets_loses_no_message_that_a_member_has(scen
         for number in range(15):
             channel.basic_publish("", "orders.7", f"key {number}".encode())
         scene.wait(lambda: message_count(channel, "orders.7") == 0)
-    code, done, errors = scale(scene, "--to", "7", "--node", quick_command(scene.site.broker))
-    assert (code, done) == (0, ["step", "drain", "delete"]), errors
+    options = ("--to", "7", "--node", quick_command(scene.site.broker))
+    code, done, errors = scale(scene, *options, kill_after=1)
+    assert (code, done[0]) == (-signal.SIGKILL, "step"), errors
+    code, done, errors = scale(scene, *options)
+    assert (code, done) == (0, ["drain", "delete"]), errors
     assert scene.handled() == 15
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,10 @@ from rabbit_chx.topology.planning.steps import Bind, DeclareQueue, Plan, RingCha
 from rabbit_chx.working.markers import CHANGES, HOLDS, RECORD, Hold
 
 
+class Killed(BaseException):
+    """The process has ended."""
+
+
 class Scene:
     """A broker whose queues have members that answer every marker; it is driver, management and connection in one."""
 
@@ -49,6 +54,8 @@ class Scene:
         """Queues on which the user has no permission."""
         self.foreign: set[str] = set()
         """Queues that other programs consume."""
+        self.commands_left: int | None = None
+        """How many commands the process carries out before it is killed."""
         self._answers: deque[Any] = deque()
 
     @property
@@ -115,6 +122,10 @@ class Scene:
         return at_once(do_each(commands, self._do))
 
     async def _do(self, command: Any) -> Any:
+        if self.commands_left is not None:
+            if self.commands_left == 0:
+                raise Killed
+            self.commands_left -= 1
         match command:
             case OnChannel("queue_declare", {"queue": queue, "passive": True}):
                 if queue in self.invisible:
@@ -244,6 +255,25 @@ def test_a_queue_that_an_interrupted_change_left_is_drained_before_it_is_deleted
     scene.existing[record.name] = record.arguments
     scene.scale(Plan("/"))
     assert scene.done == ["drained queue 'm0'", "deleted queue 'm0'"]
+
+
+def test_one_repeat_finishes_the_removal_of_a_queue_without_keys_wherever_it_was_killed(scene) -> None:
+    """No hold names such a queue."""
+    for number in count():
+        scene.existing["m0"] = {}
+        scene.done.clear()
+        scene.commands_left = number
+        try:
+            scene.scale(unbound("m0"), removed=["m0"])
+        except Killed:
+            scene.commands_left = None
+            plan = Plan("/") if "unbind" in str(scene.done) else unbound("m0")
+            scene.scale(plan, removed=["m0"] if plan.steps else [])
+        assert not scene.recorded
+        assert "m0" not in scene.existing, scene.done
+        if scene.commands_left is not None:
+            break
+    assert number > 10
 
 
 def test_a_hold_that_cannot_be_recorded_leaves_nothing_behind(scene, monkeypatch) -> None:
