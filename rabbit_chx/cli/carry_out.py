@@ -32,8 +32,10 @@ _STATES: Final = {
 }
 
 
-def carry_out_plans(live: BrokerAccess, plans: Sequence[Plan], output: str, **options: Any) -> Exit:
-    """Carry out the plans in order and print each action; ``options`` are those of `carry_out`."""
+def carry_out_plans(
+    live: BrokerAccess, plans: Sequence[Plan], output: str, *, more: bool = False, **options: Any
+) -> Exit:
+    """Carry out the plans in order, as one change, and print each action; ``options`` are those of `carry_out`."""
     management = live.management
     finished: list[Done] = []
 
@@ -45,7 +47,8 @@ def carry_out_plans(live: BrokerAccess, plans: Sequence[Plan], output: str, **op
     try:
         for plan in plans:
             with live.amqp(plan.vhost) as connection:
-                carry_out(plan, connection, management, on_done=report, **options)
+                unfinished = more or plan is not plans[-1]
+                carry_out(plan, connection, management, on_done=report, more=unfinished, **options)
     except RabbitChxError as stopped:
         notice("Error", str(stopped))
         if isinstance(stopped, ApplyStopped) and stopped.in_doubt:

@@ -20,7 +20,7 @@ from rabbit_chx.broker.driver import at_once
 from rabbit_chx.broker.reading.order_record import anchor, as_recorded, entry, order_exchange
 from rabbit_chx.changes import members, scaling
 from rabbit_chx.changes.members import NotConsumed, groups_of_held
-from rabbit_chx.changes.records import ChangeRecord
+from rabbit_chx.changes.records import ChangeRecord, unfinished_on
 from rabbit_chx.cli.carry_out import carry_out_plans
 from rabbit_chx.cli.verb import Exit
 from rabbit_chx.consuming.member.roll_call import MemberStatus, QueueStatus
@@ -352,6 +352,24 @@ def test_if_a_queue_cannot_be_held_the_others_are_released_and_nothing_is_switch
     assert scene.done == ["held queue 'm9'", "released queue 'm9'"]
     assert not scene.held
     assert not scene.recorded
+
+
+@pytest.mark.parametrize("given_up", [True, False], ids=["given up", "continued"])
+def test_of_several_rounds_all_are_given_up_or_continued(scene, given_up) -> None:
+    """Once, those before the interrupted one were neither shown nor given up."""
+    there = [Binding("slot.0", "o0", "1"), Binding("slot.1", "m0", "1")]
+    moved = [Binding("slot.0", "o1", "1"), Binding("slot.1", "m1", "1")]
+    scene.bound, scene.stuck = there, {"m0"}
+    rounds = [Plan("/", (Bind(to), Unbind(of))) for of, to in zip(there, moved, strict=True)]
+    assert carry_out_plans(scene.live, rounds, "text", timeout=0.1) == Exit.PARTLY
+    assert scene.held == {"m1"}
+    record = unfinished_on(scene, "/").record
+    assert record.before == {"slot.0": (("o0", "1"),), "slot.1": (("m0", "1"),)}
+    scene.stuck = set()
+    back = Plan("/", (*map(Bind, there), *map(Unbind, moved)))
+    plan, options = (back, {"restores": record}) if given_up else (Plan("/"), {})
+    assert carry_out_plans(scene.live, [plan], "text", **options) == Exit.FINE
+    assert not unfinished_on(scene, "/")
 
 
 @pytest.mark.parametrize("invisible", [set(), {"o0"}], ids=["seen", "without a permission"])
