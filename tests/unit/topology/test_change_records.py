@@ -10,7 +10,8 @@ import pytest
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.changes.records import ChangeRecord
-from rabbit_chx.topology.model import Binding, Queue
+from rabbit_chx.mirror.ring import ToExchange
+from rabbit_chx.topology.model import Binding, Exchange, Queue
 from rabbit_chx.topology.planning.drain_order import held_queues
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.plan_back import plan_back
@@ -62,6 +63,23 @@ def test_bindings_that_stay_keep_their_arguments(release) -> None:
     back = plan_back(record.before, record.removed, target, broker.seen())
     assert [str(step.binding.destination) for step in back.steps] == ["d"]
     assert state(broker.carry_out(back.steps)) == state(made(before, release=release))
+
+
+def test_bindings_of_an_exchange_that_does_not_hash_stay() -> None:
+    """Once, such a change could not be given up: it was said to have deleted the queue 'exchange orders'."""
+    events, bound = Exchange("events", "topic"), Binding("events", ToExchange("orders"), "a.#")
+    before = replace(
+        RING("ab"), exchanges=(*RING("ab").exchanges, events), bindings=(*RING("ab").bindings, bound)
+    )
+    new = replace(bound, key="b.#")
+    target = replace(before, bindings=(*RING("abc").bindings, bound, new), queues=RING("abc").queues)
+    broker = made(before)
+    found = plan(target, broker.seen(), max_moved=1.0)
+    record = recorded(found, broker)
+    broker.carry_out(found.steps)
+    broker.carry_out(plan_back(record.before, record.removed, target, broker.seen()).steps)
+    bindings, rings = state(made(before))
+    assert state(broker) == (sorted([*bindings, new], key=repr), rings)
 
 
 def test_queues_that_the_change_deleted_are_declared_again() -> None:
