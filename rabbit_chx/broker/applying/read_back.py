@@ -64,7 +64,7 @@ def check_declared(kind: str, wanted: Exchange | Queue, found: Exchange | Queue 
     if kind == "queue" and found.type != wanted.type:
         raise Surprise(
             f"{what} is a {found.type} queue, not {wanted.type}, because of the default queue type of the virtual host. Either "
-            "change the file, or change that type and delete the queues that have just been declared"
+            "change the file, or change that type and delete the queue, which has just been declared"
         )
     if dict(found.arguments) != dict(wanted.arguments):
         given, declared = _shown(found.arguments), _shown(wanted.arguments)

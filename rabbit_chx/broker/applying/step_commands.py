@@ -63,11 +63,20 @@ _READ_BACK_WITH: Final[dict[type, str]] = {
 
 
 def batches(steps: Sequence[Step]) -> Iterator[tuple[Step, ...]]:
-    """Steps in their order, those that are read back together in one batch."""
+    """Steps in their order, those that are read back together in one batch.
+
+    A batch ends at the first classic queue: the virtual host may give it another default type, and no more should get that.
+    """
     for kind, group in groupby(steps, lambda step: _READ_BACK_WITH.get(type(step))):
         same = tuple(group)
         size = _IN_A_BATCH if kind else 1
-        yield from (same[start : start + size] for start in range(0, len(same), size))
+        first = next((number for number, step in enumerate(same, 1) if _is_classic(step)), 0)
+        for part in (same[:first], same[first:]):
+            yield from (part[start : start + size] for start in range(0, len(part), size))
+
+
+def _is_classic(step: Step) -> bool:
+    return isinstance(step, DeclareQueue) and step.queue.type == "classic"
 
 
 @dataclass
