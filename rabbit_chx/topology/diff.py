@@ -223,8 +223,13 @@ def owned_elsewhere(thing: Exchange | Queue | Policy) -> bool:
     """Whether the broker, a plugin or a running client creates and deletes the object, so that no file manages it."""
     if isinstance(thing, Policy):
         return False
-    reserved = not thing.name or thing.name.startswith(RESERVED) or is_shard(thing.name)
-    return reserved or thing.auto_delete or getattr(thing, "exclusive", False)
+    reserved = not thing.name or thing.name.startswith((RESERVED, *_OF_CLIENTS)) or is_shard(thing.name)
+    federated = "x-internal-purpose" in thing.arguments
+    return reserved or federated or thing.auto_delete or getattr(thing, "exclusive", False)
+
+
+_OF_CLIENTS: Final = ("mqtt-subscription-", "mqtt-will-", "stomp-subscription-")
+"""How queues begin that the MQTT and STOMP plugins keep for clients between two connections."""
 
 
 # rabbit_sharding_util.erl, make_queue_name/3.

@@ -102,6 +102,26 @@ def test_pruning_leaves_the_queues_of_running_clients_bound() -> None:
     assert not plan(Topology(exchanges=(Exchange("events", "fanout"),)), broker.seen(), prune=True)
 
 
+@pytest.mark.parametrize(
+    "queue",
+    [
+        Queue("federation: events -> rabbit@far", arguments={"x-internal-purpose": "federation"}),
+        Queue("mqtt-subscription-meter-17qos1", "quorum"),
+        Queue("mqtt-will-meter-17"),
+        Queue("stomp-subscription-5f0XOhEoZ4Dc"),
+    ],
+    ids=["federation", "MQTT", "a will", "STOMP"],
+)
+def test_pruning_leaves_queues_that_plugins_keep_for_links_and_clients(queue) -> None:
+    """They collect messages while the link or the client is away."""
+    wanted = Topology(exchanges=(Exchange("events", "topic"),))
+    broker = made(wanted)
+    broker.queues[queue.name] = queue
+    broker.bind(Binding("events", queue.name, "#"))
+    assert not plan(wanted, broker.seen(), prune=True)
+    assert drift(wanted, broker.seen(), strict=True) == ()
+
+
 def test_objects_that_the_file_does_not_name_are_kept_and_reported() -> None:
     wanted = Topology(exchanges=(Exchange("in", "topic"),))
     broker = made(wanted).carry_out(plan(hashed("y", "q"), Observed()).steps)
