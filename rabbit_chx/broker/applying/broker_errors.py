@@ -67,7 +67,10 @@ def why_refused(
             f"there is no {found[1]} {found[2]!r} in virtual host {found[3]!r}; if it was deleted, plan again"
         )
     if text.endswith(" in use"):
-        return f"the broker refused it: {code} {text}; other bindings start from it, or it has consumers: plan again"
+        return (
+            f"the broker refused it: {code} {text}; other bindings start from it, or it has consumers: plan again. No plan unbinds "
+            "exclusive queues: while an exchange has some, name it in the file"
+        )
     if found := _LIMIT(text):
         return (
             f"virtual host {found[1]!r} may not have more than {found[2]} queues; "

@@ -63,7 +63,7 @@ REFUSALS = [
     (
         406,
         "PRECONDITION_FAILED - exchange 'x' in vhost '/' in use",
-        "refused it: 406 .*exchange 'x' in vhost '/' in use; other bindings start from it",
+        "refused it: 406 .*exchange 'x' in vhost '/' in use; other bindings start from it.*exclusive queues.*name it in the file",
     ),
     (
         406,
