@@ -226,8 +226,9 @@ def _record(plan: Plan, work: StepCommands) -> Generator[Command, Any, tuple[str
 
 def _begin(plan: Plan, work: StepCommands) -> Generator[Command, Any, None]:
     """Read the record; if none is kept, void what is recorded of rings that lose a binding."""
-    if not work.records:
-        yield from _void({step.binding.source for step in plan.steps if isinstance(step, Unbind)})
+    unbound = {step.binding.source for step in plan.steps if isinstance(step, Unbind)}
+    if not work.seen:
+        yield from _void(unbound)
         return
     changes_rings = any(isinstance(step, (Bind, Unbind, DeleteExchange)) for step in plan.steps)
     if not (changes_rings or plan.to_record):
@@ -236,8 +237,11 @@ def _begin(plan: Plan, work: StepCommands) -> Generator[Command, Any, None]:
     work.know_types(exchanges)
     evidence = yield from order_evidence(plan.vhost, exchanges)
     work.release = evidence.release
-    # Not the rings before the changes of the plan: those that were recorded may have changed since it was made.
-    work.order = OrderWriter(evidence, plan.to_record, _departing(plan))
+    if work.records:
+        # Not the rings before the changes of the plan: those that were recorded may have changed since it was made.
+        work.order = OrderWriter(evidence, plan.to_record, _departing(plan))
+    elif evidence.exchange is not None:
+        yield from _void({source for source in unbound if work.types.get(source) == CONSISTENT_HASH})
 
 
 def _void(exchanges: Collection[str]) -> Generator[Command, Any, None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -319,7 +319,8 @@ def test_entries_of_an_exchange_that_was_deleted_do_not_pass_for_the_record_of_i
 @pytest.mark.parametrize("seen", [True, False])
 def test_without_a_record_an_unbind_voids_what_was_recorded(seen) -> None:
     others = [anchor("y"), entry(Binding("y", "q", "1"), 2)]
-    played = Played(http=RING, bound=[ONE, anchor("x"), *others])
+    http = {"exchanges": [*RING["exchanges"], order_exchange("rabbit@a")]}
+    played = Played(http=http, bound=[ONE, anchor("x"), *others])
     played.run(Bind(Binding("x", "r", "1")), seen=seen, record=not seen)
     assert played.recorded == [anchor("x"), *others]
     played.run(Unbind(ONE), seen=seen, record=not seen)
@@ -330,6 +331,19 @@ def test_without_a_record_on_the_broker_nothing_is_voided() -> None:
     played = Played(http=RING, bound=[ONE], trouble={"exchange_declare": Refused(404, "NOT_FOUND")})
     played.run(Unbind(ONE), record=False)
     assert played.methods == ["queue_unbind"]
+
+
+def test_an_unbind_from_an_exchange_that_does_not_hash_voids_nothing() -> None:
+    """It needs a permission on the record from 4.3.1 on, which `--no-record` is to do without."""
+    http = {"exchanges": [Exchange("x", "topic"), order_exchange("rabbit@a")]}
+    played = Played(http=http, bound=[ONE], trouble={"exchange_declare": Refused(403, "ACCESS_REFUSED")})
+    assert played.run(Unbind(ONE), record=False).done == (Unbind(ONE),)
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_from_4_3_on_a_binding_may_follow_one_that_differs_only_in_its_arguments(record) -> None:
+    steps = (Bind(replace(ONE, arguments={})), Unbind(ONE))
+    assert Played(http=RING, bound=[ONE]).run(*steps, record=record).done == steps
 
 
 def test_a_deleted_exchange_takes_its_entries_along() -> None:

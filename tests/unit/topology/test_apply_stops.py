@@ -74,7 +74,7 @@ def test_without_a_majority_of_the_nodes_not_even_the_lock_is_taken() -> None:
 
 @pytest.mark.parametrize("trouble", [Lost("no answer"), Refused(541, "INTERNAL_ERROR")])
 def test_a_majority_that_is_lost_during_the_change_is_named_as_the_cause(trouble) -> None:
-    before_and_after = iter([{"a": NodeState()}, MAJORITY_DOWN])
+    before_and_after = iter([*[{"a": NodeState()}] * 2, MAJORITY_DOWN])
     http = {"nodes": lambda: next(before_and_after), "store": Store.KHEPRI}
     played = Played(http=http, trouble={"queue_bind": trouble})
     said = str(stopped(lambda: played.run(Bind(ONE), record=False)))
