@@ -37,10 +37,10 @@ _NUMBERS: Final = ("queues", "per second", "unhandled")
         "rabbit-chx group billing --super-stream orders --reset 2026-01-31T08:00:00Z",
     ],
     exit_codes={
-        Exit.FINE: "every queue has a member that answers; every stream has a member, or members cannot be seen",
+        Exit.FINE: "every member answers; every stream has a member, or members cannot be seen",
         Exit.FAILED: "the group has members, so --reset was refused; or the change was declined",
-        Exit.DIFFERENT: "no members, a queue or stream without one, a member that does not answer, a held queue, or an "
-        "unbound queue with messages",
+        Exit.DIFFERENT: "no members, a stream without one, a member that does not answer, a held queue, or an unbound queue "
+        "with messages",
     },
 )
 @click.argument("name", metavar="GROUP")

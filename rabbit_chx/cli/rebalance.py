@@ -132,6 +132,7 @@ def rebalance(
             count_keys(counts, keys_file, raw=raw)
         else:
             seconds, elsewhere = measure(live, observed, name, queue_of, counts, sample)
+            _check_predicted(counts, elsewhere)
         found = find_moves(counts.of_slot, queue_of, capacity, target)
         print_proposal(Proposal(slots, capacity, queue_of, counts, found, seconds), output)
         _print_doubts(found, counts, elsewhere)
@@ -211,6 +212,14 @@ def _capacity(slots: Slots, capacities: tuple[str, ...]) -> dict[str, int]:
                 f"a queue of exchange {slots.exchange!r}: {', '.join(slots.queues)}",
             )
     return dict.fromkeys(slots.queues, 1) | given
+
+
+def _check_predicted(counts: SlotCounts, elsewhere: int) -> None:
+    """Refuse to divide the load if no message reached the predicted queue."""
+    if elsewhere and not counts.total:
+        expected = "messages that reach the predicted queue"
+        hint = f"{counted(elsewhere, 'message')} did not: `rabbit-chx parity` compares the mirror with the broker"
+        raise InvalidValue("load", 0, expected, hint)
 
 
 def _print_doubts(found: Rebalancing, counts: SlotCounts, elsewhere: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -90,6 +91,20 @@ def test_rebalance_asks_before_it_moves_anything(file, run, keys, answer, monkey
     assert "steps? Steps that unbind or delete something:" in found.err
     assert found.err.endswith("Nothing was changed.\n")
     assert run("rebalance", file, "-x", "slots", "--keys", keys, "--dry-run").out == found.out
+
+
+def test_a_measurement_without_a_message_in_its_predicted_queue_says_so(file, run, monkeypatch) -> None:
+    """The file may name another header to hash than the broker has, for example."""
+    message = SimpleNamespace(keys=("k",), headers={}, properties={}, queues=("other",), exchange="slots")
+    monkeypatch.setattr("rabbit_chx.cli.slot_load.sample", lambda *_, **__: [message] * 3)
+    monkeypatch.setattr("rabbit_chx.cli.slot_load._Watch.check_tracing", lambda _: None)
+    monkeypatch.setattr(BrokerAccess, "amqp", lambda *_, **__: nullcontext())
+    found = run("rebalance", file, "-x", "slots", "--dry-run")
+    assert found.code == 64
+    assert (
+        "expected messages that reach the predicted queue. 3 messages did not: `rabbit-chx parity`"
+        in found.err
+    )
 
 
 @pytest.mark.parametrize("target", ["1", "nan", "inf"])
