@@ -51,7 +51,6 @@ class HttpClient:
     Args:
         url: the base.
         tls: for https; by default the certificate and the host name are verified.
-        connect_timeout: seconds to connect.
         proxy: an ``http://`` URL, whose user and password go to the proxy.
     """
 
@@ -60,14 +59,12 @@ class HttpClient:
         url: ManagementUrl,
         *,
         tls: ssl.SSLContext | None,
-        connect_timeout: float,
         proxy: str | None = None,
     ) -> None:
         self._url = url
         self._connection = (
             partial(HTTPSConnection, context=tls or default_context()) if url.tls else HTTPConnection
         )
-        self._connect_seconds = min(connect_timeout, _CONNECT_SECONDS)
         self._proxy = ManagementUrl.parse(proxy) if proxy else None
         if self._proxy is not None and self._proxy.tls:
             hint = "The connection to a proxy is not encrypted; what passes through it to an https:// API is"
@@ -82,7 +79,7 @@ class HttpClient:
         proxy, url = self._proxy, self._url
         own = basic_auth("Proxy-Authorization", proxy.user, proxy.password) if proxy and proxy.user else {}
         netloc = url.netloc if proxy is None else _with_port(proxy)
-        seconds = min(self._connect_seconds, timeout)
+        seconds = min(_CONNECT_SECONDS, timeout)
         with closing(self._connection(netloc, timeout=seconds)) as connection:
             connection.response_class = partial(Answer, deadline=deadline)  # type: ignore[assignment]
             if proxy is not None and url.tls:

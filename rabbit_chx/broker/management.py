@@ -76,7 +76,7 @@ class Management:
         self._answered = False
         self._credentials = credentials
         self._timeout = timeout
-        self._http = HttpClient(parts, tls=tls, connect_timeout=timeout, proxy=proxy)
+        self._http = HttpClient(parts, tls=tls, proxy=proxy)
         self.requests: int = 0
         """Requests sent so far."""
         if parts.tls:

@@ -127,7 +127,7 @@ def carry_out(
     needs = needs_of_change(plan, management.exchanges(driver.vhost), deleted)
     members = Members(connection, management, driver.vhost, group, timeout)
     change = _Change(members, management, driver, on_done, timeout, this_process(), needs)
-    with _locked(driver, lock_holder(), needs):
+    with _locked(driver, needs):
         bindings = management.bindings(driver.vhost)
         check_current(plan, bindings, _reordered(plan, bindings, driver, management))
         found = unfinished_on(management, driver.vhost)
@@ -372,11 +372,11 @@ def delete_when_empty(
 
 
 @contextmanager
-def _locked(driver: PikaDriver, holder: str, needs: Needs) -> Iterator[None]:
+def _locked(driver: PikaDriver, needs: Needs) -> Iterator[None]:
     """Hold the lock on the topology, and explain a lost connection or a refused command."""
     try:
         driver.run(check_cluster(publishes=True))
-        driver.run(take_lock(driver.vhost, holder, seen=True))
+        driver.run(take_lock(driver.vhost, lock_holder(), seen=True))
         try:
             yield
         finally:

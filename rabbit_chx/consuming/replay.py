@@ -27,8 +27,8 @@ from rabbit_chx.broker.receiving import raw
 from rabbit_chx.consuming.queues.queues import check_readable
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.mirror.releases import Release
-from rabbit_chx.working.messages import Delivery, copied_properties, from_raw
-from rabbit_chx.working.parking import ADDED, EXCHANGE, OFFSET, PARKED, QUEUE, ROUTING_KEY
+from rabbit_chx.working.messages import PARKED, Delivery, copied_properties, from_raw
+from rabbit_chx.working.parking import EXCHANGE, OFFSET, QUEUE, ROUTING_KEY
 from rabbit_chx.working.received import contained
 
 _DEATHS: Final = "x-death"
@@ -227,5 +227,5 @@ def _what_becomes_of(
 
 def _copied(message: Delivery, origin: Origin) -> Generator[Command, Any, bool]:
     """Publish a message to its origin; return whether the broker accepted it."""
-    properties = copied_properties(message, {}, without=ADDED)
+    properties = copied_properties(message, {})
     return (yield from routed(origin.routing_key, message.body, properties, exchange=origin.exchange))

@@ -30,7 +30,7 @@ OWN: Final = "rabbit-chx."
 """The prefix of objects that this package declares for itself, such as the lock; files do not contain them."""
 
 _MOST_LISTED: Final = 10
-_POLICIES_OF: Final = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
+POLICIES_OF: Final = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
 
 
 SINGLE_ACTIVE_CONSUMER: Final = "x-single-active-consumer"
@@ -126,7 +126,7 @@ class Policy:
     def applies_to(self, thing: Exchange | Queue) -> bool:
         """Whether the pattern and kind match; a policy with a higher priority may still take precedence."""
         plain = "exchanges" if isinstance(thing, Exchange) else "queues"
-        meant = {"all", plain} | ({_POLICIES_OF[thing.type]} if isinstance(thing, Queue) else set())
+        meant = {"all", plain} | ({POLICIES_OF[thing.type]} if isinstance(thing, Queue) else set())
         try:
             return self.apply_to in meant and re.search(self.pattern, thing.name) is not None
         except re.error:  # the broker uses Perl's syntax, which Python supports only in part

@@ -14,6 +14,10 @@ from rabbit_chx.messages.message_fields import Properties
 _COPIED: Final = Properties.__annotations__.keys() - {"delivery_mode", "expiration", "user_id"}
 _SENDER_SELECTED: Final = {"CC", "BCC"}
 """The headers that name further queues for a message."""
+PARKED: Final = "x-rabbit-chx-parked-"
+"""The prefix of the headers that a parked message gets."""
+_ADDED: Final = (PARKED, "x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
+"""Beginnings of the names of headers that members and the broker add. A copy leaves out those of the original."""
 _OURS: Final = b"x-rabbit-chx-"
 
 
@@ -73,15 +77,8 @@ class Delivery(DecodedLater, Message):
         return copied
 
 
-def copied_properties(
-    message: Message, added: Mapping[str, Any], without: tuple[str, ...] = ()
-) -> dict[str, Any]:
+def copied_properties(message: Message, added: Mapping[str, Any]) -> dict[str, Any]:
     """The properties of a copy of a message for one place, as the client library has decoded them, with other headers.
-
-    Args:
-        message: from a queue or a stream.
-        added: headers that are added.
-        without: beginnings of the names of headers that are left out.
 
     The broker would refuse a ``user_id`` other than the member's, drop the copy after its ``expiration``, and send it
     to the queues in CC and BCC as well.
@@ -91,7 +88,7 @@ def copied_properties(
     headers = {
         name: value
         for name, value in message.headers.items()
-        if name not in _SENDER_SELECTED and not text_of(name).startswith(without)
+        if name not in _SENDER_SELECTED and not text_of(name).startswith(_ADDED)
     }
     return {**given, "headers": {**headers, **added}, "delivery_mode": 2}
 

@@ -13,18 +13,14 @@ from rabbit_chx.base.text import described
 from rabbit_chx.broker.commands import Command, Refused, exists, routed
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.messages.message import Message
-from rabbit_chx.working.messages import copied_properties
+from rabbit_chx.working.messages import PARKED, copied_properties
 from rabbit_chx.working.settings import log
 
-PARKED: Final = "x-rabbit-chx-parked-"
-"""The prefix of the headers that a parked message gets."""
 EXCHANGE: Final = f"{PARKED}exchange"
 ROUTING_KEY: Final = f"{PARKED}routing-key"
 QUEUE: Final = f"{PARKED}queue"
 OFFSET: Final = f"{PARKED}offset"
 """Only of messages from a stream."""
-ADDED: Final = (PARKED, "x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
-"""Beginnings of the names of headers that members and the broker add. A copy leaves out those of the original."""
 LEFT_OUT: Final = f"{PARKED}left-out"
 """Only of messages that could not be parked whole."""
 
@@ -68,7 +64,7 @@ def park(
         Refused: not even this can be published.
     """
     if refused is None:
-        given = message.body, copied_properties(message, origin, without=ADDED)
+        given = message.body, copied_properties(message, origin)
     else:
         given = _reduced(message, origin, refused)
     while True:

@@ -12,7 +12,7 @@ from typing import Final
 
 from rabbit_chx.mirror.releases import Release
 from rabbit_chx.topology.checks.lint_rules import Finding
-from rabbit_chx.topology.model import Policy, Queue, Topology
+from rabbit_chx.topology.model import POLICIES_OF, Policy, Queue, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,6 @@ SETTINGS: Final = (
     Setting("max-in-memory-bytes", "Leave it out", ignored_from=(3, 10)),
 )
 
-_TYPED_POLICIES: Final = ("classic_queues", "quorum_queues", "streams")
-
 
 def release_findings(topology: Topology, release: Release | None) -> Iterator[Finding]:
     """Settings that a release refuses (errors) or ignores (warnings); without a release, warnings for the newest."""
@@ -115,7 +113,7 @@ def _finding(setting: Setting, name: str, where: str, release: Release | None) -
 
 
 def _older_policy(policy: Policy, release: Release | None) -> Iterator[Finding]:
-    if release and policy.apply_to in _TYPED_POLICIES and _version(release) < (3, 12):
+    if release and policy.apply_to in POLICIES_OF.values() and _version(release) < (3, 12):
         message = f"RabbitMQ before 3.12 refuses apply-to: {policy.apply_to}. Use queues"
         yield Finding("error", "refused-setting", f"policy {policy.name!r}", message)
 
