@@ -249,7 +249,7 @@ def test_two_applies_on_one_connection_exclude_each_other_too(site) -> None:
 
 
 def test_an_interrupt_releases_the_lock(site) -> None:
-    plan = site.plan(DeclareQueue(CLASSIC), DeclareQueue(QUORUM))
+    plan = site.plan(DeclareQueue(QUORUM), DeclareQueue(CLASSIC))
 
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
