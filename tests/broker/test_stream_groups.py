@@ -200,6 +200,21 @@ def test_streams_that_are_bound_later_are_found(broker, stream_url, streams_of, 
     assert {stream for stream, *_ in seen.all} == {f"{exchange}-0", f"{exchange}-1"}
 
 
+def test_members_continue_when_the_first_stream_is_deleted(broker, stream_url, streams_of):
+    name, seen = streams_of("super stream", 3), Seen()
+    members = [StreamGroup(stream_url, super_stream=name, name="g") for _ in range(2)]
+    left = (f"{name}-1", f"{name}-2")
+    with running(members[0], seen.by(0)), running(members[1], seen.by(1)):
+        wait_until(lambda: all(each.status.connected for each in members))
+        with a_channel(broker) as channel:
+            channel.queue_delete(f"{name}-0")
+        wait_until(lambda: all(each.status.connected and each.status.streams == left for each in members))
+        with Publisher(broker.url, name) as publisher:
+            publisher.publish_many([b"x"] * 100, ["1", "2"] * 50)
+        wait_until(lambda: len({*seen.all}) == 100)
+    assert {stream for stream, *_ in seen.all} == {*left}
+
+
 # ---- batches
 
 

@@ -68,6 +68,8 @@ class Connection:
 
     def subscribe(self, stream: str, *_, properties, **__) -> int:
         self._enter("subscribe")
+        if stream not in self.streams:
+            raise StreamUnavailable(f"no stream {stream!r}", "no such stream", stream)
         if stream in self.refused and "joining" not in properties["name"]:
             raise StreamUnavailable("a precondition failed", "refused", stream)
         self.subscriptions.append(properties["name"] if "joining" in properties["name"] else stream)
@@ -90,21 +92,24 @@ class Connection:
 
 @pytest.fixture
 def joined(monkeypatch):
-    """Returns a member after its first attempt to join; the other connection is to a node with the streams, if there is one."""
+    """Returns a member after its first attempt to join. The other connections lead to further nodes."""
     with ExitStack() as opened:
 
-        def join(connection: Connection, there: Connection | None = None) -> StreamMember:
+        def join(connection: Connection, *others: Connection) -> StreamMember:
             def connect(stream: str | None) -> Connection:
-                if stream is not None and there is not None:
-                    return there
-                if stream is not None:
-                    raise StreamUnavailable(f"stream {stream!r} has no leader", "not available", stream)
-                return connection
+                if stream is None:
+                    return next(each for each in (connection, *others) if each.is_open)
+                for each in others:
+                    if each.streams.get(stream):
+                        return each
+                if any(stream not in each.streams for each in others):
+                    raise StreamUnavailable(f"no stream {stream!r}", "no such stream", stream)
+                raise StreamUnavailable(f"stream {stream!r} has no leader", "not available", stream)
 
             group = StreamGroup("rabbitmq-stream://127.0.0.1", exchange="x", name="g")
             workers = StreamWorkers(print, group._settings)
             member = StreamMember(group._settings, connect, workers, None, batches=False)
-            for each in (connection, *([there] if there else []), member._woken, member._waker):
+            for each in (connection, *others, member._woken, member._waker):
                 opened.callback(each.close)
             monkeypatch.setattr(member._failures, "until_retry", lambda _: 0.01)
             member._serve()
@@ -132,6 +137,74 @@ def test_streams_are_served_though_the_first_one_has_no_node(joined):
     member = joined(connection)
     assert connection.subscriptions == ["s-1", "s-2"]
     assert "'s-0' has no leader" in member.why_not
+
+
+def lose(member: StreamMember, connection: Connection) -> None:
+    """Lose a connection, and try to connect again."""
+    connection.close()
+    member._turn(0.01)
+    member._connect_again = 0.0
+    member._serve()
+
+
+@pytest.mark.parametrize("release", ["3.13.7", "4.2.0", "4.3.6"])
+@pytest.mark.parametrize("told", [True, False], ids=["while connected", "while not connected"])
+def test_streams_are_served_though_the_first_one_was_deleted(joined, release, told, caplog):
+    connection, there = Connection(["s-0", "s-1", "s-2"]), Connection(["s-1", "s-2"])
+    connection.release = there.release = release
+    member = joined(connection, there)
+    if told:
+        with member._guarded(member._places[0]):
+            raise StreamUnavailable("stream 's-0' was deleted or moved", "not available", "s-0")
+    lose(member, connection)
+    assert there.subscriptions == ["s-1", "s-2"]
+    assert (member.status.streams, member.why_not) == (("s-1", "s-2"), "")
+    assert "group 'g': stream 's-0' was deleted" in caplog.text
+
+
+def test_streams_are_served_on_other_nodes_while_the_first_one_has_no_node(joined):
+    streams = ("s-0", "s-1", "s-2")
+    connection, without = Connection(streams), Connection(streams, elsewhere=streams)
+    there, beyond = (
+        Connection(streams, elsewhere=("s-0", "s-2")),
+        Connection(streams, elsewhere=("s-0", "s-1")),
+    )
+    member = joined(connection, without, there, beyond)
+    lose(member, connection)
+    assert (there.subscriptions, beyond.subscriptions) == (["s-1"], ["s-2"])
+    assert "'s-0' has no leader" in member.why_not
+    assert not without.is_open
+    there.streams["s-0"] = [HERE]
+    member._connect_again = 0.0
+    member._serve()
+    assert (there.subscriptions, member.why_not) == (["s-1", "s-0"], "")
+
+
+def test_streams_whose_nodes_do_not_answer_keep_no_other_waiting_for_long(joined, monkeypatch):
+    """The broker closes connections whose questions a member does not answer."""
+
+    def connect(stream: str | None) -> Connection:
+        if stream is None:
+            return Connection(streams, elsewhere=streams)
+        if stream == "s-3":
+            return there
+        tried.append(stream)
+        now[0] += 10.0
+        raise LOST
+
+    now, tried, streams = [1.0], [], ("s-0", "s-1", "s-2", "s-3")
+    monkeypatch.setattr("rabbit_chx.streams.group.member.monotonic", lambda: now[0])
+    connection, there = Connection(streams), Connection(streams, elsewhere=streams[:3])
+    member = joined(connection)
+    member._connect = connect
+    lose(member, connection)
+    assert tried == ["s-0", "s-1"]
+    lose(member, connection)
+    assert tried == ["s-0", "s-1", "s-0", "s-2"]
+    lose(member, connection)
+    assert there.subscriptions == ["s-3"]
+    assert not member.status.connected
+    there.close()
 
 
 def test_a_connection_that_serves_no_stream_is_closed(joined):

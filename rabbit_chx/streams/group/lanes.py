@@ -58,6 +58,8 @@ class StreamLane(OneByOne):
         self.stream: Final = stream
         self.subscription: int | None = None
         """The number of the subscription on its connection, if any."""
+        self.tried = 0.0
+        """When a connection to a node with the stream was last tried."""
         self.ahead = 0
         """How many chunks the broker may send."""
         self.questions: Final[deque[tuple[ConsumerUpdate, float]]] = deque()

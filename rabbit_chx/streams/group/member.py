@@ -37,6 +37,8 @@ _TICK: Final = 0.5
 """The longest wait for events, in seconds."""
 _EVENTS: Final = 100
 """How many events of a connection are handled before anything else gets a turn."""
+_TRIES_FOR: Final = 10.0
+"""How long to open connections before those that are open get a turn, in seconds."""
 _LOOK_EVERY: Final = 30.0
 _LISTENS: Final = 3
 """How often the broker must prove in each heartbeat interval that it knows the connection."""
@@ -141,17 +143,14 @@ class StreamMember(Running):
         if (self._lanes and not unserved) or monotonic() < self._connect_again:
             return
         with self._trying():
-            if not self._lanes:
-                if self._parking is not None:
-                    self._parking.check()
+            if not self._lanes and self._parking is not None:
+                self._parking.check()
+            if not self._lanes or not self._places:
                 self._open(None)
             with self._joining():
                 for place in list(self._places):
                     self._serve_at(place)
-                while unserved := self._unserved:
-                    self._serve_at(self._open(unserved[0].stream))
-                    if self._unserved == unserved:
-                        break
+                self._serve_elsewhere()
             self._close_idle()
             if not self._unserved and self._lanes and self.why_not:
                 self.why_not = ""
@@ -164,6 +163,14 @@ class StreamMember(Running):
         for place in [each for each in self._places if not each.lanes]:
             self._places.remove(place)
             place.close()
+
+    def _serve_elsewhere(self) -> None:
+        """Connect to the nodes of the other streams, for a limited time: those that are served must not wait for long."""
+        until = monotonic() + _TRIES_FOR
+        for lane in sorted(self._unserved, key=lambda each: each.tried):
+            if lane in self._unserved and monotonic() < until:
+                with self._trying():
+                    self._serve_at(self._open(lane.stream))
 
     def _serve_at(self, place: Place) -> None:
         with self._guarded(place):
@@ -185,6 +192,8 @@ class StreamMember(Running):
 
     def _open(self, stream: str | None) -> Place:
         """Open a connection, to a node with a stream if given; the first one finds the streams."""
+        if stream is not None:
+            self._lanes[stream].tried = monotonic()
         connection = self._connect(stream)
         try:
             place = Place(connection, self._settings)
