@@ -316,6 +316,32 @@ def test_a_stream_that_was_unbound_is_left_when_its_messages_are_handled(joined,
     assert look("s-0", "s-1") == ("s-0", "s-1")
 
 
+def test_streams_are_kept_when_their_exchange_is_deleted(joined, caplog):
+    def partitions(_: str) -> list[str]:
+        raise StreamUnavailable(
+            "virtual host '/' has no super stream or other exchange 'x'", "no such stream", "x"
+        )
+
+    def look() -> None:
+        member._look_again = 0.0
+        member._turn(0.01)
+
+    connection = Connection(["s-0", "s-1"])
+    member = joined(connection)
+    known, connection.partitions = connection.partitions, partitions
+    warning = "has no super stream or other exchange 'x'; the streams are consumed all the same"
+    for times in (1, 2):
+        for _ in range(3):
+            look()
+        assert (member.status.streams, member.why_not) == (("s-0", "s-1"), "")
+        assert connection.is_open
+        assert connection.ended == ["g (joining)"]
+        assert caplog.text.count(warning) == times
+        connection.partitions = known
+        look()
+        connection.partitions = partitions
+
+
 @pytest.mark.parametrize("stopped", [True, False], ids=["at a stop", "while it runs"])
 def test_streams_whose_offsets_are_not_stored_leave_no_other_unstored(joined, monkeypatch, stopped):
     def store(group: str, stream: str, offset: int) -> None:

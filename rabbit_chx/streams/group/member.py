@@ -69,6 +69,8 @@ class StreamMember(Running):
         self._lanes: dict[str, StreamLane] = {}
         self._former: dict[str, StreamLane] = {}
         """The lanes of streams that were deleted or unbound, whose handlers may still run."""
+        self._has_exchange = True
+        """Whether the exchange existed at the last look."""
         self._unbound: set[str] = set()
         """The streams that were not bound at the last look."""
         self._given_up: set[str] = set()
@@ -209,7 +211,15 @@ class StreamMember(Running):
         """Find the streams: add those that are new, and give up those that are not bound, twice in a row: `apply` binds some again."""
         self._look_again = monotonic() + _LOOK_EVERY
         exchange = self._settings.exchange
-        names = [self._settings.stream or ""] if exchange is None else connection.partitions(exchange)
+        try:
+            names = [self._settings.stream or ""] if exchange is None else connection.partitions(exchange)
+            self._has_exchange = True
+        except StreamUnavailable as error:
+            if not (self._lanes and is_gone(error)):
+                raise
+            if self._has_exchange:
+                log.warning("group %r: %s; the streams are consumed all the same", self._settings.name, error)
+            names, self._has_exchange = [], False
         if not names and not self._lanes:
             raise InvalidValue("exchange", exchange, "an exchange to which a stream is bound")
         unbound = self._lanes.keys() - {*names} if names else set()
