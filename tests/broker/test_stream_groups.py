@@ -284,6 +284,25 @@ def test_a_stream_is_handed_over_although_a_handler_hangs(
     assert "although the handler did not return within 1 s" in caplog.text
 
 
+def test_a_callback_that_hangs_costs_only_its_stream(broker, stream_url, streams_of, caplog, monkeypatch):
+    monkeypatch.setattr("rabbit_chx.streams.group.assignments._MOST_SECONDS", 3.0)
+    exchange, seen, told, release = streams_of(count=3), Seen(), [], threading.Event()
+
+    def assigned(stream):
+        told.append(stream)
+        if stream.endswith("-1") and not release.is_set():
+            release.wait(PATIENCE)
+
+    publish(broker, exchange, range(200))
+    group = StreamGroup(stream_url, exchange=exchange, name="g", on_assigned=assigned)
+    with running(group, seen.by(0)):
+        wait_until(lambda: "did not return within 3 s for stream" in caplog.text)
+        release.set()
+        wait_until(lambda: len({*seen.all}) == 200)
+    assert told.count(f"{exchange}-1") > 1
+    assert [told.count(f"{exchange}-{number}") for number in (0, 2)] == [1, 1]
+
+
 # ---- an event loop
 
 

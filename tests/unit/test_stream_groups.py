@@ -191,7 +191,7 @@ def test_a_callback_that_does_not_return_in_time_is_named_and_costs_only_its_str
         match=f"^{names}, or the handler before, did not return within 0.01 s for stream 'events'$",
     ) as caught:
         assignments.do_due(place_of(Asked()), it)
-    assert (caught.value.stream, caught.value.permanent) == ("events", False)
+    assert (caught.value.stream, caught.value.problem, caught.value.permanent) == ("events", "lost", False)
 
 
 def test_a_handler_must_fit_the_class():

@@ -259,6 +259,18 @@ def test_a_stream_that_a_node_refuses_for_a_moment_is_subscribed_to_again_withou
     assert member.status.connected
 
 
+@pytest.mark.parametrize(("problem", "kept"), [("lost", True), ("not available", False)])
+def test_before_4_3_only_a_stream_that_moved_costs_the_others_their_connection(joined, problem, kept):
+    connection = Connection(["s-0", "s-1"])
+    connection.release = "4.0.5"
+    member = joined(connection)
+    with member._guarded(member._places[0]):
+        raise StreamUnavailable("on_assigned did not return for stream 's-0'", problem, "s-0")
+    assert connection.ended == ["g (joining)", "s-0"]
+    assert connection.is_open == kept
+    assert [lane.stream for lane in member._unserved] == ["s-0", "s-1"][: 1 if kept else 2]
+
+
 def test_questions_about_a_stream_that_moved_are_answered(joined, monkeypatch):
     """The broker would close the whole connection after a minute."""
     connection = Connection(["s-0", "s-1"])

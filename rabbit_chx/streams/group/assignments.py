@@ -89,7 +89,7 @@ class Assignments:
         elif late:
             names = " and ".join(self._settings.callbacks(assigned=True))
             text = f"{names}, or the handler before, did not return within {self._seconds:g} s for stream {lane.stream!r}"
-            raise StreamUnavailable(text, "not available", lane.stream)  # others keep the connection
+            raise StreamUnavailable(text, "lost", lane.stream)  # others keep the connection
 
     def _begin(self, place: Place, lane: StreamLane, update: ConsumerUpdate) -> None:
         """Tell the broker where the member starts."""

@@ -278,7 +278,7 @@ class StreamMember(Running):
             yield
         except StreamUnavailable as error:
             if place.connection.is_open and error.stream is not None and not error.permanent:
-                lost = self._lost_with(place, error.stream)
+                lost = self._lost_with(place, error.stream, moved=error.problem != "lost")
             elif error.permanent and not (is_gone(error) and self._settings.exchange):
                 raise
             else:
@@ -288,8 +288,8 @@ class StreamMember(Running):
                 self._assignments.lose(lane, place.connection)
             self._on_lost(error)
 
-    def _lost_with(self, place: Place, stream: str) -> list[StreamLane]:
-        """The streams that a connection no longer serves because this one moved.
+    def _lost_with(self, place: Place, stream: str, *, moved: bool) -> list[StreamLane]:
+        """The streams that a connection no longer serves because this one moved or is given up.
 
         RabbitMQ before 4.3 may keep the consumer of a stream that moved, as the active one that never answers, until its
         connection is closed. Then no other member gets the stream.
@@ -297,7 +297,7 @@ class StreamMember(Running):
         lane = place.forget(stream)
         if lane is None:
             return []
-        if Release.of_broker(place.connection.release).forgets_consumers_of_moved_streams:
+        if not moved or Release.of_broker(place.connection.release).forgets_consumers_of_moved_streams:
             return [lane]
         with suppress(StreamUnavailable):
             for other in place.lanes.values():
