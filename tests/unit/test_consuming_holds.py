@@ -63,23 +63,45 @@ DOWN = [
 ]
 
 
-@pytest.mark.parametrize("text", DOWN)
-def test_a_queue_stays_held_while_the_broker_cannot_reach_its_hold(text) -> None:
-    lane = QueueLane("q8")
-    lane.attach(object(), 1)
-    lane.hold = "rabbit-chx.hold.x"
+ABSENT = "NOT_FOUND - no queue 'rabbit-chx.hold.x' in vhost '/'"
 
-    def look(answer: str) -> None:
-        made = Interruptions(Settings(**SETTINGS), Workers(print, 1, 10), print, print)
+
+@pytest.fixture
+def held(monkeypatch):
+    """Returns the hold of a lane at a time, after a look to which the broker gave this answer; none: the hold exists."""
+
+    def look(now: float, answer: str | None) -> str | None:
+        monkeypatch.setattr("rabbit_chx.consuming.member.interruptions.monotonic", lambda: now)
         commands = made.release([lane])
         assert next(commands).arguments == {"queue": "rabbit-chx.hold.x", "passive": True}
         with pytest.raises(StopIteration):
-            commands.throw(Refused(404, answer))
+            commands.throw(Refused(404, answer)) if answer else commands.send(None)
+        return lane.hold
 
-    look(text)
-    assert lane.hold == "rabbit-chx.hold.x"
-    look("NOT_FOUND - no queue 'rabbit-chx.hold.x' in vhost '/'")
-    assert lane.hold is None
+    made = Interruptions(Settings(**SETTINGS), Workers(print, 1, 10), print, print)
+    lane = QueueLane("q8")
+    lane.attach(object(), 1)
+    lane.hold = "rabbit-chx.hold.x"
+    return look
+
+
+@pytest.mark.parametrize("text", DOWN)
+def test_a_queue_stays_held_while_the_broker_cannot_reach_its_hold(held, text) -> None:
+    assert held(10.0, text)
+    assert held(10.5, ABSENT) is None
+
+
+def test_a_queue_stays_held_when_a_node_does_not_know_the_hold_for_a_moment(held) -> None:
+    """On Khepri, the node of the member may learn of the hold later than the node where it was declared."""
+    for now in (10.0, 10.5, 10.9):
+        assert held(now, ABSENT)
+    assert held(11.0, ABSENT) is None
+
+
+def test_a_queue_is_released_at_once_when_a_hold_that_was_found_is_deleted(held) -> None:
+    assert held(10.0, ABSENT)
+    assert held(10.1, None)
+    assert held(10.2, ABSENT) is None
 
 
 def test_a_member_consumes_the_other_queues_while_the_broker_cannot_reach_one() -> None:

@@ -5,6 +5,7 @@ The generators yield commands for a driver. Everything here runs in the thread o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable
 from time import monotonic
 from typing import Any, Final, TypeVar
@@ -28,6 +29,8 @@ from rabbit_chx.working.workers import Progress
 
 _EXPECTED: Final = (AMQPError, OSError, Lost, Refused, RabbitChxError)
 """Errors of the connection, and those that the operator has to deal with. The message is to blame for any other."""
+_ABSENT_FOR: Final = 1.0
+"""How long a hold that was never found must be absent, in seconds: on Khepri, a node may learn of a new queue late."""
 _T = TypeVar("_T")
 
 
@@ -236,7 +239,7 @@ class Interruptions(Attempts):
             self._workers.submit(lane)
         elif hold := hold_of(message):
             if self.pause(lane, channel, message):
-                lane.hold = hold.name
+                lane.hold, lane.absent_since = hold.name, math.inf
                 log.info("group %r: queue %r is held", self._settings.name, lane.queue)
                 yield from self.release([lane])  # the marker may be left from an earlier change
         else:
@@ -253,11 +256,15 @@ class Interruptions(Attempts):
     def release(self, lanes: Iterable[Lane]) -> Generator[Command, Any, None]:
         """Resume the held lanes whose holds are deleted."""
         lanes = list(lanes)
-        there = {}
+        asked, there = monotonic(), {}
         for hold in {lane.hold for lane in lanes if lane.hold}:
             there[hold] = yield from exists(hold)
         for lane in lanes:
             if lane.hold is None or there.get(lane.hold, True):
+                lane.absent_since = -math.inf  # once it was found, it is absent only if it was deleted
+                continue
+            lane.absent_since = min(lane.absent_since, asked)
+            if asked - lane.absent_since < _ABSENT_FOR:
                 continue
             log.info("group %r: queue %r is released", self._settings.name, lane.queue)
             channel = lane.channel

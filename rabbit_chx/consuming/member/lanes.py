@@ -6,6 +6,7 @@ reconnect wait until the handler has finished its current message. This module d
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -36,6 +37,8 @@ class Lane(Work):
         self._heard = 0.0
         self.hold: str | None = None
         """The name of the queue whose deletion releases the lane, if it is held."""
+        self.absent_since = math.inf
+        """Since when that queue has been absent, as far as the member knows."""
         self.leaving = False
         """Whether no further message may be started, because the channel is about to be closed."""
         self.handled = 0
