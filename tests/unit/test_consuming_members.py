@@ -163,6 +163,29 @@ def test_an_expired_token_ends_the_connection_and_leaves_out_no_queue() -> None:
     assert joined.status.reason == f"the broker refused it: 403 {expired}"
 
 
+def test_a_queue_that_cannot_be_consumed_is_logged_again_only_for_another_reason(caplog) -> None:
+    def look() -> list[str]:
+        caplog.clear()
+        joined._use_if_fit(("c",))
+        return [record.getMessage() for record in caplog.records]
+
+    broker = Broker(*QUEUES)
+    joined = member(broker)
+    missing = look()
+    assert len(missing) == 1
+    assert "not consumed: invalid queue: got 'c', expected an existing queue" in missing[0]
+    assert look() == look() == []
+    broker.locked.add("c")
+    assert "got an exclusive queue" in look()[0]
+    assert look() == []
+    broker.locked.clear()
+    assert look() == missing
+    broker.queues.add("c")
+    assert joined._fit(["c"]) == ("c",)
+    broker.queues.remove("c")
+    assert look() == missing
+
+
 def test_a_member_that_reconnects_waits_for_its_queues_if_all_are_deleted(monkeypatch) -> None:
     def source() -> tuple[str, ...]:
         reasons.append(joined.status.reason)

@@ -82,6 +82,7 @@ class Member(Running):
         self._known: dict[str, Lane] = {}
         """These and those of deleted queues: a handler may still run, and the queue may be declared again."""
         self._refused: set[str] = set()  # queues that were found later and that the user may not read
+        self._unfit: dict[str, str] = {}  # why queues are not consumed, as it was logged
         self._undeliverable = Undeliverable()
         self._search: Generator[Command, Any, None] | None = None
         """The last search for a lower seat."""
@@ -283,7 +284,7 @@ class Member(Running):
 
     def _fit(self, names: Collection[str], *, strict: bool = False) -> tuple[str, ...]:
         """Return the queues that a group can consume; if strict, raise if there are others."""
-        fit = fit_queues(names, self._settings, self._release, self._lanes, strict=strict)
+        fit = fit_queues(names, self._settings, self._release, self._unfit, self._lanes, strict=strict)
         return self._driver.run(fit)
 
     def _use_if_fit(self, names: Collection[str]) -> None:

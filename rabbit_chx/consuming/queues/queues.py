@@ -84,17 +84,17 @@ def fit_queues(
     names: Collection[str],
     settings: Settings,
     release: Release,
+    logged: dict[str, str],
     known: Collection[str] = (),
     *,
     strict: bool = False,
 ) -> Generator[Command, Any, tuple[str, ...]]:
-    """Return the queues that a group can consume and log the others; if strict, raise if there are others.
+    """Return the queues that a group can consume. Log why it cannot consume the others, unless ``logged`` says the same already.
 
-    Queues in ``known`` passed an earlier check and only need to exist.
+    If strict, raise if there are others. Queues in ``known`` passed an earlier check and only need to exist.
     """
     found: dict[str, dict[str, Any]] = {}
     fit: list[str] = []
-    unfit: list[str] = []
     denied: Refused | None = None
     usual: dict[str, Any] = {}
     for name in sorted(names):
@@ -105,19 +105,26 @@ def fit_queues(
         except InvalidValue as error:
             if strict:
                 raise
-            unfit.append(f"not consumed: {error}")
+            _log_change(settings.name, name, f"not consumed: {error}", logged)
             continue
         except Refused as refused:
             if refused.code == NOT_FOUND and not strict:
-                unfit.append(f"not consumed now: {refused.text}")
+                _log_change(settings.name, name, f"not consumed now: {refused.text}", logged)
                 continue
             if refused.code != ACCESS_REFUSED:
                 raise
             denied = refused
         fit.append(name)
-    for text in (*_warnings(found, names, denied, settings, release), *unfit):
+        logged.pop(name, None)
+    for text in _warnings(found, names, denied, settings, release):
         warn(settings.name, text)
     return tuple(fit)
+
+
+def _log_change(group: str, queue: str, text: str, logged: dict[str, str]) -> None:
+    if logged.get(queue) != text:
+        logged[queue] = text
+        warn(group, text)
 
 
 def _check_exists(name: str, parking_queue: str | None) -> Generator[Command, Any, None]:
