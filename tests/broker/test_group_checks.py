@@ -20,7 +20,7 @@ from tests.broker.privileges import release_of
 from tests.faults.load import within
 from tests.members import running
 from tests.patience import PATIENCE, wait_until
-from tests.queues import ORDERED, SINGLE_ACTIVE
+from tests.queues import ORDERED, SINGLE_ACTIVE, bind_ring
 from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
@@ -247,3 +247,27 @@ def test_without_configure_permission_queues_are_not_checked(shop, warnings):
         "could not check whether each queue is a quorum queue with a single active consumer: user" in warning
     )
     assert re.search(rf"user '{user.name}' has no configure\b.* permission on queue 'a'", warning)
+
+
+def test_a_new_queue_that_the_user_may_not_read_is_left_out(shop, warnings, monkeypatch):
+    monkeypatch.setattr("rabbit_chx.consuming.member.member._LOOK_EVERY", 0.2)
+    seen, needs = [], Needs(**{**NEEDS, "read": NEEDS["read"] | {("queue", "b")}})
+    with ExitStack() as stack:
+        channel = stack.enter_context(shop.site.connection()).channel()
+        bind_ring(channel, "orders", ["a"], ORDERED)
+        user = stack.enter_context(shop.user(needs))
+        group = shop.group(None, url=user.url, management=shop.site.management)
+        stack.enter_context(running(group, lambda message: seen.append(message.queue)))
+        wait_until(shop.seated, "the member has a seat")
+        bind_ring(channel, "orders", ["c"], ORDERED)
+        wait_until(lambda: any("is not consumed until" in text for text in warnings()), "the warning")
+        bind_ring(channel, "orders", ["b"], ORDERED)
+        for queue in "abc":
+            shop.publish(queue)
+        wait_until(lambda: {*seen} == {"a", "b"}, "the other queues are consumed")
+        assert not shop.consumed("c")
+    (warning,) = (text for text in warnings() if "is not consumed until" in text)
+    assert warning.startswith("group 'billing': queue 'c' is not consumed until the member is restarted")
+    assert re.search(
+        rf"user '{user.name}' has no read permission on queue 'c'.*rabbitmqctl set_permissions", warning
+    )
