@@ -240,10 +240,12 @@ def test_a_deleted_stream_counts_in_the_totals_and_its_handler_is_waited_for(joi
     assert (member.status.handled, member._busy()) == (5, ["s-0"])
 
 
-def test_a_member_of_256_streams_on_a_node_joins_without_the_lock(joined):
-    connection = Connection([f"s-{number}" for number in range(256)])
-    assert joined(connection).why_not == ""
-    assert connection.subscriptions[0] == "s-0"
+def test_a_member_of_many_streams_on_a_node_has_several_connections(joined):
+    streams = [f"s-{number}" for number in range(300)]
+    connection, second = Connection(streams), Connection(streams)
+    assert joined(connection, second).why_not == ""
+    assert connection.subscriptions == ["g (joining)", *streams[:255]]
+    assert second.subscriptions == streams[255:]
 
 
 def test_a_stream_that_a_node_refuses_for_a_moment_is_subscribed_to_again_without_the_former_consumer(joined):

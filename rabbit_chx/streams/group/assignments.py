@@ -15,7 +15,7 @@ from rabbit_chx.streams.group.places import Place
 from rabbit_chx.streams.group.settings import Position, StreamSettings, check_position
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate, StreamStats
 from rabbit_chx.streams.protocol.connection import StreamConnection
-from rabbit_chx.streams.protocol.requests import MAX_IDS, OffsetSpec
+from rabbit_chx.streams.protocol.requests import OffsetSpec
 from rabbit_chx.working.settings import log
 from rabbit_chx.working.workers import Progress
 
@@ -218,7 +218,7 @@ class Assignments:
         """Whether no message follows the handled ones up to an end that shows more: each stored offset is an entry of the stream."""
         with self._workers.lock:
             following = lane.following
-        if following is None or not max(following, lane.empty_to) < end or len(place.lanes) == MAX_IDS:
+        if following is None or not max(following, lane.empty_to) < end:
             return False
         return first_chunk(place.connection, lane.stream, OffsetSpec.offset(following)) is None
 

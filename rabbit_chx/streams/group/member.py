@@ -28,7 +28,6 @@ from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
 from rabbit_chx.streams.protocol.answers import Delivery
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.opening import no_such_stream
-from rabbit_chx.streams.protocol.requests import MAX_IDS
 from rabbit_chx.working.runs import Running
 from rabbit_chx.working.settings import log, warn
 from rabbit_chx.working.workers import Progress
@@ -181,7 +180,7 @@ class StreamMember(Running):
     def _joining(self) -> AbstractContextManager[None]:
         """What to join in: alone, unless this member has some of its streams already, or there is only one."""
         unserved = self._unserved
-        if 1 < len(unserved) == len(self._lanes) < MAX_IDS:  # the lock takes one
+        if 1 < len(unserved) == len(self._lanes):
             stream = unserved[0].stream
             with suppress(StreamUnavailable):  # other streams may be served
                 place = next((each for each in self._places if each.is_for(stream)), None)

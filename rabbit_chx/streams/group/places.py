@@ -13,12 +13,14 @@ from rabbit_chx.streams.group.lanes import StreamLane
 from rabbit_chx.streams.group.settings import StreamSettings, check_release
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate, StreamMetadata
 from rabbit_chx.streams.protocol.connection import StreamConnection
-from rabbit_chx.streams.protocol.requests import OffsetSpec
+from rabbit_chx.streams.protocol.requests import MAX_IDS, OffsetSpec
 
 _MOMENT: Final = 0.1
 _PATIENCE: Final = 10.0
 """How long a member waits for the others to join, in seconds: one of them may hang."""
 
+_MOST: Final = MAX_IDS - 1
+"""The most streams of a connection: the lock of those that join takes a number, and so does a look at the end of a stream."""
 _NUMBERS: Final = (
     "other members may have joined when the stream had another number (x-stream-partition-order): "
     "it passes when they have left the stream, so stop them all at once"
@@ -76,7 +78,7 @@ class Place:
         for stream, lane in wanted.items():
             if not found[stream].exists:
                 missing(self.connection, lane)
-            elif self._is_here(found[stream]):
+            elif self._is_here(found[stream]) and len(self.lanes) < _MOST:
                 try:
                     self._subscribe(lane)
                 except StreamUnavailable as error:
