@@ -265,7 +265,7 @@ def _amqp10(value: object) -> Field | None:
     match value:
         case None | bool() | str():
             return _common(value, "amqp10")
-        case int() if -(2**63) <= value < 2**64:
+        case int() if -(2**63) <= value < 2**63:
             return Field("l", int(value))
         case float() if value.is_integer():
             raise AmbiguousHeader(

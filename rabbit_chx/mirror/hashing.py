@@ -270,6 +270,8 @@ class HashHeader(HashOn):
 
     def _value_term(self, value: object, release: Release, client: Client | None) -> Term:
         """The term that the named client, or every client that can send the value, produces."""
+        if client == "amqp10" and isinstance(value, int) and 2**63 <= value < 2**64:
+            return int(value)  # no field of AMQP 0-9-1 holds such a number without its sign
         terms: dict[str, Term] = {}
         refusal: InvalidValue | None = None
         for name in CLIENTS if client is None else (client,):

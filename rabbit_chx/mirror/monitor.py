@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from rabbit_chx.errors import RabbitChxError, RingUnknown
 from rabbit_chx.mirror.exchange import ConsistentHashExchange
@@ -38,7 +38,7 @@ class DeliveryMonitor:
         self.drifted: int = 0
         """Messages that landed on another queue: the broker's ring differs from the mirror's."""
         self.unpredicted: int = 0
-        """Messages that the mirror cannot predict: the ring is unknown, or the header ambiguous."""
+        """Messages that the mirror cannot predict: the ring is unknown, or the consumer cannot tell what the broker hashed."""
         self.skipped: int = 0
         """Messages that did not come directly from this exchange."""
 
@@ -73,6 +73,9 @@ class DeliveryMonitor:
                 self.pairs.append((key, queue))
             self.unpredicted += 1
             return None
+        if expected != queue == self._of_number(on.part, key):
+            self.unpredicted += 1
+            return None
         if key is not None:
             self.pairs.append((key, queue))
         if expected == queue:
@@ -81,10 +84,21 @@ class DeliveryMonitor:
             self.drifted += 1
         return expected == queue
 
+    def _of_number(self, part: str, value: object) -> Destination | None:
+        """The queue of an id that AMQP 1.0 may have sent as a number: the broker hashes the number, and consumers see its text."""
+        if part not in _IDS or not isinstance(value, str) or not self.exchange.release.amqp10_in_core:
+            return None
+        if not value.isdecimal() or value != str(int(value)) or int(value) >= 2**64:
+            return None
+        return self.exchange.explain(int(value), client="amqp10").destination
+
+
+_IDS: Final = ("message_id", "correlation_id")
+
 
 def _may_be_of_amqp10(part: str, value: object, headers: Mapping[str, object]) -> bool:
     """Whether an id may have been the UUID or the bytes of an AMQP 1.0 publisher, which the broker hashes and consumers never see."""
-    if part not in ("message_id", "correlation_id"):
+    if part not in _IDS:
         return False
     if value is None:
         return f"x-{part.replace('_', '-')}" in headers

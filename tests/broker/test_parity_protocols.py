@@ -136,7 +136,7 @@ def test_the_timestamp_of_mqtt_is_up_to_the_broker(lab, peers):
 
 @pytest.mark.parametrize(
     "values",
-    [TEXTS, INTEGERS, FLOATS, UUIDS, RAW, MOMENTS, [True, False, None]],
+    [TEXTS, [*INTEGERS, 2**63, 2**64 - 1], FLOATS, UUIDS, RAW, MOMENTS, [True, False, None]],
     ids=["text", "integer", "double", "uuid", "binary", "timestamp", "boolean"],
 )
 def test_an_application_property_of_amqp_1_0_lands_where_the_mirror_says(lab, peers, values):

@@ -96,6 +96,20 @@ def test_an_id_that_amqp_1_0_may_have_sent_in_another_form_is_no_evidence(part: 
     assert not observer.pairs
 
 
+@pytest.mark.parametrize(("release", "of_number"), [("4.3.6", None), ("3.10.8", False)])
+def test_an_id_at_the_queue_of_the_number_that_amqp_1_0_may_have_sent_is_no_evidence(
+    release, of_number
+) -> None:
+    observer = watch(hash_property="message_id", release=release)
+    # The broker routes the text "5" to q0 and, from 4.0 on, the number 5 to q4.
+    seen = [observer.observe(method(), queue, properties(message_id="5")) for queue in ("q4", "q0", "q1")]
+    assert seen == [of_number, True, False]
+    assert [queue for _, queue in observer.pairs][-2:] == ["q0", "q1"]
+    assert len(observer.pairs) == 3 - (of_number is None)
+    for text in ("05", "+5", "\u0665", "1" * 20):
+        assert observer.observe(method(), "q4", properties(message_id=text)) is not None
+
+
 def test_an_exchange_without_a_bucket_judges_nothing() -> None:
     observer = DeliveryMonitor(ConsistentHashExchange(Ring()), name="orders")
     assert observer.observe(method(), "q0", properties()) is None

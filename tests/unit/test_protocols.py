@@ -43,6 +43,14 @@ def test_correlation_data_of_mqtt_that_is_the_text_of_a_uuid_counts_as_its_bytes
     assert x.explain(uuid.urn, client="pika").term == uuid.urn.encode()
 
 
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1])
+def test_an_unsigned_integer_of_amqp_1_0_is_hashed_as_it_is(number) -> None:
+    x = exchange(**HEADER)
+    assert x.explain({"h": number}, client="amqp10").term == number
+    (index,) = x.route_many([number], client="amqp10")
+    assert x.route(headers={"h": number}, client="amqp10") == f"q{index}"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message", "client", "error"),
     [
