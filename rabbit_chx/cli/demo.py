@@ -83,12 +83,12 @@ def demo(*, release: str | None, part: str | None) -> int:
 
 
 def _unless_missing(part: Callable[[], int], otherwise: int) -> int:
-    """The exit code of a part of the demo, or another one if something that it needs is missing."""
+    """The exit code of a part of the demo, or another one if something that it needs is missing; without a broker, 1."""
     try:
         return part()
     except (CannotSupply, MissingDependency) as error:
         show(f"Skipped: {error}")
-        return otherwise
+        return otherwise if isinstance(error, MissingDependency) else Exit.FAILED
 
 
 def _offline_part(keys: list[str]) -> None:

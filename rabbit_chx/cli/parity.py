@@ -20,6 +20,7 @@ from rabbit_chx.cli.ask.options import (
     count_option,
     other_release_option,
     output_option,
+    refuse,
     store_option,
     vhost_option,
 )
@@ -92,6 +93,7 @@ def _broker(
         raise click.UsageError("missing broker URL: pass --url, set AMQP_URL, or use --throw-away")
     with ExitStack() as opened:
         if throw_away is not None:
+            refuse("url", "vhost", on="a throw-away broker")
             from rabbit_chx.testing import Broker
 
             with waiting("Starting a throw-away broker"):

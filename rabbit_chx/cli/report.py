@@ -109,6 +109,7 @@ def _located(
         topology.ring(name, release)  # raises if the exchange has none
         if not from_broker:
             return Located(topology, name, Release.parse(release))
+        refuse("release", on=READ_FROM_BROKER)
         ring = _live_ring(live, topology, name)
         return Located(topology, name, ring.release, {name: ring})
     if exchange is None or live.url is None:

@@ -57,23 +57,28 @@ def ring(*, described: Described, worker_pool_size: int | None, pairs_file: str 
 
 
 def _rows(live: Ring, restarted: Ring) -> dict[Destination, dict[str, Any]]:
+    """The destinations with buckets, and behind them those that get buckets from a restart."""
     share = shares(live)
     before, after = first_buckets(live), first_buckets(restarted)
+    weights = dict(live.runs or ())
+    revived = {
+        destination: weight for destination, weight in restarted.runs or () if destination not in weights
+    }
     return {
         destination: {
             "weight": weight,
-            "share": share[destination],
-            "first_bucket": before[destination],
+            "share": share.get(destination, 0.0),
+            "first_bucket": before.get(destination),
             "first_bucket_after_restart": after.get(destination),
         }
-        for destination, weight in live.runs or ()
+        for destination, weight in (weights | revived).items()
     }
 
 
 def _print(live: Ring, restarted: Ring, rows: dict[Destination, dict[str, Any]]) -> None:
-    def buckets(first: int | None, weight: int) -> str:
+    def buckets(first: int | None, weight: int, otherwise: str) -> str:
         if first is None:
-            return "unknown"
+            return otherwise
         return str(first) if weight == 1 else f"{first}-{first + weight - 1}"
 
     title = f"{counted(len(live), 'bucket')}, RabbitMQ {live.release} on {live.release.store}"
@@ -82,8 +87,8 @@ def _print(live: Ring, restarted: Ring, rows: dict[Destination, dict[str, Any]])
         shown.add_row(
             str(destination),
             str(row["weight"]),
-            buckets(row["first_bucket"], row["weight"]),
-            buckets(row["first_bucket_after_restart"], row["weight"]),
+            buckets(row["first_bucket"], row["weight"], "none"),
+            buckets(row["first_bucket_after_restart"], row["weight"], "unknown"),
             f"{row['share']:.3%}",
             row["share"],
         )

@@ -73,11 +73,9 @@ class Field:
     def __post_init__(self) -> None:
         if self.tag not in _TYPES:
             raise InvalidValue("tag of an AMQP field", self.tag, " ".join(_TYPES))
-        try:
-            _as_sent(self.tag, self.value)
-        except (struct.error, OverflowError):
-            expected = f"a number that its type, {_TYPES[self.tag]}, can hold"
-            raise InvalidValue(f"value of an AMQP field {self.tag!r}", self.value, expected) from None
+        if not _can_hold(self.tag, self.value):
+            expected = f"a value that its type, {_TYPES[self.tag]}, can hold"
+            raise InvalidValue(f"value of an AMQP field {self.tag!r}", self.value, expected)
 
     @property
     def type(self) -> Atom:
@@ -112,6 +110,30 @@ class Field:
     def pair(self) -> tuple[Atom, Term]:
         """Type and value: the form of array items, and of the headers that releases up to 3.12 hash."""
         return (self.type, self.term)
+
+
+def _can_hold(tag: str, value: Any) -> bool:
+    """Whether a field can have a value; its items were checked when they were made."""
+    try:
+        match tag:
+            case "t":
+                return isinstance(value, bool)
+            case "V":
+                return value is None
+            case "S" | "x":
+                return isinstance(value, (str, bytes, bytearray))
+            case "D":
+                scale, digits = value
+                return bool(0 <= scale < 2**8 and -(2**31) <= digits < 2**32)
+            case "A":
+                return all(isinstance(item, Field) for item in value)
+            case "F":
+                return all(isinstance(name, (str, bytes)) and isinstance(item, Field) for name, item in value)
+            case _:
+                _as_sent(tag, value)
+                return True
+    except (struct.error, OverflowError, TypeError, ValueError):
+        return False
 
 
 def _as_sent(tag: str, value: Term) -> Term:

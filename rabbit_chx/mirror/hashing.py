@@ -281,6 +281,8 @@ class HashHeader(HashOn):
                 refusal = error
         if not terms:
             assert refusal is not None
+            if client is None:
+                raise InvalidValue("header value", value, "a value that a client can encode", refusal.hint)
             raise refusal
         # Compared as Erlang text, because 1 == 1.0 == True in Python.
         if len({format_term(term) for term in terms.values()}) > 1:

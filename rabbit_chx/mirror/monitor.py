@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from rabbit_chx.errors import RabbitChxError, RingUnknown
 from rabbit_chx.mirror.exchange import ConsistentHashExchange
-from rabbit_chx.mirror.hashing import HashHeader
+from rabbit_chx.mirror.hashing import HashHeader, HashOn
 from rabbit_chx.mirror.ring import Destination
 
 
@@ -55,11 +55,9 @@ class DeliveryMonitor:
             self.skipped += 1
             return None
         on = self.exchange.hash_on
-        if isinstance(on, HashHeader):
-            value, key = headers, headers.get(on.header)
-        else:
-            value = key = delivery.routing_key if on.part == "routing_key" else getattr(properties, on.part)
-        of_header = value is headers
+        of_header = isinstance(on, HashHeader)
+        key = _hashed(on, delivery, properties)
+        value = headers if of_header else key
         if not _is_as_sent(key, of_header=of_header, from_aio_pika=from_aio_pika) or (
             not of_header and _may_be_of_amqp10(on.part, key, headers)
         ):
@@ -91,6 +89,13 @@ class DeliveryMonitor:
         if not value.isdecimal() or value != str(int(value)) or int(value) >= 2**64:
             return None
         return self.exchange.explain(int(value), client="amqp10").destination
+
+
+def _hashed(on: HashOn, delivery: Any, properties: Any) -> Any:
+    """The value of the part that the exchange hashes, as the consumer sees it."""
+    if isinstance(on, HashHeader):
+        return (properties.headers or {}).get(on.header)
+    return delivery.routing_key if on.part == "routing_key" else getattr(properties, on.part)
 
 
 _IDS: Final = ("message_id", "correlation_id")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rabbit_chx.errors import InvalidValue, MissingDependency, Unpredictable, Unroutable
-from rabbit_chx.mirror.hashing import MAX_SHORTSTR, as_column, shortstr
+from rabbit_chx.mirror.hashing import MAX_SHORTSTR, as_column, python_values, shortstr
 from rabbit_chx.mirror.kernel.phash2 import PHASH2_BITS, phash2
 from rabbit_chx.mirror.releases import NEWEST, Release, Store
 from rabbit_chx.mirror.ring import Destination, as_destinations, check_destination, destination_sort_key, each
@@ -172,7 +172,9 @@ class SuperStream:
         import numpy as np
 
         count = len(self.partitions)
-        return np.fromiter((self._hash(key) % count for key in as_column(keys)), np.int32)
+        return np.fromiter(
+            (self._hash(key) % count for key in python_values(as_column(keys), "key")), np.int32
+        )
 
     def _hash(self, key: str) -> int:
         try:

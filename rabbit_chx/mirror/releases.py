@@ -212,7 +212,7 @@ class Release:
 
     @property
     def forgets_consumers_of_moved_streams(self) -> bool:
-        """Seen on 4.0.5, in a cluster whose nodes stop: a single active consumer of a stream that moved stays registered."""
+        """Before 4.3 (seen on 4.0.5, in a cluster whose nodes stop), a single active consumer of a stream that moved stays registered."""
         return self._version >= (4, 3, 0)
 
     @property

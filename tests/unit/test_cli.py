@@ -13,6 +13,7 @@ from rabbit_chx import Ring
 from rabbit_chx.cli import _without_secrets
 from rabbit_chx.cli.ask.described import Located
 from rabbit_chx.cli.file_routes import FileRoutes, is_alone
+from rabbit_chx.cli.ring import _rows
 from rabbit_chx.topology.model import Binding, Exchange, Queue, Topology
 from tests.programs import loaded_after
 from tests.unit.test_management import NODES, serving
@@ -103,6 +104,20 @@ def test_ring_shows_shares_and_that_a_mnesia_restart_is_unknown(run) -> None:
     assert sum(row["share"] for row in rows) == 1.0
     assert all(row["first_bucket_after_restart"] is None for row in rows)
     assert "unknown" in run("ring", *TWO, "--release", "4.0").out
+
+
+def test_ring_shows_a_queue_to_which_a_restart_gives_buckets() -> None:
+    ring = Ring.of({"qa": 1, "qb": 1, "qc": 1}).bind("qa", 5).unbind("qa", 1)
+    rows = _rows(ring, ring.after_restart())
+    assert [
+        (name, row["weight"], row["first_bucket"], row["first_bucket_after_restart"])
+        for name, row in rows.items()
+    ] == [
+        ("qb", 1, 0, 0),
+        ("qc", 1, 1, 1),
+        ("qa", 5, None, 2),
+    ]
+    assert [row["share"] for row in rows.values()] == [pytest.approx(0.5, abs=0.001)] * 2 + [0.0]
 
 
 @pytest.mark.parametrize(
@@ -247,6 +262,11 @@ PUBLISH = ("publish", "x.csv", "-x", "e", "-U", "amqp://h")
         (["ring", "--infer", "/does/not/exist", *TWO], "No such file"),
         (["ring", *TWO, "--worker-pool-size", "1"], "no effect on RabbitMQ 4.3.6 on Khepri"),
         (["parity"], "--url"),
+        (["parity", "--throw-away", "4.3", "--url", "amqp://h"], "no effect on a throw-away broker"),
+        (
+            ["report", "--file", "FILE", "--live", "--url", "amqp://h", "--release", "3.10", "-o", "p"],
+            "--release has no effect on",
+        ),
         (["publish", "x.txt", "-x", "e", "-U", "amqp://h"], "--format"),
         (["publish", "/none.csv", "-x", "e", "-U", "amqp://h"], "No such file"),
         ([*PUBLISH, "--property-column", "message_id"], "NAME=COLUMN"),

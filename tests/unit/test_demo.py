@@ -46,6 +46,7 @@ def test_without_a_broker_the_prediction_is_shown_and_the_exit_code_says_that_no
     assert done.code == 1
     assert "Predicted: 10,000 keys over 4 weighted queues" in done.out
     assert done.out.count("Skipped: no broker can be had") == 2
+    assert run("demo", "--part", "spark").code == 1
 
 
 def test_a_part_that_fails_makes_the_exit_code(run, monkeypatch):

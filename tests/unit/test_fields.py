@@ -256,9 +256,20 @@ def test_an_integer_in_a_double_is_a_float_for_the_broker():
     [
         *(("b", 128), ("B", -1), ("s", 2**15), ("u", 2**16), ("I", 2**31), ("i", -1), ("l", 2**63)),
         *(("T", -1), ("T", None), ("f", 1e39), ("l", 0.5), ("d", "1.0")),
+        *(
+            ("S", 5),
+            ("x", None),
+            ("t", 1),
+            ("V", 0),
+            ("A", (1,)),
+            ("A", 1),
+            ("F", {"a": 1}),
+            ("F", (("a", 1),)),
+        ),
+        *(("D", 5), ("D", (256, 1)), ("D", (0, 2**32)), ("D", ("1", 1))),
     ],
 )
-def test_a_number_that_its_type_cannot_hold_is_refused(tag, value):
+def test_a_value_that_its_type_cannot_hold_is_refused(tag, value):
     with pytest.raises(InvalidValue, match=f"value of an AMQP field '{tag}'"):
         Field(tag, value)
 

@@ -171,7 +171,8 @@ def test_a_super_stream_routes_as_the_official_clients_do() -> None:
     assert {key: stream.route(key) for key in OFFICIAL} == {
         key: f"invoices-{partition}" for key, partition in OFFICIAL.items()
     }
-    for column in (list(OFFICIAL), iter(OFFICIAL), np.array(list(OFFICIAL)), OFFICIAL.keys()):
+    keys = list(OFFICIAL)
+    for column in (keys, iter(OFFICIAL), np.array(keys), pa.array(keys), OFFICIAL.keys()):
         got = stream.route_many(column)
         assert got.dtype == np.int32
         assert got.tolist() == list(OFFICIAL.values())

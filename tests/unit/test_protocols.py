@@ -87,3 +87,10 @@ def test_what_a_protocol_cannot_send_is_refused(arguments, message, client, erro
     (value,) = message.values()
     with pytest.raises(error):
         x.route_many([value["h"]] if "headers" in message else [value], client=client)
+
+
+def test_a_header_that_no_client_can_send_names_no_client() -> None:
+    with pytest.raises(InvalidValue, match="expected a value that a client can encode"):
+        exchange(**HEADER).route(headers={"h": 2**63})
+    with pytest.raises(InvalidValue, match="expected a value that pika can encode"):
+        exchange(**HEADER).route(headers={"h": 2**63}, client="pika")

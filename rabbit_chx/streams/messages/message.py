@@ -1,4 +1,4 @@
-"""Decode one stored message: the readable reference for the fast path in `columns`.
+"""Decode one stored message: the readable reference for the fast paths in `stored` and `arrow`.
 
 Streams store AMQP 1.0. Brokers store a message that was published over AMQP 0-9-1 in these sections:
 

@@ -1,4 +1,4 @@
-"""The frames that a broker sends, as values, without I/O. `encoding` builds requests.
+"""The frames that a broker sends, as values, without I/O. `requests` builds requests.
 
 ``deps/rabbitmq_stream/docs/PROTOCOL.adoc`` in rabbitmq-server describes the protocol. Checked on 3.10.8, 4.0.5 and 4.3.6.
 """
