@@ -19,6 +19,7 @@ from rabbit_chx.base.timeouts import HEARTBEAT_OF_CALLER
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
 from rabbit_chx.streams import StreamConnection
 from rabbit_chx.streams.ends import Bounds, bounds, offset_at, stored_at
+from rabbit_chx.streams.protocol.opening import OnOtherNode
 from rabbit_chx.topology import Management, Observed, ToExchange, Topology, read
 from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.routes import Router
@@ -186,10 +187,11 @@ class StreamAccess:
     def _ask(
         self, question: Callable[[StreamConnection], _T], stream: str = "", *, at_leader: bool = False
     ) -> _T:
-        """Ask over the connection for a stream, and reconnect if it is lost. The first attempt to connect is not repeated.
+        """Ask over the connection for a stream, and try again if the connection is lost or the stream is not available.
 
-        If the node does not have the stream, connect to one that does. With ``at_leader``, also later questions go to the
-        leader, which has all messages of the stream.
+        The first attempt to connect is not repeated, and neither is the first one to reach a stream to whose node no address
+        leads. If the node does not have the stream, connect to one that does. With ``at_leader``, also later questions go to
+        the leader, which has all messages of the stream.
         """
         now = time.monotonic()
         if (
@@ -209,7 +211,8 @@ class StreamAccess:
                 if error.problem == "not available" and key != stream:  # it is on another node: no outage
                     key = stream
                     continue
-                if error.permanent or not (at_leader or key in self._reached):
+                unknown = key not in self._reached and (not key or isinstance(error, OnOtherNode))
+                if error.permanent or (unknown and not at_leader):
                     raise
                 self._outage.failed(error)
                 self._drop(key)

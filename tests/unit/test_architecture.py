@@ -110,6 +110,7 @@ OPEN_TO_SPARK = {
     "rabbit_chx.streams.messages.arrow.batch",
     "rabbit_chx.streams.messages.encode",
     "rabbit_chx.streams.ends",
+    "rabbit_chx.streams.protocol.opening",
     "rabbit_chx.streams.protocol.permissions",
     "rabbit_chx.topology.graph",
     "rabbit_chx.topology.routes",

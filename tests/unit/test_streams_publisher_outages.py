@@ -18,7 +18,7 @@ from rabbit_chx.errors import BrokerUnavailable, PublishFailed, StreamUnavailabl
 from rabbit_chx.publishing import Outcome
 from rabbit_chx.streams import StreamPublisher, Timeouts, connect
 from rabbit_chx.streams.protocol.answers import Node, StreamMetadata
-from rabbit_chx.streams.protocol.opening import connect_until
+from rabbit_chx.streams.protocol.opening import OnOtherNode, connect_until
 from rabbit_chx.streams.publishing import outlet, routes
 from rabbit_chx.streams.publishing.lots import Lot, LotOutbox
 from tests.patience import PATIENCE, wait_until
@@ -310,8 +310,25 @@ def test_a_stream_on_none_of_the_nodes_takes_a_limited_number_of_connections(ser
         ) as caught:
             connect(given, stream="events", leader=True, **more)
         assert hosts(servers) == tried
-        assert (type(caught.value), caught.value.problem) == (StreamUnavailable, "not available")
+        assert (type(caught.value), caught.value.problem) == (OnOtherNode, "not available")
         assert str(caught.value).count("follow_advertised=True") == len({*tried})
+    servers.down = {"third"}
+    with pytest.raises(StreamUnavailable, match=r"on first:5552.*; third is down") as caught:
+        connect([SECOND, THIRD], stream="events", leader=True)
+    assert type(caught.value) is StreamUnavailable  # the third may have the stream in a moment
+
+
+def test_an_advertised_address_that_leads_to_another_node_is_not_tried_again(
+    servers, balanced, monkeypatch
+) -> None:
+    found = {"events": StreamMetadata("events", Node("balancer", 5552), ())}
+    monkeypatch.setattr(Connection, "metadata", lambda *_: found)
+    balanced += ["second"] * 3
+    with pytest.raises(
+        OnOtherNode, match="led to a node with its leader of stream 'events', which is on bal"
+    ):
+        connect(BALANCER, stream="events", leader=True, follow_advertised=True)
+    assert hosts(servers) == ["balancer"] * 2
 
 
 def test_servers_that_do_not_answer_share_the_time_to_connect(servers, monkeypatch) -> None:

@@ -24,8 +24,8 @@ from rabbit_chx.streams.protocol.permissions import publishing, reading
 _TRIES: Final = 60
 """The maximum number of connections to find a node with the stream, through all addresses together.
 
-A load balancer in front of seven nodes keeps one of them from 20 connections in 5% of cases, and from 60 in 0.01%. There
-is a limit because the nodes of the addresses may all lack the stream: each attempt would burden them for the whole timeout.
+With seven nodes behind a load balancer, 20 connections miss a given node in 5% of cases, 60 in 0.01%. There is a limit
+because the nodes of the addresses may all lack the stream: each attempt would burden them for the whole timeout.
 """
 _Opened: TypeAlias = Callable[..., StreamConnection]
 """Connects to an address, or gives up ``give_up_at`` a time of the monotonic clock."""
@@ -117,10 +117,15 @@ def _first(opened: _Opened, urls: Sequence[BrokerUrl], timeout: float, give_up_a
             break
     errors = failed.values()
     told = next((error for error in errors if not error.permanent), failed[urls[-1]])
-    raise StreamUnavailable("; ".join(map(str, errors)), told.problem, told.stream)
+    kind = OnOtherNode if all(isinstance(error, OnOtherNode) for error in errors) else StreamUnavailable
+    raise kind("; ".join(map(str, errors)), told.problem, told.stream)
 
 
-class _WrongNode(StreamUnavailable):
+class OnOtherNode(StreamUnavailable):
+    """A node has the stream, but no address leads to it."""
+
+
+class _WrongNode(OnOtherNode):
     """An address led to a node without the stream; through a load balancer, the next connection may lead to another node."""
 
 
@@ -146,7 +151,7 @@ def _with_stream(
             break
     what = "its leader" if leader else "a replica"
     hint = "" if follow else "; follow_advertised=True (in Spark, followAdvertised) connects to it directly"
-    raise (StreamUnavailable if follow else _WrongNode)(
+    raise (OnOtherNode if follow else _WrongNode)(
         f"no connection to {url} led to a node with {what} of stream {stream!r}, which is on {nodes[0]}{hint}",
         "not available",
         stream,

@@ -14,6 +14,7 @@ import pytest
 from rabbit_chx.base import outages
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.streams.ends import Bounds
+from rabbit_chx.streams.protocol.opening import OnOtherNode
 from spark_connector import RabbitMQDataSource
 from spark_connector.connections import connected
 from spark_connector.reading import rows, stream_access
@@ -357,8 +358,8 @@ class Elsewhere:
     def __init__(self, monkeypatch, release: str) -> None:
         self.here, self.there = Mock(), Mock()
         self.release = release
-        self.unreachable = 0
-        """How many more times no attempt leads to the other node."""
+        self.failures: list[StreamUnavailable] = []
+        """Of the next attempts to connect to a node with the other stream."""
         self.opened: list[str | None] = []
         """For which stream each connection was."""
         self.pauses: list[float] = []
@@ -371,9 +372,8 @@ class Elsewhere:
         self.opened.append(stream)
         if stream is None:
             return self.here
-        if self.unreachable:
-            self.unreachable -= 1
-            raise StreamUnavailable("it is on there; followAdvertised", "not available", stream)
+        if self.failures:
+            raise self.failures.pop()
         return self.there
 
     def bounds(self, node: Mock, stream: str) -> Bounds:
@@ -383,6 +383,10 @@ class Elsewhere:
         if node is self.here and stream == "t":
             raise StreamUnavailable("not available on this node", "not available", stream)
         return offset
+
+
+UNREACHABLE = OnOtherNode("it is on there; followAdvertised", "not available", "t")
+AWAY = StreamUnavailable("stream 't' has no leader at the moment", "not available", "t")
 
 
 @pytest.mark.parametrize("release", ["4.2", "4.3"])
@@ -399,18 +403,29 @@ def test_a_stream_on_a_node_that_cannot_be_reached_fails_the_first_question_and_
     monkeypatch, caplog, release
 ) -> None:
     cluster, made = Elsewhere(monkeypatch, release), reader(stream="s,t", startingOffsets="latest")
-    cluster.unreachable = 1
+    cluster.failures = [UNREACHABLE]
     with pytest.raises(StreamUnavailable, match="it is on there; followAdvertised"):
         made.initialOffset()
     assert (cluster.opened, cluster.pauses, caplog.records) == ([None, "t"], [], [])
     made.initialOffset()
     made._access.close()
-    cluster.unreachable = 3
+    cluster.failures = [UNREACHABLE] * 3
     assert made._access.stored_at("t", 99) == 99
     assert cluster.opened[-5:] == [None, *["t"] * 4]
     assert len(cluster.pauses) == 3
     assert "it is on there; followAdvertised; trying to reconnect" in caplog.text
     cluster.here.close.assert_called_once_with()  # by this test
+
+
+def test_a_stream_that_has_no_leader_for_a_moment_does_not_fail_a_query(monkeypatch, caplog) -> None:
+    cluster, made = Elsewhere(monkeypatch, "4.2"), reader(stream="s,t", startingOffsets="latest")
+    lost = StreamUnavailable("the connection to h was lost: reset", "lost")
+    cluster.failures = [lost, AWAY, AWAY]
+    made.latestOffset(stored(made.initialOffset()))
+    assert (len(cluster.pauses), cluster.failures) == (3, [])
+    first, last = [record.getMessage() for record in caplog.records]
+    assert first.endswith("stream 't' has no leader at the moment; trying to reconnect for 120 s")
+    assert "connected again" in last
 
 
 @pytest.mark.parametrize(
