@@ -18,13 +18,13 @@ from rabbit_chx.base.plugins import why_refused_type
 from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.broker.amqp import without_pikas_log
 from rabbit_chx.broker.permissions import Needs
+from rabbit_chx.broker.properties import decoded
 from rabbit_chx.broker.reasons import why_down, why_reset
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing.attempts import Address, Attempts
 from rabbit_chx.publishing.connection import PublisherConnection
 from rabbit_chx.publishing.messages import Outcome, OutgoingMessage
 from rabbit_chx.publishing.outbox import Outbox, log
-from rabbit_chx.publishing.properties import split_properties
 from rabbit_chx.publishing.window import Confirm, Window, find_returned, refused_messages
 
 CLOSED: Final = "the publisher is closed"
@@ -38,7 +38,8 @@ _STEADY: Final = 5.0
 """Seconds after which an idle connection counts as one that works."""
 _WATCH: Final = 0.5
 _INVALID: Final = 406
-_DELAY: Final = "headers.x-delay"
+_LONGEST_DELAY: Final = 2**32 - 1
+"""Milliseconds; an x-delayed-message exchange delays no message with another value of the header, such as one that it delivered."""
 _KEPT: Final = "; not sent again: an x-delayed-message exchange keeps delayed messages that it returns"
 
 
@@ -324,7 +325,7 @@ class Sender:
             message.reply = message.reply if message.returned else "the broker rejected it (basic.nack)"
             message.returned = False
             message.retry_until = message.retry_until or now + self._timeouts.retry
-            if message.verdict is Outcome.RETURNED and _DELAY in split_properties(message.properties):
+            if message.verdict is Outcome.RETURNED and _has_delay(message):
                 message.reply += _KEPT
                 message.doubtful = True
             elif now < message.retry_until:
@@ -377,3 +378,9 @@ class Sender:
         """Remember why the connection ended, which is the first reason; the loop ends by itself."""
         if self._down is None:
             self._down = error
+
+
+def _has_delay(message: OutgoingMessage) -> bool:
+    """Whether an x-delayed-message exchange would keep a message for some time."""
+    delay = (decoded(message.properties).headers or {}).get("x-delay")
+    return isinstance(delay, int) and not isinstance(delay, bool) and 0 < delay <= _LONGEST_DELAY

@@ -7,13 +7,15 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pika import BasicProperties, frame, spec
 
+from rabbit_chx.broker.properties import decoded
 from rabbit_chx.errors import PublishFailed
 from rabbit_chx.publishing import Failure, Outcome, Publisher, Timeouts, Totals
+from rabbit_chx.publishing.properties import DEFAULT_FRAME_MAX, encode_properties
 from tests.amqp_server import AmqpServer, received
 from tests.patience import wait_until
 
@@ -46,9 +48,10 @@ def test_a_message_that_one_queue_rejected_may_be_in_another_although_it_was_ret
         assert caught.value.may_have_arrived
 
 
-def test_a_delayed_message_that_its_exchange_returned_is_not_sent_again() -> None:
-    properties = BasicProperties(delivery_mode=2, headers={"x-delay": 60_000})
+def returning(headers: dict[str, Any]) -> Callable[[socket.socket], None]:
+    """Make a server that returns each message of ``later``, with these headers."""
     returned = frame.Method(1, spec.Basic.Return(312, "NO_ROUTE", "later", "k")).marshal()
+    properties = decoded(encode_properties({"headers": headers}, frame_max=DEFAULT_FRAME_MAX))
     returned += frame.Header(1, 1, properties).marshal() + frame.Body(1, b"m").marshal()
 
     def behave(client: socket.socket) -> None:
@@ -56,10 +59,18 @@ def test_a_delayed_message_that_its_exchange_returned_is_not_sent_again() -> Non
         for number, _ in enumerate(received(client), start=2):
             client.sendall(returned + confirm(number, ack=True))
 
-    timeouts = replace(TIMEOUTS, retry=0.1)
-    with AmqpServer(behave) as server, Publisher(server.url, "later", timeouts=timeouts) as publisher:
+    return behave
+
+
+@pytest.mark.parametrize("delay", [1, 60_000, 2**32 - 1])
+def test_a_delayed_message_that_its_exchange_returned_is_not_sent_again(delay: int) -> None:
+    timeouts, headers = replace(TIMEOUTS, retry=60), {"x-delay": delay}
+    with (
+        AmqpServer(returning(headers)) as server,
+        Publisher(server.url, "later", timeouts=timeouts) as publisher,
+    ):
         with pytest.raises(PublishFailed) as caught:
-            publisher.publish(b"m", "k", headers=properties.headers)
+            publisher.publish(b"m", "k", headers=headers)
         assert caught.value.failure == Failure(
             0,
             Outcome.UNKNOWN,
@@ -69,6 +80,22 @@ def test_a_delayed_message_that_its_exchange_returned_is_not_sent_again() -> Non
             may_have_arrived=True,
         )
         assert publisher.totals.resent == 0
+
+
+@pytest.mark.parametrize("delay", [-60_000, 0, 2**32, 60_000.0, True, "60000"])
+def test_a_returned_message_whose_header_is_no_delay_is_sent_again(delay: object) -> None:
+    """An x-delayed-message exchange delivers a message with the negative of its delay, and a service may forward it."""
+    timeouts, headers = replace(TIMEOUTS, retry=0.1), {"x-delay": delay}
+    with (
+        AmqpServer(returning(headers)) as server,
+        Publisher(server.url, "later", timeouts=timeouts) as publisher,
+    ):
+        with pytest.raises(PublishFailed) as caught:
+            publisher.publish(b"m", "k", headers=headers)
+        assert caught.value.failure == Failure(
+            0, Outcome.RETURNED, "later", "k", "312 NO_ROUTE", may_have_arrived=False
+        )
+        assert publisher.totals.resent > 0
 
 
 def test_an_error_in_the_block_of_a_bulk_says_how_many_messages_have_no_outcome() -> None:
