@@ -31,9 +31,9 @@ def split_valid(df: DataFrame, **options: object) -> tuple[DataFrame, DataFrame]
         bad.write.mode("append").parquet("refused")
 
     ``options`` are those of the write; url and host may be left out. The broker is not asked, so a body may have 16
-    MiB, the default limit of RabbitMQ 4, unless ``maxMessageBytes`` says otherwise; with ``stream`` or ``superStream``, 1
-    MiB, although its key and headers need space as well. ``df`` may be streaming. Both results are computed from ``df``:
-    cache it if it is a batch that is expensive to compute.
+    MiB, the default limit of RabbitMQ 4, or with ``stream`` or ``superStream`` 1 MiB, unless ``maxMessageBytes`` says
+    otherwise. In a stream, the key and the headers of a row need space in the frame as well, which is not checked. ``df``
+    may be streaming. Both results are computed from ``df``: cache it if it is a batch that is expensive to compute.
     """
     given = {name: as_text(value) for name, value in options.items()}
     has_broker = {name.lower() for name in given} & {"url", "host"}

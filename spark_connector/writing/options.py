@@ -104,8 +104,8 @@ class WriteOptions(AmqpOptions, StreamOptions):
     max_message_bytes: int | None = integer(
         _DELIVERY,
         None,
-        "The broker's max_message_size. Default 16 MiB, or 128 MiB before RabbitMQ 4; split_valid and dryRun always "
-        "assume 16 MiB, and 1 MiB for streams.",
+        "The broker's max_message_size. Default 16 MiB, or 128 MiB before RabbitMQ 4; split_valid and dryRun assume 16 "
+        "MiB. For streams, split_valid and dryRun take it for stream.frame_max and assume 1 MiB; a write asks the broker.",
     )
     invalid_rows: str = choice(
         _SAFETY, "drop leaves invalid rows out, counts them and reports the first five.", "fail", "drop"
@@ -155,8 +155,8 @@ class WriteOptions(AmqpOptions, StreamOptions):
 
     @property
     def max_body_bytes(self) -> int | None:
-        """The limit where no broker is asked: of streams, a frame without configuration. None for the default of exchanges."""
-        return 1 << 20 if self.to_streams else self.max_message_bytes
+        """The limit to assume without asking a broker: for streams, the default size of a frame; for exchanges, None means the default."""
+        return self.max_message_bytes or (1 << 20 if self.to_streams else None)
 
     @property
     def exactly_once_to_streams(self) -> bool:
@@ -219,7 +219,7 @@ _MAX_PRODUCER: Final = MAX_SHORT_TEXT - len("/254")
 _OF_CONNECTION: Final = {CONNECTION, TLS, _DELIVERY}
 _EXCHANGES_ONLY: Final = {
     *("heartbeat_seconds", "blocked_timeout_ms", "management_url", "persistent", "max_in_flight"),
-    *("retry_timeout_ms", "max_message_bytes", "fail_on_data_loss"),
+    *("retry_timeout_ms", "fail_on_data_loss"),
 }
 """Options that have no effect on streams."""
 _STREAMS_ONLY: Final = {"stream_port", "follow_advertised", "exactly_once", "producer_name"}

@@ -72,13 +72,14 @@ def test_headers_of_every_number_and_time(spark):
     assert len(assert_agrees(df)) == 7
 
 
-def test_a_body_may_have_16_mib_unless_an_option_says_otherwise_and_in_a_stream_1_mib(spark):
+def test_a_body_may_have_16_mib_and_in_a_stream_1_mib_unless_an_option_says_otherwise(spark):
     df = spark.range(2).selectExpr("repeat('x', cast(16 * 1024 * 1024 + id as int)) as value", "'k' as key")
     assert [part.count() for part in split_valid(df, exchange="x")] == [1, 1]
     assert [part.count() for part in split_valid(df, exchange="x", maxMessageBytes=128 << 20)] == [2, 0]
     df = spark.range(2).selectExpr("repeat('x', cast(1024 * 1024 + id as int)) as value", "'k' as key")
     for target in ({"stream": "x"}, {"superStream": "x"}):
         assert [part.count() for part in split_valid(df, **target)] == [1, 1]
+        assert [part.count() for part in split_valid(df, **target, maxMessageBytes=2 << 20)] == [2, 0]
 
 
 @pytest.mark.long

@@ -302,12 +302,14 @@ def test_a_dry_run_asks_for_the_streams(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_dry_run_refuses_a_body_that_no_frame_contains(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sinks, "check_streams", lambda _: None)
 
-    def refused(size: int) -> str:
+    def refused(size: int, **options: str) -> str:
         batch = pa.record_batch([["x" * size], ["k"]], names=["value", "key"])
-        return write_partition(iter([batch]), job(dryRun="true"), FIRST).problem
+        return write_partition(iter([batch]), job(dryRun="true", **options), FIRST).problem
 
     assert refused(1 << 20) == ""
     assert "value is longer than 1048576 bytes" in refused((1 << 20) + 1)
+    assert refused(2 << 20, maxMessageBytes=str(2 << 20)) == ""
+    assert "value is longer than 2097152 bytes" in refused((2 << 20) + 1, maxMessageBytes=str(2 << 20))
 
 
 def test_without_exactly_once_no_stream_is_asked(broker: Broker) -> None:
