@@ -9,18 +9,17 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from unittest.mock import MagicMock
 
 import pytest
 
 from rabbit_chx.base import outages
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed, StreamUnavailable
-from rabbit_chx.publishing import Outcome
+from rabbit_chx.publishing import Failure, Outcome
 from rabbit_chx.streams import StreamPublisher, Timeouts, connect
 from rabbit_chx.streams.protocol.answers import Node, StreamMetadata
 from rabbit_chx.streams.protocol.opening import OnOtherNode, connect_until
 from rabbit_chx.streams.publishing import outlet, routes
-from rabbit_chx.streams.publishing.lots import Lot, LotOutbox
+from rabbit_chx.streams.publishing.lots import LotOutbox
 from tests.patience import PATIENCE, wait_until
 from tests.unit import stream_servers
 from tests.unit.stream_servers import FIRST, SECOND, Connection, lose
@@ -78,19 +77,38 @@ def test_a_bulk_takes_no_message_behind_those_that_were_given_up(servers, target
     assert list(servers.stored) == [1, 2]
 
 
-def test_a_lot_that_is_put_while_the_publisher_gives_up_is_given_up() -> None:
-    box = LotOutbox(max_messages=9, max_bytes=99)
-    lot, ended = MagicMock(spec=Lot, size=3), []
-    lot.__len__.return_value = 2
-    lot.owner.settled = lambda *given: ended.append(given[1:])
-    since = time.monotonic()
-    assert box.wait_for_room(None, since)
-    box.give_up(BrokerUnavailable("no leader"))
-    box.put(lot, since)
-    assert ended == [(Outcome.UNSENT, "no leader")]
-    assert (box.is_empty, box.totals().pending) == (True, 0)
-    box.put(lot, time.monotonic())
-    assert not box.is_empty
+@pytest.mark.parametrize("target", [{"stream": "events"}, {"super_stream": "events"}])
+def test_a_hook_may_publish_what_the_publisher_gave_up_while_it_was_accepted(
+    servers, monkeypatch, target: dict[str, str]
+) -> None:
+    """The caller's thread runs the hook, and has no lock that another call or a change of the streams needs."""
+    failures: list[Failure] = []
+
+    def given_up(box: LotOutbox, *given: Any, **more: Any) -> bool:
+        has_room = wait_for_room(box, *given, **more)
+        if not failures:
+            box.give_up(BrokerUnavailable("no leader"))
+        return has_room
+
+    def publish_again(failure: Failure) -> None:
+        failures.append(failure)
+        if "super_stream" in target:
+            servers.streams = 3
+            wait_until(lambda: len(publisher.pipeline.outboxes) == 3, "the third stream is known")
+        publisher.publish(b"again", failure.routing_key)
+
+    wait_for_room = LotOutbox.wait_for_room
+    monkeypatch.setattr(routes, "_LOOK", 0.05)
+    with StreamPublisher(FIRST, **target) as publisher:
+        monkeypatch.setattr(LotOutbox, "wait_for_room", given_up)
+        bulk = publisher.bulk(on_failure=publish_again)
+        call = threading.Thread(target=bulk.add, args=(b"late", "k"), daemon=True)
+        call.start()
+        call.join(PATIENCE)
+        assert not call.is_alive()
+        assert (bulk.flush().unsent, bulk.totals.pending, publisher.totals.pending) == (1, 0, 0)
+    assert [(each.outcome, each.reply) for each in failures] == [(Outcome.UNSENT, "no leader")]
+    assert len(servers.stored) == 1
 
 
 @pytest.mark.parametrize("last", [2, 9])

@@ -248,21 +248,21 @@ class LotOutbox(BaseOutbox[Lot]):
         with self._changed:
             return self._wait_for_space(deadline, since, fits=fits)
 
-    def put(self, lot: Lot, since: float | None = None) -> None:
-        """Queue a lot, whether there is room or not; but not behind messages that were given up since this time.
+    def put(self, lot: Lot, since: float | None = None) -> bool:
+        """Queue a lot, whether there is room or not, unless messages were given up since this time; return whether it is queued.
 
-        The stream would have its ids and not those of the others, which it would then drop when they are published again.
+        Otherwise the stream would have its ids, which are higher, and drop the earlier messages as duplicates when they are
+        published again. A lot that is not queued is pending all the same: the caller settles it.
         """
         with self._changed:
             self._pending += len(lot)
             self._pending_bytes += lot.size
-            late = since is not None and self.given_up_at > since
-            if not late:
-                self._unsent.append(lot)
-        if late:
-            self.settle([lot], Outcome.UNSENT, str(self.why_given_up))
-        elif self._closed and self.why_given_up is not None:  # meanwhile
+            if since is not None and self.given_up_at > since:
+                return False
+            self._unsent.append(lot)
+        if self._closed and self.why_given_up is not None:  # meanwhile
             self.give_up(self.why_given_up, closed=True)
+        return True
 
     def number_again(self, last: int, following: int) -> int:
         """Give messages that wait the ids from ``following`` on, if the stream has theirs already, up to ``last``; return the next one.

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from rabbit_chx.base.timeouts import Timeouts, deadline_of
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError, StreamUnavailable
-from rabbit_chx.publishing.messages import OutgoingMessage, Owner
+from rabbit_chx.publishing.messages import Outcome, OutgoingMessage, Owner
 from rabbit_chx.publishing.outbox import NO_MORE
 from rabbit_chx.publishing.pipeline import GRACE_SECONDS, MAX_BYTES_IN_FLIGHT, Pipeline
 from rabbit_chx.publishing.sender import CLOSED
@@ -178,25 +178,27 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
             (outlet,) = self._outlets.values()
             if not outlet.outbox.wait_for_room(deadline, since):
                 return 0
-            self._put(lot, since)
-            return len(lot)
-        partitions = self._routes.enter(deadline)
-        if partitions is None:
-            return 0
-        try:
-            lot.divide(partitions.of(cast(Sequence[str], lot.keys)))
-            for part in lot.parts:
-                outbox = self._outlets[part.stream].outbox
-                # A stream that has no room delays no messages for others that are in memory anyway.
-                if not outbox.wait_for_room(deadline, since, fits=fits):
-                    return 0
-            self._put(lot, since)
-        finally:
-            self._routes.leave()
+            late = self._put(lot, since)
+        else:
+            partitions = self._routes.enter(deadline)
+            if partitions is None:
+                return 0
+            try:
+                lot.divide(partitions.of(cast(Sequence[str], lot.keys)))
+                for part in lot.parts:
+                    outbox = self._outlets[part.stream].outbox
+                    # A stream that has no room delays no messages for others that are in memory anyway.
+                    if not outbox.wait_for_room(deadline, since, fits=fits):
+                        return 0
+                late = self._put(lot, since)
+            finally:
+                self._routes.leave()
+        for part, outbox in late:  # without a lock, because a hook may publish
+            outbox.settle([part], Outcome.UNSENT, str(outbox.why_given_up))
         return len(lot)
 
-    def _put(self, lot: Lot, since: float | None) -> None:
-        """Number the messages, and put them into the outboxes in this order."""
+    def _put(self, lot: Lot, since: float | None) -> list[tuple[Lot, LotOutbox]]:
+        """Number the messages, and put them into the outboxes in this order; return the parts that are too late for theirs."""
         with self._numbers:
             if lot.ids is None:
                 end = self._next + len(lot)
@@ -206,10 +208,11 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
             assert lot.ids is not None
             self._next = max(self._next, lot.ids[-1] + 1)
             lot.owner.accepted(lot)
-            for part in lot.parts:
-                self._outlets[part.stream].outbox.put(part, since)
+            placed = [(part, self._outlets[part.stream].outbox) for part in lot.parts]
+            late = [(part, outbox) for part, outbox in placed if not outbox.put(part, since)]
         for part in lot.parts:
             self._outlets[part.stream].wake()
+        return late
 
     def sequence(self, timeout: float | None) -> int:
         """Ask each stream for the last publishing id of this name, and return the lowest."""
