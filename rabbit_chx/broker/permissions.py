@@ -23,8 +23,11 @@ _DENIED = re.compile(
     r"(?:(configure|write|read) )?access to (queue|exchange) '(.*)' in vhost '(.*)' refused for user '(.*)'",
     re.DOTALL,
 ).search
-backend_failed: Final = re.compile("refused for user '.*', backend .* returned an error", re.DOTALL).search
-"""Whether a refusal is about no permission: for example, the user's token has expired, or the server that knows the permissions is away."""
+backend_failed: Final = re.compile("refused for user '.*', backend ", re.DOTALL).search
+"""Whether a refusal is about no permission: for example, the user's token has expired, or the server that knows the permissions is away.
+
+Names may be so long that the broker cuts the rest of the text off: "returned an error" and the reason.
+"""
 _LAST_NUMBER: Final = re.compile(r"[0-9]+(?=[^0-9]*\Z)")
 _FAMILY: Final = 10
 """From this many on, names that differ by a number become one pattern."""

@@ -228,6 +228,7 @@ EXPIRED = (
     "ACCESS_REFUSED - write access to exchange 'x' in vhost '/' refused for user 'u', "
     'backend rabbit_auth_backend_oauth2 returned an error: "Provided JWT token has expired"'
 )
+CUT = EXPIRED.replace("'u'", f"'{'u' * 140}'")[:252] + "..."
 LOGIN = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. For details see the broker logfile."
 
 
@@ -253,6 +254,7 @@ LOGIN = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN
         (exceptions.ChannelClosedByBroker(404, "NOT_FOUND - no exchange"), True, "404 NOT_FOUND"),
         (exceptions.ChannelClosedByBroker(403, "ACCESS_REFUSED - write access to exchange 'login'"), True, "'login'"),
         (exceptions.ChannelClosedByBroker(403, EXPIRED), False, f"403 {EXPIRED}"),
+        (exceptions.ChannelClosedByBroker(403, CUT), False, f"403 {CUT}"),
         (exceptions.ChannelClosedByBroker(405, "RESOURCE_LOCKED"), False, "405"),
         (exceptions.ConnectionBlockedTimeout("x"), True, "memory or disk alarm"),
         (ssl.SSLEOFError(8, "EOF occurred"), False, "was lost during the TLS handshake"),
