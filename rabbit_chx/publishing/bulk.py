@@ -127,6 +127,7 @@ class BaseBulk(Generic[AnyPipeline]):
     @property
     def totals(self) -> Totals:
         """The current counters."""
+        self._pipeline.check_process()
         return self._since_the_beginning(self._rows.totals())
 
     def _since_the_beginning(self, rows: Totals) -> Totals:
@@ -142,11 +143,13 @@ class BaseBulk(Generic[AnyPipeline]):
     @property
     def failures(self) -> Sequence[Failure]:
         """The messages that were not confirmed, in the order of their rows."""
+        self._pipeline.check_process()
         return self._rows.unconfirmed([], 0)[0]
 
     @property
     def confirmed_before(self) -> int:
         """A row before which every message is confirmed: exact when nothing is pending, otherwise up to 512 rows too low (streams: 1,512)."""
+        self._pipeline.check_process()
         return self._rows.confirmed_before()
 
 

@@ -162,6 +162,10 @@ class Pipeline(ABC, Generic[One, Many]):
                 "program ends: these wait for the thread that runs the hook"
             )
 
+    def check_process(self) -> None:
+        """Raise in a forked process, where a thread that it lacks may hold a lock for ever."""
+        self._guard.check()
+
     def check_open(self) -> None:
         """Raise if it is not open."""
         if self.state != "open":

@@ -18,18 +18,21 @@ if TYPE_CHECKING:
 CHANNEL_CLOSE = spec.Channel.Close.INDEX.to_bytes(4, "big")
 
 FORKED = """
-import logging, os, sys
+import logging, os, sys, threading
 from rabbit_chx.publishing import Publisher
 publisher = Publisher(sys.argv[1], "x")
 publisher.open()
 bulk = publisher.bulk()
 publisher.publish(b"parent")
+keeps_a_lock = threading.Thread(target=bulk._rows._changed.acquire)
+keeps_a_lock.start()
+keeps_a_lock.join()
 child = os.fork()
 if not child:
     for call in (
         lambda: publisher.publish(b"x"), lambda: publisher.publish_many([b"x"]), lambda: publisher.submit(b"x"),
         lambda: publisher.bulk(), lambda: publisher.totals, lambda: bulk.add(b"x"), lambda: bulk.flush(),
-        publisher.stop_accepting,
+        publisher.stop_accepting, lambda: bulk.totals, lambda: bulk.failures, lambda: bulk.confirmed_before,
     ):
         try:
             call()
@@ -95,7 +98,7 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_forked_process_opens_the_publisher_afresh_and_leaves_the_parents_connection_alone() -> None:
     with AmqpServer(confirm_all) as server:
         lines = run(FORKED, server.url).stdout.splitlines()
-    assert lines == ["InvalidValue True"] * 8 + ["published", "child 0", "closed"]
+    assert lines == ["InvalidValue True"] * 11 + ["published", "child 0", "closed"]
     assert server.connections == 2
 
 
