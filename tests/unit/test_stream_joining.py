@@ -20,7 +20,7 @@ from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 from tests.unit.test_stream_groups import chunk
 
-HERE = Node("a", 1)
+HERE, ELSEWHERE = Node("a", 1), Node("b", 1)
 LOST = StreamUnavailable("the connection was lost", "lost")
 
 
@@ -30,7 +30,7 @@ class Connection:
     release, node, has_unread, heartbeat = "4.3.6", HERE, False, 10.0
 
     def __init__(self, streams: list[str], elsewhere: tuple[str, ...] = (), lost_in: str = "") -> None:
-        self.streams = {stream: [] if stream in elsewhere else [HERE] for stream in streams}
+        self.streams = {stream: [ELSEWHERE if stream in elsewhere else HERE] for stream in streams}
         self.subscriptions: list[str] = []
         self.refused: set[str] = set()
         """The streams of which others know another number."""
@@ -100,7 +100,7 @@ def joined(monkeypatch):
                 if stream is None:
                     return next(each for each in (connection, *others) if each.is_open)
                 for each in others:
-                    if each.streams.get(stream):
+                    if HERE in each.streams.get(stream, ()):
                         return each
                 if any(stream not in each.streams for each in others):
                     raise StreamUnavailable(f"no stream {stream!r}", "no such stream", stream)
@@ -180,7 +180,35 @@ def test_streams_are_served_on_other_nodes_while_the_first_one_has_no_node(joine
     assert (there.subscriptions, member.why_not) == (["s-1", "s-0"], "")
 
 
-def test_streams_whose_nodes_do_not_answer_keep_no_other_waiting_for_long(joined, monkeypatch):
+def test_of_the_streams_that_no_node_has_one_is_tried_in_each_attempt(joined):
+    """A connection for each would burden the other nodes. But the node that says so may be cut off from the others."""
+
+    def connect(stream: str | None) -> Connection:
+        tried.append(stream)
+        if stream == "s-1":
+            return there
+        raise StreamUnavailable(f"stream {stream!r} has no leader", "not available", stream)
+
+    tried, streams = [], [f"s-{number}" for number in range(6)]
+    connection, there = Connection(streams), Connection(streams)
+    connection.streams.update({stream: [] for stream in streams[:4]})
+    member = joined(connection)
+    assert connection.subscriptions == ["s-4", "s-5"]
+    member._connect = connect
+    for expected in (["s-2"], ["s-2", "s-3"], ["s-2", "s-3", "s-0"]):
+        member._connect_again = 0.0
+        member._serve()
+        assert tried == expected
+        assert "has no leader" in member.why_not
+    member._connect_again = 0.0
+    member._serve()
+    assert there.subscriptions == streams[:4]
+    assert member.status.connected
+    there.close()
+
+
+@pytest.mark.parametrize("seconds", [10.0, 3.0])
+def test_streams_whose_nodes_do_not_answer_keep_no_other_waiting_for_long(joined, monkeypatch, seconds):
     """The broker closes connections whose questions a member does not answer."""
 
     def connect(stream: str | None) -> Connection:
@@ -189,7 +217,7 @@ def test_streams_whose_nodes_do_not_answer_keep_no_other_waiting_for_long(joined
         if stream == "s-3":
             return there
         tried.append(stream)
-        now[0] += 10.0
+        now[0] += seconds
         raise LOST
 
     now, tried, streams = [1.0], [], ("s-0", "s-1", "s-2", "s-3")
@@ -205,6 +233,19 @@ def test_streams_whose_nodes_do_not_answer_keep_no_other_waiting_for_long(joined
     assert there.subscriptions == ["s-3"]
     assert not member.status.connected
     there.close()
+
+
+def test_a_member_that_is_stopped_opens_no_further_connection(joined):
+    def connect(stream: str | None) -> Connection:
+        tried.append(stream)
+        member.stop()
+        raise LOST
+
+    tried, streams = [], ("s-0", "s-1", "s-2", "s-3")
+    member = joined(Connection(streams, elsewhere=streams[1:]))
+    member._connect, member._connect_again = connect, 0.0
+    member._serve()
+    assert len(tried) == 1
 
 
 def test_a_connection_that_serves_no_stream_is_closed(joined):

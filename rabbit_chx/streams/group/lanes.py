@@ -60,6 +60,8 @@ class StreamLane(OneByOne):
         """The number of the subscription on its connection, if any."""
         self.tried = 0.0
         """When a connection to a node with the stream was last tried."""
+        self.has_no_node = False
+        """Whether no node has the stream, as far as the member knows."""
         self.ahead = 0
         """How many chunks the broker may send."""
         self.questions: Final[deque[tuple[ConsumerUpdate, float]]] = deque()

@@ -38,6 +38,8 @@ _EVENTS: Final = 100
 """How many events of a connection are handled before anything else gets a turn."""
 _TRIES_FOR: Final = 10.0
 """How long to open connections before those that are open get a turn, in seconds."""
+_SLOW: Final = 1.0
+"""Seconds of a failed attempt to connect after which those that are open get a turn at once: the next one may take as long."""
 _LOOK_EVERY: Final = 30.0
 _LISTENS: Final = 3
 """How often the broker must prove in each heartbeat interval that it knows the connection."""
@@ -166,12 +168,17 @@ class StreamMember(Running):
             place.close()
 
     def _serve_elsewhere(self) -> None:
-        """Connect to the nodes of the other streams, for a limited time: those that are served must not wait for long."""
+        """Connect to the nodes of the other streams, for a limited time: those that are served must not wait for long.
+
+        One of the streams that no node has is tried, because the node that said so may be cut off from the others.
+        """
         until = monotonic() + _TRIES_FOR
-        for lane in sorted(self._unserved, key=lambda each: each.tried):
-            if lane in self._unserved and monotonic() < until:
+        for lane in sorted(self._unserved, key=lambda each: (each.has_no_node, each.tried)):
+            if lane in self._unserved and monotonic() < until and not self.workers.stopped:
                 with self._trying():
                     self._serve_at(self._open(lane.stream))
+                if lane.subscription is None and (lane.has_no_node or monotonic() > lane.tried + _SLOW):
+                    break
 
     def _serve_at(self, place: Place) -> None:
         with self._guarded(place):
