@@ -25,6 +25,7 @@ from rabbit_chx.consuming.member.key_lanes import KeyLane
 from rabbit_chx.consuming.member.lanes import Lane, QueueLane
 from rabbit_chx.consuming.member.member import Member
 from rabbit_chx.consuming.member.roll_call import question
+from rabbit_chx.consuming.seats import priority
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.mirror.releases import Release
 from rabbit_chx.working.messages import Delivery
@@ -144,6 +145,31 @@ def test_a_queue_that_is_found_later_and_may_not_be_read_is_left_out(caplog) -> 
     assert joined._find_seat() == QUEUES
     with pytest.raises(ChannelClosedByBroker):
         joined._use("c")
+
+
+@pytest.mark.parametrize("refused", ["", "c"])
+def test_new_queues_are_consumed_once_with_the_priority_that_their_number_gives(refused) -> None:
+    def subscribe(lane: Lane, priority: int) -> None:
+        subscribed.append(lane.queue)
+        if lane.queue == refused:
+            raise ChannelClosedByBroker(403, f"ACCESS_REFUSED - read access to queue {refused!r} refused")
+        lane.attach(Closed(), priority)
+
+    new = ("c", "d", "e", "f", "g")
+    subscribed: list[str] = []
+    joined = member(Broker(*QUEUES, *new))
+    joined._subscribe = subscribe
+    names = joined._find_seat()
+    joined.seat = 1
+    joined._use(names)
+    joined._use_if_fit(new)
+    joined._do_due()
+    consumed = sorted({*QUEUES, *new} - {refused})
+    assert sorted(joined._lanes) == consumed
+    wanted = [priority(1, index, len(consumed)) for index in range(len(consumed))]
+    assert [joined._lanes[name].priority for name in consumed] == wanted
+    if not refused:
+        assert [name for name in subscribed if name in new] == [*new]
 
 
 def test_an_expired_token_ends_the_connection_and_leaves_out_no_queue() -> None:

@@ -290,13 +290,9 @@ class Member(Running):
     def _use_if_fit(self, names: Collection[str]) -> None:
         """Consume those of the queues that are new and that a group can consume."""
         new = {*names} - self._lanes.keys() - self._refused
-        for name in self._fit(new) if new else ():
-            try:
-                self._use([name])
-            except ChannelClosedByBroker as error:
-                if not why_ended(error).permanent:
-                    raise
-                self._leave_out(name, error)
+        if fit := self._fit(new) if new else ():
+            self._use(fit, found_later=True)
+            self._use(())  # if some are left out, others get another priority
 
     def _use_of(self, holds: Iterable[Hold]) -> None:
         """Consume the queues of a change: of the holds up to the first that does not exist, because anyone who can ask can name such.
@@ -314,11 +310,16 @@ class Member(Running):
                     self._settings.name, f"the queues of hold {hold.name!r} are not consumed: {refused.text}"
                 )
 
-    def _use(self, names: Collection[str]) -> None:
+    def _use(self, names: Collection[str], *, found_later: bool = False) -> None:
         """Consume these queues too, each with the priority that the new number of queues gives it."""
         for lane, priority in assign(self._lanes, names, self.seat or 0, self._lane_of):
-            with self._undeliverable.consuming(lane.queue, self._pause):
-                self._subscribe(lane, priority)
+            try:
+                with self._undeliverable.consuming(lane.queue, self._pause):
+                    self._subscribe(lane, priority)
+            except ChannelClosedByBroker as error:
+                if not (found_later and why_ended(error).permanent):
+                    raise
+                self._leave_out(lane.queue, error)
 
     def _leave_out(self, queue: str, error: ChannelClosedByBroker) -> None:
         """Go on without a queue that was found later and that the user may not read."""
@@ -326,7 +327,6 @@ class Member(Running):
         warn(self._settings.name, f"queue {queue!r} is not consumed until the member is restarted: {why}")
         self._detach(self._lanes.pop(queue))
         self._refused.add(queue)
-        self._use(())
 
     def _lane_of(self, queue: str) -> Lane:
         if queue not in self._known:
