@@ -489,5 +489,5 @@ def test_after_a_pause_only_an_answer_of_the_broker_allows_a_member_to_handle_me
     paused._listen()
     assert paused.workers.next_of(lane) == ("channel", MESSAGE)
     paused._driver.queues.clear()
-    with pytest.raises(Lost, match="has lost the queue of its seat"):
+    with pytest.raises(Lost, match="the queue of this member's seat is gone"):
         paused._listen()

@@ -384,7 +384,7 @@ def test_streams_are_kept_when_their_exchange_is_deleted(joined, caplog):
     connection = Connection(["s-0", "s-1"])
     member = joined(connection)
     known, connection.partitions = connection.partitions, partitions
-    warning = "has no super stream or other exchange 'x'; the streams are consumed all the same"
+    warning = "has no super stream or other exchange 'x'; its streams are still consumed"
     for times in (1, 2):
         for _ in range(3):
             look()

@@ -1,4 +1,4 @@
-"""What came of the commands of `apply`: reading back, and comparing what is there with what should be."""
+"""The outcome of the commands of `apply`: reading back, and comparing what is there with what should be."""
 
 from __future__ import annotations
 

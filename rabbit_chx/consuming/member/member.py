@@ -440,7 +440,7 @@ class Member(Running):
     def _listen(self) -> None:
         """Wait for an answer of the broker: data that arrived while the process was paused proves nothing."""
         if not self._driver.run(self._interruptions.listen(self._seat_queue)):
-            raise Lost("the broker has lost the queue of its seat")  # Khepri before 4.3, after a partition
+            raise Lost("the queue of this member's seat is gone")  # Khepri before 4.3, after a partition
 
     def _free(self) -> None:
         self._driver.run(self._interruptions.release(self._lanes.values()))

@@ -224,7 +224,7 @@ class StreamMember(Running):
             if not (self._lanes and is_gone(error)):
                 raise
             if self._has_exchange:
-                log.warning("group %r: %s; the streams are consumed all the same", self._settings.name, error)
+                log.warning("group %r: %s; its streams are still consumed", self._settings.name, error)
             names, self._has_exchange = [], False
         if not names and not self._lanes:
             raise InvalidValue("exchange", exchange, "an exchange to which a stream is bound")
