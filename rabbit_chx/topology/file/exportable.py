@@ -13,6 +13,7 @@ from rabbit_chx.mirror.releases import MAX_WEIGHT
 from rabbit_chx.mirror.ring import Destination, Ring, ToExchange, parse_weight
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
+    HASHING,
     OWN,
     RESERVED,
     Binding,
@@ -54,15 +55,19 @@ def exportable(
     exchanges = by_name(_kept("exchange", topology.exchanges, notes))
     queues = by_name(_kept("queue", (each for each in topology.queues if not each.exclusive), notes))
     policies = by_name(_kept("policy", topology.policies, notes))
-    hashing = {each.name for each in exchanges if each.type == CONSISTENT_HASH}
+    hashing = {each.name: each.type for each in exchanges if each.type in HASHING}
     known: set[Destination] = {each.name for each in queues} | {ToExchange(each.name) for each in exchanges}
     bindings, unordered = _bindings(topology, known, hashing, rings or {}, notes)
     slots = tuple(sorted(topology.slots, key=lambda each: _natural(each.exchange)))
     kept = replace(
-        topology, exchanges=exchanges, queues=queues, bindings=bindings, policies=policies, slots=slots
+        topology,
+        exchanges=exchanges,
+        queues=queues,
+        bindings=bindings,
+        policies=policies,
+        slots=slots,
+        unordered=frozenset(unordered),
     )
-    unordered = {name for name in unordered if order_matters(kept.bindings_from(name))}
-    kept = replace(kept, unordered=frozenset(unordered))
     return kept, tuple(notes)
 
 
@@ -81,30 +86,31 @@ def _kept(kind: str, objects: Iterable[_Named], notes: list[str]) -> Iterator[_N
 def _bindings(
     topology: Topology,
     known: set[Destination],
-    hashing: set[str],
+    hashing: Mapping[str, str],
     rings: Mapping[str, Ring],
     notes: list[str],
 ) -> tuple[tuple[Binding, ...], set[str]]:
     """The bindings that a file can hold, and the exchanges whose order it cannot."""
     bindings: list[Binding] = []
-    unordered = topology.unordered & hashing
+    unordered = set()
     for source in sorted({bound.source for bound in topology.bindings}, key=_natural):
         if not (source.startswith(RESERVED) or ToExchange(source) in known):
             continue
         listed = topology.bindings_from(source)
-        found = [bound for bound in listed if _is_known(bound.destination, known)]
-        if source not in hashing:
-            bindings += found
-            continue
-        bindings += _ring_bindings(source, found, rings.get(source), notes)
-        for each in listed:
-            if each not in found:
-                unordered |= {source}
-                notes.append(
-                    f"exchange {source!r}: {str(each.destination)!r} takes keys, but a file cannot declare it, so the order is "
-                    "written as unknown"
-                )
-    return tuple(bindings), set(unordered)
+        kept = [bound for bound in listed if _is_known(bound.destination, known)]
+        missing = [bound for bound in listed if bound not in kept] if source in hashing else []
+        effect = "predictions from the file are wrong while it is bound"
+        if hashing.get(source) == CONSISTENT_HASH:
+            kept = list(_ring_bindings(source, kept, rings.get(source), notes))
+            if (missing or source in topology.unordered) and order_matters(kept):
+                unordered.add(source)
+                effect = "the order is written as unknown"
+        bindings += kept
+        notes += [
+            f"exchange {source!r}: {str(each.destination)!r} takes keys, but a file cannot declare it, so {effect}"
+            for each in missing
+        ]
+    return tuple(bindings), unordered
 
 
 def _is_known(destination: Destination, known: set[Destination]) -> bool:

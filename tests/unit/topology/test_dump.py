@@ -83,15 +83,24 @@ def test_a_hundred_queues_are_not_one_line(format_):
     assert loads(text, format=format_) == topology
 
 
-def test_an_exclusive_queue_that_takes_keys_leaves_the_order_unknown():
-    ring = Topology(
-        exchanges=(Exchange("x", "x-consistent-hash"),),
-        queues=(Queue("a"), Queue("tap", exclusive=True), Queue("b")),
-        bindings=tuple(Binding("x", name, "1") for name in ("a", "tap", "b")),
+@pytest.mark.parametrize(
+    ("kind", "queues", "unordered", "effect"),
+    [
+        ("x-consistent-hash", "ab", {"x"}, "so the order is written as unknown"),
+        ("x-consistent-hash", "a", set(), "so predictions from the file are wrong while it is bound"),
+        ("x-modulus-hash", "ab", set(), "so predictions from the file are wrong while it is bound"),
+    ],
+)
+def test_an_exclusive_queue_that_takes_keys_is_left_out_with_a_note(kind, queues, unordered, effect):
+    names = (*queues, "tap")
+    live = Topology(
+        exchanges=(Exchange("x", kind),),
+        queues=(*map(Queue, queues), Queue("tap", exclusive=True)),
+        bindings=tuple(Binding("x", name, "1") for name in names),
     )
-    made, (note,) = exportable(ring, {"x": Ring.of(["a", "tap", "b"])})
-    assert made.unordered == {"x"}
-    assert "'tap' takes keys, but a file cannot declare it" in note
+    made, (note,) = exportable(live, {"x": Ring.of(names)})
+    assert made.unordered == unordered
+    assert note == f"exchange 'x': 'tap' takes keys, but a file cannot declare it, {effect}"
 
 
 def test_an_exclusive_queue_and_an_unknown_format_are_refused():
