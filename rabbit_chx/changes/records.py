@@ -24,9 +24,9 @@ from rabbit_chx.broker.commands import Command, OnChannel
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.reading.reader import visible_nodes
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.topology.model import Binding, Queue, QueueType
+from rabbit_chx.topology.model import HASHING, Binding, Exchange, Queue, QueueType
 from rabbit_chx.topology.planning.plan_back import Bound
-from rabbit_chx.topology.planning.steps import Bind, DeclareQueue, Plan, Unbind
+from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQueue, Plan, Unbind
 from rabbit_chx.working.markers import CHANGES, HOLD, HOLDS, LONGEST_RECORD, RECORD, Hold, now
 from rabbit_chx.working.received import (
     as_bool,
@@ -46,7 +46,7 @@ class ChangeRecord:
 
     name: str
     before: Bound | None = field(default_factory=dict)
-    """The bindings of each exchange whose bindings change; None if they cannot be recorded."""
+    """The bindings of each exchange that hashes and whose bindings change; None if they cannot be recorded."""
     created: tuple[str, ...] = ()
     """The queues that the change declares, without streams, which are never empty; none in a record that would be too large."""
     removed: tuple[Queue, ...] = ()
@@ -59,9 +59,23 @@ class ChangeRecord:
     """Whether the state before is being restored."""
 
     @classmethod
-    def of(cls, made: Plan, removed: Iterable[Queue], bindings: Iterable[Binding], by: str) -> Self:
-        """Create the record of a plan, which is not on the broker yet; ``bindings`` are those on the broker now."""
-        steps = [step for step in made.steps if isinstance(step, (Bind, Unbind))]
+    def of(
+        cls,
+        made: Plan,
+        removed: Iterable[Queue],
+        exchanges: Iterable[Exchange],
+        bindings: Iterable[Binding],
+        by: str,
+    ) -> Self:
+        """Create the record of a plan, which is not on the broker yet; ``exchanges`` and ``bindings`` are those on the broker now."""
+        new = (step.exchange for step in made.steps if isinstance(step, DeclareExchange))
+        # A plan unbinds nothing from the others, so that their new bindings stay if it is given up.
+        others = {each.name for each in (*exchanges, *new) if each.type not in HASHING}
+        steps = [
+            step
+            for step in made.steps
+            if isinstance(step, (Bind, Unbind)) and step.binding.source not in others
+        ]
         sources = {step.binding.source for step in steps}
         rings = {change.exchange: change.before.bindings for change in made.changes}
         before: dict[str, list[tuple[str, str]]] = {source: [] for source in sorted(sources)}

@@ -211,7 +211,9 @@ class _Change:
     def _begin(self, plan: Plan, removed: Collection[str]) -> ChangeRecord:
         """Record the change."""
         queues = [queue for queue, *_ in self.management.queues(self.driver.vhost) if queue.name in removed]
-        made = ChangeRecord.of(plan, queues, self.management.bindings(self.driver.vhost), self.by)
+        exchanges = self.management.exchanges(self.driver.vhost)
+        bindings = self.management.bindings(self.driver.vhost)
+        made = ChangeRecord.of(plan, queues, exchanges, bindings, self.by)
         new = made.after(self.records[-1] if self.records else None)
         self.driver.run(declare_commands(new))
         self.records.append(new)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from rabbit_chx.errors import InvalidValue
-from rabbit_chx.topology.model import HASHING, Binding, Observed, Queue, Slots, Topology
+from rabbit_chx.topology.model import Binding, Observed, Queue, Slots, Topology
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.slot_changes import plan_moves
 from rabbit_chx.topology.planning.steps import DeclareQueue, Plan
@@ -30,9 +30,6 @@ def plan_back(before: Bound | None, removed: Iterable[Queue], wanted: Topology, 
             "a change whose state before is recorded",
             FINISH,
         )
-    # A plan unbinds nothing from the other exchanges: the bindings that the change made there stay.
-    others = {each.name for each in observed.topology.exchanges if each.type not in HASHING}
-    before = {source: listed for source, listed in before.items() if source not in others}
     slots = {name: each for each in wanted.slots for name in each.names}
     rings = {source: listed for source, listed in before.items() if source not in slots}
     made = _rings_back(rings, wanted.vhost, observed)

@@ -28,7 +28,8 @@ def state(broker: Broker):
 
 def recorded(found, broker: Broker, removed=()) -> ChangeRecord:
     """The record of a plan, as it is read again from the broker."""
-    record = ChangeRecord.of(found, removed, broker.bindings, "somebody")
+    exchanges = broker.exchanges.values()
+    record = ChangeRecord.of(found, removed, exchanges, broker.bindings, "somebody")
     return ChangeRecord.read(record.name, record.arguments[RECORD])
 
 
@@ -65,15 +66,20 @@ def test_bindings_that_stay_keep_their_arguments(release) -> None:
     assert state(broker.carry_out(back.steps)) == state(made(before, release=release))
 
 
-def test_bindings_of_an_exchange_that_does_not_hash_stay() -> None:
+@pytest.mark.parametrize(
+    ("kind", "arguments"), [("topic", {}), ("headers", {"x-match": "all"})], ids=["topic", "headers"]
+)
+@pytest.mark.parametrize("is_new", [False, True], ids=["existing", "new"])
+def test_bindings_of_an_exchange_that_does_not_hash_stay(kind, arguments, is_new) -> None:
     """Once, such a change could not be given up: it was said to have deleted the queue 'exchange orders'."""
-    events, bound = Exchange("events", "topic"), Binding("events", ToExchange("orders"), "a.#")
-    before = replace(
-        RING("ab"), exchanges=(*RING("ab").exchanges, events), bindings=(*RING("ab").bindings, bound)
-    )
+    events = Exchange("events", kind)
+    bound = Binding("events", ToExchange("orders"), "a.#", arguments)
     new = replace(bound, key="b.#")
-    target = replace(before, bindings=(*RING("abc").bindings, bound, new), queues=RING("abc").queues)
-    broker = made(before)
+    before, target = (
+        replace(each, exchanges=(*each.exchanges, events), bindings=(*each.bindings, *those))
+        for each, those in ((RING("ab"), [bound]), (RING("abc"), [bound, new]))
+    )
+    broker = made(RING("ab") if is_new else before)
     found = plan(target, broker.seen(), max_moved=1.0)
     record = recorded(found, broker)
     broker.carry_out(found.steps)
