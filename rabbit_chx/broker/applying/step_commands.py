@@ -65,18 +65,21 @@ _READ_BACK_WITH: Final[dict[type, str]] = {
 def batches(steps: Sequence[Step]) -> Iterator[tuple[Step, ...]]:
     """Steps in their order, those that are read back together in one batch.
 
-    A batch ends at the first classic queue: the virtual host may give it another default type, and no more should get that.
+    A batch ends at the first classic queue that may get the default type of the virtual host, so that no more get it.
     """
     for kind, group in groupby(steps, lambda step: _READ_BACK_WITH.get(type(step))):
         same = tuple(group)
         size = _IN_A_BATCH if kind else 1
-        first = next((number for number, step in enumerate(same, 1) if _is_classic(step)), 0)
+        first = next((number for number, step in enumerate(same, 1) if _may_get_default(step)), 0)
         for part in (same[:first], same[first:]):
             yield from (part[start : start + size] for start in range(0, len(part), size))
 
 
-def _is_classic(step: Step) -> bool:
-    return isinstance(step, DeclareQueue) and step.queue.type == "classic"
+def _may_get_default(step: Step) -> bool:
+    """Whether it declares a classic queue that could be of another type: quorum queues and streams are durable, and not auto-delete."""
+    if not isinstance(step, DeclareQueue) or step.queue.type != "classic":
+        return False
+    return step.queue.durable and not step.queue.auto_delete
 
 
 @dataclass

@@ -198,13 +198,15 @@ def test_a_queue_that_came_out_otherwise_is_noticed(found, said) -> None:
     assert said in str(error)
 
 
-def test_where_classic_is_not_the_default_type_one_queue_gets_the_wrong_type_and_no_more() -> None:
-    played = Played(http={"queue": lambda _, name: Queue(name, "quorum")})
-    queues = [Queue("q0", "quorum"), *(Queue(f"q{number}") for number in range(1, 9))]
+@pytest.mark.parametrize("other", [Queue("other", durable=False), Queue("other", auto_delete=True)])
+def test_where_classic_is_not_the_default_type_one_queue_gets_the_wrong_type_and_no_more(other) -> None:
+    """The other queue cannot be a quorum queue."""
+    played = Played(http={"queue": lambda _, name: other if name == "other" else Queue(name, "quorum")})
+    queues = [Queue("q0", "quorum"), other, *(Queue(f"q{number}") for number in range(1, 9))]
     error = stopped(lambda: played.run(*map(DeclareQueue, queues)))
     assert "queue 'q1' is a quorum queue, not classic, because of the default queue type" in str(error)
     assert "delete the queue, which has just been declared" in str(error)
-    assert played.methods == ["queue_declare"] * 2
+    assert played.methods == ["queue_declare"] * 3
 
 
 @pytest.mark.parametrize(("kind", "careful"), [("classic", True), ("quorum", False)])
