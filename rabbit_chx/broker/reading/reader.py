@@ -73,6 +73,7 @@ def read(
     overview = management.overview()
     version = release or overview.release
     store = management.store(version)
+    parsed = _with_flags(_mirrored(version, store, given=release is not None), management)
     # In this order, so that what a listed binding joins was there before it is looked for.
     bindings = management.bindings(vhost)
     exchanges = management.exchanges(vhost)
@@ -80,7 +81,6 @@ def read(
     queues = [queue for queue, *_ in counted]
     topology = _topology(vhost, exchanges, queues, bindings)
     policies = sorted(management.policies(vhost), key=lambda policy: policy.name)
-    parsed = _with_flags(_mirrored(version, store, given=release is not None), management)
     order = next((exchange for exchange in exchanges if exchange.name == ORDER_EXCHANGE), None)
     record = OrderRecord.read(bindings)
     evidence = OrderEvidence(parsed, order, overview.cluster, len(nodes) if nodes else None, record)

@@ -100,6 +100,13 @@ def test_a_weight_that_is_refused_here_is_named() -> None:
     assert "'99999'" in observed.unseen[0]
 
 
+def test_a_release_that_is_not_mirrored_is_refused_before_anything_is_listed(monkeypatch) -> None:
+    """`watch` repeats a read that failed at every interval."""
+    monkeypatch.setattr(Api, "bindings", lambda *_: pytest.fail("listed"))
+    with pytest.raises(BrokerUnavailable, match=r"got '9\.0\.0'"):
+        read(Api([A], release="9.0.0"), "v")
+
+
 def test_until_its_feature_flag_is_enabled_unbinding_a_duplicate_on_4_3_takes_all_buckets() -> None:
     api = Api([A, B])
     for enabled, left in ((True, ("a", "b")), (False, ("b",))):
