@@ -27,7 +27,13 @@ from pika.spec import PRECONDITION_FAILED
 
 from rabbit_chx.base.text import listed, seconds
 from rabbit_chx.broker.applying.apply import lock_holder, this_process
-from rabbit_chx.broker.applying.handover import NotDrained, check_replies, marker_commands, stages
+from rabbit_chx.broker.applying.handover import (
+    NotDrained,
+    check_replies,
+    marker_commands,
+    stages,
+    without_room,
+)
 from rabbit_chx.broker.applying.lock import release_lock, take_lock
 from rabbit_chx.broker.applying.plan_commands import (
     check_cluster,
@@ -333,9 +339,10 @@ class _Change:
             self.driver.run(commands)
         except NotDrained as late:
             raise NotDrained(
-                f"the messages of {listed(sorted(late.queues))} were not handled within {seconds(self.timeout)}, which keeps "
+                f"the messages of {listed(sorted(late.queues))} were not handled within {seconds(self.timeout)}{without_room(late.full)}, which keeps "
                 f"{listed(sorted(hold.queue for hold in held))} held: run it again to continue, with a longer timeout if there are many messages",
                 late.queues,
+                late.full,
             ) from None
 
 

@@ -335,9 +335,9 @@ def test_the_marker_waits_for_room_in_a_full_queue(scene) -> None:
     with a_channel(scene.broker, confirms=True) as channel, suppress(NackError):
         for number in count():
             channel.basic_publish("", queue, f"{KEYS[0]} {number}".encode())
-    with pytest.raises(NotDrained) as late:
+    with pytest.raises(NotDrained, match="had no room for the marker") as late:
         drain(scene.channel, [queue], timeout=0.5, settle=0.0)
-    assert late.value.queues == (queue,)
+    assert late.value.queues == late.value.full == (queue,)
     scene.start(scene.consume, queue)
     drain(scene.channel, [queue], timeout=PATIENCE, settle=0.0)
     assert scene.waiting([queue]) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +15,7 @@ from pika.exceptions import ConnectionClosedByBroker
 from rabbit_chx import InvalidValue, Ring
 from rabbit_chx.base.names import SEATS, seat_queue
 from rabbit_chx.broker.applying.handover import MARKER, NotDrained
-from rabbit_chx.broker.commands import NO_ROUTE, OnChannel, OverHttp, Refused, carry_out as do_each
+from rabbit_chx.broker.commands import NO_ROUTE, OnChannel, OverHttp, Pause, Refused, carry_out as do_each
 from rabbit_chx.broker.driver import at_once
 from rabbit_chx.broker.reading.order_record import anchor, as_recorded, entry, order_exchange
 from rabbit_chx.changes import members, scaling
@@ -54,6 +54,9 @@ class Scene:
         """Queues on which the user has no permission."""
         self.foreign: set[str] = set()
         """Queues that other programs consume."""
+        self.asked_for: list[str] = []
+        """The queues that the broker was asked whether they exist."""
+        self.pauses = 0
         self.commands_left: int | None = None
         """How many commands the process carries out before it is killed."""
         self._answers: deque[Any] = deque()
@@ -128,6 +131,7 @@ class Scene:
             self.commands_left -= 1
         match command:
             case OnChannel("queue_declare", {"queue": queue, "passive": True}):
+                self.asked_for.append(queue)
                 if queue in self.invisible:
                     raise Refused(403, "ACCESS_REFUSED")
                 consumers = sum(queue in each for each in (*self.groups.values(), self.foreign))
@@ -143,6 +147,8 @@ class Scene:
                 return getattr(self, method)(*arguments)
             case OnChannel("basic_get"):
                 return self._answers.popleft() if self._answers else None
+            case Pause():
+                self.pauses += 1
         return None
 
     def publish(self, queue: str, headers: dict[str, Any]) -> None:
@@ -377,15 +383,18 @@ def test_the_marker_waits_for_room_in_a_full_queue(scene, monkeypatch, invisible
     """The members of a queue with ``x-overflow: reject-publish`` make the room."""
     scene.full = {"o0": Refused(NO_ROUTE, "NO_ROUTE")}
     scene.invisible = invisible
-    with pytest.raises(NotDrained, match=r"the messages of queues? 'o0'.* were not handled within") as late:
+    said = r"the messages of queues? 'o0'.* not handled within .* \(queue 'o0' had no room for the marker\)"
+    with pytest.raises(NotDrained, match=said) as late:
         scene.scale(appended(orders="o9"), timeout=0.1)
     assert "o0" in late.value.queues
+    assert late.value.full == ("o0",)
     assert scene.held == {"o9"}
+    assert scene.asked_for == ["o0"]
     rejected = []
 
     def publish(queue: str, headers: dict[str, Any]) -> None:
         if queue == "o0":
-            rejected.append(queue)
+            rejected.append(scene.pauses)
             if len(rejected) == 3:
                 scene.full = {}
         Scene.publish(scene, queue, headers)
@@ -393,6 +402,7 @@ def test_the_marker_waits_for_room_in_a_full_queue(scene, monkeypatch, invisible
     monkeypatch.setattr(scene, "publish", publish)
     scene.scale(Plan("/"))
     assert scene.done[-3:] == ["drained queue 'o1'", "drained queue 'o0'", "released queue 'o9'"]
+    assert [later - sooner for sooner, later in pairwise(rejected)] == [20, 20], "it is tried once a second"
 
 
 UNFINISHED = "Not finished: run the same command again"

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rabbit_chx.base.advice import Advice
 from rabbit_chx.base.replies import is_made_by_broker
-from rabbit_chx.base.text import seconds
+from rabbit_chx.base.text import listed, seconds
 from rabbit_chx.broker.commands import Command, Lost, OnChannel, Pause, Refused, exists, routed
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Beginning, Needs, Resources, why_denied
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
@@ -54,15 +54,19 @@ MARKER: Final = "x-rabbit-chx-marker"
 _QUEUE: Final = "x-rabbit-chx-queue"
 _DRAIN: Final = re.compile(r"[0-9a-f]{16}")
 _POLL: Final = 0.05
+_POLLS_A_TRY: Final = 20
+"""A full queue is tried again once a second."""
 
 
 class NotDrained(RabbitChxError, TimeoutError):
     """A consumer did not reach its marker in time; keep holding the queues that gain keys."""
 
-    def __init__(self, message: str, queues: tuple[str, ...] = ()) -> None:
-        super().__init__(message, queues)
+    def __init__(self, message: str, queues: tuple[str, ...] = (), full: tuple[str, ...] = ()) -> None:
+        super().__init__(message, queues, full)
         self.queues = queues
         """The queues whose consumers did not reach it."""
+        self.full = full
+        """Those of them that had no room for it."""
 
 
 def is_marker(exchange: str, routing_key: str, properties: Any) -> bool:
@@ -121,13 +125,15 @@ def marker_commands(
     delete = OnChannel("queue_delete", {"queue": replies})
     try:
         yield Pause(settle)
-        full = yield from _publish_markers(sorted(waiting), own, replies)
+        full, polls = (yield from _publish_markers(sorted(waiting), own, replies, check=True)), 0
         while waiting and time.monotonic() < deadline:
             answer = yield OnChannel("basic_get", {"queue": replies})
             if answer is None:
                 on_poll()
                 yield Pause(_POLL)
-                full = yield from _publish_markers(full, own, replies)
+                polls += 1
+                if polls % _POLLS_A_TRY == 0:
+                    full = yield from _publish_markers(full, own, replies)
             elif (passed := _passed(answer.headers or {}, own)) in waiting:
                 waiting.remove(passed)
                 on_passed(passed)
@@ -137,16 +143,28 @@ def marker_commands(
         raise
     yield delete
     if waiting:
-        queues = tuple(sorted(waiting))
-        raise NotDrained(
-            f"the marker was not reached within {seconds(timeout)} in {', '.join(map(repr, queues))}: "
-            f"{Advice.ANSWER_MARKERS} Keep holding the queues that gain keys, and drain again",
-            queues,
-        )
+        raise _not_drained(tuple(sorted(waiting)), tuple(full), timeout)
 
 
-def _publish_markers(queues: Collection[str], own: str, replies: str) -> Generator[Command, Any, list[str]]:
-    """Put a marker into each queue; return the queues that have no room for it yet."""
+def _not_drained(queues: tuple[str, ...], full: tuple[str, ...], timeout: float) -> NotDrained:
+    named = ", ".join(map(repr, queues)) + without_room(full)
+    return NotDrained(
+        f"the marker was not reached within {seconds(timeout)} in {named}: {Advice.ANSWER_MARKERS} Keep holding the queues that "
+        "gain keys, and drain again",
+        queues,
+        full,
+    )
+
+
+def without_room(full: Collection[str]) -> str:
+    """The part of an error that names the queues that were full."""
+    return f" ({listed(sorted(full))} had no room for the marker)" if full else ""
+
+
+def _publish_markers(
+    queues: Collection[str], own: str, replies: str, *, check: bool = False
+) -> Generator[Command, Any, list[str]]:
+    """Put a marker into each queue; return those that have no room for it yet. With ``check``, a queue that does not exist is an error."""
     full = []
     for queue in queues:
         properties = {"headers": {MARKER: own, _QUEUE: queue}, "reply_to": replies}
@@ -154,7 +172,7 @@ def _publish_markers(queues: Collection[str], own: str, replies: str) -> Generat
             yield from publish_marker("drain", queue, b"", properties)
         except InvalidValue:
             with suppress(Refused):  # such as for a user without permissions on the queue
-                if not (yield from exists(queue)):
+                if check and not (yield from exists(queue)):
                     raise
             full.append(queue)
     return full
