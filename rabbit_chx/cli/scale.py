@@ -330,7 +330,7 @@ class _Run:
                 )
             observed = read_and_print(self.live, wanted, verbose=self.verbose)
             made = plan_back(record.before, record.removed, wanted, observed)
-            held_queues(made)
+            held_queues(made, FINISH)
         except RabbitChxError as reason:
             notice("Refused", str(reason))
             return Exit.PARTLY

@@ -391,7 +391,6 @@ class Api(NoQueues):
 @pytest.fixture
 def abort(write, run, live, monkeypatch):
     """Abort a change that has this record; return what is printed, and the record of what is carried out."""
-    path = write(ORDERED)
     carried_out: list[ChangeRecord] = []
 
     def carry_out(_live, _plans, _output, *, restores, **_) -> Exit:
@@ -400,8 +399,9 @@ def abort(write, run, live, monkeypatch):
 
     monkeypatch.setattr("rabbit_chx.cli.scale.carry_out_plans", carry_out)
 
-    def abort(record: dict[str, Any], *options: str):
-        live(ORDERED, Api(record))
+    def abort(record: dict[str, Any], *options: str, text: str = ORDERED):
+        path = write(text)
+        live(text, Api(record))
         return run("scale", path, "--abort", *options), carried_out
 
     return abort
@@ -437,6 +437,16 @@ def test_the_queues_that_the_end_of_a_change_deletes_are_shown_first(abort, run,
     found = run("scale", tmp_path / "topology.yaml", "--dry-run")
     assert found.code == 2
     assert "once it is finished, and they are empty, these are deleted: 'parked'" in found.err
+
+
+def test_two_rounds_that_have_moved_keys_are_not_given_up_but_finished(abort) -> None:
+    """The rounds have swapped the queues of two slots."""
+    text = ORDERED.replace("queues: {", "slots: 2, queues: {", 1)
+    before = {"orders.slot.0": (("orders.1", "1"),), "orders.slot.1": (("orders.0", "1"),)}
+    found, carried_out = abort(ChangeRecord(f"{CHANGES}1", before).arguments, "--yes", text=text)
+    assert (found.code, carried_out) == (Exit.PARTLY, [])
+    assert "queues 'orders.0', 'orders.1', which gain keys from each other" in found.err
+    assert found.err.rstrip().endswith("Run the command that began the change again: it finishes the change")
 
 
 def test_a_record_that_is_none_is_refused_by_its_name(abort) -> None:

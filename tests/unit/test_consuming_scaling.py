@@ -360,21 +360,39 @@ def test_if_a_queue_cannot_be_held_the_others_are_released_and_nothing_is_switch
     assert not scene.recorded
 
 
-@pytest.mark.parametrize("given_up", [True, False], ids=["given up", "continued"])
-def test_of_several_rounds_all_are_given_up_or_continued(scene, given_up) -> None:
-    """Once, those before the interrupted one were neither shown nor given up."""
-    there = [Binding("slot.0", "o0", "1"), Binding("slot.1", "m0", "1")]
-    moved = [Binding("slot.0", "o1", "1"), Binding("slot.1", "m1", "1")]
-    scene.bound, scene.stuck = there, {"m0"}
-    rounds = [Plan("/", (Bind(to), Unbind(of))) for of, to in zip(there, moved, strict=True)]
+def interrupted_in_round(scene: Scene, number: int) -> tuple[ChangeRecord, Plan]:
+    """Swap the queues of two slots, in two rounds because each queue gains keys from the other; return the record and the way back."""
+    scene.bound = [Binding("slot.0", "o0", "1"), Binding("slot.1", "o1", "1")]
+    moved = [Binding("slot.0", "o1", "1"), Binding("slot.1", "o0", "1")]
+    rounds = [Plan("/", (Bind(to), Unbind(of))) for of, to in zip(scene.bound, moved, strict=True)]
+    scene.stuck = {f"o{number - 1}"}
     assert carry_out_plans(scene.live, rounds, "text", timeout=0.1) == Exit.PARTLY
-    assert scene.held == {"m1"}
-    record = unfinished_on(scene, "/").record
-    assert record.before == {"slot.0": (("o0", "1"),), "slot.1": (("m0", "1"),)}
     scene.stuck = set()
-    back = Plan("/", (*map(Bind, there), *map(Unbind, moved)))
+    back = [Plan("/", (Bind(of), Unbind(to))) for of, to in zip(scene.bound, moved, strict=True)][:number]
+    record = unfinished_on(scene, "/").record
+    assert record is not None
+    return record, Plan("/", tuple(step for plan in back for step in plan.steps))
+
+
+@pytest.mark.parametrize("given_up", [True, False], ids=["given up", "continued"])
+def test_the_first_of_two_rounds_is_given_up_or_continued(scene, given_up) -> None:
+    record, back = interrupted_in_round(scene, 1)
+    assert scene.held == {"o1"}
+    assert record.before == {"slot.0": (("o0", "1"),)}
     plan, options = (back, {"restores": record}) if given_up else (Plan("/"), {})
     assert carry_out_plans(scene.live, [plan], "text", **options) == Exit.FINE
+    assert not unfinished_on(scene, "/")
+
+
+def test_the_second_of_two_rounds_is_continued_and_not_given_up(scene) -> None:
+    """Both rounds are one change, so the way back would be a single round."""
+    record, back = interrupted_in_round(scene, 2)
+    assert scene.held == {"o0"}
+    assert record.before == {"slot.0": (("o0", "1"),), "slot.1": (("o1", "1"),)}
+    with pytest.raises(InvalidValue, match="queues 'o0', 'o1', which gain keys from each other"):
+        scene.scale(back, restores=record)
+    assert scene.held == {"o0"}
+    assert carry_out_plans(scene.live, [Plan("/")], "text") == Exit.FINE
     assert not unfinished_on(scene, "/")
 
 

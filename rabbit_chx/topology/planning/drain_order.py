@@ -117,9 +117,14 @@ def _of_slot(steps: Sequence[Bind | Unbind]) -> Mapping[Destination, frozenset[D
 
 # ---- plans whose queues can be held
 
+_ALTERNATIVES: Final = (
+    "On a ring, append queues at its end or remove the last-bound ones; with slots, any queue can be added or removed. "
+    "`rabbit-chx plan` shows the alternatives"
+)
 
-def held_queues(plan: Plan) -> dict[str, frozenset[str]]:
-    """The queues that gain keys through a plan, each with the queues to drain first.
+
+def held_queues(plan: Plan, alternatives: str = _ALTERNATIVES) -> dict[str, frozenset[str]]:
+    """The queues that gain keys through a plan, each with the queues to drain first; ``alternatives`` is what to do if there is no order.
 
     Raises:
         InvalidValue: no order of draining keeps all keys in order, or a ring is unknown; the hint suggests a fix.
@@ -152,8 +157,7 @@ def held_queues(plan: Plan) -> dict[str, frozenset[str]]:
             "change",
             Unquoted(f"{listed(mutual)}, which gain keys from each other"),
             "a change that can keep keys in order",
-            "On a ring, append queues at its end or remove the last-bound ones; with slots, any queue can be added or "
-            "removed. `rabbit-chx plan` shows the alternatives",
+            alternatives,
         )
     return {str(gainer): frozenset(map(str, losers)) for gainer, losers in drain_first.items()}
 
