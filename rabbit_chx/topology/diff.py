@@ -229,7 +229,7 @@ def owned_elsewhere(thing: Exchange | Queue | Policy) -> bool:
 
 
 _OF_CLIENTS: Final = ("mqtt-subscription-", "mqtt-will-", "stomp-subscription-")
-"""How queues begin that the MQTT and STOMP plugins keep for clients between two connections."""
+"""Prefixes of the queues that the MQTT and STOMP plugins keep while a client is disconnected."""
 
 
 # rabbit_sharding_util.erl, make_queue_name/3.

@@ -35,6 +35,10 @@ INEQUIVALENT = re.compile(
 """The argument that differs according to a refused declaration, and the broker's text for the value that it has."""
 # Text of rabbit_channel:check_vhost_queue_limit/2.
 _LIMIT = re.compile(r"queue limit in vhost '(.*)' \((\d+)\) is reached", re.DOTALL).search
+_EXCHANGE_IN_USE: Final = (
+    "other bindings start from it: plan again. A plan never unbinds exclusive queues: keep the exchange in the file while one "
+    "is bound to it"
+)
 _FINAL: Final = {403, 406, 503, 540}
 """Reply codes of a command that is wrong as it is."""
 _USER = re.compile(r"refused for user '(.*)'", re.DOTALL).search
@@ -67,10 +71,8 @@ def why_refused(
             f"there is no {found[1]} {found[2]!r} in virtual host {found[3]!r}; if it was deleted, plan again"
         )
     if text.endswith(" in use"):
-        return (
-            f"the broker refused it: {code} {text}; other bindings start from it, or it has consumers: plan again. No plan unbinds "
-            "exclusive queues: while an exchange has some, name it in the file"
-        )
+        why = "it has consumers: plan again" if isinstance(step, DeleteQueue) else _EXCHANGE_IN_USE
+        return f"the broker refused it: {code} {text}; {why}"
     if found := _LIMIT(text):
         return (
             f"virtual host {found[1]!r} may not have more than {found[2]} queues; "

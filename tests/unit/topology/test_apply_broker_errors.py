@@ -63,7 +63,7 @@ REFUSALS = [
     (
         406,
         "PRECONDITION_FAILED - exchange 'x' in vhost '/' in use",
-        "refused it: 406 .*exchange 'x' in vhost '/' in use; other bindings start from it.*exclusive queues.*name it in the file",
+        "refused it: 406 .*exchange 'x' in vhost '/' in use; other bindings start from it.*unbinds exclusive queues: keep the exchange",
     ),
     (
         406,
@@ -78,6 +78,12 @@ REFUSALS = [
 @pytest.mark.parametrize(("code", "text", "told"), REFUSALS)
 def test_a_refusal_is_explained_with_what_helps(code, text, told) -> None:
     assert re.search(told, why_refused(code, text, DECLARE, [DECLARE]))
+
+
+def test_a_queue_in_use_has_consumers_and_no_bindings() -> None:
+    text = "PRECONDITION_FAILED - queue 'q' in vhost '/' in use"
+    said = why_refused(406, text, DeleteQueue("q"), [DeleteQueue("q")])
+    assert said == f"the broker refused it: 406 {text}; it has consumers: plan again"
 
 
 FORWARDING = DeclareExchange(Exchange("x", "fanout", arguments={"alternate-exchange": "a"}))
