@@ -109,7 +109,7 @@ _FIXED: Final[dict[bytes, tuple[struct.Struct, Callable[[Any], Any]]]] = {
 """The types of fixed size that a supported release of pika decodes to another value."""
 
 
-def _value(encoded: bytes, at: int, depth: int) -> tuple[Any, int]:
+def decode_value(encoded: bytes, at: int, depth: int = 1) -> tuple[Any, int]:
     """Decode the value at ``at`` and return it with the start of the next one."""
     kind = encoded[at : at + 1]
     if kind in _FIXED:
@@ -131,7 +131,7 @@ def _value(encoded: bytes, at: int, depth: int) -> tuple[Any, int]:
 def _array_items(encoded: bytes, at: int, stop: int, depth: int) -> list[Any]:
     items = []
     while at < stop:
-        item, at = _value(encoded, at, depth)
+        item, at = decode_value(encoded, at, depth)
         items.append(item)
     return items
 
@@ -140,7 +140,7 @@ def _table_items(encoded: bytes, at: int, stop: int, depth: int) -> dict[str | b
     items = {}
     while at < stop:
         name, at = data.decode_short_string(encoded, at)
-        items[name], at = _value(encoded, at, depth)
+        items[name], at = decode_value(encoded, at, depth)
     return items
 
 

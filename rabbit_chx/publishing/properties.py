@@ -6,10 +6,10 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from pika.data import decode_short_string, decode_value
+from pika.data import decode_short_string
 
 from rabbit_chx.broker.deliveries import BEFORE_PROPERTIES
-from rabbit_chx.broker.properties import table
+from rabbit_chx.broker.properties import decode_value, table
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.messages.message_fields import (
     MILLISECONDS,

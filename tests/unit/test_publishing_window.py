@@ -13,6 +13,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from rabbit_chx.mirror.fields import Field
 from rabbit_chx.publishing.messages import OutgoingMessage
 from rabbit_chx.publishing.properties import encode_properties
 from rabbit_chx.publishing.window import Window, find_returned
@@ -144,6 +145,12 @@ def test_a_message_whose_properties_the_broker_changed_is_recognised() -> None:
     assert look_up(messages(), {"headers": {"a": 2}}) == [1]
     assert look_up(messages(), {"headers": {"a": 2, "x-stamp": 7}, "timestamp": MOMENT}) == [1]
     assert look_up(messages(), {"headers": {"a": 3}}) == [0]  # overwritten, so only the rest is compared
+
+
+def test_a_header_that_pika_cannot_decode_is_compared_all_the_same() -> None:
+    late = Field("T", 253_402_300_800)  # the year 10000
+    messages = [sent(0, {"headers": {"at": late, "a": 1}}), sent(1, {"headers": {"at": late, "a": 2}})]
+    assert look_up(messages, {"headers": {"at": late, "a": 2, "x-stamp": 7}}) == [1]
 
 
 def test_another_property_makes_another_message_even_if_the_broker_changed_the_headers() -> None:
