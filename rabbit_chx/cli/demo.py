@@ -83,7 +83,7 @@ def demo(*, release: str | None, part: str | None) -> int:
 
 
 def _unless_missing(part: Callable[[], int], otherwise: int) -> int:
-    """The exit code of a part of the demo, or another one if something that it needs is missing; without a broker, 1."""
+    """The exit code of a part of the demo, or ``otherwise`` if a package or Java is missing; 1 if no broker can be started."""
     try:
         return part()
     except (CannotSupply, MissingDependency) as error:

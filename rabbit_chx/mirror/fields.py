@@ -124,11 +124,13 @@ def _can_hold(tag: str, value: Any) -> bool:
                 return isinstance(value, (str, bytes, bytearray))
             case "D":
                 scale, digits = value
-                return bool(0 <= scale < 2**8 and -(2**31) <= digits < 2**32)
+                struct.pack(">BI", scale, digits % 2**32)
+                return bool(-(2**31) <= digits < 2**32)
             case "A":
-                return all(isinstance(item, Field) for item in value)
+                return isinstance(value, (tuple, list)) and all(isinstance(item, Field) for item in value)
             case "F":
-                return all(isinstance(name, (str, bytes)) and isinstance(item, Field) for name, item in value)
+                items = value if isinstance(value, (tuple, list)) else [(None, None)]
+                return all(isinstance(name, (str, bytes)) and isinstance(item, Field) for name, item in items)
             case _:
                 _as_sent(tag, value)
                 return True

@@ -32,7 +32,10 @@ class DeliveryMonitor:
         self.exchange = exchange
         self.name = name
         self.pairs: deque[tuple[Any, Destination]] = deque(maxlen=keep)
-        """Hashed values with the queues where they were seen: the input of ``infer``."""
+        """Hashed values with the queues where they were seen: the input of ``infer``.
+
+        While the ring is unknown, an AMQP 1.0 id that is a number counts as its text, which contradicts other pairs.
+        """
         self.expected: int = 0
         """Messages that landed on the predicted queue."""
         self.drifted: int = 0

@@ -39,7 +39,7 @@ _STEADY: Final = 5.0
 _WATCH: Final = 0.5
 _INVALID: Final = 406
 _LONGEST_DELAY: Final = 2**32 - 1
-"""Milliseconds; an x-delayed-message exchange delays no message with another value of the header, such as one that it delivered."""
+"""Milliseconds. An x-delayed-message exchange takes text and floats as well, and negates the header of what it delivers."""
 _KEPT: Final = "; not sent again: an x-delayed-message exchange keeps delayed messages that it returns"
 
 
@@ -383,4 +383,7 @@ class Sender:
 def _has_delay(message: OutgoingMessage) -> bool:
     """Whether an x-delayed-message exchange would keep a message for some time."""
     delay = (decoded(message.properties).headers or {}).get("x-delay")
-    return isinstance(delay, int) and not isinstance(delay, bool) and 0 < delay <= _LONGEST_DELAY
+    try:
+        return delay is not None and not isinstance(delay, bool) and 0 < int(delay) <= _LONGEST_DELAY
+    except (TypeError, ValueError, OverflowError):
+        return False

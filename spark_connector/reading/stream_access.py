@@ -189,8 +189,8 @@ class StreamAccess:
     ) -> _T:
         """Ask over the connection for a stream, and try again if the connection is lost or the stream is not available.
 
-        The first attempt to connect is not repeated, and neither is the first one to reach a stream to whose node no address
-        leads. If the node does not have the stream, connect to one that does. With ``at_leader``, also later questions go to
+        The first attempt to connect is not repeated, and neither is the first one to reach a stream if all addresses lead to
+        nodes without it. If the node does not have the stream, connect to one that does. With ``at_leader``, also later questions go to
         the leader, which has all messages of the stream.
         """
         now = time.monotonic()

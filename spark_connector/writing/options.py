@@ -105,7 +105,7 @@ class WriteOptions(AmqpOptions, StreamOptions):
         _DELIVERY,
         None,
         "The broker's max_message_size. Default 16 MiB, or 128 MiB before RabbitMQ 4; split_valid and dryRun assume 16 "
-        "MiB. For streams, split_valid and dryRun take it for stream.frame_max and assume 1 MiB; a write asks the broker.",
+        "MiB. For streams, it replaces stream.frame_max in split_valid and dryRun (default 1 MiB); a write ignores it.",
     )
     invalid_rows: str = choice(
         _SAFETY, "drop leaves invalid rows out, counts them and reports the first five.", "fail", "drop"
@@ -184,6 +184,8 @@ class WriteOptions(AmqpOptions, StreamOptions):
         found = super().applicable_defaults(given, defaults)
         to_streams = set(_STREAM_TARGETS) & set(targets_in((*given, *found)))
         other = {option_name(key).lower() for key in (_EXCHANGES_ONLY if to_streams else _STREAMS_ONLY)}
+        if to_streams:
+            other.add("maxmessagebytes")  # of exchanges, whose messages may be larger
         if "exchange" not in map(str.lower, (*given, *found)):
             other.add("managementurl")
         return {name: value for name, value in found.items() if name.lower() not in other}

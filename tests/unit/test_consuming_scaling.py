@@ -54,6 +54,8 @@ class Scene:
         """Queues on which the user has no permission."""
         self.foreign: set[str] = set()
         """Queues that other programs consume."""
+        self.gone: set[str] = set()
+        """Queues that somebody else has deleted."""
         self.asked_for: list[str] = []
         """The queues that the broker was asked whether they exist."""
         self.pauses = 0
@@ -134,6 +136,8 @@ class Scene:
                 self.asked_for.append(queue)
                 if queue in self.invisible:
                     raise Refused(403, "ACCESS_REFUSED")
+                if queue in self.gone:
+                    raise Refused(404, f"NOT_FOUND - no queue '{queue}' in vhost '/'")
                 consumers = sum(queue in each for each in (*self.groups.values(), self.foreign))
                 return SimpleNamespace(message_count=0, consumer_count=consumers)
             case OnChannel("queue_declare", {"queue": queue, **more}):
@@ -407,7 +411,10 @@ def test_the_marker_waits_for_room_in_a_full_queue(scene, monkeypatch, invisible
     assert "o0" in late.value.queues
     assert late.value.full == ("o0",)
     assert scene.held == {"o9"}
-    assert scene.asked_for == ["o0"]
+    assert {*scene.asked_for} == {"o0"}
+    assert (len(scene.asked_for) == 1) == bool(invisible), (
+        "its user may not ask, and is not refused again and again"
+    )
     rejected = []
 
     def publish(queue: str, headers: dict[str, Any]) -> None:
@@ -421,6 +428,21 @@ def test_the_marker_waits_for_room_in_a_full_queue(scene, monkeypatch, invisible
     scene.scale(Plan("/"))
     assert scene.done[-3:] == ["drained queue 'o1'", "drained queue 'o0'", "released queue 'o9'"]
     assert [later - sooner for sooner, later in pairwise(rejected)] == [20, 20], "it is tried once a second"
+
+
+def test_a_full_queue_that_is_deleted_ends_the_drain(scene, monkeypatch) -> None:
+    def publish(queue: str, headers: dict[str, Any]) -> None:
+        if queue == "o0":
+            rejected.append(queue)
+            scene.gone = {"o0"} if len(rejected) == 3 else set()
+        Scene.publish(scene, queue, headers)
+
+    rejected: list[str] = []
+    scene.full = {"o0": Refused(NO_ROUTE, "NO_ROUTE")}
+    monkeypatch.setattr(scene, "publish", publish)
+    with pytest.raises(InvalidValue, match="queue to drain: got 'o0', expected an existing queue"):
+        scene.scale(appended(orders="o9"), timeout=300)
+    assert scene.held == {"o9"}
 
 
 UNFINISHED = "Not finished: run the same command again"

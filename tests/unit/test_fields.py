@@ -266,7 +266,16 @@ def test_an_integer_in_a_double_is_a_float_for_the_broker():
             ("F", {"a": 1}),
             ("F", (("a", 1),)),
         ),
-        *(("D", 5), ("D", (256, 1)), ("D", (0, 2**32)), ("D", ("1", 1))),
+        *(
+            ("D", 5),
+            ("D", (256, 1)),
+            ("D", (0, 2**32)),
+            ("D", ("1", 1)),
+            ("D", (1.5, 2)),
+            ("A", {}),
+            ("A", iter([])),
+            ("F", {}),
+        ),
     ],
 )
 def test_a_value_that_its_type_cannot_hold_is_refused(tag, value):

@@ -125,7 +125,8 @@ def marker_commands(
     delete = OnChannel("queue_delete", {"queue": replies})
     try:
         yield Pause(settle)
-        full, polls = (yield from _publish_markers(sorted(waiting), own, replies, check=True)), 0
+        full, unseen, polls = sorted(waiting), set[str](), 0
+        full = yield from _publish_markers(full, own, replies, unseen)
         while waiting and time.monotonic() < deadline:
             answer = yield OnChannel("basic_get", {"queue": replies})
             if answer is None:
@@ -133,7 +134,7 @@ def marker_commands(
                 yield Pause(_POLL)
                 polls += 1
                 if polls % _POLLS_A_TRY == 0:
-                    full = yield from _publish_markers(full, own, replies)
+                    full = yield from _publish_markers(full, own, replies, unseen)
             elif (passed := _passed(answer.headers or {}, own)) in waiting:
                 waiting.remove(passed)
                 on_passed(passed)
@@ -162,18 +163,23 @@ def without_room(full: Collection[str]) -> str:
 
 
 def _publish_markers(
-    queues: Collection[str], own: str, replies: str, *, check: bool = False
+    queues: Collection[str], own: str, replies: str, unseen: set[str]
 ) -> Generator[Command, Any, list[str]]:
-    """Put a marker into each queue; return those that have no room for it yet. With ``check``, a queue that does not exist is an error."""
+    """Put a marker into each queue; return those that have no room for it yet.
+
+    A queue that does not exist is an error; in ``unseen`` are those whose existence the user may not ask for.
+    """
     full = []
     for queue in queues:
         properties = {"headers": {MARKER: own, _QUEUE: queue}, "reply_to": replies}
         try:
             yield from publish_marker("drain", queue, b"", properties)
         except InvalidValue:
-            with suppress(Refused):  # such as for a user without permissions on the queue
-                if check and not (yield from exists(queue)):
+            try:
+                if queue not in unseen and not (yield from exists(queue)):
                     raise
+            except Refused:
+                unseen.add(queue)
             full.append(queue)
     return full
 

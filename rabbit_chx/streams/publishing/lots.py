@@ -251,8 +251,8 @@ class LotOutbox(BaseOutbox[Lot]):
     def put(self, lot: Lot, since: float | None = None) -> bool:
         """Queue a lot, whether there is room or not, unless messages were given up since this time; return whether it is queued.
 
-        The stream would have its ids, which are higher, and drop the earlier messages as duplicates when they are published
-        again. A lot that is not queued is pending all the same: the caller settles it.
+        If it were queued then, the stream would have its ids, which are higher, and drop the earlier messages as duplicates
+        when they are published again. A lot that is not queued is pending all the same: the caller settles it.
         """
         with self._changed:
             self._pending += len(lot)

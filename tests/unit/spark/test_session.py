@@ -59,6 +59,9 @@ def test_a_setting_is_the_default_of_its_option_in_reads_and_writes() -> None:
             {"passwordFile": "f"},
             {"password_env": None, "url": "amqp://h"},
         ),
+        ({"host": "h", "maxMessageBytes": "9"}, {"exchange": "x"}, {"max_message_bytes": 9}),
+        ({"host": "h", "maxMessageBytes": "9"}, {"stream": "s"}, {"max_message_bytes": None}),
+        ({"host": "h"}, {"stream": "s", "maxMessageBytes": "9"}, {"max_message_bytes": 9}),
     ],
 )
 def test_a_given_option_replaces_the_defaults_that_it_contradicts(
