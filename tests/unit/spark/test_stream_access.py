@@ -353,7 +353,7 @@ def test_an_outage_is_logged_when_it_begins_while_it_lasts_and_when_it_ends(
 
 
 class Elsewhere:
-    """Two streams, of which the node at the address has only the first, and a node with the other one."""
+    """A cluster of two nodes. The node at the address has stream ``s`` only; stream ``t`` is on the other node."""
 
     def __init__(self, monkeypatch, release: str) -> None:
         self.here, self.there = Mock(), Mock()
