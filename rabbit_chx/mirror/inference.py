@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _MOST_RINGS: Final = 1_000
 _MOST_STEPS: Final = 100_000
-"""The limits of the search for orders."""
+"""The limits of the search for orders, of all sizes together."""
 
 _Runs: TypeAlias = "tuple[tuple[Destination, int], ...]"
 _Pins: TypeAlias = "dict[int, Destination]"
@@ -114,12 +114,14 @@ def infer(
     found: list[_Runs] = []
     complete = True
     pinned: dict[int, _Pins] = {}
+    steps = _MOST_STEPS
     for size in _possible_sizes(options):
         pins = _pins(bucket_table(size)[hashes], seen)
         if pins is not None:
-            search = _Search(size, pins, options, most=_MOST_RINGS - len(found))
+            search = _Search(size, pins, options, most=_MOST_RINGS - len(found), steps=steps)
             orders = list(search.orders())
             found += orders
+            steps = search.steps
             complete = complete and not search.gave_up
             if orders or search.gave_up:
                 pinned[size] = pins
@@ -207,13 +209,13 @@ class _Search:
     """Finds every sequence of runs, from bucket 0 on, that the pins allow."""
 
     def __init__(
-        self, size: int, pins: _Pins, options: Mapping[Destination, frozenset[int]], *, most: int
+        self, size: int, pins: _Pins, options: Mapping[Destination, frozenset[int]], *, most: int, steps: int
     ) -> None:
         self.size = size
         self.pins = pins
         self.options = options
         self.left = most
-        self.steps = 0
+        self.steps = steps
         self.gave_up = False
         self.pinned_to: dict[Destination, list[int]] = {destination: [] for destination in options}
         for bucket, destination in pins.items():
@@ -223,10 +225,10 @@ class _Search:
         """Every order, up to the limits."""
         stack: list[tuple[int, _Runs]] = [(0, ())]
         while stack:
-            self.steps += 1
-            if self.left == 0 or self.steps > _MOST_STEPS:
+            if self.left == 0 or self.steps == 0:
                 self.gave_up = True
                 return
+            self.steps -= 1
             start, runs = stack.pop()
             placed = {destination for destination, _ in runs}
             rest = [destination for destination in self.options if destination not in placed]

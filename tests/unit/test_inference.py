@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rabbit_chx import RingBinding, ToExchange, infer
+from rabbit_chx import ConsistentHashExchange, RingBinding, ToExchange, infer
 from rabbit_chx.errors import AmbiguousHeader, Contradiction
 from tests.unit.complaints import complaint
 
@@ -120,6 +120,17 @@ def test_with_very_few_pairs_it_says_that_there_are_too_many_rings() -> None:
 def test_far_too_many_destinations_for_the_pairs_are_refused() -> None:
     error = complaint(lambda: infer([("a", "q0")], {f"q{i}": 2**i % 9_973 for i in range(24)}))
     assert "too few" in str(error.got)
+
+
+def test_the_search_ends_after_the_same_number_of_steps_however_many_sizes_there_are(monkeypatch) -> None:
+    """A search takes few steps, but thousands of sizes are possible."""
+    bound = {"q0": 100, "q1": 100}
+    exchange = ConsistentHashExchange(bound)
+    pairs = [(key, exchange.route(key)) for key in map(str, range(60))]
+    bindings = {**bound, **{f"dead-{weight}": weight for weight in (1, 2, 4, 8, 16)}}
+    assert len(infer(pairs, bindings).sizes) > 5
+    monkeypatch.setattr("rabbit_chx.mirror.inference._MOST_STEPS", 20)  # enough for each size
+    assert complaint(lambda: infer(pairs, bindings)).hint == "Observe longer"
 
 
 PAIRS = [("a", "q0")]
