@@ -184,7 +184,7 @@ def _common(value: object, client: Client) -> Field | None:
             return Field("t", value)
         case str():
             return Field("S", _text(value, client))
-        case datetime():
+        case datetime() if value == value:  # noqa: PLR0124 - NaT of pandas is not
             # amqplib and rabbitmq-client send a JavaScript Date as an object without keys.
             return Field("F", ()) if client in NODE_CLIENTS else Field("T", seconds(value, client))
         case list():
@@ -300,7 +300,7 @@ def _amqp10(value: object) -> Field | None:
             return Field("d", float(value))
         case bytes() | bytearray():
             return Field("x", bytes(value))
-        case datetime():
+        case datetime() if value == value:  # noqa: PLR0124
             return Field("l", milliseconds(value))
         case _:
             # Not decimals: the broker hashes a message with one like a message without the header.
@@ -345,7 +345,7 @@ def _decimal(value: Decimal) -> Field | None:
     if not isinstance(exponent, int):  # NaN and the infinities
         return None
     if exponent > 0:
-        return _scaled(0, int(value))
+        return _scaled(0, int(value)) if -(2**31) <= value < 2**31 else None  # int() of 1E+999999 takes long
     return _scaled(-exponent, int(value.scaleb(-exponent)))
 
 

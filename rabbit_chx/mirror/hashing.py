@@ -279,6 +279,8 @@ class HashHeader(HashOn):
                 terms[name] = self._field_term(encode(value, name), release)
             except InvalidValue as error:
                 refusal = error
+            except RecursionError:
+                raise InvalidValue("header value", value, "lists and dicts nested less deeply") from None
         if not terms:
             assert refusal is not None
             if client is None:

@@ -19,6 +19,7 @@ from rabbit_chx.base.markup import notebook
 from rabbit_chx.base.text import counted, text_of
 from rabbit_chx.errors import Unroutable
 from rabbit_chx.mirror.exchange import NO_BUCKET, ConsistentHashExchange
+from rabbit_chx.mirror.hashing import as_column
 from rabbit_chx.mirror.kernel.table import SEEDS
 from rabbit_chx.mirror.movement import shares
 
@@ -138,7 +139,7 @@ def _aligned(table: Sequence[tuple[str, ...]]) -> list[str]:
     return ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
 
 
-def spread(exchange: ConsistentHashExchange, keys: Sequence[Any], *, hot: int = 10) -> Spread:
+def spread(exchange: ConsistentHashExchange, keys: Iterable[Any], *, hot: int = 10) -> Spread:
     """Measure how these keys spread over the queues; repeated keys count each time.
 
     >>> from rabbit_chx import ConsistentHashExchange
@@ -152,7 +153,7 @@ def spread(exchange: ConsistentHashExchange, keys: Sequence[Any], *, hot: int = 
     hottest keys  rows   share  queue
     'green'          2  50.00%  q1
     """
-    tally = Tally(exchange)
+    tally, keys = Tally(exchange), as_column(keys)
     tally.add(keys, exchange.route_many(keys))
     return tally.spread(hot=hot)
 

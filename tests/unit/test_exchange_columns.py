@@ -161,6 +161,16 @@ def test_pandas_timestamps_are_hashed_as_one_by_one_and_missing_ones_are_named()
         by_time.route_many(pd.Series(pd.to_datetime(["2024-01-01", None])))
 
 
+@pytest.mark.parametrize("client", [None, "pika", "aio-pika", "py-amqp", "amqplib", "amqp10"])
+def test_a_missing_time_of_pandas_is_no_header(client) -> None:
+    pd = pytest.importorskip("pandas")
+    by_header = exchange(SEVEN, **HEADER)
+    with pytest.raises(InvalidValue, match="invalid header value: got NaT, expected a value that"):
+        by_header.route(headers={"h": pd.NaT}, client=client)
+    with pytest.raises(InvalidValue, match="in row 0: got NaT"):
+        by_header.route_many(pd.Series(pd.to_datetime([None])), client=client)
+
+
 def test_a_masked_value_is_missing() -> None:
     with pytest.raises(InvalidValue, match="row 1"):
         exchange(SEVEN).route_many(np.ma.array(["a", "b", "c"], mask=[False, True, False]))

@@ -98,6 +98,19 @@ def test_a_header_that_no_client_can_send_is_refused(value: object) -> None:
         assert "text" in error.hint
 
 
+@pytest.mark.parametrize("client", [None, "pika", "aio-pika", "py-amqp", "amqplib"])
+@pytest.mark.parametrize("release", ["3.10.8", "4.3.6"])
+def test_a_header_that_contains_itself_is_refused(client, release: str) -> None:
+    array: list[object] = []
+    array.append(array)
+    table: dict[str, object] = {}
+    table["t"] = table
+    for value in (array, table):
+        x = exchange(release=release, **HEADER)
+        error = complaint(lambda x=x, value=value: x.route(headers={"h": value}, client=client))
+        assert (error.got is value, error.expected) == (True, "lists and dicts nested less deeply")
+
+
 @pytest.mark.parametrize("headers", ["h", b"h", ["h"], [("h", 1)], 5, True, {"h"}])
 def test_headers_are_a_mapping(headers: object) -> None:
     error = complaint(lambda: exchange(**HEADER).route(headers=headers))  # type: ignore[call-overload]

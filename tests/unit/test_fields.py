@@ -177,6 +177,8 @@ values = st.recursive(
 @example(value=-0.0)
 @example(value=Decimal("sNaN"))
 @example(value=Decimal("1E+3"))
+@example(value=Decimal("2E+9"))
+@example(value=Decimal("3E+9"))
 @example(value=-(2**31))
 @example(value=datetime(1969, 12, 31, 23, 59, 59, 500_000, tzinfo=UTC))
 @example(value=datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC))
@@ -297,6 +299,18 @@ def test_a_float_that_erlang_lacks_has_no_term(number):
 def test_a_field_is_taken_as_it_is_by_every_client():
     field = Field("u", 5)
     assert {encode(field, client) for client in CLIENTS} == {field}
+
+
+class Unread(Decimal):
+    """A decimal whose digits take half a minute, as those of 1E+999999."""
+
+    def __int__(self):
+        raise AssertionError("the digits are computed")
+
+
+def test_a_huge_decimal_is_refused_without_computing_its_digits():
+    with pytest.raises(InvalidValue, match="expected a value that aio-pika can encode"):
+        encode(Unread("1E+30"), "aio-pika")
 
 
 def test_an_unknown_tag_or_client_is_refused():

@@ -48,6 +48,10 @@ def test_rows_keys_and_hot_keys_are_counted(exchange) -> None:
     assert sum(one.share for one in found.queues) == pytest.approx(1)
 
 
+def test_keys_may_come_from_a_generator(exchange) -> None:
+    assert spread(exchange, (key for key in "abc")) == spread(exchange, list("abc"))
+
+
 def test_headers_are_counted_as_erlang_tells_them_apart(exchange) -> None:
     tally = Tally(exchange)
     tally.add([1, True, 1.0, ["x"], ["x"]], np.array([0, 1, 2, 0, 0]))
