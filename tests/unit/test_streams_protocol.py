@@ -36,6 +36,7 @@ from rabbit_chx.streams.protocol.answers import (
     reason,
     stats,
 )
+from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.requests import (
     OffsetSpec,
     arguments,
@@ -157,6 +158,29 @@ def test_invalid_partitions_are_refused(given: Any, text: str) -> None:
         array([string("s-0"), string("s-1")]),
         array([string("a"), string("b")]),
     )
+
+
+@pytest.mark.parametrize("text", ["x" * 32_768, "\ud800", 5])
+def test_invalid_texts_are_refused(text: Any) -> None:
+    assert len(string("x" * 32_767)) == 32_769
+    with pytest.raises(InvalidValue, match="expected text of at most 32,767 bytes in UTF-8"):
+        string(text)
+
+
+@pytest.mark.parametrize("ids", [[-1, 2], [1, 1 << 64], [1, "2"], [1]])
+def test_each_message_needs_a_valid_publishing_id(ids: Any) -> None:
+    with pytest.raises(InvalidValue, match=re.escape(f"invalid publishing ids: got {ids}, expected")):
+        list(publish_frames(1, ids, [b"a", b"b"], 1000))
+
+
+def test_a_connection_sends_no_invalid_number() -> None:
+    connection = object.__new__(StreamConnection)
+    connection._subscriptions, connection._last_subscription = {}, -1
+    with pytest.raises(InvalidValue, match="invalid credit: got 65536, expected an integer from 0 to 65535"):
+        connection.subscribe("s", OffsetSpec.first(), credit=65_536)
+    for offset in (-2, 1 << 64, 0.5):
+        with pytest.raises(InvalidValue, match=f"invalid offset: got {offset}"):
+            connection.store_offset("g", "s", offset)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("offset", [-1, 1 << 64, 1.5, "first"])

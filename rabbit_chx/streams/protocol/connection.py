@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 import ssl
+import struct
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final, Self, TypeVar
 
+from rabbit_chx.base.limits import check_integer
 from rabbit_chx.base.timeouts import HEARTBEAT_OF_CALLER
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials
@@ -40,7 +42,7 @@ from rabbit_chx.streams.protocol.answers import (
 )
 from rabbit_chx.streams.protocol.calls import Calls
 from rabbit_chx.streams.protocol.handshake import shake_hands
-from rabbit_chx.streams.protocol.requests import MAX_IDS, OffsetSpec, name
+from rabbit_chx.streams.protocol.requests import MAX_CREDIT, MAX_IDS, OffsetSpec, name
 from rabbit_chx.streams.protocol.wire import open_wire
 
 _T = TypeVar("_T")
@@ -264,7 +266,7 @@ class StreamConnection:
             U8.pack(number),
             name(stream),
             start.encoded(),
-            U16.pack(credit),
+            U16.pack(check_integer("credit", credit, 0, MAX_CREDIT)),
             requests.string_map(properties or {}),
         )
         self._calls.call(Command.SUBSCRIBE, *fields, stream=stream, access=permissions.reading(stream))
@@ -319,7 +321,11 @@ class StreamConnection:
 
     def store_offset(self, reference: str, stream: str, offset: int) -> None:
         """Store an offset under a name in the stream, or -1 for the place before the first message. The broker does not confirm this."""
-        fields = name(reference, "reference"), name(stream), U64.pack(_NO_MESSAGE if offset == -1 else offset)
+        try:
+            place = U64.pack(_NO_MESSAGE if offset == -1 else offset)
+        except struct.error:
+            raise InvalidValue("offset", offset, "an integer from -1 to 2^63 - 1") from None
+        fields = name(reference, "reference"), name(stream), place
         self._calls.send(requests.one_way(Command.STORE_OFFSET, *fields))
 
     def query_offset(self, reference: str, stream: str) -> int | None:

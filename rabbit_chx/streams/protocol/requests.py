@@ -42,8 +42,11 @@ def string(text: str | None) -> bytes:
     """Encode a string or null."""
     if text is None:
         return I16.pack(-1)
-    data = text.encode()
-    return I16.pack(len(data)) + data
+    try:
+        data = text.encode()
+        return I16.pack(len(data)) + data
+    except (AttributeError, UnicodeEncodeError, struct.error):
+        raise InvalidValue("text in a request", text, "text of at most 32,767 bytes in UTF-8") from None
 
 
 def array(elements: Iterable[bytes]) -> bytes:
@@ -226,11 +229,17 @@ def publish_frames(
     """Build frames to publish messages, each with its publishing id: of at most the maximum size, and 1,000 messages.
 
     Raises:
+        InvalidValue: a publishing id is invalid, or missing.
         StreamUnavailable: a single message exceeds the maximum size of a frame.
     """
     numbers, rest = iter(ids), iter(messages)
     while some := list(islice(rest, _AT_ONCE)):
-        heads = list(map(_MESSAGE.pack, islice(numbers, len(some)), map(len, some)))
+        try:
+            heads = list(map(_MESSAGE.pack, islice(numbers, len(some)), map(len, some)))
+        except struct.error:
+            heads = []
+        if len(heads) < len(some):
+            raise InvalidValue("publishing ids", ids, "an integer from 0 to 2^64 - 1 for each message")
         yield from _frames(publisher, heads, some, frame_max)
 
 
