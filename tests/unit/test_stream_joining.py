@@ -235,6 +235,33 @@ def test_streams_whose_nodes_do_not_answer_keep_no_other_waiting_for_long(joined
     there.close()
 
 
+def test_streams_on_other_nodes_come_before_more_streams_of_a_node_that_does_not_answer(joined, monkeypatch):
+    """With an attempt and a pause for each of those, the others would wait for minutes."""
+
+    def connect(stream: str | None) -> Connection:
+        if stream is None:
+            return first
+        tried.append(stream)
+        if stream == "s-3":
+            return there
+        now[0] += 10.0
+        raise LOST
+
+    now, tried, streams = [1.0], [], ("s-0", "s-1", "s-2", "s-3")
+    monkeypatch.setattr("rabbit_chx.streams.group.member.monotonic", lambda: now[0])
+    connection, first = Connection(streams), Connection(streams, elsewhere=streams)
+    there = Connection(streams, elsewhere=streams[:3])
+    first.streams["s-3"] = [Node("c", 1)]
+    member = joined(connection)
+    member._connect = connect
+    lose(member, connection)
+    assert (tried, there.subscriptions) == (["s-0", "s-3", "s-1"], ["s-3"])
+    member._connect_again = 0.0
+    member._serve()
+    assert tried[3:] == ["s-2"]
+    there.close()
+
+
 def test_a_member_that_is_stopped_opens_no_further_connection(joined):
     def connect(stream: str | None) -> Connection:
         tried.append(stream)

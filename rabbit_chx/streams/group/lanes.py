@@ -19,7 +19,7 @@ from rabbit_chx.messages.message import StreamMessage
 from rabbit_chx.streams.group.batch import StreamBatch, undecodable_part, why_undecodable
 from rabbit_chx.streams.messages.chunks import Chunk, may_have_batches, pieces_of, size_of
 from rabbit_chx.streams.messages.stored import Undecodable, stored_in
-from rabbit_chx.streams.protocol.answers import ConsumerUpdate
+from rabbit_chx.streams.protocol.answers import ConsumerUpdate, Node
 from rabbit_chx.working.workers import OneByOne
 
 _MOST_ROWS: Final = 16_384
@@ -60,8 +60,8 @@ class StreamLane(OneByOne):
         """The number of the subscription on its connection, if any."""
         self.tried = 0.0
         """When a connection to a node with the stream was last tried."""
-        self.has_no_node = False
-        """Whether no node has the stream, as far as the member knows."""
+        self.nodes: frozenset[Node] = frozenset()
+        """The nodes with the stream, as far as the member knows."""
         self.ahead = 0
         """How many chunks the broker may send."""
         self.questions: Final[deque[tuple[ConsumerUpdate, float]]] = deque()

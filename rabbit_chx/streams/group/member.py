@@ -170,14 +170,16 @@ class StreamMember(Running):
     def _serve_elsewhere(self) -> None:
         """Connect to the nodes of the other streams, for a limited time: those that are served must not wait for long.
 
-        One of the streams that no node has is tried, because the node that said so may be cut off from the others.
+        Those on the nodes that were tried last come last: the others may be reached. One of the streams that no node has is tried,
+        because the node that said so may be cut off from the others.
         """
-        until = monotonic() + _TRIES_FOR
-        for lane in sorted(self._unserved, key=lambda each: (each.has_no_node, each.tried)):
+        until, unserved = monotonic() + _TRIES_FOR, sorted(self._unserved, key=lambda each: each.tried)
+        last = {lane.nodes: lane.tried for lane in unserved}
+        for lane in sorted(unserved, key=lambda each: (not each.nodes, last[each.nodes])):
             if lane in self._unserved and monotonic() < until and not self.workers.stopped:
                 with self._trying():
                     self._serve_at(self._open(lane.stream))
-                if lane.subscription is None and (lane.has_no_node or monotonic() > lane.tried + _SLOW):
+                if lane.subscription is None and (not lane.nodes or monotonic() > lane.tried + _SLOW):
                     break
 
     def _serve_at(self, place: Place) -> None:

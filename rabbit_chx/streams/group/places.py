@@ -76,7 +76,7 @@ class Place:
             return
         found, refused = self.connection.metadata(wanted), None
         for stream, lane in wanted.items():
-            lane.has_no_node = not found[stream].nodes
+            lane.nodes = frozenset(found[stream].nodes)
             if not found[stream].exists:
                 missing(self.connection, lane)
             elif self._is_here(found[stream]) and len(self.lanes) < _MOST:
