@@ -27,6 +27,7 @@ from testcontainers.core.docker_client import DockerClient
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.testing.node import (
     AMQP,
+    CTL_SECONDS,
     HTTP,
     LOOPBACK,
     READY,
@@ -40,6 +41,7 @@ from rabbit_chx.testing.node import (
     free_ports,
     render_config,
     render_plugins,
+    too_long,
     wait_for_amqp,
     wait_for_boot,
 )
@@ -72,6 +74,15 @@ def find(release: str | None) -> Source:
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
     raise CannotSupply(f"Docker: no engine answers ({problem})")
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Raise what Docker refuses, such as a command in a paused container, as an error of this package."""
+    try:
+        yield
+    except APIError as error:
+        raise BrokerUnavailable(f"Docker: {_one_line(error)}") from None
 
 
 class DockerNode(OwnNode):
@@ -112,16 +123,19 @@ class DockerNode(OwnNode):
             with contextlib.suppress(NotFound):  # it has been removed already
                 container.stop()
 
+    @_refusals()
     def restart(self) -> None:
         """Restart the container."""
         boots = self.logs().count(READY)
         self._docker.restart(timeout=STOP_SECONDS)
         self._wait(boots=boots + 1)
 
+    @_refusals()
     def kill(self) -> None:
         """Kill the container; its file system is kept for a restart."""
         self._docker.kill()
 
+    @_refusals()
     def pause(self) -> None:
         """Suspend the processes of the container."""
         for remaining in reversed(range(PAUSES)):
@@ -133,14 +147,17 @@ class DockerNode(OwnNode):
             else:
                 break
 
+    @_refusals()
     def unpause(self) -> None:
         """Resume the processes."""
         self._docker.unpause()
 
+    @_refusals()
     def disconnect(self) -> None:
         """Disconnect the container from Docker's default network, and so its published ports."""
         self._docker.client.networks.get(NETWORK).disconnect(self._docker)
 
+    @_refusals()
     def reconnect(self) -> None:
         """Reconnect the container; its address may change, its published ports do not."""
         container = self._docker
@@ -153,10 +170,13 @@ class DockerNode(OwnNode):
         self._addresses.clear()
         wait_for_amqp(self.url)
 
+    @_refusals()
     def ctl(self, *arguments: str) -> str:
         """Run rabbitmqctl in the container, as the user who owns the Erlang cookie."""
-        command = ["rabbitmqctl", *arguments]
+        command = ["timeout", f"{CTL_SECONDS:g}", "rabbitmqctl", *arguments]
         code, (output, errors) = self._docker.exec_run(command, user="rabbitmq", demux=True)
+        if code == 124:  # of `timeout`
+            raise too_long(arguments)
         return ctl_output(arguments, code, output or b"", errors or b"")
 
     def logs(self) -> str:

@@ -176,6 +176,11 @@ def ctl_output(arguments: tuple[str, ...], code: int | None, output: bytes, erro
     raise RabbitChxError(f"rabbitmqctl {command} failed with exit code {code}: {complaint[:1000]}")
 
 
+def too_long(arguments: tuple[str, ...]) -> BrokerUnavailable:
+    """Return the error for ``rabbitmqctl`` if it does not end in time."""
+    return BrokerUnavailable(f"rabbitmqctl {arguments[0]} did not end within {CTL_SECONDS:g} seconds")
+
+
 def run_ctl(command: Sequence[str], arguments: tuple[str, ...], **options: Any) -> str:
     """Return the output of ``rabbitmqctl``, which this command line runs; ``options`` are those of `subprocess.run`."""
     try:
@@ -188,9 +193,7 @@ def run_ctl(command: Sequence[str], arguments: tuple[str, ...], **options: Any) 
             **options,
         )
     except subprocess.TimeoutExpired:
-        raise BrokerUnavailable(
-            f"rabbitmqctl {arguments[0]} did not end within {CTL_SECONDS:g} seconds"
-        ) from None
+        raise too_long(arguments) from None
     return ctl_output(arguments, done.returncode, done.stdout, done.stderr)
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rabbit_chx.broker.reading.erlang_rings import rings_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
 from rabbit_chx.testing import Broker, available, broker as broker_module, cleanup, local_node
-from rabbit_chx.testing.node import CannotSupply, Source
+from rabbit_chx.testing.node import CannotSupply, NodeSettings, Source
 from tests.programs import loaded_after
 
 pytest_plugins = "pytester"
@@ -101,6 +103,37 @@ def test_a_missing_docker_engine_is_a_reason_and_not_a_warning(monkeypatch):
         warnings.simplefilter("error")
         with pytest.raises(CannotSupply, match=r"^Docker: no engine answers \(.*No such file"):
             docker_node.find("4.3")
+
+
+def docker_node_with(container, monkeypatch):
+    docker_node = pytest.importorskip("rabbit_chx.testing.docker_node")
+    monkeypatch.setattr(docker_node.DockerNode, "_docker", container)
+    return docker_node.DockerNode("image", NodeSettings())
+
+
+def test_rabbitmqctl_that_does_not_end_in_a_container_is_given_up(monkeypatch):
+    def run(command, **_):
+        done = subprocess.run([*command[:2], "sleep", "600"], check=False)
+        return done.returncode, (None, None)
+
+    for module in ("node", "docker_node"):
+        monkeypatch.setattr(f"rabbit_chx.testing.{module}.CTL_SECONDS", 0.1)
+    node = docker_node_with(SimpleNamespace(exec_run=run), monkeypatch)
+    with pytest.raises(BrokerUnavailable, match=r"rabbitmqctl status did not end within 0\.1 seconds"):
+        node.ctl("status")
+
+
+@pytest.mark.parametrize("call", ["kill", "pause", "unpause", "restart", "ctl"])
+def test_what_docker_refuses_is_an_error_of_the_package(monkeypatch, call):
+    errors = pytest.importorskip("docker.errors")
+
+    def refuse(*_, **__):
+        raise errors.APIError("409 Client Error", explanation="container 1f is paused")
+
+    refusals = dict.fromkeys(("kill", "pause", "unpause", "restart", "exec_run"), refuse)
+    node = docker_node_with(SimpleNamespace(logs=bytes, **refusals), monkeypatch)
+    with pytest.raises(BrokerUnavailable, match=r"^Docker: container 1f is paused$"):
+        getattr(node, call)()
 
 
 def test_a_missing_testcontainers_is_a_reason(monkeypatch):
