@@ -250,11 +250,15 @@ HELP = (
 def available(release: str | None = None) -> Source:
     """Return where a broker of ``release`` (None: any) would come from, without starting it.
 
+    If a release is given, a running broker must answer and be of this release.
+
     Raises:
         BrokerUnavailable: no source has one; the message lists what was tried and what to install.
     """
     tried: list[str] = []
     for source in sources(release, tried):
+        if release is not None and source.kind == "external":
+            source.node(NodeSettings()).start()  # which only checks it
         return source
     raise none_left(release, tried)
 

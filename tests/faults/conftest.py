@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(items):
 def broker(request):
     # With more workers, a restart on Mnesia binds the queues of a ring in any order, and keys change queues.
     config = {"default_worker_pool_size": "1"}
-    if available(request.param).kind == "external":
+    if available().kind == "external":
         pytest.skip("the broker of RABBIT_CHX_BROKER_URL is not ours to break")
     broker = Broker(request.param, plugins=["rabbitmq_auth_mechanism_ssl", "rabbitmq_stream"], config=config)
     with running(broker), asked_quickly(broker):

@@ -88,6 +88,19 @@ def test_a_url_in_the_environment_comes_before_docker_and_docker_before_a_local_
     assert str(available()) == "the running broker at somewhere:5673 (RABBIT_CHX_BROKER_URL)"
 
 
+@pytest.mark.parametrize("release", ["4.3", "4.0"])
+def test_a_running_broker_is_available_if_it_has_the_release(monkeypatch, release):
+    monkeypatch.setenv("RABBIT_CHX_BROKER_URL", "amqp://user:geheim@somewhere:5673/%2F")
+    monkeypatch.setattr("rabbit_chx.testing.external_node.release_at", lambda _: "4.3.6")
+    if release == "4.3":
+        assert available(release).kind == "external"
+    else:
+        with pytest.raises(
+            BrokerUnavailable, match=r"^the broker at somewhere:5673 .* is 4\.3\.6, not 4\.0$"
+        ):
+            available(release)
+
+
 def test_without_any_source_the_error_lists_what_was_tried_and_what_to_install(monkeypatch):
     supply(monkeypatch)
     with pytest.raises(BrokerUnavailable) as caught:
