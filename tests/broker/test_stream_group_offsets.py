@@ -10,18 +10,14 @@ import pytest
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.base.timeouts import Timeouts
-from rabbit_chx.streams import StreamGroup, StreamUnavailable
+from rabbit_chx.streams import StreamGroup
 from rabbit_chx.streams.ends import bounds
-from rabbit_chx.streams.protocol.connection import StreamConnection
-from tests.broker import test_stream_groups
 from tests.broker.stream_scene import fill
-from tests.broker.test_stream_groups import Seen, handle_all, publish
+from tests.broker.test_stream_groups import Seen, handle_all
 from tests.members import running
 from tests.patience import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.since_4_0]
-
-streams_of = test_stream_groups.streams_of
 
 
 def test_a_group_goes_on_behind_its_stored_offset_and_another_group_begins_anew(
@@ -148,58 +144,3 @@ def test_a_stop_waits_for_the_handler_and_stores_what_it_handled(stream_url, str
         assert thread.is_alive()
         goes_on.set()
     assert stream_connection.query_offset("g", stream) == 1
-
-
-@pytest.mark.long
-def test_streams_whose_offsets_the_broker_drops_leave_no_other_unstored(
-    broker, stream_url, stream_connection, streams_of, monkeypatch
-):
-    """Once, those behind the first one were not stored, and the error named only that one."""
-    exchange, seen, dropped = streams_of(count=4), Seen(), set()
-    names = [f"{exchange}-{number}" for number in range(4)]
-    store_offset = StreamConnection.store_offset
-
-    def store(connection, group, stream, offset):
-        if stream not in dropped:
-            store_offset(connection, group, stream, offset)
-
-    def stored():
-        return {name: stream_connection.query_offset("g", name) for name in names}
-
-    monkeypatch.setattr(StreamConnection, "store_offset", store)
-    monkeypatch.setattr("rabbit_chx.streams.group.offsets._READ_BACK", 2.0)
-
-    def run():
-        with running(StreamGroup(stream_url, exchange=exchange, name="g", store_seconds=1e6), seen.by(0)):
-            publish(broker, exchange, range(200))
-            wait_until(lambda: len(seen.all) == 200 and None not in stored().values(), "200 are stored")
-            before.update(stored())
-            dropped.update({names[0], names[2]})
-            publish(broker, exchange, range(200))
-            wait_until(lambda: len(seen.all) == 400, "400 are handled")
-
-    before = {}
-    with pytest.raises(StreamUnavailable, match=f"of group 'g' in streams '{names[0]}', '{names[2]}'"):
-        run()
-    handled = {stream: offset for stream, offset, _ in seen.all}
-    assert stored() == {name: (before if name in dropped else handled)[name] for name in names}
-
-
-def test_a_member_goes_on_while_another_client_stores_offsets_of_its_group(
-    stream_url, stream_connection, stream, monkeypatch, caplog
-):
-    """Once, it ended for good, with "permission"."""
-    store_offset, seen = StreamConnection.store_offset, Seen()
-
-    def store_twice(connection, group, name, offset):
-        for each in offset, int(not offset):  # the first may be stored before others are handled
-            store_offset(connection, group, name, each)
-
-    monkeypatch.setattr(StreamConnection, "store_offset", store_twice)
-    monkeypatch.setattr("rabbit_chx.streams.group.offsets._READ_BACK", 0.5)
-    fill(stream_connection, stream, range(1, 11))
-    with running(StreamGroup(stream_url, stream=stream, name="g", store_seconds=0.1), seen.by(0)):
-        wait_until(lambda: "another client stores the group's offset" in caplog.text, "the warning")
-        fill(stream_connection, stream, range(11, 21))
-        wait_until(lambda: len(seen.all) == 20, "all messages are handled")
-    assert stream_connection.query_offset("g", stream) == 0
