@@ -128,30 +128,6 @@ def test_a_task_whose_rows_come_in_another_order_fails(spark, broker, streams, s
     assert found == list(range(len(found))), "rows of the second attempt were stored"
 
 
-@pytest.mark.long
-def test_a_batch_under_the_same_name_adds_only_the_missing_rows(spark, broker, streams):
-    stream = streams.stream()
-    frame = numbers(spark, 2_000, 2)
-    invalid = frame.selectExpr("nullif(value, '1900') as value", "routing_key")
-    complaint = failure(
-        lambda: write(invalid, broker, stream=stream, producerName="import-7", failFast="false")
-    )
-    assert (
-        "another run of the same partitions with producerName=import-7 adds only the missing rows"
-        in complaint
-    )
-    assert len(bodies(broker, stream)) < 2_000
-    for _ in range(2):
-        write(frame, broker, stream=stream, producerName="import-7")
-        assert sorted(bodies(broker, stream)) == list(range(2_000))
-    for other in (numbers(spark, 1_000, 2), frame.where("value = 'none'")):
-        complaint = failure(
-            lambda other=other: write(other, broker, stream=stream, producerName="import-7", failFast="false")
-        )
-        assert f"for stream '{stream}'" in complaint
-    assert sorted(bodies(broker, stream)) == list(range(2_000))
-
-
 @pytest.mark.parametrize(
     "for_each_batch", [False, pytest.param(True, marks=pytest.mark.long)], ids=["writeStream", "foreachBatch"]
 )

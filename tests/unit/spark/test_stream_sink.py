@@ -23,7 +23,7 @@ from spark_connector.worker import Task, WriteFailed
 from spark_connector.writing import sinks, stream_sink
 from spark_connector.writing.between_tasks import WriteJob
 from spark_connector.writing.partition import write_partition
-from spark_connector.writing.publishing_ids import MAX_ROWS, NotRepeatable, PublishingIds
+from spark_connector.writing.publishing_ids import HOW_TO_CONTINUE, MAX_ROWS, NotRepeatable, PublishingIds
 from spark_connector.writing.writer import Writer
 
 STREAMS = ["e-0", "e-1", "e-2"]
@@ -267,6 +267,7 @@ def test_an_older_checkpoint_has_an_error_of_its_own(broker: Broker) -> None:
     error = attempt(range(4), 1, run(QUERY))
     assert "belong to micro-batch 3, but the stream has rows of micro-batch 7" in error
     assert "The checkpoint is older than the stream, or another write used the producer name" in error
+    assert HOW_TO_CONTINUE in error
     assert "sort" not in error
 
 
@@ -274,7 +275,7 @@ def test_rows_in_another_order_have_an_error_of_their_own(broker: Broker) -> Non
     attempt(range(4), 1, BATCH)
     error = attempt([1, 0, 2, 3], 1, BATCH)
     assert 'in the same order as before (df.sortWithinPartitions("id")' in error
-    assert "another producerName" in error
+    assert f"another producerName: {HOW_TO_CONTINUE}" in error
     assert attempt([1, 0, 2, 3], 1, BATCH) == error
 
 
