@@ -105,21 +105,6 @@ def test_a_refusal_after_a_change_in_place_leaves_the_ring_in_the_planned_order(
     assert site.broker.ring("orders", site.vhost) == ["a", "b", "b", "c", "x"]
 
 
-def test_changes_of_another_program_are_noticed(site, monkeypatch) -> None:
-    monkeypatch.setattr("rabbit_chx.broker.applying.step_commands._IN_A_BATCH", 1)
-    apply(site.url(), site.plan(DeclareExchange(CHX), DeclareQueue(CLASSIC), DeclareQueue(QUORUM)))
-
-    def meddle(_: object) -> None:
-        with a_channel(site) as channel:
-            channel.queue_declare("stranger", durable=True)
-            channel.queue_bind("stranger", "orders", "1")
-
-    plan = site.plan(Bind(Binding("orders", "plain", "1")), Bind(Binding("orders", "replicated", "1")))
-    with pytest.raises(ApplyStopped, match="unexpected stranger") as stopped:
-        apply(site.url(), plan, management=site.management, on_step=meddle)
-    assert stopped.value.failed == plan.steps[1]
-
-
 def test_a_queue_with_messages_is_deleted_by_force_only(site, applied) -> None:
     kinds = (CLASSIC, QUORUM, STREAM)
     apply(site.url(), site.plan(*map(DeclareQueue, kinds)))
@@ -246,18 +231,6 @@ def test_two_applies_on_one_connection_exclude_each_other_too(site) -> None:
         few = site.plan(*plans[0].steps[:3])
         assert apply(channel, few, on_step=meanwhile).done == few.steps
         assert channel.is_open
-
-
-def test_an_interrupt_releases_the_lock(site) -> None:
-    plan = site.plan(DeclareQueue(QUORUM), DeclareQueue(CLASSIC))
-
-    def interrupt(_: object) -> None:
-        raise KeyboardInterrupt
-
-    with site.connection() as connection:
-        with pytest.raises(KeyboardInterrupt):
-            apply(connection, plan, on_step=interrupt)
-        assert sorted(site.queue_names(".*")) == ["plain", "replicated"]
 
 
 @pytest.mark.parametrize("number", [1, 2])

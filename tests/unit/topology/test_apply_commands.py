@@ -175,6 +175,15 @@ def test_a_bind_that_changes_nothing_is_noticed() -> None:
     assert "unexpected q" in str(error)
 
 
+def test_changes_of_another_program_are_noticed(monkeypatch) -> None:
+    monkeypatch.setattr("rabbit_chx.broker.applying.step_commands._IN_A_BATCH", 1)
+    played, steps = Played(http=RING), (Bind(ONE), Bind(Binding("x", "other", "1")))
+    meddle = lambda _: played.bound.append(Binding("x", "stranger", "1"))  # noqa: E731
+    error = stopped(lambda: played.run(*steps, on_step=meddle))
+    assert "unexpected stranger" in str(error)
+    assert error.failed == steps[1]
+
+
 def test_a_destination_is_bound_once_to_a_ring_and_as_often_as_you_like_elsewhere() -> None:
     ring = Played(http=RING, bound=[ONE])
     again = Binding("x", "q", "5")
