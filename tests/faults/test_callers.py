@@ -151,25 +151,6 @@ def test_a_publisher_tries_again_after_it_has_given_up(broker, topology):
     assert drain(broker.url, used.queues) == [[1]]
 
 
-def test_a_hook_for_failures_that_fails_changes_nothing(broker, caplog):
-    calls = []
-
-    def on_failure(failure):
-        calls.append(failure.row)
-        raise ZeroDivisionError
-
-    publisher = Publisher(broker.url, "amq.direct", timeouts=Timeouts(retry=0.2))
-
-    def work():
-        with publisher, publisher.bulk(on_failure=on_failure) as bulk:
-            bulk.add_many(THOUSAND, "nowhere")
-
-    within(PATIENCE, work, "publishing")
-    assert sorted(calls) == list(range(1_000))
-    assert publisher.totals.returned == 1_000
-    assert caplog.text.count("the publisher's hook on_failure failed") == 1_000
-
-
 def test_a_negotiated_frame_size_that_is_small(broker, topology):
     """Headers that exceed the negotiated frame size are refused before they are sent."""
     broker.eval("application:set_env(rabbit, frame_max, 8192).")

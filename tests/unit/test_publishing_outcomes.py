@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -187,9 +186,16 @@ def test_flush_returns_after_the_hooks() -> None:
         assert rows == [0]
 
 
-def test_a_hook_that_exits_does_not_affect_the_messages() -> None:
+@pytest.mark.parametrize("error", [SystemExit, ZeroDivisionError])
+def test_a_hook_that_exits_or_fails_does_not_affect_the_messages(
+    error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    def on_failure(_: Failure) -> None:
+        raise error
+
     with AmqpServer(reject) as server, Publisher(server.url, "x", timeouts=TIMEOUTS) as publisher:
-        bulk = publisher.bulk(on_failure=lambda _: sys.exit())
+        bulk = publisher.bulk(on_failure=on_failure)
         for row in range(2):
             bulk.add(b"")
             assert bulk.flush(30).rejected == row + 1
+    assert caplog.text.count("the publisher's hook on_failure failed") == 2
