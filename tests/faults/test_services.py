@@ -221,16 +221,6 @@ while True:
     signal.pause()
 """
 
-ENDING = """
-import os, sys
-from rabbit_chx.publishing import Publisher
-url, exchange, end = sys.argv[1:]
-publisher = Publisher(url, exchange)
-publisher.open()
-publisher.bulk().add_many([b"%d " % row for row in range(20_000)], "k")
-eval(end)(0)
-"""
-
 FORKING = """
 import itertools, os, sys, threading
 from rabbit_chx.publishing import Publisher
@@ -311,21 +301,6 @@ def test_what_was_confirmed_before_a_sigterm_has_arrived(broker, topology, judge
         *(ledger, Totals(unknown=len(ledger.outcomes))),
         control=control,
     )
-
-
-@pytest.mark.long
-def test_what_was_accepted_before_a_program_ends_arrives(broker, topology, judge):
-    used, other = topology(), topology()
-    accepted = set(range(20_000))
-    assert said_by(ENDING, broker.url, used.exchange, "sys.exit") == (set(), 0)
-    ledger = compared(broker, used, accepted)
-    for _ in range(TRIES):
-        # If the program halts before its end, its publisher has sent everything.
-        assert said_by(ENDING, broker.url, other.exchange, "os._exit") == (set(), 0)
-        control = compared(broker, other, accepted)
-        if control.lost:
-            break
-    judge("a program ends without closing its publisher", ledger, Totals(), control=control)
 
 
 @pytest.mark.long

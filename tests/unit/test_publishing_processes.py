@@ -56,7 +56,8 @@ publisher = Publisher(sys.argv[1], "x", timeouts=Timeouts(close=float(sys.argv[2
 publisher.open()
 if sys.argv[2] == "30":
     publisher.publish(b"opening")
-kept = [publisher.submit(b"message") for _ in range(1000)]
+kept = [publisher.submit(b"message") for _ in range(500)]
+publisher.bulk().add_many([b"message"] * 500)
 """
 
 
