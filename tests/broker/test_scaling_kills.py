@@ -38,8 +38,6 @@ STEPWISE = (
 KILLED = -signal.SIGKILL
 KILLS = 6 if LONG else 1
 """In each direction."""
-EVERY = 3
-"""How many actions further on the next kill is; `test_scale_killed_in_every_run...` always has one after each action."""
 
 
 @pytest.fixture
@@ -69,25 +67,6 @@ def test_scale_killed_at_any_time_finishes_when_run_again(scene) -> None:
                 killed[to] += 1
             assert code == 0, errors
             scene.publish_on(100)
-    scene.assert_in_order(4)
-
-
-@STEPWISE
-@pytest.mark.long
-@pytest.mark.proof
-@pytest.mark.one_release
-def test_scale_killed_after_each_action_finishes_when_run_again(scene) -> None:
-    left = {6, 4}
-    for number in count(1, EVERY):
-        for to in (6, 4):
-            code, done, errors = scale(scene, "--to", str(to), kill_after=number if to in left else 0)
-            if code == KILLED:
-                finish(scene, to)
-            else:
-                assert code == 0, errors
-                left -= {to} if len(done) < number else set()
-        if not left:
-            break
     scene.assert_in_order(4)
 
 
