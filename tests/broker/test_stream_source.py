@@ -12,7 +12,7 @@ import pytest
 from rabbit_chx.cli import doctor
 from rabbit_chx.cli.ask.options import Login
 from rabbit_chx.cli.spark import broker_checks
-from rabbit_chx.errors import CorruptChunk, InvalidMessage, RabbitChxError, StreamUnavailable
+from rabbit_chx.errors import CorruptChunk, InvalidMessage, RabbitChxError
 from rabbit_chx.streams import StreamPublisher, connect
 from spark_connector import RabbitMQDataSource
 from spark_connector.reading.offsets import offsets_in
@@ -65,17 +65,6 @@ def recreate(streams, stream, bodies):
 
     wait_until(filled, "the new stream has a leader", pause=0.1)
     streams.fill(stream, bodies[1:])
-
-
-@pytest.mark.one_release
-def test_a_closed_port_fails_at_once_and_names_the_plugin(streams, reader):
-    with (
-        reader(
-            stream="s", streamPort="1", reconnectTimeoutMs="86400000"
-        ) as closed,  # longer than the test may take
-        pytest.raises(StreamUnavailable, match="rabbitmq-plugins enable rabbitmq_stream"),
-    ):
-        closed.latestOffset()
 
 
 @pytest.mark.one_release

@@ -16,10 +16,8 @@ from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.streams.ends import Bounds
 from rabbit_chx.streams.protocol.opening import OnOtherNode
 from spark_connector import RabbitMQDataSource
-from spark_connector.connections import connected
 from spark_connector.reading import rows, stream_access
 from spark_connector.reading.offsets import DataLoss, SavedOffset
-from spark_connector.reading.options import ReadOptions
 from spark_connector.reading.readers import StreamingReader
 from spark_connector.reading.stream_access import StreamAccess
 
@@ -436,8 +434,12 @@ def test_a_stream_that_has_no_leader_for_a_moment_does_not_fail_a_query(monkeypa
         (TimeoutError(), False),
     ],
 )
-def test_only_a_port_that_refuses_connections_may_lack_the_plugin(error, enabled, monkeypatch) -> None:
-    monkeypatch.setattr("socket.getaddrinfo", Mock(side_effect=error))
+def test_a_first_connection_fails_at_once_and_only_a_refused_one_names_the_plugin(
+    error, enabled, monkeypatch
+) -> None:
+    asked = Mock(side_effect=error)
+    monkeypatch.setattr("socket.getaddrinfo", asked)
     with pytest.raises(StreamUnavailable) as caught:
-        connected(ReadOptions.of({"url": "amqp://h", "stream": "s"}))
+        reader(reconnectTimeoutMs="5000").latestOffset()
+    asked.assert_called_once()
     assert ("rabbitmq-plugins enable rabbitmq_stream" in str(caught.value)) == enabled
