@@ -168,28 +168,6 @@ def test_closing_in_the_middle_of_a_handshake(url, caplog):
     assert "the publisher's thread failed" not in caplog.text
 
 
-def test_a_server_that_speaks_first_and_not_amqp(url, log):
-    """The error is raised at once, although pika would wait for ever."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-
-        def greet():
-            accepted, _ = listener.accept()
-            with closing(accepted):
-                accepted.sendall(b"SSH-2.0-OpenSSH_9.2p1\r\n")
-                while accepted.recv(100):
-                    pass
-
-        greeter = threading.Thread(target=greet)
-        greeter.start()
-        port = listener.getsockname()[1]
-        text = refusal(Publisher(url(host="127.0.0.1", port=port)))
-        greeter.join()
-    assert text == (
-        f"the server at 127.0.0.1:{port}, virtual host '/', user 'little' does not speak AMQP 0-9-1"
-    )
-    assert log() == []  # nothing was tried again
-
-
 def test_several_urls(user, url, free_port):
     bad = [url(port=free_port), url(password=f"wrong{CANARY}")]
     with Publisher([*bad, url()], timeouts=Timeouts(connect=SLACK)) as publisher:

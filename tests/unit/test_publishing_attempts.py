@@ -119,6 +119,19 @@ def test_a_reset_connection_is_a_broker_that_may_come_back(reset_once):
         assert not error.value.permanent
 
 
+def test_a_server_that_does_not_speak_amqp_is_an_error_at_once():
+    """Although pika would wait for ever."""
+
+    def greet(client):
+        client.sendall(b"SSH-2.0-OpenSSH_9.2p1\r\n")
+        client.recv(1)
+
+    with AmqpServer(greet, handshake=False) as server:
+        with pytest.raises(BrokerUnavailable, match=r"'guest' does not speak AMQP 0-9-1$"):
+            Publisher(server.url, timeouts=Timeouts(connect=60)).open()
+        assert server.connections == 1
+
+
 def test_events_of_a_connection_that_has_ended_are_an_error_of_amqp():
     with AmqpServer(lambda client: client.recv(1)) as server:
         connection = connect(server.url)
