@@ -200,26 +200,6 @@ def test_streams_that_are_bound_later_are_found(broker, stream_url, streams_of, 
     assert {stream for stream, *_ in seen.all} == {f"{exchange}-0", f"{exchange}-1"}
 
 
-def test_members_keep_the_streams_of_an_exchange_that_is_deleted(
-    broker, stream_url, streams_of, monkeypatch, caplog
-):
-    monkeypatch.setattr("rabbit_chx.streams.group.member._LOOK_EVERY", 0.1)
-    exchange, seen, told = streams_of(count=2), Seen(), []
-    streams = [f"{exchange}-{number}" for number in range(2)]
-    group = StreamGroup(stream_url, exchange=exchange, name="g", on_assigned=told.append)
-    with running(group, seen.by(0)):
-        wait_until(lambda: len(group.status.partitions) == 2)
-        with a_channel(broker) as channel:
-            channel.exchange_delete(exchange)
-        wait_until(lambda: "its streams are still consumed" in caplog.text)
-        with Publisher(broker.url, "") as publisher:
-            publisher.publish_many([b"x"] * 100, streams * 50)
-        wait_until(lambda: len(seen.all) == 100)
-        assert group.status.connected
-    assert sorted(told) == streams
-    assert caplog.text.count("its streams are still consumed") == 1
-
-
 def test_members_continue_when_the_first_stream_is_deleted(broker, stream_url, streams_of):
     name, seen = streams_of("super stream", 3), Seen()
     members = [StreamGroup(stream_url, super_stream=name, name="g") for _ in range(2)]
