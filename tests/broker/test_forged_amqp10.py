@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from urllib.parse import quote
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import strategies as st
 
 from rabbit_chx.consuming import Group, Message, QueueReader, Reject
 from rabbit_chx.errors import InvalidMessage
@@ -19,7 +19,7 @@ from tests.broker.privileges import release_of
 from tests.broker.stream_scene import fill
 from tests.members import running
 from tests.patience import wait_until
-from tests.proof import LONG as PROOF
+from tests.property.hostile import drawn
 from tests.queues import SINGLE_ACTIVE, a_channel, bind_ring, message_count
 from tests.stream_forgeries import (
     BODY,
@@ -111,19 +111,6 @@ STORABLE = messages(VALUES | LONG, VALUES, TEXTS) | st.binary(max_size=40)
 """Any messages: streams deliver them as they are."""
 
 
-def drawn(strategy: st.SearchStrategy[bytes]) -> list[bytes]:
-    found: list[bytes] = []
-
-    # Before a member runs: Hypothesis fails if any thread uses random numbers while it draws.
-    @settings(max_examples=1_000 if PROOF else 60, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(strategy)
-    def draw(message: bytes) -> None:
-        found.append(message)
-
-    draw()
-    return found
-
-
 def published(url: str, addresses: list[str], forged: list[bytes]) -> int:
     """Publish messages to these addresses in turn, and return how many the broker has accepted."""
     with ExitStack() as stack:
@@ -173,7 +160,7 @@ def channel(site):
 @REJECTING
 def test_no_message_harms_a_group(site, channel, rejecting, caplog) -> None:
     caplog.set_level(logging.WARNING)
-    forged = drawn(deliverable(site.broker))
+    forged = drawn(deliverable(site.broker), 60)
     handler = Handler(rejecting)
     options = {"on_failure": "park", "parking_queue": "parked"} if rejecting else {}
     group = Group(site.url(), exchange="orders", name="billing", queues=["a", "b"], **options)
@@ -190,7 +177,7 @@ def test_no_message_harms_a_group(site, channel, rejecting, caplog) -> None:
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_no_message_harms_a_reader_of_a_queue(site, channel, kind, caplog) -> None:
     caplog.set_level(logging.WARNING)
-    forged = drawn(deliverable(site.broker))
+    forged = drawn(deliverable(site.broker), 60)
     handler = Handler(False)
     channel.queue_declare("read", durable=True, arguments={"x-queue-type": kind})
     with QueueReader(site.url(), "read") as reader:
@@ -216,7 +203,7 @@ def test_no_message_harms_a_group_of_streams_that_parks(
     broker, stream_url, stream_connection, stream, inbox, rejecting, caplog
 ) -> None:
     caplog.set_level(logging.WARNING)
-    forged = drawn(STORABLE)
+    forged = drawn(STORABLE, 60)
     handler = Handler(rejecting)
     options = {"on_failure": "park", "parking_queue": inbox.queue, "amqp_url": broker.url}
     group = StreamGroup(stream_url, stream=stream, name="billing", **options)

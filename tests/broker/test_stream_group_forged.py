@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import struct
+from itertools import chain
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import strategies as st
 
 from rabbit_chx.streams import BatchFailed, Reject, StreamGroup
 from rabbit_chx.streams.messages.stored import Undecodable
 from tests.broker.stream_scene import fill, settle
 from tests.members import running
 from tests.patience import wait_until
-from tests.proof import LONG
+from tests.property.hostile import drawn
 from tests.property.test_stream_parking_laws import stored
 from tests.stream_forgeries import BATCHES, BODY, MESSAGES, a_map, a_sub_batch, compound, publish_entry, text
 
@@ -32,15 +33,7 @@ CHOSEN = [
 
 def forged() -> list:
     """Entries that a stranger publishes, in this order."""
-    found: list = []
-
-    # Before a member runs: Hypothesis fails if any thread uses random numbers while it draws.
-    @settings(max_examples=1_000 if LONG else 100, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.lists(MESSAGES | BATCHES, min_size=1, max_size=2))
-    def draw(entries: list) -> None:
-        found.extend(entries)
-
-    draw()
+    found = chain.from_iterable(drawn(st.lists(MESSAGES | BATCHES, min_size=1, max_size=2), 100))
     fitting = [each for each in found if isinstance(each, tuple) or len(each) <= MEGABYTE]
     return [*CHOSEN, *fitting, *[JUNK] * 25]
 

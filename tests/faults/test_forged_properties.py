@@ -6,7 +6,7 @@ import json
 import logging
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import strategies as st
 from pika import BasicProperties
 
 from rabbit_chx.base.names import seat_queue
@@ -30,7 +30,7 @@ from tests.faults.forgeries import (  # noqa: F401 - the fixtures
     running,
 )
 from tests.patience import wait_until
-from tests.proof import LONG
+from tests.property.hostile import drawn
 from tests.property.test_received_laws import RECORDS, named
 from tests.unit.test_consuming_questions import asking_for
 from tests.users import a_user
@@ -77,15 +77,7 @@ def test_no_headers_and_no_properties_of_a_publisher_harm_a_member(
     scene, member, attacker, kind, caplog
 ) -> None:
     caplog.set_level(logging.WARNING)
-    found: list[BasicProperties] = []
-
-    # Before a member runs: Hypothesis fails if any thread uses random numbers while it draws.
-    @settings(max_examples=1_000 if LONG else 150, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(PROPERTIES)
-    def draw(properties: BasicProperties) -> None:
-        found.append(properties)
-
-    draw()
+    found = drawn(PROPERTIES, 150)
     what = f"`{kind}`: messages of a publisher with any headers and properties"
     control = "60 messages of others were handled once each, over one connection"
     with recorded(what, scene, 6 * len(found), control), running(kind, scene, member.url, scene.handle):
@@ -102,14 +94,7 @@ def test_no_questions_and_no_holds_of_a_publisher_harm_a_member(scene, member, k
     """Of a user who may publish to the default exchange, to a member with traces."""
     caplog.set_level(logging.WARNING)
     traces.recorded()
-    bodies: list[bytes] = []
-
-    @settings(max_examples=1_000 if LONG else 100, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(RECORDS)
-    def draw(record: str) -> None:
-        bodies.append(record.encode(errors="replace"))
-
-    draw()
+    bodies = [record.encode(errors="replace") for record in drawn(RECORDS, 100)]
     what = f"`{kind}` with traces: questions and holds of a user of the default exchange"
     control = "60 messages of others were handled once each, over one connection"
     vhost = scene.site.vhost

@@ -11,9 +11,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from hypothesis import example, given, seed, settings, strategies as st
+from hypothesis import HealthCheck, example, given, seed, settings, strategies as st
 
 from rabbit_chx.errors import InvalidValue, RabbitChxError
 from tests.canary import found
@@ -24,6 +24,7 @@ TIMES = 6 if LONG else 1
 SECONDS = 5
 """Processor time for one example; a loaded machine does not make a parser slow."""
 CONTROLS = 20
+T = TypeVar("T")
 
 
 class TooLong(BaseException):
@@ -123,3 +124,19 @@ def fuzz(
         )
         record_result(Check("Input", what, "", count["cases"], wrong, time.monotonic() - started, control))
     assert count["seen"] == tries > 0, "the control failed, or nothing was refused"
+
+
+def drawn(strategy: st.SearchStrategy[T], count: int) -> list[T]:
+    """Examples of a strategy, of which a long run has 1,000.
+
+    They are drawn before a member runs: Hypothesis fails if any thread uses random numbers while it draws.
+    """
+    examples: list[T] = []
+
+    @settings(max_examples=1_000 if LONG else count, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(strategy)
+    def draw(one: T) -> None:
+        examples.append(one)
+
+    draw()
+    return examples

@@ -17,7 +17,7 @@ from pika import BasicProperties
 from rabbit_chx.streams import StreamReader, connect
 from rabbit_chx.streams.messages.stored import Undecodable
 from tests.broker.stream_scene import settle
-from tests.broker.test_forged_amqp10 import STORABLE, drawn
+from tests.broker.test_forged_amqp10 import STORABLE
 from tests.broker.test_stream_group_forged import CHOSEN, MEGABYTE
 from tests.canary import canary, found
 from tests.faults.forgeries import FORGERIES
@@ -25,6 +25,7 @@ from tests.faults.test_forged_properties import PROPERTIES
 from tests.inbox import Inbox
 from tests.patience import PATIENCE
 from tests.programs import ran
+from tests.property.hostile import drawn
 from tests.property.test_stream_parking_laws import stored
 from tests.queues import confirming_channel
 from tests.spark.streams import Streams
@@ -49,8 +50,8 @@ REFUSED = "rejected the user name or password"
 @pytest.fixture(scope="module")
 def sources(rabbitmq_broker):
     """A stream and a queue with forged messages, the valid offsets of the stream, and the number of messages of the queue."""
-    messages = [each for each in drawn(MESSAGES | STORABLE) if len(each) <= MEGABYTE]
-    properties = [*FORGERIES.values(), *drawn(PROPERTIES)]
+    messages = [each for each in drawn(MESSAGES | STORABLE, 60) if len(each) <= MEGABYTE]
+    properties = [*FORGERIES.values(), *drawn(PROPERTIES, 60)]
     with Streams(rabbitmq_broker.url) as streams, confirming_channel(rabbitmq_broker) as channel:
         stream, queue = streams.stream(), streams.stream()[::-1]
         with connect(rabbitmq_broker.stream_url) as connection:
