@@ -78,18 +78,8 @@ class Places:
     @contextmanager
     def processes(self) -> Iterator[None]:
         """Keep the command lines of all programs that run meanwhile."""
-        lines: set[str] = set()
-
-        def watch(ended: threading.Event) -> None:
-            is_last = False
-            while not is_last:
-                is_last = ended.wait(0.1)
-                for process in Path("/proc").glob("[0-9]*"):
-                    with suppress(OSError):  # it has ended
-                        lines.add((process / "cmdline").read_text(errors="replace").replace("\0", " "))
-
         try:
-            with in_background(watch):
+            with command_lines() as lines:
                 yield
         finally:
             self.note("command lines", *sorted(lines))
@@ -102,6 +92,23 @@ class _Keeper(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._places.note("log", f"{record.name} {self.format(record)} {record.args!r}")
+
+
+@contextmanager
+def command_lines() -> Iterator[set[str]]:
+    """The command lines of all programs that run meanwhile."""
+    lines: set[str] = set()
+
+    def watch(ended: threading.Event) -> None:
+        is_last = False
+        while not is_last:
+            is_last = ended.wait(0.1)
+            for process in Path("/proc").glob("[0-9]*"):
+                with suppress(OSError):  # it has ended
+                    lines.add((process / "cmdline").read_text(errors="replace").replace("\0", " "))
+
+    with in_background(watch):
+        yield lines
 
 
 def plant(places: Places, place: str, secret: str) -> None:

@@ -12,7 +12,6 @@ import logging
 import re
 import shutil
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -26,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_connector import register
 from spark_connector.session import PREFIX
+from tests.faults.secret_places import command_lines
 from tests.patience import PATIENCE
 from tests.spark.conftest import SETTINGS
 
@@ -63,8 +63,6 @@ class Traces:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._commands: set[str] = set()
-        self._watched = threading.Event()
 
     def note(self, place: str, *texts: object) -> None:
         """Keep what was seen at a place."""
@@ -81,26 +79,6 @@ class Traces:
             self.note("exceptions", repr(error), whole, getattr(error, "_stackTrace", ""))
         else:
             raise AssertionError(f"nothing said {words!r}")
-
-    def watch_commands(self) -> threading.Thread:
-        """Keep the command lines of every process that runs meanwhile."""
-
-        def watch() -> None:
-            while not self._watched.wait(0.2):
-                for process in Path("/proc").glob("[0-9]*"):
-                    with suppress(OSError):  # it has ended
-                        self._commands.add(
-                            (process / "cmdline").read_text(errors="replace").replace("\0", " ")
-                        )
-
-        thread = threading.Thread(target=watch, daemon=True)
-        thread.start()
-        return thread
-
-    def end_watch(self) -> None:
-        """Write the command lines down."""
-        self._watched.set()
-        self.note("command lines", *sorted(self._commands))
 
 
 # -- writes ----------------------------------------------------------------------------------------
@@ -322,30 +300,29 @@ def main() -> None:
     told = json.loads(sys.stdin.readline())
     folder = Path(told["folder"])
     traces = Traces(folder)
-    watch = traces.watch_commands()
-    # What Python's own logging has to say, py4j's talk with the JVM included.
-    logging.basicConfig(filename=folder / "python log", level=logging.DEBUG)
-    spark = session(folder, told["configured"])
-    ways = [Way(**one) for one in told["ways"]]
-    frame = spark.range(20).selectExpr("cast(id as string) as value", "'k' as key").repartition(2)
-    by_env = next(way for way in ways if way.name == "env")
-    settings(
-        spark, by_env, told["setting"], traces
-    )  # first, since PySpark 4.0 replaces no format that it has found
-    for way in ways:
-        batches(frame, way, traces)
-        if way.nowhere:
-            statements(spark, way, traces)
-    streams(spark, ways, traces)
-    reads(spark, ways, traces)
-    misspelt(spark, told["misspelt"], traces)
-    if hasattr(spark.tvf, "python_worker_logs"):  # from PySpark 4.1 on
-        traces.note("worker logs", *spark.tvf.python_worker_logs().collect())
-    traces.note("ui", *pages(spark))
-    with suppress(shutil.Error):  # Spark has cleaned up a file meanwhile; the others are copied
-        shutil.copytree(folder / "local", folder / "local files")
-    traces.end_watch()
-    watch.join()
+    with command_lines() as commands:
+        # What Python's own logging has to say, py4j's talk with the JVM included.
+        logging.basicConfig(filename=folder / "python log", level=logging.DEBUG)
+        spark = session(folder, told["configured"])
+        ways = [Way(**one) for one in told["ways"]]
+        frame = spark.range(20).selectExpr("cast(id as string) as value", "'k' as key").repartition(2)
+        by_env = next(way for way in ways if way.name == "env")
+        settings(
+            spark, by_env, told["setting"], traces
+        )  # first, since PySpark 4.0 replaces no format that it has found
+        for way in ways:
+            batches(frame, way, traces)
+            if way.nowhere:
+                statements(spark, way, traces)
+        streams(spark, ways, traces)
+        reads(spark, ways, traces)
+        misspelt(spark, told["misspelt"], traces)
+        if hasattr(spark.tvf, "python_worker_logs"):  # from PySpark 4.1 on
+            traces.note("worker logs", *spark.tvf.python_worker_logs().collect())
+        traces.note("ui", *pages(spark))
+        with suppress(shutil.Error):  # Spark has cleaned up a file meanwhile; the others are copied
+            shutil.copytree(folder / "local", folder / "local files")
+    traces.note("command lines", *sorted(commands))
     while_it_writes(spark, ways[0], traces)
     spark.stop()
 

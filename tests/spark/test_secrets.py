@@ -95,12 +95,8 @@ def tls(rabbitmq_broker, tmp_path_factory):
     authority = Authority(tmp_path_factory.mktemp("tls"), "IP:127.0.0.1")
     authority.issue("good")
     authority.issue("client")
-    authority._openssl(
-        *("pkey", "-in", "client.key", "-aes128", "-passout", f"pass:{KEY}", "-out", "locked.key")
-    )
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.folder / "ca.pem")
-    context.load_cert_chain(authority.folder / "good.pem", authority.folder / "good.key")
-    context.verify_mode = ssl.CERT_REQUIRED
+    authority.lock("client", KEY)
+    context = authority.server(clients=ssl.CERT_REQUIRED)
     listeners = [Listener(context, url) for url in (rabbitmq_broker.url, rabbitmq_broker.stream_url)]
     files = {"tlsCaFile": "ca.pem", "tlsCertFile": "client.pem", "tlsKeyFile": "locked.key"}
     yield listeners, {option: str(authority.folder / file) for option, file in files.items()}
