@@ -16,7 +16,7 @@ import pytest
 from rabbit_chx import InvalidValue
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.errors import StreamUnavailable
-from rabbit_chx.streams import StreamGroup, StreamPublisher, StreamReader, connect
+from rabbit_chx.streams import StreamGroup, connect
 from rabbit_chx.streams.protocol.answers import Command
 from rabbit_chx.streams.protocol.calls import Calls
 from rabbit_chx.streams.protocol.requests import OffsetSpec, max_message, string
@@ -321,16 +321,6 @@ def test_a_missing_permission_is_named_with_the_command_that_grants_it(stranger,
             )
             line = f"rabbitmqctl set_permissions -p / {stranger.user} {patterns.replace('STREAM', escaped)}"
             assert f"`{line}` grants all that" in text
-
-
-def test_readers_and_publishers_name_the_permission_that_they_lack(stranger, stream):
-    with (
-        refused("permission", "has no read permission on stream .* `rabbitmqctl set_permissions"),
-        StreamReader(stranger, stream) as reader,
-    ):
-        reader.bounds()
-    with refused("permission", "has no write permission on stream .* `rabbitmqctl set_permissions"):
-        StreamPublisher(stranger, stream).open()
 
 
 # ---- reading and writing
