@@ -27,6 +27,15 @@ def loaded_after(*statements: str) -> set[str]:
     return set(done.stderr.split())
 
 
+def peak(*, reset: bool = False) -> int:
+    """The most bytes that this process has held since the last reset; at first, also what its parent had."""
+    process = Path("/proc/self")
+    if reset:
+        (process / "clear_refs").write_text("5")
+    lines = (process / "status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+
+
 def needed(*names: str) -> str:
     """Return the path of the first of these programs that is installed; a test without one is skipped, and fails in CI."""
     found = next(filter(None, map(shutil.which, names)), None)

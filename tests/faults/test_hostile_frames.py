@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 import pytest
 from pika import BasicProperties, frame, spec
@@ -19,6 +18,7 @@ from tests.broker.topology_site import Site
 from tests.faults.proxy import Proxy
 from tests.members import Member, running
 from tests.patience import wait_until
+from tests.programs import peak
 from tests.proof import Check, dice, record_result
 from tests.queues import ORDERED, a_channel, bind_ring
 
@@ -70,15 +70,6 @@ FRAMES = {
 }  # fmt: skip
 """For a channel, what a peer sends, and what it then repeats; None for frames of a body."""
 QUICK = ["a frame of 4 GiB", "a message of 2^63 bytes", "a body larger than announced"]
-
-
-def peak(*, reset: bool = False) -> int:
-    """The most bytes that this process has held since the last reset."""
-    process = Path("/proc/self")
-    if reset:
-        (process / "clear_refs").write_text("5")
-    lines = (process / "status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
 
 
 class Reading:

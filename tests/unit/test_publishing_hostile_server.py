@@ -28,21 +28,14 @@ MOST_BYTES = 200 << 20
 PUBLISH = """
 import json
 import sys
-from pathlib import Path
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed
 from rabbit_chx.publishing import Publisher, Timeouts
-
-
-def peak():
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
-
+from tests.programs import peak
 
 url, confirm, timeout = json.loads(sys.argv[1])
 timeouts = Timeouts(connect=60, reconnect=0.01, retry=0.5, confirm=confirm, blocked=1)
 publisher = Publisher(url, "x", timeouts=timeouts)
-Path("/proc/self/clear_refs").write_text("5")  # a process begins with the peak of its parent
-before, text = peak(), ""
+before, text = peak(reset=True), ""
 try:
     with publisher:
         publisher.publish_many([b"x" * 1_000] * 100, "k", timeout=timeout)

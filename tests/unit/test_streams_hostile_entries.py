@@ -94,16 +94,12 @@ from rabbit_chx.errors import CorruptStream
 from rabbit_chx.streams import StreamReader
 from rabbit_chx.streams.messages.arrow import batch
 from rabbit_chx.streams.messages.chunks import parse_chunk
+from tests.programs import peak
 
 way, divisor, *files = sys.argv[1:]
 batch._MOST_OF_HEADERS //= int(divisor)
 reader = StreamReader("rabbitmq-stream://h", "s", columns=["offset", "headers", "body"])
 chunks = [parse_chunk(Path(file).read_bytes(), "s") for file in files]
-
-
-def peak():
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 def found(chunk):
@@ -116,13 +112,12 @@ def found(chunk):
 *usual, hostile = chunks
 for chunk in usual:
     found(chunk)
-Path("/proc/self/clear_refs").write_text("5")  # a process begins with the peak of its parent
-before = peak()
+before = peak(reset=True)
 try:
     print(found(hostile), "messages")
 except CorruptStream as error:
     print(error)
-print((peak() - before) // 1024)
+print((peak() - before) >> 20)
 """
 EXPECTED = {
     "many lists of 98,000 booleans": dict.fromkeys(("messages", "read"), "170 messages"),

@@ -238,6 +238,7 @@ import sys
 from pathlib import Path
 from rabbit_chx.topology.file.load import loads
 from rabbit_chx.topology.file.problems import InvalidTopology
+from tests.programs import peak
 
 
 def problems(text):
@@ -247,16 +248,11 @@ def problems(text):
         return str(error).splitlines()
 
 
-def peak():
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
-
-
 problems("[1]")  # what is imported and compiled once is not measured
 text = Path(sys.argv[1]).read_text()
-Path("/proc/self/clear_refs").write_text("5")
-before = peak()
+before = peak(reset=True)
 found = problems(text)
-print(peak() - before, len(found), found[0], found[-1], sep="\\n")
+print((peak() - before) >> 10, len(found), found[0], found[-1], sep="\\n")
 """
 
 
