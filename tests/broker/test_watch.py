@@ -11,16 +11,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import closing
 from threading import Event
 from typing import IO
 from urllib.parse import urlsplit
 
-import pika
 import pytest
 
 from rabbit_chx import ConsistentHashExchange
-from rabbit_chx.broker.reading.node import NodeCommand
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.testing import Broker
 from rabbit_chx.topology import Management, Topology, apply, loads, plan, read
@@ -28,7 +25,6 @@ from rabbit_chx.watch import Interval, Observer
 from rabbit_chx.watch.interval import compare
 from rabbit_chx.watch.observer import Snapshot
 from tests.broker.conftest import NEWEST_IN_CI
-from tests.broker.erlang import container_of, node_command
 from tests.json_lines import documented, printed
 from tests.patience import PATIENCE, wait_until
 from tests.queues import bind_ring
@@ -117,7 +113,7 @@ def test_faults_of_queues_are_reported_and_a_quiet_exchange_has_none(site) -> No
         assert {("queue-missing", hot), ("unbound-queue", idle)} <= named(interval)
 
 
-# ---- a broker that is restarted, loses its plugin, or is down
+# ---- a broker that is restarted
 
 
 @pytest.fixture(scope="module", params=NEWEST_IN_CI)
@@ -125,64 +121,6 @@ def own(request):
     """A broker that these tests may stop."""
     with Broker(request.param) as broker:
         yield broker
-
-
-def plugins(broker: Broker, action: str) -> None:
-    program = ["docker", "exec", "-u", "rabbitmq", container_of(broker), "rabbitmq-plugins"]
-    subprocess.run([*program, action, "rabbitmq_consistent_hash_exchange"], check=True, capture_output=True)
-
-
-def consumed(broker: Broker):
-    """A connection with a consumer on each queue, without heartbeats, because it is left idle."""
-    connection = pika.BlockingConnection(pika.URLParameters(broker.url + "?heartbeat=0"))
-    channel = connection.channel()
-    for name in QUEUES:
-        channel.basic_consume(name, lambda *_: None, auto_ack=True)
-    return closing(connection)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(300)
-def test_restarts_and_failures_of_the_broker_are_reported(own) -> None:
-    management = Management(own.management_url, credentials=lambda: (own.username, own.password))
-    wanted = applied(own.url, management, "/")
-    node = NodeCommand(node_command(own))
-    observer, reading = Observer(management, "/", "orders"), Observer(management, "/", "orders", node=node)
-    first = observer.poll()
-    with consumed(own):
-        until(observer, first, wanted, is_quiet)
-
-        plugins(own, "disable")
-        assert named(compare(first, observer.poll(), wanted)) == {("plugin-off", None)}
-        plugins(own, "enable")
-        until(observer, first, wanted, is_quiet)
-
-    reading.poll()
-    # Uptimes lag, so a restart soon after a start is not told from the same start reported late.
-    wait_until(
-        lambda: min(node.uptime for node in management.nodes().values()) > 20_000,
-        "the node has run for 20 seconds",
-    )
-    own.kill()
-    down = observer.poll()
-    assert named(compare(first, down, wanted)) == {("broker-unreachable", None)}
-    assert own.password not in down.problems[0].message
-    assert compare(first, down, wanted).ring.status == "unknown"
-    own.restart()
-    mnesia = own.store == "mnesia"
-    lost = {("ring-unknown", None)} if mnesia else set()
-    with consumed(own):
-        back, _ = until(observer, down, wanted, lambda each: named(each) == lost)
-        assert named(compare(down, back)) == lost
-        until(observer, down, wanted, lambda _: observer.poll().restarted)
-        until(reading, down, wanted, lambda _: reading.poll().restarted)
-        interval = compare(down, reading.poll(), wanted)
-        same = own.ring("orders") == QUEUES
-        # The first statistics of a queue after a restart can be older than its consumer.
-        found = {each for each in named(interval) if each[0] != "no-consumer"}
-        assert (interval.ring.status, found) == (
-            ("same", set()) if same else ("drifted", {("ring-drifted", None)})
-        )
 
 
 @pytest.mark.long
