@@ -1,14 +1,7 @@
-"""Queues and workers for tests of groups in an event loop."""
+"""Queues and members for tests of groups in an event loop."""
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
-import threading
-from contextlib import contextmanager
-from pathlib import Path
 from time import monotonic
 
 from pika import BasicProperties
@@ -77,42 +70,3 @@ class Shop:
         for commands in (declare_commands(hold), hold_commands(hold)):
             PikaDriver(self.connection).run(commands)
         return hold
-
-
-class Process:
-    def __init__(self, shop, **options):
-        worker = [sys.executable, "-m", "tests.broker.async_worker", shop.site.url()]
-        self.handled = []
-        self.sights = []
-        """The start time and the body of each handled message."""
-        self.process = subprocess.Popen(
-            [*worker, json.dumps({**shop.options, **options})],
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[2],
-        )
-        self._reader = threading.Thread(target=self._read, args=(shop,), daemon=True)
-        self._reader.start()
-
-    def _read(self, shop):
-        for line in self.process.stdout:
-            when, body = json.loads(line)
-            self.sights.append((when, body))
-            self.handled.append(body)
-            shop.handled.append(body)
-
-    def end(self, number):
-        self.process.send_signal(number)
-        code = self.process.wait(PATIENCE)
-        self._reader.join(PATIENCE)
-        return code
-
-
-@contextmanager
-def process(shop, **options):
-    worker = Process(shop, **options)
-    try:
-        yield worker
-    finally:
-        worker.end(signal.SIGKILL)
-        worker.process.stdout.close()

@@ -1,13 +1,12 @@
-"""Members of a group in an event loop: sharing, order, failures, stops and lost connections."""
+"""Members of a group in an event loop: order, failures, stops and lost connections."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
 from collections import defaultdict
 from contextlib import suppress
-from time import monotonic, monotonic_ns
+from time import monotonic
 
 import pytest
 from pika.exceptions import AMQPError
@@ -17,7 +16,7 @@ from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.properties import Properties
 from rabbit_chx.consuming import AsyncGroup, Group, QueueReader, members
 from rabbit_chx.mirror.fields import Field
-from tests.broker.async_shop import Shop, process
+from tests.broker.async_shop import Shop
 from tests.members import running
 from tests.patience import PATIENCE, wait_until
 from tests.queues import close_connections
@@ -39,37 +38,6 @@ def first_sights(handled):
         key, number = body.split(":")
         found[key].append(int(number))
     return found
-
-
-@pytest.mark.newest_first
-def test_members_share_the_queues_and_a_killed_one_hands_over_in_order(shop):
-    queues = [f"q{number}" for number in range(4)]
-    shop.declare(*queues)
-    mine = []
-
-    async def handle(message):
-        mine.append((monotonic_ns(), message.body.decode()))
-        await shop.handle(message)
-
-    with process(shop) as other:
-        wait_until(lambda: len(shop.statuses()) == 1, "a member")
-        with running(shop.group(), handle):
-            # An answer shows that the member consumes; it has a seat before.
-            wait_until(lambda: [each.answered for each in shop.statuses()] == [True] * 2, "two members")
-            for number in range(100):
-                for queue in queues:
-                    shop.publish(queue, f"{queue}:{number}")
-            # Before 4.0 the first member gets all queues.
-            wait_until(
-                lambda: len(other.handled) > 20 and (shop.old or len(mine) > 20), "both handle messages"
-            )
-            other.end(signal.SIGKILL)
-            for number in range(100, 120):
-                for queue in queues:
-                    shop.publish(queue, f"{queue}:{number}")
-            shop.wait_for(*(f"{queue}:119" for queue in queues))
-    in_order = [body for _, body in sorted(other.sights + mine)]
-    assert first_sights(in_order) == {queue: list(range(120)) for queue in queues}
 
 
 def test_tasks_handle_several_queues_at_the_same_time_and_each_in_order(shop):

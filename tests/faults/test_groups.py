@@ -122,6 +122,8 @@ def test_joins_ends_and_pauses_keep_every_message_and_the_order_of_each_key(grou
     faults = group(queues=8, keys=500)
     faults.joins(1)
     for fault in (
+        lambda: faults.joins(2),
+        faults.kill,  # the second one, an `AsyncGroup`
         lambda: faults.joins(4),
         faults.kill,
         faults.terminate,
