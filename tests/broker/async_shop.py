@@ -65,8 +65,8 @@ class Shop:
         """Ask the members, and tell them to consume the queues of these holds, too; those that are busy do not answer."""
         return ask(self.connection, "billing", timeout=2.0, holds=holds)
 
-    def hold(self, queue):
-        hold = Hold.of(queue, [], groups=["billing"])
+    def hold(self, queue, *losing):
+        hold = Hold.of(queue, losing, groups=["billing"])
         for commands in (declare_commands(hold), hold_commands(hold)):
             PikaDriver(self.connection).run(commands)
         return hold

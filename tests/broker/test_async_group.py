@@ -259,11 +259,14 @@ def test_a_member_reconnects_drops_deleted_queues_and_consumes_new_ones(shop, ca
         shop.publish("b", "3")
         shop.wait_for("3")
         shop.declare("c")
+        shop.channel.queue_declare("d", durable=True)
+        shop.publish("d", "5")
         shop.publish("c", "4")
-        hold = shop.hold("c")
+        hold = shop.hold("c", "d")
         wait_until(
             lambda: any("c" in each.queues for each in shop.statuses(hold)), "the new queue is consumed"
         )
         shop.wait_for("4")
     assert [*dict.fromkeys(shop.handled)] == ["1", "2", "3", "4"]
     assert "not consumed: invalid queue: got 'a'" in caplog.text
+    assert "not consumed: invalid queue 'd': got a classic queue" in caplog.text

@@ -10,12 +10,8 @@ from functools import partial
 
 import pytest
 
-from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.broker.permissions import Needs
-from rabbit_chx.changes.records import declare_commands
 from rabbit_chx.consuming import Group, InvalidValue
-from rabbit_chx.consuming.member.roll_call import ask
-from rabbit_chx.working.markers import Hold
 from tests.broker.privileges import release_of
 from tests.faults.load import within
 from tests.members import running
@@ -154,24 +150,6 @@ def test_a_parking_queue_that_the_group_consumes_is_an_error_at_the_start(shop):
     shop.declare(a=ORDERED, b=ORDERED)
     text = shop.refused(["a", "b"], on_failure="park", parking_queue="b")
     assert text.startswith("invalid parking_queue: got 'b', expected a queue that the group does not consume")
-
-
-def test_a_member_consumes_suitable_new_queues(shop, warnings):
-    shop.declare(a=ORDERED)
-    seen = []
-    with running(shop.group(["a"]), lambda message: seen.append(message.queue)):
-        wait_until(shop.seated, "the member has a seat")
-        shop.declare(b={"x-queue-type": "classic"}, c=ORDERED)
-        for queue in "abc":
-            shop.publish(queue)
-        with shop.site.connection() as connection:
-            hold = Hold.of("c", ["b"], groups=["billing"])
-            PikaDriver(connection).run(declare_commands(hold))
-            asked = partial(ask, connection, "billing", timeout=2.0, holds=[hold])
-            wait_until(lambda: any("c" in each.queues for each in asked()), "the new queue is consumed")
-        wait_until(lambda: {"a", "c"} <= set(seen), "its message is handled")
-    assert "b" not in seen
-    assert any("not consumed: invalid queue 'b': got a classic queue" in text for text in warnings())
 
 
 @pytest.mark.newest_first
