@@ -117,7 +117,7 @@ def test_invalid_messages_fail_a_read_or_are_left_out(broker, streams, reader, c
 @pytest.mark.parametrize(
     "size", [pytest.param(5, marks=pytest.mark.one_release), pytest.param(30, marks=pytest.mark.newest_first)]
 )
-def test_a_stream_that_was_created_again_is_an_error_or_read_from_its_start(streams, reader, size):
+def test_a_stream_that_was_deleted_or_created_again_is_an_error_or_read_from_its_start(streams, reader, size):
     stream = streams.stream()
     short = {"connectionTimeoutMs": "2000"}  # for the missing offsets, too
     streams.fill(stream, numbered(0, 20))
@@ -126,6 +126,9 @@ def test_a_stream_that_was_created_again_is_an_error_or_read_from_its_start(stre
         read = stored(first.latestOffset(start))
         assert values(first, start, read) == numbered(0, 20)
         assert stored(first.latestOffset(read)) == read
+        streams.channel.queue_delete(stream)
+        with pytest.raises(RabbitChxError, match=f"got '{stream}', expected a stream in the virtual host"):
+            first.latestOffset(read)
         recreate(streams, stream, numbered(100, 100 + size))
         with pytest.raises(RabbitChxError, match=r"was deleted and created again.* failOnDataLoss=false"):
             first.latestOffset(read)

@@ -1,16 +1,13 @@
-"""``spark.readStream`` of real streams in a real Spark: restarts, limits, new and deleted streams, outages."""
+"""``spark.readStream`` of real streams in a real Spark: restarts, limits, new streams, retention."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from contextlib import suppress
-from uuid import uuid4
 
 import pytest
 
-from rabbit_chx.errors import PublishFailed, StreamUnavailable
-from rabbit_chx.streams import StreamPublisher, connect
+from rabbit_chx.streams import StreamPublisher
 from tests.members import in_background
 from tests.patience import wait_until
 from tests.programs import stopping
@@ -125,28 +122,6 @@ def test_rows_deleted_by_retention_fail_a_query_or_are_logged(spark, broker, str
 
 
 @pytest.mark.long
-def test_a_query_continues_after_a_restart_of_the_broker(spark, broker, tmp_path):
-    stream, url = f"read-restart-{uuid4().hex[:6]}", broker.stream_url
-
-    def fill(first, last):
-        with suppress(StreamUnavailable, PublishFailed), StreamPublisher(url, stream) as publisher:
-            return publisher.publish_many(numbered(first, last))
-
-    with connect(url) as connection:
-        connection.create(stream)
-    wait_until(lambda: fill(0, 10), "a leader", DEADLINE)
-    copy = Copy(spark, broker, tmp_path, stream=stream)
-    with stopping(copy.start().start()) as query:
-        progress(query, 10)
-        broker.restart_app()
-        wait_until(lambda: fill(10, 20), "a leader", DEADLINE)
-        progress(query, 20)
-    with connect(url) as connection:
-        connection.delete(stream)
-    assert copy.values() == list(range(20))
-
-
-@pytest.mark.long
 def test_a_new_query_at_the_end_of_a_busy_stream_starts(spark, broker, streams, tmp_path):
     """Spark asks more than once where it starts, and the stream has grown in between."""
     stream = streams.stream()
@@ -161,22 +136,3 @@ def test_a_new_query_at_the_end_of_a_busy_stream_starts(spark, broker, streams, 
     with in_background(fill), stopping(copy.start().start()) as query:
         progress(query, 100)
     assert {*copy.values()} == {1}
-
-
-@pytest.mark.long
-def test_a_stream_that_was_deleted_or_created_again_fails_the_query(spark, broker, streams, tmp_path):
-    stream = streams.stream()
-    copy = Copy(spark, broker, tmp_path, stream=stream, connectionTimeoutMs=2_000)
-    streams.fill(stream, numbered(0, 20))
-    copy.run()
-    streams.channel.queue_delete(stream)
-    assert f"got '{stream}', expected a stream in the virtual host" in failure(copy.run)
-    streams.create_again(stream)
-    streams.fill(stream, numbered(0, 5))
-    assert "was deleted and created again" in failure(copy.run)
-    streams.fill(stream, numbered(5, 40))
-    assert "was deleted and created again" in failure(copy.run)
-    assert copy.values() == list(range(20))
-    copy.run(failOnDataLoss="false")
-    copy.run()
-    assert Counter(copy.values()) == Counter([*range(20), *range(40)])
