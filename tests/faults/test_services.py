@@ -221,40 +221,6 @@ while True:
     signal.pause()
 """
 
-FORKING = """
-import itertools, os, sys, threading
-from rabbit_chx.publishing import Publisher
-publisher = Publisher(*sys.argv[1:])
-
-def publish(row):
-    publisher.publish(b"%d " % row, "k")
-    os.write(1, b"%d\\n" % row)
-
-def work():
-    while not ending.is_set():
-        publish(next(rows))
-
-publisher.open()
-rows, ending = itertools.count(200), threading.Event()
-threads = [threading.Thread(target=work) for _ in range(8)]
-for thread in threads:
-    thread.start()
-while publisher.totals.confirmed < 200:
-    ending.wait(0.01)
-child = os.fork()
-if not child:
-    with publisher:
-        for row in range(200):
-            publish(row)
-    sys.exit()
-status = os.waitpid(child, 0)[1]
-ending.set()
-for thread in threads:
-    thread.join()
-publisher.close()
-sys.exit(status)
-"""
-
 
 def said_by(program, *arguments, interrupt=False):
     """Run a program that prints the rows whose calls have returned; with `interrupt`, send it SIGTERM after 500."""
@@ -301,13 +267,3 @@ def test_what_was_confirmed_before_a_sigterm_has_arrived(broker, topology, judge
         *(ledger, Totals(unknown=len(ledger.outcomes))),
         control=control,
     )
-
-
-@pytest.mark.long
-def test_what_a_forked_process_and_its_parent_publish_arrives(broker, topology, judge):
-    used = topology()
-    said, status = said_by(FORKING, broker.url, used.exchange)
-    assert status == 0
-    assert said >= set(range(200))
-    why = "no loss is possible: the child has a connection of its own"
-    judge("8 threads, fork", compared(broker, used, said), Totals(), harmless=why)

@@ -11,6 +11,7 @@ import pytest
 from pika import spec
 
 from tests.amqp_server import ACK_ALL, AmqpServer, confirm_all, received
+from tests.patience import wait_until
 
 if TYPE_CHECKING:
     import socket
@@ -27,6 +28,17 @@ publisher.publish(b"parent")
 keeps_a_lock = threading.Thread(target=bulk._rows._changed.acquire)
 keeps_a_lock.start()
 keeps_a_lock.join()
+ending = threading.Event()
+
+def publish():
+    while not ending.is_set():
+        publisher.publish(b"parent")
+
+threads = [threading.Thread(target=publish) for _ in range(8)]
+for thread in threads:
+    thread.start()
+while publisher.totals.confirmed < 200:
+    ending.wait(0.001)
 child = os.fork()
 if not child:
     for call in (
@@ -40,11 +52,15 @@ if not child:
             print(type(error).__name__, "Call open() after the fork" in str(error), flush=True)
     publisher.__exit__(None, None, None)
     with publisher:
-        publisher.publish(b"child")
+        for _ in range(200):
+            publisher.publish(b"child")
     print("published", flush=True)
     sys.exit()
 print("child", os.waitpid(child, 0)[1], flush=True)
-publisher.publish(b"parent again")
+ending.set()
+for thread in threads:
+    thread.join()
+publisher.publish(b"again")
 publisher.close()
 print("closed", flush=True)
 """
@@ -97,9 +113,23 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="this system does not fork")
 def test_a_forked_process_opens_the_publisher_afresh_and_leaves_the_parents_connection_alone() -> None:
-    with AmqpServer(confirm_all) as server:
+    """While eight threads of the parent publish."""
+    sent: list[bytearray] = []
+
+    def confirm(client: socket.socket) -> None:
+        of_client = bytearray()
+        sent.append(of_client)
+        client.sendall(ACK_ALL)
+        while (data := client.recv(1 << 16)) and CHANNEL_CLOSE not in of_client:
+            of_client.extend(data)
+            client.sendall(ACK_ALL)
+
+    with AmqpServer(confirm) as server:
         lines = run(FORKED, server.url).stdout.splitlines()
+        # The server may have read the first message of each connection before.
+        wait_until(lambda: sent[1].count(b"child") >= 199 and b"again" in sent[0], "the last messages")
     assert lines == ["InvalidValue True"] * 11 + ["published", "child 0", "closed"]
+    assert (sent[1].count(b"parent"), sent[0].count(b"child")) == (0, 0)
     assert server.connections == 2
 
 
