@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from contextlib import suppress
 
 import pytest
@@ -17,7 +16,6 @@ from tests.users import a_user
 
 pytestmark = pytest.mark.broker
 
-ALSO = {"test_what_a_call_did_not_publish_in_time_is_named_and_can_be_published_again": ["4.0"]}
 GIVEN_UP = r"\(\d+ attempts?\)"
 """A machine that halts for some seconds leaves time for one attempt."""
 THOUSAND = [body(row) for row in range(1_000)]
@@ -43,28 +41,6 @@ def test_closing_with_nothing_pending_while_the_broker_hangs(broker, topology):
     publisher.publish(b"0 ", "k")
     with paused(broker):
         within(SLACK, publisher.close, "closing")
-
-
-def test_what_a_call_did_not_publish_in_time_is_named_and_can_be_published_again(broker, topology):
-    """Once, the list of failures was empty, and `submit` and `add` waited for the broker."""
-    used, bodies = topology(queues=1), [body(row) for row in range(2_000)]
-    with Publisher(broker.url, used.exchange, max_in_flight=500) as publisher:
-        publisher.publish(b"2000 ", "k")
-        with paused(broker):
-            with pytest.raises(PublishFailed) as caught:
-                within(1 + SLACK, lambda: publisher.publish_many(bodies, "k", timeout=1), "publishing")
-            refused = within(SLACK, lambda: publisher.submit(b"-1 ", "k", timeout=0), "not publishing")
-            assert isinstance(refused.exception(0), PublishFailed)
-            bulk = publisher.bulk()
-            within(SLACK, lambda: bulk.add(b"-1 ", "k", timeout=0), "not adding")
-            assert bulk.totals.unsent == 1
-        failures, totals = caught.value.failures, caught.value.totals
-        assert [each.row for each in failures] == [*range(2_000)]
-        outcomes = Counter(each.outcome for each in failures)
-        assert outcomes == {Outcome.UNKNOWN: totals.pending, Outcome.UNSENT: totals.unsent}
-        publisher.publish_many([bodies[each.row] for each in failures], "k", timeout=PATIENCE)
-    (rows,) = drain(broker.url, used.queues)
-    assert set(rows) == {*range(2_001)}
 
 
 def test_the_callers_own_error_is_raised_and_accepted_messages_are_published(broker, topology):
