@@ -10,7 +10,6 @@ from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.streams import connect
 from rabbit_chx.streams.ends import first_chunk
 from rabbit_chx.streams.protocol.requests import OffsetSpec
-from spark_connector import RabbitMQDataSource
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import a_stream, fill, refused
 from tests.tls import Authority
@@ -99,26 +98,6 @@ def test_connecting_without_tls_to_a_tls_port_suggests_tls(secure):
     plain = replace(secure, tls=False, external=False)
     with refused("protocol", r"it expects TLS; use amqps:// or rabbitmq-stream\+tls://"):
         connect(plain)
-
-
-def test_spark_reads_with_a_certificate_instead_of_a_password(broker, secure, authority):
-    if release_of(broker) < (3, 11):
-        return
-    with connect(secure, tls=_lenient(authority)) as connection, a_stream(connection) as stream:
-        fill(connection, stream, range(10))
-        url = f"amqps://{secure.host}/?auth_mechanism=external"
-        files = {"tlsCaFile": "ca.pem", "tlsCertFile": "client.pem", "tlsKeyFile": "client.key"}
-        options = {name: str(authority.folder / file) for name, file in files.items()}
-        options |= {
-            "url": url,
-            "streamPort": str(secure.port),
-            "stream": stream,
-            "tlsServerName": "127.0.0.1",
-        }
-        source = RabbitMQDataSource(options)
-        reader = source.reader(source.schema())
-        batches = [batch for one in reader.partitions() for batch in reader.read(one)]
-        assert [offset for batch in batches for offset in batch.column("offset").to_pylist()] == [*range(10)]
 
 
 def _lenient(authority):

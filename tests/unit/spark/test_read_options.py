@@ -8,6 +8,7 @@ from importlib.metadata import version
 import pyarrow as pa
 import pytest
 
+from spark_connector.connections import to_streams
 from spark_connector.reading.options import READ_OPTIONS, ReadOptions
 from spark_connector.reading.positions import Positions
 from spark_connector.reading.readers import StreamingReader
@@ -177,6 +178,12 @@ def test_reads_and_writes_share_the_options_of_the_connection() -> None:
 def test_the_port_is_that_of_streams(given: dict[str, str], port: int, tls: bool) -> None:
     (url,) = ReadOptions.of({"stream": "s", **given}).urls
     assert (url.port, url.tls, url.streams) == (port, tls, True)
+
+
+def test_a_certificate_replaces_user_and_password() -> None:
+    options = ReadOptions.of({"stream": "s", "url": "amqps://h/?auth_mechanism=external"})
+    (url,), credentials = to_streams(options, lambda urls, **given: (urls, given["credentials"]))
+    assert (url.external, url.user, url.password, credentials) == (True, None, None, None)
 
 
 def test_several_urls_may_be_of_either_protocol() -> None:
