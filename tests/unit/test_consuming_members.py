@@ -250,19 +250,6 @@ def seated(broker: Broker, seat: int) -> Member:
     return joined
 
 
-def test_a_member_moves_to_a_lower_seat_without_publishing_on_its_connection(monkeypatch) -> None:
-    monkeypatch.setattr("rabbit_chx.consuming.member.member.looks_lower", lambda *_: True)
-    broker = Broker(*QUEUES)
-    joined = seated(broker, 1)
-    for seat in (1, 0):
-        joined._move()
-        joined._responder.carry_out(broker)
-        joined._do_due()
-        assert joined.seat == seat
-        broker.locked.clear()
-    assert broker.published == []
-
-
 def test_a_member_looks_for_a_lower_seat_only_after_its_last_search_has_ended(monkeypatch) -> None:
     monkeypatch.setattr("rabbit_chx.consuming.member.member.looks_lower", lambda *_: True)
     broker = Broker(*QUEUES)
