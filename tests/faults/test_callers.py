@@ -127,19 +127,6 @@ def test_a_publisher_tries_again_after_it_has_given_up(broker, topology):
     assert drain(broker.url, used.queues) == [[1]]
 
 
-def test_a_negotiated_frame_size_that_is_small(broker, topology):
-    """Headers that exceed the negotiated frame size are refused before they are sent."""
-    broker.eval("application:set_env(rabbit, frame_max, 8192).")
-    try:
-        with Publisher(broker.url, topology(queues=1).exchange) as publisher:
-            publisher.publish(b"0 " + b"x" * 100_000, "k", headers={"a": "x" * 8_000})
-            with pytest.raises(ValueError, match="at most 8172 bytes"):
-                publisher.publish(b"1 ", "k", headers={"a": "x" * 9_000})
-        assert publisher.totals.confirmed == 1
-    finally:
-        broker.eval("application:set_env(rabbit, frame_max, 131072).")
-
-
 @pytest.mark.long
 def test_a_returned_message_that_is_given_up_is_reported_as_returned(broker, scene):
     what, harmless = "host down while messages come back", "see the control of kill -9"

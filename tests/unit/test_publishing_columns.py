@@ -185,13 +185,18 @@ def test_headers_that_just_fit_into_one_frame_are_accepted() -> None:
         encode_properties({"headers": {"a": "x" * (room - empty + 1)}}, frame_max=FRAME_MAX)
 
 
-def test_default_properties_that_do_not_fit_into_a_negotiated_frame_are_refused() -> None:
+def test_properties_that_do_not_fit_into_a_negotiated_frame_are_refused() -> None:
     large = {"headers": {"a": "x" * 5_000}}
     with (
         AmqpServer(lambda client: list(received(client))) as server,
         Publisher(f"{server.url}?frame_max=4096", "x", properties=large) as publisher,
+        Publisher(f"{server.url}?frame_max=4096", "x") as plain,
     ):
-        for call in (lambda: publisher.publish(b""), lambda: publisher.publish_many([b""])):
+        for call in (
+            lambda: publisher.publish(b""),
+            lambda: publisher.publish_many([b""]),
+            lambda: plain.publish(b"", **large),
+        ):
             with pytest.raises(InvalidValue, match="at most 4076 bytes"):
                 call()
         assert publisher.totals.published == 0
