@@ -15,8 +15,6 @@ from rabbit_chx.cli.spark import broker_checks
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, RabbitChxError
 from rabbit_chx.streams import StreamPublisher, connect
 from spark_connector import RabbitMQDataSource
-from spark_connector.reading.offsets import offsets_in
-from spark_connector.reading.schema import limits
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import settle
 from tests.broker.stream_writers import publish_encoded
@@ -157,20 +155,6 @@ def test_a_new_stream_of_the_same_length_is_detected_when_it_grows(streams, read
         streams.fill(stream, numbered(120, 121))
         with pytest.raises(RabbitChxError, match="was deleted and created again"):
             first.latestOffset(read)
-
-
-@pytest.mark.one_release
-@pytest.mark.pyspark("4.2", "it has no read limits")
-def test_a_micro_batch_is_limited_over_all_streams(streams, reader):
-    one, two = streams.stream(), streams.stream()
-    for stream in (one, two):
-        streams.fill(stream, numbered(0, 30))
-    with reader(stream=f"{one},{two}", maxRowsPerTrigger="20") as limited:
-        start = stored(limited.initialOffset())
-        end = limited.latestOffset(start, limited.getDefaultReadLimit())
-        assert offsets_in(end) == {one: 10, two: 10}
-        everything = limited.latestOffset(start, limits.ReadAllAvailable())  # as with trigger(once=True)
-        assert offsets_in(everything) == {one: 30, two: 30}
 
 
 @pytest.mark.one_release

@@ -16,8 +16,8 @@ from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.streams.ends import Bounds
 from rabbit_chx.streams.protocol.opening import OnOtherNode
 from spark_connector import RabbitMQDataSource
-from spark_connector.reading import rows, stream_access
-from spark_connector.reading.offsets import DataLoss, SavedOffset
+from spark_connector.reading import rows, schema, stream_access
+from spark_connector.reading.offsets import DataLoss, SavedOffset, offsets_in
 from spark_connector.reading.readers import StreamingReader
 from spark_connector.reading.stream_access import StreamAccess
 
@@ -169,6 +169,15 @@ def test_a_new_stream_is_read_from_its_first_row_wherever_the_first_micro_batch_
         read += planned
     assert (read[0][0], read[-1][1]) == (0, 50)
     assert [end for _, end in read[:-1]] == [start for start, _ in read[1:]]
+
+
+@limits
+def test_a_micro_batch_is_limited_over_all_streams_unless_spark_asks_for_all_rows(cluster) -> None:
+    made = reader(stream="s,t", maxRowsPerTrigger="20")
+    start = stored(made.initialOffset())
+    assert offsets_in(made.latestOffset(start, made.getDefaultReadLimit())) == {"s": 10, "t": 10}
+    everything = made.latestOffset(start, schema.limits.ReadAllAvailable())  # as with trigger(once=True)
+    assert offsets_in(everything) == {"s": 100, "t": 100}
 
 
 @limits
