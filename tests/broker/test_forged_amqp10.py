@@ -1,4 +1,4 @@
-"""Whatever a stranger publishes over AMQP 1.0, groups, stream groups and readers handle it, and the messages after it."""
+"""Whatever a stranger publishes over AMQP 1.0, groups and readers of queues handle it, and the messages after it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from rabbit_chx.consuming import Group, Message, QueueReader, Reject
 from rabbit_chx.errors import InvalidMessage
-from rabbit_chx.streams import StreamGroup, StreamReader
+from rabbit_chx.streams import StreamReader
 from tests.amqp10 import Outcome, Sender
 from tests.broker.privileges import release_of
-from tests.broker.stream_scene import fill
 from tests.members import running
 from tests.patience import wait_until
 from tests.property.hostile import drawn
@@ -45,7 +44,7 @@ pytestmark = [
     pytest.mark.since_4_0,
     pytest.mark.proves(
         "Consumers",
-        "any messages over AMQP 1.0, for groups on queues and on streams and for readers of queues",
+        "any messages over AMQP 1.0, for groups on queues and readers of queues",
         "60 messages after them are handled once each",
     ),
 ]
@@ -140,7 +139,7 @@ class Handler:
         if self._rejecting:
             raise Reject("no")
 
-    def has_seen(self, ours: int, forged: int = 0) -> bool:
+    def has_seen(self, ours: int, forged: int) -> bool:
         return len(self.ours) >= ours and self.forged >= forged
 
     def assert_handled(self, ours: int, forged: int) -> None:
@@ -195,26 +194,6 @@ def test_no_message_harms_a_reader_of_a_queue(site, channel, kind, caplog) -> No
         wait_until(read, "all messages")
     handler.assert_handled(60, count)
     assert message_count(channel, "read") == 0
-    assert "trying again" not in caplog.text
-
-
-@REJECTING
-def test_no_message_harms_a_group_of_streams_that_parks(
-    broker, stream_url, stream_connection, stream, inbox, rejecting, caplog
-) -> None:
-    caplog.set_level(logging.WARNING)
-    forged = drawn(STORABLE, 60)
-    handler = Handler(rejecting)
-    options = {"on_failure": "park", "parking_queue": inbox.queue, "amqp_url": broker.url}
-    group = StreamGroup(stream_url, stream=stream, name="billing", **options)
-    with running(group, handler):
-        count = published(broker.url, [f"/queues/{quote(stream, safe='')}"], forged)
-        fill(stream_connection, stream, range(60))
-        wait_until(lambda: handler.has_seen(60), "our messages")
-        # Those that cannot be decoded, of which RabbitMQ 4.0 stores some, are parked without the handler.
-        wait_until(lambda: len(inbox) + handler.forged * (not rejecting) == count, "all others")
-        assert group.status.connected
-    assert handler.ours == Counter(range(60))
     assert "trying again" not in caplog.text
 
 
