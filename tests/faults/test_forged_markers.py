@@ -43,27 +43,11 @@ from tests.wire import Encoded
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
 ALSO = {
-    "test_forged_markers_are_ordinary_messages": ["4.0", "3.10"],
     "test_a_forged_hold_cannot_use_a_real_one": ["4.0"],
     "test_the_answer_to_a_marker_whose_headers_grow_is_short": ["4.0", "3.10"],
     "test_a_reader_reads_on_after_forged_messages": ["4.0", "3.10"],
     "test_an_answer_to_an_unknown_node_costs_no_more_than_answers": ["4.0", "3.10"],
 }
-
-
-@KINDS
-def test_forged_markers_are_ordinary_messages(scene, member, attacker, kind, caplog) -> None:
-    caplog.set_level(logging.WARNING)
-    what = f"`{kind}`: messages forged by a user who may only publish"
-    control = "before the check, 6 of 12 forgeries harmed the group or others"
-    with recorded(what, scene, 6 * len(FORGERIES), control), running(kind, scene, member.url, scene.handle):
-        for properties in FORGERIES.values():
-            scene.send(5)
-            scene.forge(attacker, properties)
-        scene.send(5)
-        scene.assert_unharmed(caplog)
-        assert len(scene.seats()) == 1
-        assert caplog.text.count("has the headers of a marker") <= 2
 
 
 @KINDS
