@@ -203,6 +203,7 @@ def test_a_member_answers_the_markers_of_a_drain_after_all_earlier_messages(orde
         assert orders.all_seen
 
 
+@pytest.mark.long
 def test_group_lists_held_queues_and_unbound_queues_with_messages(orders) -> None:
     def listed() -> tuple[int, dict[str, str]]:
         env = {"RABBITMQ_MANAGEMENT_URL": orders.site.broker.management_url}
@@ -226,6 +227,7 @@ def test_group_lists_held_queues_and_unbound_queues_with_messages(orders) -> Non
             wait_until(lambda: listed() == (0, {}), "nothing is left")
 
 
+@pytest.mark.long
 @pytest.mark.since_4_3
 def test_the_broker_gives_a_queue_to_another_member_after_consumer_timeout(orders) -> None:
     names, over = ["o0", "o1"], threading.Event()

@@ -297,6 +297,7 @@ def test_without_it_the_order_breaks(scene) -> None:
     assert ledger.broken
 
 
+@pytest.mark.long
 @pytest.mark.newest_first
 @pytest.mark.parametrize("name", HANDOVER)
 def test_the_example_keeps_the_order(broker, name) -> None:

@@ -93,6 +93,7 @@ def runs(site: Site) -> list[str]:
     ).splitlines()[:-1]
 
 
+@pytest.mark.long
 def test_sigterm_turns_the_tracer_off(site, tmp_path) -> None:
     shop = Shop(site, tmp_path)
     options = ("--dry-run", "--sample", 600, "--node", node_command(site.broker))
@@ -105,6 +106,7 @@ def test_sigterm_turns_the_tracer_off(site, tmp_path) -> None:
     assert not is_traced(site)
 
 
+@pytest.mark.long
 @pytest.mark.one_release
 def test_the_tracer_is_off_soon_after_rebalance_was_killed(site, tmp_path, run) -> None:
     shop = Shop(site, tmp_path)
@@ -179,7 +181,10 @@ def test_a_tracer_that_somebody_else_turned_on_stays_on(site) -> None:
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.one_release)],
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGINT, 130, marks=[pytest.mark.one_release, pytest.mark.long]),
+    ],
 )
 def test_a_signal_during_apply_reports_the_steps_that_are_done(
     site, tmp_path: Path, run, number, code
@@ -225,6 +230,7 @@ def check_sigterm_while_held(running) -> None:
     assert report.startswith("Not finished: run the same command again to continue")
 
 
+@pytest.mark.long
 @pytest.mark.since_4_0
 def test_sigterm_during_scale_reports_what_is_unfinished_which_status_shows_and_abort_ends(scene) -> None:
     (member,) = scene.members

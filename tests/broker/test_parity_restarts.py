@@ -58,6 +58,7 @@ def own(lab):
     return lab
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("seed", "how"), ROUNDS)
 def test_after_a_restart_the_ring_is_kept_or_unknown_and_parity_holds_from_the_ring_as_read(own, seed, how):
     keys = [f"customer-{seed}-{i}" for i in range(400)]

@@ -90,11 +90,12 @@ def depth(channel, exchange: str) -> int:
     return sum(message_count(channel, queue) for queue in queues)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "code", "most_again"),
     [
-        pytest.param(signal.SIGINT, 130, 0, marks=[pytest.mark.long, pytest.mark.proof]),
-        pytest.param(signal.SIGTERM, 143, 0, marks=[pytest.mark.long, pytest.mark.proof]),
+        pytest.param(signal.SIGINT, 130, 0, marks=pytest.mark.proof),
+        pytest.param(signal.SIGTERM, 143, 0, marks=pytest.mark.proof),
         (signal.SIGKILL, -9, MAX_SENT_AGAIN),
     ],
 )

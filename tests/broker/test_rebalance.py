@@ -129,6 +129,7 @@ def by_type(found: Result) -> dict[str, list[dict]]:
     return rows
 
 
+@pytest.mark.long
 @pytest.mark.newest_first
 def test_the_proposed_moves_even_out_the_load_that_was_traced(shop, site, run) -> None:
     keys = shop.keys_with_a_full_queue()

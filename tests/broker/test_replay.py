@@ -106,6 +106,7 @@ def test_a_dry_run_lists_and_changes_nothing_and_options_select(site, channel) -
     assert bodies(channel, "parked") == ["1", "2", "3"]
 
 
+@pytest.mark.long
 def test_what_cannot_be_replayed_stays_in_its_place(site, channel) -> None:
     channel.basic_publish("", "parked", b"1")
     park(channel, "2", "k", {"x-rabbit-chx-parked-exchange": "deleted"})
@@ -144,6 +145,7 @@ def test_a_queue_with_a_single_active_consumer_is_refused_and_never_advised(site
     assert "invalid queue: got 'parked', expected a queue without a single active consumer. " in out
 
 
+@pytest.mark.long
 def test_a_replay_that_is_killed_loses_nothing(site, channel) -> None:
     for number in range(600):
         park(channel, str(number), "k")

@@ -29,6 +29,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.long
 def test_the_mirror_has_the_brokers_ring_after_each_of_thousands_of_random_steps(lab):
     rng = dice("ring under fire", str(lab.release))
     started = time.monotonic()

@@ -31,12 +31,6 @@ pytestmark = [
     pytest.mark.proves("Consumers", "queues added and removed under load", "without holds the order breaks"),
 ]
 
-WAYS = pytest.mark.parametrize(
-    "scene",
-    [RING, pytest.param(SLOTS, marks=[pytest.mark.long, pytest.mark.one_release])],
-    ids=["ring", "slots"],
-    indirect=True,
-)
 UNBOUND = RING.replace('queues:\n  "orders.{0..%(last)d}"', 'queues:\n  "orders.{0..11}"')
 """Declares all twelve queues, regardless of how many are bound."""
 
@@ -49,7 +43,10 @@ def scene(request, site, tmp_path):
         yield scene
 
 
-@WAYS
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "scene", [RING, pytest.param(SLOTS, marks=pytest.mark.one_release)], ids=["ring", "slots"], indirect=True
+)
 def test_scaling_under_load_keeps_the_order_of_every_key(scene) -> None:
     scene.start_members(2)
     scene.start_publishing()
@@ -121,6 +118,7 @@ def test_without_holds_the_order_breaks(scene) -> None:
     assert scene.finish().out_of_order
 
 
+@pytest.mark.long
 def test_a_removed_queue_without_buckets_loses_no_message_that_a_member_has(scene) -> None:
     """It was bound with a new weight before the old one was unbound, and all its messages are with the member."""
     scene.milliseconds = 200

@@ -53,6 +53,7 @@ def finish(scene: Scene, to: int) -> None:
     assert code == 0, errors + scene.state()
 
 
+@pytest.mark.long
 @WAYS
 def test_scale_killed_at_any_time_finishes_when_run_again(scene) -> None:
     random = dice("kills of scale")

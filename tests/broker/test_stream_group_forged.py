@@ -68,7 +68,7 @@ def test_no_decodable_message_harms_a_group_that_stops_at_failures(stream_url, s
 @pytest.mark.parametrize(
     "rejecting", [True, False], ids=["a handler that rejects", "a handler that does not"]
 )
-@pytest.mark.parametrize("run", ["run", "run_batches"])
+@pytest.mark.parametrize("run", [pytest.param("run", marks=pytest.mark.long), "run_batches"])
 def test_no_stored_message_harms_a_group_that_parks(
     broker, stream_url, stream_connection, stream, inbox, rejecting, run, caplog
 ):

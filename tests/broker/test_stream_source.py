@@ -112,6 +112,7 @@ def test_invalid_messages_fail_a_read_or_are_left_out(broker, streams, reader, c
     assert [one["offset"] for one in logged] == [3, 4, 30, 31]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "size", [pytest.param(5, marks=pytest.mark.one_release), pytest.param(30, marks=pytest.mark.newest_first)]
 )

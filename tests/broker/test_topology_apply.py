@@ -170,6 +170,7 @@ def test_what_is_left_of_an_apply_is_planned_again(site, applied, monkeypatch) -
     assert site.broker.ring("orders", site.vhost) == [queue.name for queue in queues for _ in range(2)]
 
 
+@pytest.mark.long
 @pytest.mark.newest_first
 @pytest.mark.parametrize("name", TOPOLOGY)
 def test_the_example_declares_once(broker, name) -> None:

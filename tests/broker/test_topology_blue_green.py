@@ -83,6 +83,7 @@ def test_under_a_hash_exchange_with_one_destination_no_message_is_lost_or_duplic
         assert_share(len(moved), len(few), step.moved)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("upstream", "keys", "bound_with"), [("fanout", KEYS[:200], ("",)), ("direct", KEYS[:8], KEYS[:8])]
 )

@@ -120,6 +120,7 @@ def test_the_numbers_of_a_check_are_written_for_prometheus(run, write, tmp_path)
     assert run("check", write(), "--metrics", tmp_path / "nowhere" / "x.prom").code in {1, 64}
 
 
+@pytest.mark.long
 def test_what_is_exported_stands_in_another_virtual_host_after_one_apply(run, site, write, tmp_path) -> None:
     for text in (ORDERS, SLOTS):
         assert run("apply", write(text), "--yes").code == 0
@@ -241,6 +242,7 @@ def test_json_of_a_real_broker_is_what_the_page_says(run, site, write) -> None:
     assert printed("doctor", run("doctor", "--output", "json").rows)
 
 
+@pytest.mark.long
 def test_parity_names_what_differs_under_the_rules_of_another_release(run, broker) -> None:
     with broker.connection() as connection:
         running = Release.parse(server_version(connection))
@@ -263,6 +265,7 @@ queues: {first: {}, second: {}, third: {}}
 """
 
 
+@pytest.mark.long
 def test_apply_leaves_messages_in_unbound_queues_only_with_force_and_check_lists_them(
     run, site, tmp_path
 ) -> None:

@@ -84,6 +84,7 @@ def routed(site, url, streams: int, counted: Callable[[], None] = lambda: None) 
     return {each.routing_key: name for name in names for each in stored(url, name)[before[name] :]}
 
 
+@pytest.mark.long
 def test_streams_of_an_exchange_are_applied_checked_watched_and_grown(run, site, write, url) -> None:
     file = write(NUMBERED, 3)
     assert "0 findings" in run("lint", file).out

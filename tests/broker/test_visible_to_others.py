@@ -54,6 +54,7 @@ def test_the_lock_of_apply_and_the_recorded_order(orders, asked, queues) -> None
     assert sorted(order, key=order.__getitem__) == ["x", "a", "b"]
 
 
+@pytest.mark.long
 def test_seats_held_queues_and_consumer_tags(orders, asked, queues) -> None:  # noqa: F811
     site, tag = orders.site, f"rabbit-chx.billing.0.{socket.gethostname()}.{os.getpid()}"
 
@@ -72,6 +73,7 @@ def test_seats_held_queues_and_consumer_tags(orders, asked, queues) -> None:  # 
         wait_until(lambda: tags() == {"rabbit-chx"}, "the consumer of the reader")
 
 
+@pytest.mark.long
 def test_names_of_connections_are_for_users_with_the_tag_monitoring(orders, asked) -> None:  # noqa: F811
     site = orders.site
 

@@ -99,6 +99,7 @@ def test_a_message_alone_that_is_refused_has_not_arrived(broker):
     assert not caught.value.may_have_arrived
 
 
+@pytest.mark.long
 def test_a_publisher_tries_again_after_it_has_given_up(broker, topology):
     used = topology(queues=1)
     publisher = Publisher(broker.url, used.exchange, timeouts=Timeouts(connect=2, reconnect=1))

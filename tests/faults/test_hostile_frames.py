@@ -141,6 +141,7 @@ def attacked(site: Site, kind: type, names: list[str]) -> None:
             wait_until(done, f"{kind.__name__}: all messages after {name}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "names",
     [QUICK, pytest.param(sorted(FRAMES.keys() - QUICK), marks=[pytest.mark.long, pytest.mark.proof])],

@@ -289,6 +289,7 @@ def test_a_program_that_ends_without_closing_loses_nothing_that_was_accepted(bro
     assert bodies(broker.stream_url, "called") == [b"%d" % n for n in range(5_000)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", ["stream"], indirect=True)
 def test_ctrl_c_withdraws_the_message_of_a_call(broker, target):
     with StreamPublisher(broker.stream_url, "called", timeouts=TIMEOUTS) as publisher:

@@ -33,6 +33,7 @@ def sources(broker, streams):
             channel.queue_delete(name)
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_another_source_is_an_error_that_names_both(spark, broker, sources, tmp_path):
     rows: list[int] = []
 

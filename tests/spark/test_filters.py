@@ -25,6 +25,7 @@ def pushdown(spark):
     spark.conf.unset(setting)
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_options_return_the_rows_of_the_filters_that_they_replace(spark, broker, streams, pushdown):
     name, partitions = streams.super_stream(3)
@@ -70,6 +71,7 @@ def test_the_first_action_on_a_batch_fixes_its_rows(spark, broker, streams):
     assert read(spark, broker, stream=stream).count() == 2
 
 
+@pytest.mark.long
 @pytest.mark.xfail(
     strict=True,
     reason="PySpark reads the partitions that the last query's filters left: `pushFilters` would lose rows. If this passes, "

@@ -82,6 +82,7 @@ def test_micro_batches_are_limited_and_available_now_reads_all_rows(spark, broke
     assert copy.run() == []
 
 
+@pytest.mark.long
 def test_a_running_query_reads_new_rows_and_new_streams(spark, broker, streams, tmp_path):
     one, two = streams.stream(), streams.stream()
     exchange = streams.exchange("direct", {one: "1"})

@@ -72,6 +72,7 @@ def forget_last_commit(checkpoint: Path) -> None:
             one.unlink()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("partitions", [pytest.param(1, marks=[pytest.mark.long, pytest.mark.proof]), 2])
 def test_a_restarted_query_with_fewer_partitions_fails_and_continues_under_another_name(
     spark, broker, streams, tmp_path, partitions

@@ -128,9 +128,8 @@ def test_a_task_whose_rows_come_in_another_order_fails(spark, broker, streams, s
     assert found == list(range(len(found))), "rows of the second attempt were stored"
 
 
-@pytest.mark.parametrize(
-    "for_each_batch", [False, pytest.param(True, marks=pytest.mark.long)], ids=["writeStream", "foreachBatch"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("for_each_batch", [False, True], ids=["writeStream", "foreachBatch"])
 def test_a_query_that_repeats_a_micro_batch_adds_nothing(spark, broker, streams, tmp_path, for_each_batch):
     source, target = streams.stream(), streams.stream()
     write(numbers(spark, 1_000, 1), broker, stream=source)
