@@ -14,9 +14,9 @@ from typing import Any, Final, Self
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.publishing.bulk import Batch
 from rabbit_chx.publishing.calls import Client
-from rabbit_chx.publishing.messages import Failure, Outcome, OutgoingMessage, Owner, Totals
+from rabbit_chx.publishing.messages import Outcome, OutgoingMessage, Totals
 from rabbit_chx.publishing.pipeline import AnyPipeline
-from rabbit_chx.publishing.receipts import CANCELLED, no_room, publish_failed, unconfirmed, withdrawn
+from rabbit_chx.publishing.receipts import CANCELLED, Receipt, no_room, publish_failed, unconfirmed, withdrawn
 
 _FIRST_PAUSE: Final = 0.0001
 _LONGEST_PAUSE: Final = 0.002
@@ -71,9 +71,9 @@ class AsyncClient(Client[AnyPipeline]):
         except asyncio.CancelledError:
             pipeline.withdraw({receipt}, CANCELLED)
             raise
-        if not receipt.settled_already:
+        if not receipt.wait(0):
             pipeline.withdraw({receipt}, withdrawn(timeout))
-            if not receipt.settled_already:
+            if not receipt.wait(0):
                 raise publish_failed(messages[0].failure(Outcome.UNKNOWN, unconfirmed(timeout)))
         if receipt.failure is not None:
             raise publish_failed(receipt.failure)
@@ -187,19 +187,16 @@ class _News:
                 done.set_result(None)
 
 
-class _Receipt(Owner):
+class _Receipt(Receipt):
     """A task that waits for the outcome of one message."""
 
-    __slots__ = ("_news", "done", "failure", "settled_already")
+    __slots__ = ("_news", "done")
 
     def __init__(self, news: _News) -> None:
+        super().__init__()
         self._news = news
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.failure: Failure | None = None
-        self.settled_already = False
 
     def settled(self, messages: Sequence[OutgoingMessage], outcome: Outcome, reply: str = "") -> None:
-        if outcome is not Outcome.CONFIRMED:
-            self.failure = messages[0].failure(outcome, reply)
-        self.settled_already = True
+        super().settled(messages, outcome, reply)
         self._news.add(self.done)

@@ -61,14 +61,14 @@ class BaseBulk(Generic[AnyPipeline]):
     def _add_columns(self, columns: Any, deadline: float | None, timeout: float | None) -> range:
         """Accept a batch and return its rows."""
         with self._adding:
-            first, count = self._rows.published, len(columns[0])
+            first, place = self._rows.published, 0
             for messages in self._lots(columns):
                 done = self._accept(messages, deadline)
+                place += done
                 if done < len(messages):
-                    self._rows.leave_out(messages[done:], no_room(timeout))
                     break
-            self._leave_out(columns, first, no_room(timeout))
-            return range(first, first + count)
+            self._leave_out(columns, place, no_room(timeout))
+            return range(first, first + len(columns[0]))
 
     def _accept(self, messages: Sequence[OutgoingMessage], deadline: float | None) -> int:
         return self._pipeline.accept(messages, deadline, self._since)
@@ -78,9 +78,9 @@ class BaseBulk(Generic[AnyPipeline]):
         for place in range(start, len(columns[0]), self._pipeline.step):
             yield self._pipeline.some(columns, place, self._rows.published, self._rows.part())
 
-    def _leave_out(self, columns: Any, first: int, why: str) -> None:
-        """Count the last messages of a batch, which were not accepted, as unsent; ``first`` is the row of its first message."""
-        for messages in self._lots(columns, self._rows.published - first):
+    def _leave_out(self, columns: Any, start: int, why: str) -> None:
+        """Count the messages of a batch from this place on, which were not accepted, as unsent."""
+        for messages in self._lots(columns, start):
             self._rows.leave_out(messages, why)
 
     def flush(self, timeout: float | None = None) -> Totals:
@@ -227,7 +227,7 @@ class Batch(BaseBulk[Pipeline[Any, Any]]):
 
     def leave_out(self, columns: Any, why: str) -> None:
         """Count the last messages of the batch, which were not accepted, as unsent."""
-        self._leave_out(columns, 0, why)
+        self._leave_out(columns, self._rows.published, why)
 
     def withdraw(self, why: str) -> None:
         """Give up the messages that were not written."""

@@ -373,6 +373,22 @@ def test_messages_of_a_bulk_that_find_no_room_in_time_fail_unsent() -> None:
         assert bulk.flush(PATIENCE).confirmed == 1
 
 
+def test_each_message_of_a_batch_has_an_outcome_while_the_hook_for_failures_adds_others() -> None:
+    """A row that the hook added took the place of one of the batch, which had no outcome."""
+    told: list[str] = []
+
+    def fail(failure: Failure) -> None:
+        told.append(failure.routing_key)
+        if failure.routing_key == "1":
+            bulk.add(b"", "instead", timeout=0)
+
+    bulk = Bulk(FakePipeline(), on_failure=fail)
+    keys = list(map(str, range(1_000)))
+    bulk.add_many([b""] * len(keys), keys, timeout=0)
+    assert sorted(told) == sorted([*keys[1:], "instead"])
+    assert (bulk.totals.published, bulk.totals.pending, bulk.totals.unsent) == (1_001, 1, 1_000)
+
+
 def test_a_callback_may_publish() -> None:
     done: list[object] = []
 
