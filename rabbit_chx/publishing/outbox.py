@@ -12,7 +12,6 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Final, Generic, Protocol, TypeVar
 
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
@@ -49,6 +48,9 @@ class BaseOutbox(Generic[Item]):
         self._unsent: deque[Item] = deque()
         self._outcomes: Counter[Outcome] = Counter()
         self._pending = self._pending_bytes = self._resent = self._bytes = self._connections = 0
+        self._duplicates = 0
+        self._blocked_since: float | None = None
+        self._blocked_seconds = 0.0
         self._accepting = True
         self._closed = False
         self.given_up_at: float = -math.inf
@@ -57,6 +59,8 @@ class BaseOutbox(Generic[Item]):
         """Why it did, or that it is closed."""
         self.error: RabbitChxError | None = None
         """Why the sender has given up; None as soon as it is connected again, and unchanged by `close`."""
+        self.trouble: str = ""
+        """Why there is no connection to a stream at the moment."""
 
     # -- the caller's side -------------------------------------------------------------------------
 
@@ -77,6 +81,8 @@ class BaseOutbox(Generic[Item]):
 
     def withdraw(self, owners: Container[Owner], why: str) -> None:
         """Give up the messages of these owners that were never handed to a connection."""
+        if self.trouble:
+            why += f" without a connection: {self.trouble}"
         with self._changed:
             found = [item for item in self._unsent if item.owner in owners and not item.attempts]
             if found:
@@ -103,13 +109,16 @@ class BaseOutbox(Generic[Item]):
     def totals(self) -> Totals:
         """Return all counters as of one moment."""
         with self._changed:
+            blocked = 0.0 if self._blocked_since is None else time.monotonic() - self._blocked_since
             return Totals(
                 published=self._pending + self._outcomes.total(),
                 **{outcome.value: self._outcomes[outcome] for outcome in Outcome},
                 pending=self._pending,
+                duplicates=self._duplicates,
                 resent=self._resent,
                 bytes=self._bytes,
                 connections=self._connections,
+                blocked_seconds=self._blocked_seconds + blocked,
             )
 
     # -- the sender's side -------------------------------------------------------------------------
@@ -168,11 +177,6 @@ class BaseOutbox(Generic[Item]):
 
 class Outbox(BaseOutbox[OutgoingMessage]):
     """The messages that wait for the sender of AMQP 0-9-1."""
-
-    def __init__(self, *, max_messages: int, max_bytes: int) -> None:
-        super().__init__(max_messages=max_messages, max_bytes=max_bytes)
-        self._blocked_since: float | None = None
-        self._blocked_seconds = 0.0
 
     def add(
         self,
@@ -239,12 +243,6 @@ class Outbox(BaseOutbox[OutgoingMessage]):
             owned[message.owner].append(message)
         for owner, own in owned.items():
             owner.settled(own, outcome, reply)
-
-    def totals(self) -> Totals:
-        """Return all counters as of one moment."""
-        with self._changed:
-            blocked = 0.0 if self._blocked_since is None else time.monotonic() - self._blocked_since
-            return replace(super().totals(), blocked_seconds=self._blocked_seconds + blocked)
 
     def blocked(self, *, now: bool) -> None:
         """Note that the broker started or stopped blocking publishing."""

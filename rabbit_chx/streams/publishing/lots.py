@@ -6,11 +6,10 @@ A stream takes hundreds of thousands of messages a second, which leaves no time 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 from rabbit_chx.mirror.hashing import shortstr
-from rabbit_chx.publishing.messages import Outcome, OutgoingMessage, Owner, Totals
+from rabbit_chx.publishing.messages import Outcome, OutgoingMessage, Owner
 from rabbit_chx.publishing.outbox import BaseOutbox
 from rabbit_chx.publishing.rows import Part
 
@@ -235,12 +234,6 @@ class LotPart(Part):
 class LotOutbox(BaseOutbox[Lot]):
     """The lots that wait for the sender of one stream."""
 
-    def __init__(self, *, max_messages: int, max_bytes: int) -> None:
-        super().__init__(max_messages=max_messages, max_bytes=max_bytes)
-        self._duplicates = 0
-        self.trouble: str = ""
-        """Why there is no connection at the moment."""
-
     def wait_for_room(self, deadline: float | None, since: float | None, *, fits: bool = False) -> bool:
         """Wait while too many messages are pending; return whether there was room before the deadline: see `Pipeline.accept`."""
         if self._has_space() and self._accepting and self.why_given_up is None:
@@ -297,10 +290,6 @@ class LotOutbox(BaseOutbox[Lot]):
                 most, after = most - len(lot), ids[-1]
             return taken
 
-    def withdraw(self, owners: Container[Owner], why: str) -> None:
-        """Give up the messages of these owners that were never handed to a connection."""
-        super().withdraw(owners, f"{why} without a connection: {self.trouble}" if self.trouble else why)
-
     def settle(self, items: Sequence[Lot], outcome: Outcome, reply: str = "") -> None:
         """Record the outcome of lots, and tell their owners."""
         if not items:
@@ -309,7 +298,3 @@ class LotOutbox(BaseOutbox[Lot]):
         self._settled(sum(map(len, items)), sum(lot.size for lot in items), outcome)
         for lot in items:
             lot.owner.settled(lot, outcome, reply)
-
-    def totals(self) -> Totals:
-        """Return all counters as of one moment."""
-        return replace(super().totals(), duplicates=self._duplicates)
