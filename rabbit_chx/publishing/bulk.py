@@ -203,9 +203,13 @@ class Bulk(BaseBulk[AmqpPipeline]):
 class Batch(BaseBulk[Pipeline[Any, Any]]):
     """The messages of one call of ``publish_many``."""
 
-    def add_encoded(self, columns: Any, deadline: float | None, timeout: float | None) -> None:
-        """Accept messages that an encoder has encoded; those that are not accepted by the deadline fail unsent."""
-        self._add_columns(columns, deadline, timeout)
+    def publish(self, columns: Any, deadline: float | None, timeout: float | None) -> Totals:
+        """Publish a batch, and return when the broker has confirmed each message."""
+        try:
+            self._add_columns(columns, deadline, timeout)
+        except (BrokerUnavailable, InvalidValue) as error:  # InvalidValue: `close` came first
+            self.leave_out(columns, self.why_not_accepted(error))
+        return self._flush_until(deadline, timeout)
 
     def _accept(self, messages: Sequence[OutgoingMessage], deadline: float | None) -> int:
         return self._pipeline.accept(messages, deadline, self._since, fits=True)

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, Self
 
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
-from rabbit_chx.publishing.bulk import Batch
+from rabbit_chx.errors import RabbitChxError
 from rabbit_chx.publishing.messages import Outcome, Totals
 from rabbit_chx.publishing.pipeline import AnyPipeline, Many, One, Pipeline
 from rabbit_chx.publishing.receipts import (
@@ -125,15 +124,3 @@ def submit(
     if not pipeline.accept(messages, deadline):
         confirmation.settled(messages, Outcome.UNSENT, no_room(timeout))
     return confirmation
-
-
-def publish_many(
-    pipeline: Pipeline[One, Many], columns: Many, deadline: float | None, timeout: float | None
-) -> Totals:
-    """Publish a batch, and return when the broker has confirmed each message."""
-    batch = Batch(pipeline, on_failure=None)
-    try:
-        batch.add_encoded(columns, deadline, timeout)
-    except (BrokerUnavailable, InvalidValue) as error:  # InvalidValue: `close` came first
-        batch.leave_out(columns, batch.why_not_accepted(error))
-    return batch.flush_until(deadline, timeout)

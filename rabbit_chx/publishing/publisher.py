@@ -30,7 +30,7 @@ from rabbit_chx.messages.message_fields import DefaultProperties, Headers, Prope
 from rabbit_chx.publishing import calls
 from rabbit_chx.publishing.async_calls import AsyncClient
 from rabbit_chx.publishing.attempts import Address
-from rabbit_chx.publishing.bulk import Bulk
+from rabbit_chx.publishing.bulk import Batch, Bulk
 from rabbit_chx.publishing.calls import BlockingClient, Client
 from rabbit_chx.publishing.encoder import Encoder, HeaderColumn
 from rabbit_chx.publishing.messages import Failure, Totals
@@ -156,7 +156,7 @@ class Publisher(PublisherOptions, BlockingClient[AmqpPipeline]):
         self.pipeline.check()
         deadline = deadline_of(timeout)
         columns = self.pipeline.encoder.many(bodies, routing_keys, exchange, headers, properties)
-        return calls.publish_many(self.pipeline, columns, deadline, timeout)
+        return Batch(self.pipeline, on_failure=None).publish(columns, deadline, timeout)
 
     def submit(
         self,

@@ -27,7 +27,7 @@ from rabbit_chx.errors import InvalidValue
 from rabbit_chx.messages.message_fields import DefaultProperties, Headers, Properties, PropertyColumns
 from rabbit_chx.publishing import calls
 from rabbit_chx.publishing.async_calls import AsyncClient
-from rabbit_chx.publishing.bulk import BaseBulk
+from rabbit_chx.publishing.bulk import BaseBulk, Batch
 from rabbit_chx.publishing.calls import BlockingClient, Client
 from rabbit_chx.publishing.encoder import HeaderColumn
 from rabbit_chx.publishing.messages import Failure, Totals
@@ -184,7 +184,7 @@ class StreamPublisher(StreamPublisherOptions, BlockingClient[StreamPipeline]):
         self.pipeline.check()
         deadline = deadline_of(timeout)
         columns = self.pipeline.encoder.many(bodies, routing_keys, headers, ids, properties)
-        return calls.publish_many(self.pipeline, columns, deadline, timeout)
+        return Batch(self.pipeline, on_failure=None).publish(columns, deadline, timeout)
 
     def submit(
         self,
