@@ -127,9 +127,10 @@ class BaseOutbox(Generic[Item]):
         """Record the outcome of messages, and tell their owners; ``reply`` says why if that is not the last reply of each."""
         raise NotImplementedError
 
-    def _settled(self, count: int, size: int, outcome: Outcome) -> None:
+    def _settled(self, count: int, size: int, outcome: Outcome, duplicates: int = 0) -> None:
         with self._changed:
             self._outcomes[outcome] += count
+            self._duplicates += duplicates
             self._pending -= count
             self._pending_bytes -= size
             if self._has_space():

@@ -9,9 +9,9 @@ from hypothesis import given, strategies as st
 
 from rabbit_chx.publishing.messages import Outcome
 from rabbit_chx.streams.publishing.in_flight import InFlight
-from rabbit_chx.streams.publishing.lots import Lot
+from rabbit_chx.streams.publishing.lots import Lot, LotOutbox
 
-OWNER: Any = SimpleNamespace()
+OWNER: Any = SimpleNamespace(settled=lambda *_: None)
 
 
 def lot(ids: list[int] | range) -> Lot:
@@ -63,3 +63,16 @@ def test_confirms_in_the_order_of_their_ids_end_lot_after_lot(
         assert len(in_flight) == count + 1 - at
         assert all(each.first == 100 and not each.early for each in done)
         assert [each.first for each in in_flight][:1] == [(at - 1) % 100][: len(in_flight)]
+
+
+def test_duplicates_are_counted_while_another_thread_withdraws_messages() -> None:
+    outbox, confirmed = LotOutbox(max_messages=9, max_bytes=99), lot([1, 2])
+    confirmed.duplicates = 2
+
+    class Withdrawn(Lot):
+        # As if the thread that sends had its turn at this moment.
+        duplicates = property(lambda _: outbox.settle([confirmed], Outcome.CONFIRMED) or 0, lambda *_: None)
+
+    outbox.settle([Withdrawn([0], [None], [b"a"], [3], OWNER)], Outcome.UNSENT)
+    totals = outbox.totals()
+    assert (totals.confirmed, totals.duplicates, totals.unsent) == (2, 2, 1)

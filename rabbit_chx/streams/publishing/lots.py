@@ -294,7 +294,7 @@ class LotOutbox(BaseOutbox[Lot]):
         """Record the outcome of lots, and tell their owners."""
         if not items:
             return
-        self._duplicates += sum(lot.duplicates for lot in items)
-        self._settled(sum(map(len, items)), sum(lot.size for lot in items), outcome)
+        duplicates = sum(lot.duplicates for lot in items)
+        self._settled(sum(map(len, items)), sum(lot.size for lot in items), outcome, duplicates)
         for lot in items:
             lot.owner.settled(lot, outcome, reply)
