@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import given, strategies as st
 
+from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing.messages import Outcome
 from rabbit_chx.streams.publishing.in_flight import InFlight
 from rabbit_chx.streams.publishing.lots import Lot, LotOutbox
@@ -76,3 +77,14 @@ def test_duplicates_are_counted_while_another_thread_withdraws_messages() -> Non
     outbox.settle([Withdrawn([0], [None], [b"a"], [3], OWNER)], Outcome.UNSENT)
     totals = outbox.totals()
     assert (totals.confirmed, totals.duplicates, totals.unsent) == (2, 2, 1)
+
+
+def test_a_lot_for_an_outbox_that_was_closed_is_left_to_its_caller() -> None:
+    """Who has locks at this moment that a hook, which is told the outcome, may need."""
+    told: list[Outcome] = []
+    late = lot([1])
+    late.owner = SimpleNamespace(settled=lambda _, outcome, __: told.append(outcome))
+    outbox = LotOutbox(max_messages=9, max_bytes=99)
+    outbox.give_up(BrokerUnavailable("its stream was removed"), closed=True)
+    assert not outbox.put(late)
+    assert (told, outbox.totals().pending) == ([], 1)

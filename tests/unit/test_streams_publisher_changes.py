@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -20,6 +22,7 @@ from rabbit_chx.errors import (
 from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, Timeouts
 from rabbit_chx.streams.partitions import Partitions
 from rabbit_chx.streams.publishing import outlet, routes
+from rabbit_chx.streams.publishing.lots import LotOutbox
 from rabbit_chx.streams.publishing.pipeline import StreamPipeline
 from tests.patience import PATIENCE, wait_until, wait_until_async
 from tests.unit import stream_servers
@@ -186,6 +189,78 @@ def test_routes_that_nothing_explains_are_an_error_only_if_they_stay(servers, mo
         wait_until(lambda: looks[0] > 6, "it looks again")
         assert noted[:5] == [(0, None), (1, None), (3, None), (5, InvalidValue), (6, None)]
         publisher.publish(b"a", "k")
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+def test_a_call_that_waits_for_room_holds_up_no_change_of_the_streams(
+    servers, monkeypatch, streams: int
+) -> None:
+    """It is routed again as soon as the stream that it waits for has room, or is removed."""
+    began, lost, waits = time.monotonic(), threading.Event(), threading.Event()
+    declared, wait_for_space = Connection.declare_publisher, LotOutbox._wait_for_space
+
+    def declare(connection: Connection, stream: str, name: str | None) -> int:
+        if stream == "events-1" and lost.is_set():
+            raise StreamUnavailable("the connection was lost", "lost")
+        return declared(connection, stream, name)
+
+    def wait(*given: Any, **more: Any) -> bool:
+        waits.set()
+        return wait_for_space(*given, **more)
+
+    monkeypatch.setattr(outlet, "time", SimpleNamespace(monotonic=lambda: began))
+    monkeypatch.setattr(routes, "_LOOK", 0.05)
+    monkeypatch.setattr(Connection, "declare_publisher", declare)
+    monkeypatch.setattr(LotOutbox, "_wait_for_space", wait)
+    timeouts = Timeouts(confirm=0.1, reconnect=1_000)
+    with (
+        ThreadPoolExecutor() as pool,
+        StreamPublisher(FIRST, super_stream="events", max_in_flight=1, timeouts=timeouts) as publisher,
+    ):
+        outlets = publisher.pipeline._outlets
+        lost.set()
+        servers.close_connections()
+        wait_until(lambda: outlets["events-1"].outbox.trouble, "the loss is noticed")
+        first = publisher.submit(b"first", "0")
+        waiting = pool.submit(publisher.publish, b"second", "0")  # a third stream takes this key
+        wait_until(waits.is_set, "the second one waits for room")
+        servers.streams = streams
+        wait_until(lambda: len(publisher.pipeline._outlets) == streams, "the streams are used")
+        publisher.publish(b"other", "15", timeout=PATIENCE)
+        lost.clear()
+        if streams == 1:
+            with pytest.raises(PublishFailed, match="its stream was removed"):
+                first.result(PATIENCE)
+        waiting.result(PATIENCE)
+        first.exception(PATIENCE)
+        found = {stream: own.outbox.totals() for stream, own in publisher.pipeline._outlets.items()}
+        assert {stream: own.confirmed for stream, own in found.items()} == (
+            {"events-0": 2} if streams == 1 else {"events-0": 1, "events-1": 1, "events-2": 1}
+        )
+
+
+def test_a_message_that_is_accepted_when_the_streams_begin_to_change_is_one_of_those_before(
+    servers, monkeypatch
+) -> None:
+    settling, overtaken, put = threading.Event(), [], LotOutbox.put
+    monkeypatch.setattr(routes, "_LOOK", 0.05)
+    with StreamPublisher(FIRST, super_stream="events") as publisher:
+        pipeline = publisher.pipeline
+        before, settle = pipeline._routes.current, pipeline._wait_until_settled
+
+        def put_late(*given: Any) -> bool:
+            servers.streams = 3
+            wait_until(lambda: pipeline._routes.current is not before, "the streams change")
+            overtaken.append(settling.wait(0.2))
+            return put(*given)
+
+        monkeypatch.setattr(LotOutbox, "put", put_late)
+        monkeypatch.setattr(
+            pipeline, "_wait_until_settled", lambda deadline: settling.set() or settle(deadline)
+        )
+        publisher.publish(b"a", "k")
+        wait_until(settling.is_set, "the messages before the change are confirmed")
+    assert overtaken == [False]
 
 
 def test_a_stream_that_was_removed_leaves_no_error(servers, monkeypatch) -> None:

@@ -503,7 +503,7 @@ def test_the_messages_before_a_change_of_the_streams_are_confirmed_first(servers
         first = [publisher.submit(b"a", str(number)) for number in range(10)]
         wait_until(lambda: len(servers.stored) == 10, "a change")
         servers.streams = 3
-        wait_until(lambda: publisher.pipeline._routes._changing, "a change")
+        wait_until(lambda: publisher.pipeline._routes.current is None, "a change")
         with pytest.raises(PublishFailed, match="too many messages were in flight"):
             publisher.publish(b"b", "k", timeout=0.1)
         assert not any(future.done() for future in first)

@@ -242,20 +242,19 @@ class LotOutbox(BaseOutbox[Lot]):
             return self._wait_for_space(deadline, since, fits=fits)
 
     def put(self, lot: Lot, since: float | None = None) -> bool:
-        """Queue a lot, whether there is room or not, unless messages were given up since this time; return whether it is queued.
+        """Queue a lot, whether there is room or not; return whether it is queued.
 
-        If it were queued then, the stream would have its ids, which are higher, and drop the earlier messages as duplicates
-        when they are published again. A lot that is not queued is pending all the same: the caller settles it.
+        It is not if the outbox is closed, or if messages were given up since this time: the stream would have its ids, which are
+        higher, and drop the earlier messages as duplicates when they are published again. A lot that is not queued is pending all
+        the same: the caller settles it.
         """
         with self._changed:
             self._pending += len(lot)
             self._pending_bytes += lot.size
-            if since is not None and self.given_up_at > since:
+            if self._closed or (since is not None and self.given_up_at > since):
                 return False
             self._unsent.append(lot)
-        if self._closed and self.why_given_up is not None:  # meanwhile
-            self.give_up(self.why_given_up, closed=True)
-        return True
+            return True
 
     def number_again(self, last: int, following: int) -> int:
         """Give messages that wait the ids from ``following`` on, if the stream has theirs already, up to ``last``; return the next one.

@@ -116,7 +116,9 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
             self._next = outbox.number_again(last_id, max(self._next, last_id + 1))
 
     def _settle(self) -> None:
-        """Wait until every message that was accepted has its outcome."""
+        """Wait until every message that was accepted has its outcome: none is added while the streams change."""
+        with self._numbers:
+            pass  # a call that saw no change yet has put its messages into the outboxes
         self._wait_until_settled(time.monotonic() + self.timeouts.confirm)
 
     def _stop(self, timeout: float) -> None:
@@ -174,32 +176,42 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
         """Accept a lot whole, or not at all."""
         self.check_open()
         lot = cast(Lot, messages)
-        if self._routes is None:
-            (outlet,) = self._outlets.values()
-            if not outlet.outbox.wait_for_room(deadline, since):
-                return 0
-            late = self._put(lot, since)
-        else:
-            partitions = self._routes.enter(deadline)
-            if partitions is None:
-                return 0
-            try:
+        partitions = late = None
+        while late is None:  # again if the streams have changed in the meantime
+            if self._routes is not None:
+                partitions = self._routes.known(deadline)
+                if partitions is None:
+                    return 0
                 lot.divide(partitions.of(cast(Sequence[str], lot.keys)))
+            try:
                 for part in lot.parts:
                     outbox = self._outlets[part.stream].outbox
                     # A stream that has no room delays no messages for others that are in memory anyway.
-                    if not outbox.wait_for_room(deadline, since, fits=fits):
+                    if not outbox.wait_for_room(deadline, since, fits=fits and partitions is not None):
                         return 0
-                late = self._put(lot, since)
-            finally:
-                self._routes.leave()
+            except (KeyError, RabbitChxError):
+                if partitions is self._partitions:  # otherwise the stream may have been removed
+                    raise
+            late = self._put(lot, partitions, since)
         for part, outbox in late:  # without a lock, because a hook may publish
             outbox.settle([part], Outcome.UNSENT, str(outbox.why_given_up))
         return len(lot)
 
-    def _put(self, lot: Lot, since: float | None) -> list[tuple[Lot, LotOutbox]]:
-        """Number the messages, and put them into the outboxes in this order; return the parts that are too late for theirs."""
+    @property
+    def _partitions(self) -> Partitions | None:
+        """How messages are divided among several streams; None while these change."""
+        return None if self._routes is None else self._routes.current
+
+    def _put(
+        self, lot: Lot, partitions: Partitions | None, since: float | None
+    ) -> list[tuple[Lot, LotOutbox]] | None:
+        """Number the messages, and put them into the outboxes in this order, unless the streams have changed.
+
+        Return the parts that are too late for their outboxes; None after a change.
+        """
         with self._numbers:
+            if partitions is not self._partitions:
+                return None
             if lot.ids is None:
                 end = self._next + len(lot)
                 if end > HIGHEST_ID + 1:
@@ -208,10 +220,11 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
             assert lot.ids is not None
             self._next = max(self._next, lot.ids[-1] + 1)
             lot.owner.accepted(lot)
-            placed = [(part, self._outlets[part.stream].outbox) for part in lot.parts]
+            outlets = [self._outlets[part.stream] for part in lot.parts]
+            placed = [(part, outlet.outbox) for part, outlet in zip(lot.parts, outlets, strict=True)]
             late = [(part, outbox) for part, outbox in placed if not outbox.put(part, since)]
-        for part in lot.parts:
-            self._outlets[part.stream].wake()
+        for outlet in outlets:
+            outlet.wake()
         return late
 
     def sequence(self, timeout: float | None) -> int:

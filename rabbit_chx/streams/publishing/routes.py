@@ -22,7 +22,7 @@ _LOOK_AGAIN: Final = 1.0
 
 
 class Routes:
-    """Which stream a message belongs to. While the streams change, no call is between its route and its outbox.
+    """Which stream a message belongs to. Once the streams begin to change, no message is accepted that was routed before.
 
     Args:
         source: the name of the super stream or the exchange.
@@ -46,9 +46,8 @@ class Routes:
         self._settle = settle
         self._use = use
         self._changed = threading.Condition()
-        self._changing = False
-        self._inside = 0
-        self._partitions: Partitions | None = None
+        self.current: Partitions | None = None
+        """The streams; None while they are not known yet, or change."""
         self._error: RabbitChxError | None = None
         self._refusal: RabbitChxError | None = None
         """Why no call is accepted any more."""
@@ -70,11 +69,11 @@ class Routes:
         """Return when the broker has said which streams there are; raise if it has not by the deadline."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._partitions or self._error or self._refusal, max(deadline - time.monotonic(), 0)
+                lambda: self.current or self._error or self._refusal, max(deadline - time.monotonic(), 0)
             )
             if error := self._refusal or self._error:
                 raise error
-            if self._partitions is None:
+            if self.current is None:
                 raise BrokerUnavailable(f"the broker does not say which streams {self._source!r} has")
 
     def refuse(self, error: RabbitChxError) -> None:
@@ -91,12 +90,11 @@ class Routes:
         if self._thread.ident is not None:
             self._thread.join(timeout)
 
-    def enter(self, deadline: float | None) -> Partitions | None:
-        """Return the streams, which do not change until `leave` is called; None if they are not known by the deadline."""
+    def known(self, deadline: float | None) -> Partitions | None:
+        """Return the streams as soon as they are known and do not change; None if that is not so by the deadline."""
 
         def ready() -> bool:
-            unknown = self._changing or (self._partitions is None and self._error is None)
-            return not unknown or self._refusal is not None or self._stopping.is_set()
+            return bool(self.current or self._error or self._refusal or self._stopping.is_set())
 
         with self._changed:
             timeout = None if deadline is None else max(deadline - time.monotonic(), 0)
@@ -104,17 +102,9 @@ class Routes:
                 return None
             if error := self._refusal or self._error:
                 raise error
-            if self._partitions is None:
+            if self.current is None:
                 raise BrokerUnavailable(CLOSED)
-            self._inside += 1
-            return self._partitions
-
-    def leave(self) -> None:
-        """Note that a lot is in the outboxes of its streams."""
-        with self._changed:
-            self._inside -= 1
-            if self._changing:
-                self._changed.notify_all()
+            return self.current
 
     # -- the thread
 
@@ -145,7 +135,7 @@ class Routes:
         except RabbitChxError as error:
             if self._connection is not None:
                 self._connection.close()
-            is_known = self._partitions is not None
+            is_known = self.current is not None
             self._in_doubt = is_known and isinstance(error, InvalidValue) and not self._in_doubt
             permanent = not isinstance(error, StreamUnavailable) or error.permanent
             if not is_known or (permanent and not self._in_doubt):
@@ -160,22 +150,17 @@ class Routes:
             self._changed.notify_all()
 
     def _compare(self) -> None:
-        known = self._partitions
         if self._connection is None or not self._connection.is_open:
             self._connection = self._connect(float("inf"))
-        if known is not None and known.holds(self._connection, self._source):
+        if self.current is not None and self.current.holds(self._connection, self._source):
             return
         found = self._find(self._connection, self._source)
-        with self._changed:
-            self._changing = True
-            self._changed.wait_for(lambda: not self._inside or self._stopping.is_set())
-        try:
-            # Keys that move to another stream stay in order: the messages before are confirmed first.
-            self._settle()
-            if not self._stopping.is_set():
-                self._use(found.streams)
-                self._partitions = found
-        finally:
+        with self._changed:  # where callers look twice
+            self.current = None
+        # Keys that move to another stream stay in order: the messages before are confirmed first.
+        self._settle()
+        if not self._stopping.is_set():
+            self._use(found.streams)
             with self._changed:
-                self._changing = False
+                self.current = found
                 self._changed.notify_all()
