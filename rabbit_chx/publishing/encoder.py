@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import call
 from typing import Any, Final, TypeAlias
 
 from rabbit_chx.base.limits import check_integer
@@ -30,20 +31,36 @@ Columns: TypeAlias = tuple[list[bytes], ...]
 """The same for each row of a batch."""
 
 
-class Encoder:
+class BaseEncoder:
+    """What the encoders of both protocols add to messages: properties, headers, and the context of a trace."""
+
+    def __init__(self, properties: Mapping[str, Any] | None) -> None:
+        self._properties = dict(properties or {})
+        self._headers = self._properties.pop("headers", None)
+        self._context: Callable[[], dict[str, str]] | None = context_headers()
+
+    def _with_defaults(self, headers: Any, apply: Callable[..., Any]) -> Any:
+        """Add the headers of all messages and the context of a trace, as one table or as that of each row."""
+        if self._headers is not None:
+            headers = apply(_merged, self._headers, headers)
+        if self._context is not None and (context := self._context()):
+            headers = apply(_in_context, context, headers)
+        return headers
+
+
+class Encoder(BaseEncoder):
     """Encodes messages; any thread may use it."""
 
     def __init__(
         self, exchange: str, properties: Mapping[str, Any] | None, max_message_bytes: int | None
     ) -> None:
+        super().__init__(properties)
         self._frame_max = DEFAULT_FRAME_MAX
         self._exchange = shortstr(exchange, "exchange")
-        self._properties = dict(properties or {})
-        self._plain, self._plain_fits = self._encode({}, None), True
+        self._plain, self._plain_fits = self._encode({}, self._headers), True
         self._max_message = max_message_bytes
         if max_message_bytes is not None:
             check_integer("max_message_bytes", max_message_bytes, 1, 2**63 - 1)
-        self._context: Callable[[], dict[str, str]] | None = context_headers()
 
     @property
     def max_message_bytes(self) -> int:
@@ -76,9 +93,8 @@ class Encoder:
         # In the order of `many`: of several invalid values, both name the same one.
         checked, key = checked_body(body, self.max_message_bytes), shortstr(routing_key, "routing key")
         target = self._exchange if exchange is None else shortstr(exchange, "exchange")
-        if self._context is not None and (context := self._context()):
-            headers = self._in_context(context, headers)
-        plain = self._plain_fits and not (properties or headers)
+        headers = self._with_defaults(headers, call)
+        plain = self._plain_fits and not properties and (not headers or headers is self._headers)
         return target, key, self._plain if plain else self._encode(properties, headers), checked
 
     def many(
@@ -94,34 +110,23 @@ class Encoder:
         count = len(checked)
         keys = key_column(routing_keys, count)
         targets = key_column(self._exchange if exchange is None else exchange, count, "exchange")
-        if self._context is not None and (context := self._context()):
-            headers = in_rows(self._in_context, context, headers)
+        headers = self._with_defaults(headers, in_rows)
         return targets, keys, self._encode_column(count, headers, properties), checked
 
     def _encode(self, properties: Mapping[str, Any], headers: Mapping[str, Any] | None) -> bytes:
-        merged = {**self._properties, **properties}
-        if headers is not None:
-            merged["headers"] = self._with_own(headers)
-        return encode_properties(merged, frame_max=self._frame_max)
+        return encode_properties(
+            {**self._properties, **properties, "headers": headers}, frame_max=self._frame_max
+        )
 
     def _encode_column(self, count: int, headers: HeaderColumn, properties: Mapping[str, Any]) -> list[bytes]:
         """Encode the properties of each row; only once if all rows have the same."""
         columns = {name: column(value, count, name) for name, value in properties.items()}
+        if headers is not None:
+            is_one = hasattr(headers, "items")
+            columns["headers"] = headers if is_one else column(list(values(headers)), count, "headers")
         varying = {name: found for name, found in columns.items() if isinstance(found, list)}
         constant = self._properties | {name: columns[name] for name in columns.keys() - varying.keys()}
-        if headers is not None and not hasattr(headers, "items"):
-            varying["headers"] = column(list(values(headers)), count, "headers")
-        elif headers is not None:
-            constant["headers"] = self._with_own(headers)
-        if "headers" in varying and "headers" in self._properties:
-            varying["headers"] = [self._with_own(own or {}) for own in varying["headers"]]
         return property_column(constant, varying, count, frame_max=self._frame_max)
-
-    def _with_own(self, headers: Any) -> Any:
-        return merged(self._properties.get("headers"), headers)
-
-    def _in_context(self, context: Mapping[str, str], headers: Any) -> Any:
-        return in_context(context, self._with_own(headers))
 
 
 def in_rows(merge: Callable[[Any, Any], Any], table: Any, headers: Any) -> Any:
@@ -131,15 +136,14 @@ def in_rows(merge: Callable[[Any, Any], Any], table: Any, headers: Any) -> Any:
     return [merge(table, own) for own in values(headers)]
 
 
-def in_context(context: Mapping[str, str], headers: Any) -> Any:
+def _in_context(context: Mapping[str, str], headers: Any) -> Any:
     """Add the context of a trace to headers without one: a part of it would change the meaning of theirs."""
     has_own = hasattr(headers, "keys") and not context.keys().isdisjoint(headers.keys())
-    return headers if has_own else merged(context, headers)
+    return headers if has_own else _merged(context, headers)
 
 
-def merged(headers: Any, more: Any) -> Any:
+def _merged(headers: Any, more: Any) -> Any:
     """Merge two mappings of headers; return anything else unchanged, to be refused by the encoder."""
-    for table in (headers, more):
-        if table is not None and not hasattr(table, "keys"):
-            return table
-    return {**(headers or {}), **(more or {})}
+    if more is None:
+        return headers
+    return {**headers, **more} if hasattr(more, "keys") else more

@@ -15,8 +15,11 @@ from rabbit_chx.messages.message_fields import ROUTING_HEADERS
 from rabbit_chx.publishing import Publisher, batch_columns as columns
 from rabbit_chx.publishing.batch_columns import body_column, key_column, property_column
 from rabbit_chx.publishing.connection import FRAME_OVERHEAD, encode
+from rabbit_chx.publishing.encoder import Encoder
 from rabbit_chx.publishing.messages import OutgoingMessage
 from rabbit_chx.publishing.properties import encode_properties
+from rabbit_chx.streams.messages.encode import encode_message
+from rabbit_chx.streams.publishing.encoder import StreamEncoder
 from tests.amqp_server import AmqpServer, received
 from tests.unit.complaints import complaint
 
@@ -200,3 +203,27 @@ def test_properties_that_do_not_fit_into_a_negotiated_frame_are_refused() -> Non
             with pytest.raises(InvalidValue, match="at most 4076 bytes"):
                 call()
         assert publisher.totals.published == 0
+
+
+@pytest.mark.parametrize("context", [{}, {"traceparent": "00-a-b-01"}])
+@pytest.mark.parametrize("own", [None, {}, {"a": "own"}, {"b": "own"}, {"traceparent": "own"}])
+@pytest.mark.parametrize("defaults", [None, {"a": "default"}, {"traceparent": "default"}])
+def test_own_headers_come_before_the_defaults_and_before_the_context_of_a_trace(
+    monkeypatch, context: dict[str, str], own: dict[str, str] | None, defaults: dict[str, str] | None
+) -> None:
+    monkeypatch.setattr("rabbit_chx.publishing.encoder.context_headers", lambda: lambda: dict(context))
+    expected = (defaults or {}) | (own or {})
+    expected |= {} if "traceparent" in expected else context
+    encoder = Encoder("x", {"headers": defaults, "app_id": "shop"}, None)
+    found = [encoder.one(b"", "key", None, own, {})[2]]
+    for headers in (own, [own]):
+        found += encoder.many([b""], "key", None, headers, {})[2]
+    decoded = [spec.BasicProperties() for _ in found]
+    for properties, encoded in zip(decoded, found, strict=True):
+        properties.decode(encoded)
+    assert [(each.headers or {}, each.app_id) for each in decoded] == [(expected, "shop")] * 3
+    streams = StreamEncoder({"headers": defaults, "app_id": "shop"}, by_key=False)
+    batches = [streams.one(b"", "key", own, None, {})]
+    batches += [streams.many([b""], "key", headers, None, {}) for headers in (own, [own])]
+    expected_message = encode_message(b"", "key", expected or None, {"app_id": "shop"})
+    assert [sorted(batch.messages.take(0, 1)[0]) for batch in batches] == [sorted(expected_message)] * 3

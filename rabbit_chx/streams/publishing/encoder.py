@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, pairwise
 from operator import call
 from typing import Any, Final, NamedTuple
@@ -10,9 +10,8 @@ from typing import Any, Final, NamedTuple
 from rabbit_chx.base.limits import as_integer
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.messages.message_fields import Headers
-from rabbit_chx.messages.traces import context_headers
 from rabbit_chx.publishing.batch_columns import column
-from rabbit_chx.publishing.encoder import in_context, in_rows, merged
+from rabbit_chx.publishing.encoder import BaseEncoder, in_rows
 from rabbit_chx.streams.messages.encode import checked_bodies, encode_bodies, encode_message
 from rabbit_chx.streams.partitions import key_texts
 from rabbit_chx.streams.protocol.requests import check_sizes, max_message
@@ -48,7 +47,7 @@ class StreamColumns(NamedTuple):
     messages: Messages
 
 
-class StreamEncoder:
+class StreamEncoder(BaseEncoder):
     """Encodes messages; any thread may use it.
 
     Args:
@@ -57,11 +56,9 @@ class StreamEncoder:
     """
 
     def __init__(self, properties: Mapping[str, Any] | None, *, by_key: bool) -> None:
+        super().__init__(properties)
         self._by_key = by_key
-        self._properties = dict(properties or {})
-        self._headers = self._properties.pop("headers", None)
         encode_message(b"", None, self._headers, self._properties)  # raises if one is invalid
-        self._context: Callable[[], dict[str, str]] | None = context_headers()
         self.frame_max: int = 0
         """The agreed maximum size of a frame; 0 means no limit, or no connection yet."""
 
@@ -112,14 +109,6 @@ class StreamEncoder:
     def _keys(self, keys: Sequence[str | bytes | None]) -> Sequence[str | bytes | None]:
         """Return the keys as text if they select streams."""
         return key_texts(keys) if self._by_key else keys
-
-    def _with_defaults(self, headers: Any, apply: Callable[..., Any]) -> Any:
-        """Add the headers of all messages and the context of a trace, as one table or as that of each row."""
-        if self._headers is not None:
-            headers = apply(merged, self._headers, headers)
-        if self._context is not None and (context := self._context()):
-            headers = apply(in_context, context, headers)
-        return headers
 
 
 def checked_id(what: str, given: object) -> int:
