@@ -59,6 +59,27 @@ def test_no_message_follows_a_gap_where_a_new_leader_lacks_what_the_caller_was_t
 
 
 @pytest.mark.usefixtures("clock")
+def test_a_caller_who_learns_of_a_failure_may_ask_for_the_last_id_at_once(servers, monkeypatch) -> None:
+    answers, give_up = [], LotOutbox.give_up
+    with StreamPublisher(FIRST, "events", name="job", timeouts=Timeouts(reconnect=5)) as publisher:
+        (outlet,) = publisher.pipeline._outlets.values()
+
+        def ask_at_once(box: LotOutbox, *given: Any, **more: Any) -> None:
+            give_up(box, *given, **more)
+            if not answers:
+                servers.down = set()
+                answers.append(outlet.sequence())
+
+        monkeypatch.setattr(LotOutbox, "give_up", ask_at_once)
+        publisher.publish(b"a")
+        servers.down = {"first"}
+        lose(publisher, servers)
+        with pytest.raises(PublishFailed, match="first is down"):
+            publisher.publish(b"b")
+        assert answers[0].result(PATIENCE) == 1
+
+
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("target", [{"stream": "events"}, {"super_stream": "events"}])
 def test_a_bulk_takes_no_message_behind_those_that_were_given_up(servers, target: dict[str, str]) -> None:
     with StreamPublisher(FIRST, name="job", timeouts=Timeouts(reconnect=5), **target) as publisher:

@@ -124,7 +124,7 @@ class Outlet:
         self._questions.append(future)
         self.wake()
         if self._ended is not None:
-            self._refuse_questions(self._ended)
+            self._refuse_questions(self._ended, len(self._questions))
         return future
 
     def stop(self, why: str = CLOSED) -> None:
@@ -342,7 +342,8 @@ class Outlet:
 
     def _give_up(self, error: RabbitChxError, *, closed: bool = False) -> None:
         """Give each message its outcome: the stream may have those that were sent, or not."""
-        # First what waits: a caller who learns that a message failed may publish the next one, which is tried.
+        # First what waits: a caller who learns that a message failed may publish the next one, or ask, which is tried.
+        asked = len(self._questions)
         self.outbox.give_up(error, closed=closed)
         for lot in self._in_flight:
             for outcome, part in lot.by_outcome(self._rejected).items():
@@ -351,9 +352,9 @@ class Outlet:
         self._in_flight.clear()
         self._rejected.clear()
         self._failing_since, self.told = math.inf, 0
-        self._refuse_questions(error)
+        self._refuse_questions(error, asked)
 
-    def _refuse_questions(self, error: RabbitChxError) -> None:
+    def _refuse_questions(self, error: RabbitChxError, count: int) -> None:
         with suppress(IndexError):  # another thread has taken the last one
-            while self._questions:
+            for _ in range(count):
                 self._questions.popleft().set_exception(error)
