@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-LONGEST_FIRST: Final = ("spark", "broker", "faults", "cluster", "property", "unit")
+LONGEST_FIRST: Final = ("spark", "faults", "broker", "cluster", "property", "unit")
 """The folders in the order in which they run, so that no worker starts a long group after the other has finished."""
 
 NEWEST: Final = "4.3"

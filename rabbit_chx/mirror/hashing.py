@@ -258,7 +258,11 @@ class HashHeader(HashOn):
         if not has_header(self.header, value[self.header], release, client):
             return f"RabbitMQ {release} hides {self} of {client} from exchanges", self._missing(release)
         what = str(self) if client is None else f"{self} as {client} encodes it"
-        return what, self._value_term(value[self.header], release, client)
+        try:
+            return what, self._value_term(value[self.header], release, client)
+        except RecursionError:
+            shallow = "lists and dicts nested less deeply"
+            raise InvalidValue("header value", value[self.header], shallow) from None
 
     def _missing(self, release: Release) -> Term:
         if release.missing_header_fails:
@@ -279,8 +283,6 @@ class HashHeader(HashOn):
                 terms[name] = self._field_term(encode(value, name), release)
             except InvalidValue as error:
                 refusal = error
-            except RecursionError:
-                raise InvalidValue("header value", value, "lists and dicts nested less deeply") from None
         if not terms:
             assert refusal is not None
             if client is None:

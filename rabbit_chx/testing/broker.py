@@ -253,7 +253,8 @@ def available(release: str | None = None) -> Source:
     If a release is given, a running broker must answer and be of this release.
 
     Raises:
-        BrokerUnavailable: no source has one; the message lists what was tried and what to install.
+        BrokerUnavailable: no source has one, and the message lists what was tried and what to install; or the running broker is of
+            another release, which the message names.
     """
     tried: list[str] = []
     for source in sources(release, tried):

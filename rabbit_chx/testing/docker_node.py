@@ -173,12 +173,13 @@ class DockerNode(OwnNode):
     @_refusals()
     def ctl(self, *arguments: str) -> str:
         """Run rabbitmqctl in the container, as the user who owns the Erlang cookie."""
-        command = ["timeout", f"{CTL_SECONDS:g}", "rabbitmqctl", *arguments]
+        command = ["timeout", "-k", "10", f"{CTL_SECONDS:g}", "rabbitmqctl", *arguments]
         code, (output, errors) = self._docker.exec_run(command, user="rabbitmq", demux=True)
-        if code == 124:  # of `timeout`
+        if code in {124, 137, 143}:  # of `timeout`, or of what it killed
             raise too_long(arguments)
         return ctl_output(arguments, code, output or b"", errors or b"")
 
+    @_refusals()
     def logs(self) -> str:
         """Return the output of the container so far."""
         output: bytes = self._docker.logs()
@@ -210,6 +211,7 @@ class DockerNode(OwnNode):
         self._addresses.clear()
         wait_for_amqp(self.url)
 
+    @_refusals()
     def _running(self) -> bool:
         self._docker.reload()
         return bool(self._docker.status in {"created", "running"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -109,6 +110,16 @@ def test_a_header_that_contains_itself_is_refused(client, release: str) -> None:
         x = exchange(release=release, **HEADER)
         error = complaint(lambda x=x, value=value: x.route(headers={"h": value}, client=client))
         assert (error.got is value, error.expected) == (True, "lists and dicts nested less deeply")
+
+
+@pytest.mark.parametrize("client", [None, "pika"])
+def test_however_deeply_a_header_is_nested_it_is_routed_or_refused(client) -> None:
+    value: list[object] = []
+    for depth in range(400):
+        value = [value]
+        if depth % 25 == 0:
+            with suppress(InvalidValue):
+                assert exchange(SEVEN, **HEADER).route(headers={"h": value}, client=client) in SEVEN
 
 
 @pytest.mark.parametrize("headers", ["h", b"h", ["h"], [("h", 1)], 5, True, {"h"}])

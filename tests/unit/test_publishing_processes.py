@@ -120,8 +120,10 @@ def test_a_forked_process_opens_the_publisher_afresh_and_leaves_the_parents_conn
         of_client = bytearray()
         sent.append(of_client)
         client.sendall(ACK_ALL)
-        while (data := client.recv(1 << 16)) and CHANNEL_CLOSE not in of_client:
+        is_closed = False
+        while (data := client.recv(1 << 16)) and not is_closed:
             of_client.extend(data)
+            is_closed = CHANNEL_CLOSE in of_client[-len(data) - len(CHANNEL_CLOSE) :]
             client.sendall(ACK_ALL)
 
     with AmqpServer(confirm) as server:

@@ -22,7 +22,7 @@ from rabbit_chx.errors import (
 from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, Timeouts
 from rabbit_chx.streams.partitions import Partitions
 from rabbit_chx.streams.publishing import outlet, routes
-from rabbit_chx.streams.publishing.lots import LotOutbox
+from rabbit_chx.streams.publishing.lots import Lot, LotOutbox
 from rabbit_chx.streams.publishing.pipeline import StreamPipeline
 from tests.patience import PATIENCE, wait_until, wait_until_async
 from tests.unit import stream_servers
@@ -261,6 +261,55 @@ def test_a_message_that_is_accepted_when_the_streams_begin_to_change_is_one_of_t
         publisher.publish(b"a", "k")
         wait_until(settling.is_set, "the messages before the change are confirmed")
     assert overtaken == [False]
+
+
+def test_a_call_is_routed_again_if_its_stream_was_removed_before_it_was_looked_up(
+    servers, monkeypatch
+) -> None:
+    divide = Lot.divide
+
+    def divide_late(lot: Lot, streams: Any) -> None:
+        divide(lot, streams)
+        servers.streams = 1
+        wait_until(lambda: len(publisher.pipeline._outlets) == 1, "a change")
+
+    monkeypatch.setattr(routes, "_LOOK", 0.05)
+    monkeypatch.setattr(Lot, "divide", divide_late)
+    with StreamPublisher(FIRST, super_stream="events") as publisher:
+        publisher.publish_many([b"a"] * 10, list("0123456789"))
+        assert publisher.totals.confirmed == 10
+
+
+def test_a_call_waits_for_a_change_also_after_a_check_that_failed(monkeypatch) -> None:
+    before, after = (
+        SimpleNamespace(streams=[name], holds=lambda *_, name=name: name == "b") for name in "ab"
+    )
+    answers = iter([before, RabbitChxError("it is gone"), after])
+    at_once, changing, settled = threading.Event(), threading.Event(), threading.Event()
+    waits = iter([at_once, settled])
+    at_once.set()
+
+    def find(*_: object) -> Any:
+        answer = next(answers)
+        if isinstance(answer, RabbitChxError):
+            raise answer
+        return answer
+
+    def settle() -> None:
+        wait = next(waits)
+        if wait is settled:
+            changing.set()
+        wait.wait(PATIENCE)
+
+    monkeypatch.setattr(routes, "_LOOK", 0.01)
+    connection: Any = SimpleNamespace(is_open=True, heartbeat=0, close=lambda: None)
+    found = routes.Routes("events", lambda _: connection, find, settle, lambda _: None)
+    found.start()
+    assert changing.wait(PATIENCE)
+    assert found.known(deadline=0) is None
+    settled.set()
+    wait_until(lambda: found.known(deadline=0) is after, "the streams are known")
+    found.stop(PATIENCE)
 
 
 def test_a_stream_that_was_removed_leaves_no_error(servers, monkeypatch) -> None:

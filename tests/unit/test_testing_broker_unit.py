@@ -126,7 +126,7 @@ def docker_node_with(container, monkeypatch):
 
 def test_rabbitmqctl_that_does_not_end_in_a_container_is_given_up(monkeypatch):
     def run(command, **_):
-        done = subprocess.run([*command[:2], "sleep", "600"], check=False)
+        done = subprocess.run([*command[:4], "sleep", "600"], check=False)
         return done.returncode, (None, None)
 
     for module in ("node", "docker_node"):

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import math
 import ssl
-import struct
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final, Self, TypeVar
 
-from rabbit_chx.base.limits import check_integer
+from rabbit_chx.base.limits import as_integer, check_integer
 from rabbit_chx.base.timeouts import HEARTBEAT_OF_CALLER
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials
@@ -321,11 +320,10 @@ class StreamConnection:
 
     def store_offset(self, reference: str, stream: str, offset: int) -> None:
         """Store an offset under a name in the stream, or -1 for the place before the first message. The broker does not confirm this."""
-        try:
-            place = U64.pack(_NO_MESSAGE if offset == -1 else offset)
-        except struct.error:
-            raise InvalidValue("offset", offset, "an integer from -1 to 2^63 - 1") from None
-        fields = name(reference, "reference"), name(stream), place
+        place = as_integer(offset)
+        if place is None or not -1 <= place < 2**63:
+            raise InvalidValue("offset", offset, "an integer from -1 to 2^63 - 1")
+        fields = name(reference, "reference"), name(stream), U64.pack(_NO_MESSAGE if place == -1 else place)
         self._calls.send(requests.one_way(Command.STORE_OFFSET, *fields))
 
     def query_offset(self, reference: str, stream: str) -> int | None:

@@ -156,7 +156,7 @@ class Routes:
             return
         found = self._find(self._connection, self._source)
         with self._changed:  # where callers look twice
-            self.current = None
+            self.current = self._error = None
         # Keys that move to another stream stay in order: the messages before are confirmed first.
         self._settle()
         if not self._stopping.is_set():
