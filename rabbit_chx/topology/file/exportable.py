@@ -97,11 +97,15 @@ def _bindings(
         if not (source.startswith(RESERVED) or ToExchange(source) in known):
             continue
         listed = topology.bindings_from(source)
+        ring = rings.get(source) if hashing.get(source) == CONSISTENT_HASH else None
+        buckets = Counter(ring.bucket_map) if ring is not None and ring.known else None
+        if buckets is not None:
+            listed = tuple(_with_buckets(source, listed, buckets, notes))
         kept = [bound for bound in listed if _is_known(bound.destination, known)]
         missing = [bound for bound in listed if bound not in kept] if source in hashing else []
         effect = "predictions from the file are wrong while it is bound"
         if hashing.get(source) == CONSISTENT_HASH:
-            kept = list(_ring_bindings(source, kept, rings.get(source), notes))
+            kept = list(_ring_bindings(source, kept, buckets, notes))
             if (missing or source in topology.unordered) and order_matters(kept):
                 unordered.add(source)
                 effect = "the order is written as unknown"
@@ -118,22 +122,29 @@ def _is_known(destination: Destination, known: set[Destination]) -> bool:
     return is_reserved or destination in known
 
 
+def _with_buckets(
+    exchange: str, bindings: Iterable[Binding], buckets: Mapping[Destination, int], notes: list[str]
+) -> Iterator[Binding]:
+    for each in bindings:
+        if each.destination in buckets:
+            yield each
+        else:
+            notes.append(
+                f"exchange {exchange!r}: the binding of {str(each.destination)!r} has no buckets and is left out"
+            )
+
+
 def _ring_bindings(
-    exchange: str, bindings: Iterable[Binding], ring: Ring | None, notes: list[str]
+    exchange: str, bindings: Iterable[Binding], buckets: Mapping[Destination, int] | None, notes: list[str]
 ) -> Iterator[Binding]:
     """One binding per destination, with the weight that is in effect.
 
     The broker ignores a second binding of a destination, and removes all its buckets when either is unbound.
     """
-    buckets = Counter(ring.bucket_map) if ring is not None and ring.known else None
     listed: dict[Destination, list[Binding]] = {}
     for each in bindings:
         listed.setdefault(each.destination, []).append(each)
     for destination, found in listed.items():
-        where = f"exchange {exchange!r}: the"
-        if buckets is not None and destination not in buckets:
-            notes += [f"{where} binding of {str(destination)!r} has no buckets and is left out"] * len(found)
-            continue
         notes += [f"exchange {exchange!r}: a second binding of {str(destination)!r} is left out"] * (
             len(found) - 1
         )
@@ -141,7 +152,9 @@ def _ring_bindings(
         weight = _weight(plain_first[0]) if buckets is None else buckets[destination]
         bound = min(plain_first, key=lambda each: _weight(each) != weight)
         if weight > MAX_WEIGHT:
-            notes.append(f"{where} weight of {str(destination)!r} is {weight}, written as {MAX_WEIGHT}")
+            notes.append(
+                f"exchange {exchange!r}: the weight of {str(destination)!r} is {weight}, written as {MAX_WEIGHT}"
+            )
         is_as_bound = _weight(bound) == weight <= MAX_WEIGHT
         key = bound.key if is_as_bound else str(min(weight, MAX_WEIGHT))
         yield replace(bound, key=key)

@@ -146,19 +146,26 @@ def test_numbers_within_names_are_ordered_by_value_whatever_their_length():
     assert ordered == ["q01", *names[:1], *names[2:]]
 
 
-def test_a_twin_and_a_dead_binding_are_left_out_with_a_note():
+@pytest.mark.parametrize("exclusive", [False, True])  # a file cannot declare an exclusive queue
+def test_a_twin_and_a_dead_binding_are_left_out_with_a_note(exclusive):
     ring = Ring().bind("a", "2").bind("a", "1", {"note": 3})
     ring = ring.bind("b", "1").bind("b", "5").unbind("b", "1")
     live = Topology(
         exchanges=(X,),
-        queues=(Queue("a"), Queue("b")),
-        bindings=(Binding("x", "a", "1", {"note": 3}), Binding("x", "a", "2"), Binding("x", "b", "5")),
+        queues=(Queue("a"), Queue("b", exclusive=exclusive), Queue("c")),
+        bindings=(
+            Binding("x", "a", "1", {"note": 3}),
+            Binding("x", "a", "2"),
+            Binding("x", "b", "5"),
+            Binding("x", "c", "1"),
+        ),
     )
-    made, notes = exportable(live, {"x": ring})
-    assert made.bindings == (Binding("x", "a", "2"),)
+    made, notes = exportable(live, {"x": ring.bind("c", "1")})
+    assert made.bindings == (Binding("x", "a", "2"), Binding("x", "c", "1"))
+    assert not made.unordered
     assert len(notes) == 2
-    assert "'a'" in notes[0]
-    assert "'b' has no buckets" in notes[1]
+    assert "'b' has no buckets" in notes[0]
+    assert "'a'" in notes[1]
 
 
 def test_of_two_bindings_of_one_weight_the_plain_one_is_kept():
