@@ -86,8 +86,9 @@ class Running(ABC):
             self.stop(patience=0.0)
             raise
         finally:
-            self._wait_for_handlers(self._pass_time)
-            self._end_workers()
+            if not self._has_ended:  # otherwise, what the broker delivered meanwhile has no worker, and would be waited for
+                self._wait_for_handlers(self._pass_time)
+                self._end_workers()
 
     def _wait_for_handlers(self, turn: Callable[[float], object]) -> None:
         """Take turns until the handlers have returned, or until the stop gives up on them."""
@@ -103,9 +104,7 @@ class Running(ABC):
                 self._calls.popleft()()
 
     def _end_workers(self) -> None:
-        """Log which handlers are cut, and end the workers, once."""
-        if self._has_ended:
-            return
+        """Log which handlers are cut, and end the workers."""
         self._has_ended = True
         if late := self._busy():
             log.warning(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait as wait_for
 from functools import partial
 from time import monotonic, sleep
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -158,6 +159,32 @@ def test_a_handler_that_is_cut_is_logged(workers, order, caplog) -> None:
         caplog.text.count("the handler did not return within 0.1 s of the stop; its messages from 'a'") == 1
     )
     handler.goes_on.set()
+
+
+@pytest.mark.parametrize("order", LANES)
+def test_a_message_that_arrives_after_the_workers_have_ended_prolongs_no_stop(workers, order, caplog) -> None:
+    """The broker may deliver until the channels are closed, and nothing takes these messages."""
+    handler = Handler()
+    handler.goes_on.set()
+    it = Stopping(LANES[order], handler, workers(handler), close=10 * PATIENCE)
+    member = it.member
+    member._driver = Driver()  # type: ignore[assignment]
+    member._interruptions = Interruptions(member._settings, member.workers, member._acknowledge, member.fail)
+    member._turn = sleep  # type: ignore[method-assign]
+
+    def connect() -> Any:
+        it.lane.attach(SimpleNamespace(is_open=False), 1)
+        member._lanes = member._known = {"a": it.lane}
+        member.stop()
+        member._finish()
+        for _ in range(it.lane.add([Delivery(b"", "k", queue="a", tag=1)])):
+            member.workers.submit(it.lane)
+        raise BrokerUnavailable("connection refused")
+
+    member._connect = connect
+    begin(member).result(PATIENCE)
+    assert not handler.begun.is_set()
+    assert "did not return" not in caplog.text
 
 
 def test_a_second_signal_waits_for_no_handler(caplog) -> None:
