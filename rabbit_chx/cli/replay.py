@@ -72,7 +72,8 @@ def replay(
 
     Without --yes, a question shows how many messages go to each destination. The broker says where a dead-lettered message came
     from, and the member where a parked one did. A message stays in QUEUE if only its publisher says so, as of messages from
-    streams, and --to does not name the exchange. Any user who can publish to QUEUE can forge the headers of a parked message.
+    streams, and --to does not name the exchange. Users with write permission on amq.default, and with --to all who can publish to
+    QUEUE, can forge the headers of a parked message.
     """
     check_can_ask(
         "replay", "--yes or --dry-run", "--dry-run shows where the messages would go", yes=yes or dry_run

@@ -73,7 +73,7 @@ def watch(
     """Show the queues of an exchange with exact and observed shares, rates and problems, until Ctrl-C.
 
     In a terminal, the table is refreshed in place. In a pipe, each interval is a line, and so is each problem that
-    appears or is resolved. The broker's statistics are up to five seconds old.
+    appears or is resolved. The broker's statistics can be almost ten seconds old.
     """
     broker = live.given
     end_when_unheard()
