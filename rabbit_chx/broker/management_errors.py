@@ -14,7 +14,7 @@ from rabbit_chx.broker.reasons import why_tls_failed
 from rabbit_chx.errors import BrokerUnavailable
 
 _FINAL: Final = {401, 403, 404}
-"""Statuses with which a retry would fail, too."""
+"""Statuses with which a retry would also fail."""
 _MOST_WORDS: Final = 1_000
 """Characters of a reason. Any server may have written it, of any length."""
 _SINGULAR: Final = {"exchanges": "exchange", "queues": "queue", "policies": "policy"}

@@ -5,7 +5,7 @@ marker in the queue that it holds. The member that reaches the marker waits unti
 next one waits. A classic queue could not be deleted while its node is down. The arguments of the hold, which the broker stores
 but ignores, record which queues must be drained first, so an interrupted change can always be finished.
 
-The record of a change, from which it can be seen and given up, is a queue ``rabbit-chx.hold.change.<token>`` that gets no message.
+The record of a change, from which it can be seen and abandoned, is a queue ``rabbit-chx.hold.change.<token>`` that gets no message.
 It is declared before the first queue is held and deleted when all are released. Its arguments contain the bindings before the
 change, so they can be restored from any machine. The generators yield commands for a driver and do no IO.
 """
@@ -69,7 +69,7 @@ class ChangeRecord:
     ) -> Self:
         """Create the record of a plan, which is not on the broker yet; ``exchanges`` and ``bindings`` are those on the broker now."""
         new = (step.exchange for step in made.steps if isinstance(step, DeclareExchange))
-        # A plan unbinds nothing from the others, so that their new bindings stay if it is given up.
+        # A plan unbinds nothing from the others, so that their new bindings stay if it is abandoned.
         others = {each.name for each in (*exchanges, *new) if each.type not in HASHING}
         steps = [
             step
@@ -141,7 +141,7 @@ class ChangeRecord:
         )
 
     def aborting(self, by: str) -> Self:
-        """The record of giving this change up."""
+        """The record of abandoning this change."""
         return replace(self, name=_new_name(), by=by, number=self.number + 1, is_abort=True)
 
 

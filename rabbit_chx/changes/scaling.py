@@ -114,7 +114,7 @@ def carry_out(
         removed: queues to delete when they have lost all keys and are empty.
         on_done: called with each completed action.
         timeout: seconds for the drain of one stage.
-        restores: the record of the change that the plan gives up, as `plan_back` made it.
+        restores: the record of the change that the plan abandons, as `plan_back` made it.
         more: another call will complete the change; the record of an interrupted one is kept until then.
 
     Raises:
@@ -173,7 +173,7 @@ class _Change:
         """Finish what is held, so that keys can go back in order, without deleting the queues that lost keys."""
         if record.name not in {each.name for each in self.records}:
             raise InvalidValue(
-                "change to give up",
+                "change to abandon",
                 Unquoted("one that another command has continued meanwhile"),
                 "one that is unfinished",
                 "`rabbit-chx scale FILE --status` shows whether one is",

@@ -80,7 +80,7 @@ def _left_unfinished(finished: Sequence[Done], management: Management, plans: Se
     if begun:
         echo(
             "Not finished: run the same command again to continue; held queues stay held until then. `rabbit-chx scale FILE "
-            "--status` shows them, and `--abort` gives the change up.",
+            "--status` shows them, and `--abort` abandons the change.",
             err=True,
         )
     return begun
@@ -128,7 +128,7 @@ def refused(failed: Exit) -> Exit:
     if failed == Exit.PARTLY:
         notice(
             "Note",
-            f"the interrupted change is unfinished. {FINISH}. `rabbit-chx scale FILE --abort` gives it up",
+            f"the interrupted change is unfinished. {FINISH}. `rabbit-chx scale FILE --abort` abandons it",
         )
     return failed
 
@@ -162,7 +162,7 @@ def _print_change(found: Unfinished, vhost: str, output: str) -> None:
     is_abort = False
     if found.record is not None:
         since, by, is_abort = found.record.since, found.record.by, found.record.is_abort
-    what = "change is being given up" if is_abort else "change is unfinished"
+    what = "change is being abandoned" if is_abort else "change is unfinished"
     now = f"in progress: {found.running}" if found.running else "interrupted: no process is carrying it out"
     begun = f"begun {since or 'at an unknown time'} by {by or 'an unknown user'}"
     text = f"Virtual host {vhost!r}: a {what}, {begun} ({now})."

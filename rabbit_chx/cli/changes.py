@@ -119,7 +119,7 @@ def warn_of_unfinished(live: BrokerAccess, vhost: str) -> None:
     if found:
         notice(
             "Warning",
-            "a change by `scale` or `rebalance` is unfinished: finish it or give it up before other bindings change, or keys lose "
+            "a change by `scale` or `rebalance` is unfinished: finish or abandon it before other bindings change, or keys lose "
             "their order. `rabbit-chx scale FILE --status` shows it",
         )
 

@@ -204,7 +204,7 @@ def scale(
 
     Without --to, --add and --remove, the queues of FILE are applied. The queues that gain keys are held, the bindings
     are changed, the queues that lose keys are drained, and the held queues are released. Members need no restart. After
-    an interruption, run the same command again to continue, or give the change up with --abort.
+    an interruption, run the same command again to continue, or abandon the change with --abort.
     """
     run = _Run(changed=changed, **options)
     live, output = run.live, run.output
@@ -326,7 +326,7 @@ class _Run:
         try:
             if record is None:
                 raise InvalidValue(
-                    "change to give up", "one without a record", "one that is recorded", FINISH
+                    "change to abandon", Unquoted("one without a record"), "one that is recorded", FINISH
                 )
             observed = read_and_print(self.live, wanted, verbose=self.verbose)
             made = plan_back(record.before, record.removed, wanted, observed)
@@ -349,7 +349,7 @@ class _Run:
             )
         if self.dry_run:
             return Exit.DIFFERENT
-        if not confirmed("Give the interrupted change up?", yes=self.yes):
+        if not confirmed("Abandon the interrupted change?", yes=self.yes):
             return Exit.PARTLY
         restores = replace(record, created=created)
         return self._carry_out(made, Exit.PARTLY, restores=restores, removed=created)

@@ -39,7 +39,7 @@ def watch(
 
     Raises:
         InvalidValue: the file (without a file, the broker) has no such exchange, or it does not hash.
-        BrokerUnavailable: the broker refused the first poll, so a retry would fail, too.
+        BrokerUnavailable: the broker refused the first poll, so a retry would also fail.
     """
     stop = stop or Event()
     history = History()

@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.broker,
     pytest.mark.proves(
         "Topology",
-        "SIGTERM or SIGKILL while a verb changes a broker: reported, continued or given up; the message tracer",
+        "SIGTERM or SIGKILL while a verb changes a broker: reported, continued or abandoned; the message tracer",
         "each change was under way when the signal came",
     ),
 ]

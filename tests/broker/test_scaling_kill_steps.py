@@ -1,4 +1,4 @@
-"""`rabbit-chx scale` is killed (SIGKILL) before each of its changes of the broker, and run again or given up.
+"""`rabbit-chx scale` is killed (SIGKILL) before each of its changes of the broker, and run again or abandoned.
 
 One run more ends the change: no message is lost, every key keeps its order, and nothing stays held. No run finds a file
 of an earlier one: each has a home and a working directory of its own.
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.one_release,
     pytest.mark.proves(
         "Consumers",
-        "`scale` killed (SIGKILL) before each of its commands, then repeated or given up",
+        "`scale` killed (SIGKILL) before each of its commands, then repeated or abandoned",
         "without holds the order breaks",
     ),
     pytest.mark.timeout(3600),
@@ -114,7 +114,7 @@ def test_abort_restores_the_state_before_wherever_scale_was_killed(scene) -> Non
             finish(scene, 5 - to, "--abort")
         scene.publish_on(200)
     scene.assert_in_order(2)
-    kills.record("`scale` killed before {}, and given up with `--abort`")
+    kills.record("`scale` killed before {}, and abandoned with `--abort`")
 
 
 @ABORTED

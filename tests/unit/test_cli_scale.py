@@ -439,7 +439,7 @@ def test_the_queues_that_the_end_of_a_change_deletes_are_shown_first(abort, run,
     assert "once it is finished, and they are empty, these are deleted: 'parked'" in found.err
 
 
-def test_two_rounds_that_have_moved_keys_are_not_given_up_but_finished(abort) -> None:
+def test_two_rounds_that_have_moved_keys_are_not_abandoned_but_finished(abort) -> None:
     """The rounds have swapped the queues of two slots."""
     text = ORDERED.replace("queues: {", "slots: 2, queues: {", 1)
     before = {"orders.slot.0": (("orders.1", "1"),), "orders.slot.1": (("orders.0", "1"),)}

@@ -336,7 +336,7 @@ def test_a_plan_from_before_another_command_or_a_restart_changed_the_ring_is_ref
     scene.scale(replace(plan, to_record={"orders": plan.changes[0].before}))
 
 
-def test_a_change_that_another_command_has_finished_is_not_given_up(scene) -> None:
+def test_a_change_that_another_command_has_finished_is_not_abandoned(scene) -> None:
     with pytest.raises(InvalidValue, match="got one that another command has continued meanwhile"):
         scene.scale(Plan("/"), restores=ChangeRecord(f"{CHANGES}1"))
     assert not scene.recorded
@@ -378,17 +378,17 @@ def interrupted_in_round(scene: Scene, number: int) -> tuple[ChangeRecord, Plan]
     return record, Plan("/", tuple(step for plan in back for step in plan.steps))
 
 
-@pytest.mark.parametrize("given_up", [True, False], ids=["given up", "continued"])
-def test_the_first_of_two_rounds_is_given_up_or_continued(scene, given_up) -> None:
+@pytest.mark.parametrize("abandoned", [True, False], ids=["abandoned", "continued"])
+def test_the_first_of_two_rounds_is_abandoned_or_continued(scene, abandoned) -> None:
     record, back = interrupted_in_round(scene, 1)
     assert scene.held == {"o1"}
     assert record.before == {"slot.0": (("o0", "1"),)}
-    plan, options = (back, {"restores": record}) if given_up else (Plan("/"), {})
+    plan, options = (back, {"restores": record}) if abandoned else (Plan("/"), {})
     assert carry_out_plans(scene.live, [plan], "text", **options) == Exit.FINE
     assert not unfinished_on(scene, "/")
 
 
-def test_the_second_of_two_rounds_is_continued_and_not_given_up(scene) -> None:
+def test_the_second_of_two_rounds_is_continued_and_not_abandoned(scene) -> None:
     """Both rounds are one change, so the way back would be a single round."""
     record, back = interrupted_in_round(scene, 2)
     assert scene.held == {"o0"}

@@ -1,4 +1,4 @@
-"""Plan to give up a change that has begun: back to the bindings before it. This module does no IO."""
+"""Plan to abandon a change that has begun: back to the bindings before it. This module does no IO."""
 
 from __future__ import annotations
 

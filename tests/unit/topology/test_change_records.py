@@ -1,4 +1,4 @@
-"""The plan that gives a change up restores the state before, wherever the change was interrupted."""
+"""The plan that abandons a change restores the state before, wherever the change was interrupted."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_bindings_that_stay_keep_their_arguments(release) -> None:
 )
 @pytest.mark.parametrize("is_new", [False, True], ids=["existing", "new"])
 def test_bindings_of_an_exchange_that_does_not_hash_stay(kind, arguments, is_new) -> None:
-    """Once, such a change could not be given up: it was said to have deleted the queue 'exchange orders'."""
+    """Once, such a change could not be abandoned: it was said to have deleted the queue 'exchange orders'."""
     events = Exchange("events", kind)
     bound = Binding("events", ToExchange("orders"), "a.#", arguments)
     new = replace(bound, key="b.#")
@@ -124,7 +124,7 @@ def test_a_second_change_that_goes_on_where_the_first_stopped_keeps_the_first_st
     assert two.number > one.number
 
 
-def test_a_change_whose_state_before_is_not_recorded_is_not_given_up() -> None:
+def test_a_change_whose_state_before_is_not_recorded_is_not_abandoned() -> None:
     broker = made(RING("ab"))
     found = plan(RING("abc"), broker.seen(), max_moved=1.0)
     record = recorded(found, broker)
