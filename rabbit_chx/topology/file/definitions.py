@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from rabbit_chx.base.names import VALID_NAME, name_flaw
+from rabbit_chx.base.text import listed
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.mirror.ring import ToExchange, name_of
 from rabbit_chx.topology.file.exportable import by_name
@@ -47,8 +48,9 @@ def looks_like_definitions(value: Any) -> bool:
 def only(topologies: tuple[Topology, ...], document: Document) -> Topology:
     """The only topology in a document."""
     if len(topologies) > 1:
-        several = " or ".join(repr(each.vhost) for each in topologies)
-        document.fail(None, "virtual host", Unquoted("none"), several, "A topology has one virtual host")
+        several = listed([each.vhost for each in topologies], "virtual host")
+        hint = "`rabbit-chx export FILE --vhost NAME` writes one of them into a file"
+        document.fail(None, "definitions", Unquoted(several), "one virtual host", hint)
     return topologies[0]
 
 

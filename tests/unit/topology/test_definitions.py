@@ -127,9 +127,15 @@ def test_an_export_of_one_virtual_host_needs_no_name():
     assert from_definitions(export | {"original_vhost_name": "shop"}, "elsewhere").vhost == "elsewhere"
 
 
-@pytest.mark.parametrize("vhost", [None, "nowhere"])
-def test_several_virtual_hosts_are_listed_where_none_of_them_is_named(vhost):
-    with pytest.raises(InvalidTopology, match="expected '/' or 'other'"):
+@pytest.mark.parametrize(
+    ("vhost", "complaint"),
+    [
+        (None, "got virtual hosts '/', 'other', expected one virtual host"),
+        ("nowhere", "got 'nowhere', expected '/' or 'other'"),
+    ],
+)
+def test_several_virtual_hosts_are_listed_where_none_of_them_is_named(vhost, complaint):
+    with pytest.raises(InvalidTopology, match=complaint):
         from_definitions(EXPORT_3_10, vhost)
 
 
