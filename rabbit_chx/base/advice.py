@@ -59,7 +59,7 @@ class Advice(StrEnum):
         "use `rabbit-chx apply`, and hold their consumers as its plan says",
     )
     RAISE_LIMIT = ("raise max_moved=", "raise --max-moved")
-    FORCE = ("pass force=True", "use `rabbit-chx apply --force`")
+    FORCE = ("pass force=True", "use `rabbit-chx apply --force`, which does not drain queues")
     ALLOW_CLAIM = ("allow its exchange in Choice.to", "--to allows its exchange")
 
 

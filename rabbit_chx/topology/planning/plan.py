@@ -285,7 +285,7 @@ def _prune(differences: Sequence[Difference], request: Request) -> Part:
         messages = request.observed.backlog.get(queue.name, 0)
         if queue.type == "stream" and not request.force:
             part.refusals.append(
-                f"stream {queue.name!r} is not in the file, and a stream keeps its messages: {Advice.FORCE} if they are not needed"
+                f"stream {queue.name!r} is not in the file, and a stream keeps its messages: if they are not needed, {Advice.FORCE}"
             )
         elif messages and not request.force:
             part.refusals.append(

@@ -221,8 +221,8 @@ def _chosen(found: tuple[Strategy, ...], name: str | None) -> Strategy | None:
 
 def _no_such_strategy(exchange: str, found: tuple[Strategy, ...], name: str | None) -> str:
     possible = ", ".join(repr(each.name) for each in found if each.steps)
-    slots = "; for slots, write them into the file under a new exchange" if name == "slots" else ""
-    return f"exchange {exchange!r}: the strategy {name!r} is not possible here, but {possible}{slots}"
+    slots = ". For slots, write them into the file under a new exchange" if name == "slots" else ""
+    return f"exchange {exchange!r}: invalid strategy {name!r}: expected one of {possible}{slots}"
 
 
 def _refusal(exchange: str, chosen: Strategy, found: tuple[Strategy, ...], most: float) -> str:

@@ -35,7 +35,7 @@ def recorded(found, broker: Broker, removed=()) -> ChangeRecord:
 
 @pytest.mark.parametrize("of", [RING, SLOTS], ids=["ring", "slots"])
 @pytest.mark.parametrize(("queues", "target"), [("abcd", "abcdef"), ("abcd", "ab")], ids=["up", "down"])
-def test_a_change_is_given_up_after_each_of_its_steps_and_each_step_of_that(of, queues, target) -> None:
+def test_a_change_is_abandoned_after_each_of_its_steps_and_each_step_of_that(of, queues, target) -> None:
     found = plan(of(target), made(of(queues)).seen(), max_moved=1.0)
     for number in range(len(found.steps) + 1):
         before = state(made(of(queues)))
