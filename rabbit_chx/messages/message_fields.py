@@ -1,8 +1,9 @@
 """The fields of a message: one table from which publishers, streams and the Spark connector derive theirs.
 
-A new column of Spark, of a write or of a read, is one entry here. A property of AMQP also needs one line in each of four places:
+A new column of Spark, of a write or of a read, has an entry here. A property of AMQP also needs one line in each of four places:
 `Properties`, `PropertyColumns`, `rabbit_chx.messages.message.Message`, and the reference that decodes stored messages,
-`rabbit_chx.streams.messages.message`.
+`rabbit_chx.streams.messages.message`. A read column that is no property also needs its values: in
+`rabbit_chx.streams.messages.arrow.batch` for streams, and as an attribute of `Message` for queues.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Header values as clients encode them, and as the broker then holds them.
 
 Clients send the same value with different AMQP type tags, and some releases hash the type along with the value. This
-file mirrors the encoders of pika 1.4, pamqp 4.0 (aio-pika and amqpstorm), py-amqp 5.4, and of amqplib 2.0 and
+file mirrors the encoders of pika 1.4, pamqp 4.0 (aio-pika and amqpstorm), py-amqp 5.4, and of amqplib 2.3 and
 rabbitmq-client 5.0 for Node, and what a publisher of another protocol makes the broker hold. It writes no bytes.
 """
 

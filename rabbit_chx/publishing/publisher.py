@@ -97,8 +97,8 @@ class Publisher(PublisherOptions, BlockingClient[AmqpPipeline]):
         url: an AMQP URL, or several that are tried in turn.
         exchange: where to publish messages that name no exchange themselves.
         properties: for every message, such as ``{"content_type": "application/json"}``.
-        max_in_flight: messages that may be unconfirmed before a call waits. Bodies of more than 32 MiB in total make
-            it wait, too.
+        max_in_flight: messages that may be unconfirmed. A call waits while more than three quarters of this number, or
+            of 32 MiB of bodies, are unconfirmed.
         max_message_bytes: the broker's ``max_message_size``, which AMQP does not report; by default 16 MiB on
             RabbitMQ 4 and 128 MiB before.
         timeouts: how long to keep trying.

@@ -112,8 +112,8 @@ class StreamPublisher(StreamPublisherOptions, BlockingClient[StreamPipeline]):
         name: the publisher's name. The broker drops a message whose publishing id is not higher than the last one under this
             name, so a message that is sent again is stored once. A stream remembers the 255 names used most recently.
         properties: as for `Publisher`.
-        max_in_flight: messages for a stream that may be unconfirmed before a call waits. More than 32 MiB for a stream make it
-            wait, too.
+        max_in_flight: messages for a stream that may be unconfirmed. A call waits while more than three quarters of this number,
+            or of 32 MiB for the stream, are unconfirmed.
         timeouts: ``connect`` for opening a connection, and for an answer; ``reconnect`` until a lost connection is replaced;
             ``confirm`` while the broker takes or confirms nothing; ``close`` for what is pending at the end.
         heartbeat: as for `Publisher`.
