@@ -80,7 +80,9 @@ class ConnectionOptions(OptionTable):
         CONNECTION, 10_000, "How long a broker may take to accept a connection."
     )
     reconnect_timeout_ms: int = integer(CONNECTION, 120_000, "How long to keep reconnecting.")
-    tls: bool | None = flag(TLS, "Default: true if the url begins with amqps.", default=None)
+    tls: bool | None = flag(
+        TLS, "Default: true if the url begins with amqps or rabbitmq-stream+tls.", default=None
+    )
     tls_ca_file: str | None = text(
         TLS, f"CA certificates that may sign the broker's certificate. Default: the system's. {_FILE}"
     )
@@ -213,9 +215,8 @@ def _check_who(options: ConnectionOptions, found: set[str]) -> None:
 def _check_tls(options: ConnectionOptions, found: set[str]) -> None:
     secure = {url.tls for url in options.urls}
     if options.url is not None and options.tls is not None and secure != {options.tls}:
-        raise invalid_option(
-            "tls", str(options.tls).lower(), "the same as the url: true with amqps://, else false"
-        )
+        expected = "the same as the url: true with amqps:// or rabbitmq-stream+tls://, else false"
+        raise invalid_option("tls", str(options.tls).lower(), expected)
     needs_tls = {"tls_ca_file", "tls_cert_file", "tls_key_file", "tls_server_name", "tls_verify"}
     if secure != {True} and (given := sorted(found & needs_tls)):
         hint = "Write amqps:// in the url, or set tls=true if you use host"
