@@ -40,7 +40,7 @@ class Fault:
     """What a fault cost while messages were published."""
 
     area: str
-    """The heading: Publisher, Topology, Cluster or Spark."""
+    """The heading, one of `tests.proof_report.FAULT_AREAS`."""
     scenario: str
     release: str
     """Of RabbitMQ."""

@@ -11,12 +11,12 @@ from rabbit_chx.broker import connect
 from rabbit_chx.broker.applying.lock import HOLDER, LOCK
 from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE
-from rabbit_chx.changes.records import declare_commands
+from rabbit_chx.changes.records import ChangeRecord, declare_commands
 from rabbit_chx.consuming import QueueReader
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.topology import apply, plan, read
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue, Topology
-from rabbit_chx.working.markers import Hold
+from rabbit_chx.working.markers import CHANGES, Hold
 from tests.broker.test_groups import orders  # noqa: F401 - the fixture
 from tests.members import running
 from tests.patience import wait_until
@@ -55,7 +55,7 @@ def test_the_lock_of_apply_and_the_recorded_order(orders, asked, queues) -> None
 
 
 @pytest.mark.long
-def test_seats_held_queues_and_consumer_tags(orders, asked, queues) -> None:  # noqa: F811
+def test_seats_held_queues_an_unfinished_change_and_consumer_tags(orders, asked, queues) -> None:  # noqa: F811
     site, tag = orders.site, f"rabbit-chx.billing.0.{socket.gethostname()}.{os.getpid()}"
 
     def tags() -> set[str]:
@@ -66,9 +66,12 @@ def test_seats_held_queues_and_consumer_tags(orders, asked, queues) -> None:  # 
         wait_until(lambda: tag in tags(), "the consumers of the member")
         hold = Hold.of("o1", ["o0"], groups=["billing"], by=PROCESS)
         PikaDriver(connection).run(declare_commands(hold))
+        change = ChangeRecord(f"{CHANGES}1", {"orders": (("o0", "1"),)}, since=hold.since, by=PROCESS)
+        PikaDriver(connection).run(declare_commands(change))
         found = queues()
         assert "rabbit-chx.seat.billing.0" in found
         assert all(part in str(found[hold.name]) for part in ("o1", "o0", "billing", hold.since, PROCESS))
+        assert all(part in str(found[change.name]) for part in ("orders", "o0", hold.since, PROCESS))
     with QueueReader(site.url(), "o1"):
         wait_until(lambda: tags() == {"rabbit-chx"}, "the consumer of the reader")
 
