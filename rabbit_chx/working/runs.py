@@ -86,7 +86,8 @@ class Running(ABC):
             self.stop(patience=0.0)
             raise
         finally:
-            if not self._has_ended:  # otherwise, what the broker delivered meanwhile has no worker, and would be waited for
+            # If they have ended, no worker takes what the broker has delivered since, so waiting for it would be in vain.
+            if not self._has_ended:
                 self._wait_for_handlers(self._pass_time)
                 self._end_workers()
 

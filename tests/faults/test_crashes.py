@@ -14,7 +14,6 @@ from rabbit_chx.publishing import Publisher
 from tests.faults.groups import REPOSITORY
 from tests.members import running
 from tests.patience import PATIENCE
-from tests.proof import LONG
 from tests.queues import a_channel
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
@@ -116,7 +115,7 @@ def test_stops_do_not_count_as_crashes(broker, scene):
     """Members stop many times while messages wait; their handlers see each message once, and nothing is parked."""
     publish(scene, [b"%d" % number for number in range(200)], ["key-1"] * 200)
     seen: list[tuple[bytes, int | None]] = []
-    stops = 60 if LONG else 30
+    stops = 30
     for _ in range(stops):
         before = len(seen)
         group = Group(**scene)

@@ -127,13 +127,13 @@ def fuzz(
 
 
 def drawn(strategy: st.SearchStrategy[T], count: int) -> list[T]:
-    """Examples of a strategy, of which a long run has 1,000.
+    """Examples of a strategy, of which a long run has 400.
 
     They are drawn before a member runs: Hypothesis fails if any thread uses random numbers while it draws.
     """
     examples: list[T] = []
 
-    @settings(max_examples=1_000 if LONG else count, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=400 if LONG else count, deadline=None, suppress_health_check=list(HealthCheck))
     @given(strategy)
     def draw(one: T) -> None:
         examples.append(one)
