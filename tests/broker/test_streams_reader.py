@@ -186,6 +186,9 @@ def test_a_deleted_or_recreated_stream_is_an_error(stream_url, stream_connection
         chunks = reader.chunks(0, 60)
         next(chunks)
         delete_completely(stream_connection, stream)
+        own = reader._link.connection
+        # Until the broker has told this connection as well, it may send all chunks.
+        wait_until(lambda: own.metadata([stream]) and own._moved, "the broker tells the reader")
         with refused("no such stream"):
             list(chunks)
     stream_connection.create(stream)
