@@ -164,7 +164,7 @@ def run_writing(broker: Broker, options: argparse.Namespace) -> dict[str, list[T
             with connect(broker.stream_url) as connection:
                 connection.create("written")
             count = options.messages // (10 if name in ONE_BY_ONE else 1)
-            writing = Writing(broker.stream_url, "written", bodies[:count], messages[:count])
+            writing = Writing(broker.stream_url, "written", bodies[:count], messages[:count], broker.url)
             turn = measure(name, partial(ways[name], writing), count)
             with connect(broker.stream_url) as connection:
                 connection.delete("written")

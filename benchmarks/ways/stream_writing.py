@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import unquote, urlsplit
 
 import rstream
 
+from rabbit_chx.publishing import AsyncPublisher, Publisher
 from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, connect
 from rabbit_chx.streams.protocol.answers import Confirms
 
@@ -28,6 +30,8 @@ class Writing:
     stream: str
     bodies: list[bytes]
     messages: list[bytes]
+    url: str = ""
+    """For AMQP 0-9-1."""
 
 
 def publisher(writing: Writing) -> int:
@@ -63,29 +67,52 @@ def bare_connection(writing: Writing) -> int:
 
 def threads(writing: Writing) -> int:
     """Eight threads submit message by message."""
+    with StreamPublisher(writing.stream_url, writing.stream) as publisher:
+        _submit(publisher.submit, writing.bodies)
+        return publisher.totals.confirmed
 
-    def submit(bodies: list[bytes]) -> None:
-        for future in [publisher.submit(body) for body in bodies]:
+
+def threads_over_amqp(writing: Writing) -> int:
+    """The same over AMQP 0-9-1, through the default exchange."""
+    with Publisher(writing.url) as publisher:
+        _submit(partial(publisher.submit, routing_key=writing.stream), writing.bodies)
+        return publisher.totals.confirmed
+
+
+def _submit(submit: Callable[[bytes], Future[None]], bodies: list[bytes]) -> None:
+    def part(bodies: list[bytes]) -> None:
+        for future in [submit(body) for body in bodies]:
             future.result()
 
-    with (
-        StreamPublisher(writing.stream_url, writing.stream) as publisher,
-        ThreadPoolExecutor(THREADS) as pool,
-    ):
-        list(pool.map(submit, [writing.bodies[first::THREADS] for first in range(THREADS)]))
-        return publisher.totals.confirmed
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(part, [bodies[first::THREADS] for first in range(THREADS)]))
 
 
 def tasks(writing: Writing) -> int:
     """A thousand tasks at a time publish a message each."""
-    return asyncio.run(_tasks(writing))
+
+    async def run() -> int:
+        async with AsyncStreamPublisher(writing.stream_url, writing.stream) as publisher:
+            await _publish(publisher.publish, writing.bodies)
+            return publisher.totals.confirmed
+
+    return asyncio.run(run())
 
 
-async def _tasks(writing: Writing) -> int:
-    async with AsyncStreamPublisher(writing.stream_url, writing.stream) as publisher:
-        for start in range(0, len(writing.bodies), TASKS):
-            await asyncio.gather(*map(publisher.publish, writing.bodies[start : start + TASKS]))
-        return publisher.totals.confirmed
+def tasks_over_amqp(writing: Writing) -> int:
+    """The same over AMQP 0-9-1, through the default exchange."""
+
+    async def run() -> int:
+        async with AsyncPublisher(writing.url) as publisher:
+            await _publish(partial(publisher.publish, routing_key=writing.stream), writing.bodies)
+            return publisher.totals.confirmed
+
+    return asyncio.run(run())
+
+
+async def _publish(publish: Callable[[bytes], Awaitable[None]], bodies: list[bytes]) -> None:
+    for start in range(0, len(bodies), TASKS):
+        await asyncio.gather(*map(publish, bodies[start : start + TASKS]))
 
 
 def with_rstream(writing: Writing) -> int:
@@ -146,6 +173,7 @@ async def _tasks_of_rstream(writing: Writing) -> int:
 PUBLISHER, LIMIT, RSTREAM = "publish_many", "a bare connection (the limit)", "rstream, send_batch"
 BULK, SUBMIT, TASK = "bulk", "8 threads, submit", "1,000 tasks, publish"
 RSTREAM_TASKS = "rstream, 1,000 tasks, send_wait"
+AMQP_SUBMIT, AMQP_TASKS = "Publisher, 8 threads, submit", "AsyncPublisher, 1,000 tasks, publish"
 WRITERS: dict[str, Callable[[Writing], int]] = {
     PUBLISHER: publisher,
     BULK: publisher_in_bulk,
@@ -156,5 +184,7 @@ ONE_BY_ONE: dict[str, Callable[[Writing], int]] = {
     SUBMIT: threads,
     TASK: tasks,
     RSTREAM_TASKS: tasks_of_rstream,
+    AMQP_SUBMIT: threads_over_amqp,
+    AMQP_TASKS: tasks_over_amqp,
 }
 """Ways that wait for each message, which get a tenth of them."""

@@ -16,7 +16,7 @@ from rabbit_chx.publishing.bulk import Batch
 from rabbit_chx.publishing.calls import Client
 from rabbit_chx.publishing.messages import Outcome, OutgoingMessage, Totals
 from rabbit_chx.publishing.pipeline import AnyPipeline
-from rabbit_chx.publishing.receipts import CANCELLED, Receipt, no_room, publish_failed, unconfirmed, withdrawn
+from rabbit_chx.publishing.receipts import CANCELLED, Receipt, publish_failed, unconfirmed, withdrawn
 
 _FIRST_PAUSE: Final = 0.0001
 _LONGEST_PAUSE: Final = 0.002
@@ -62,7 +62,7 @@ class AsyncClient(Client[AnyPipeline]):
         receipt = _Receipt(self._news)
         messages = pipeline.one(encoded, 0, receipt)
         if not await self._accepted(partial(pipeline.accept, messages, 0.0), deadline):
-            raise publish_failed(messages[0].failure(Outcome.UNSENT, no_room(timeout)))
+            raise publish_failed(messages[0].failure(Outcome.UNSENT, pipeline.waited_for(timeout)))
         try:
             if deadline is None:
                 await receipt.done
@@ -126,7 +126,7 @@ class AsyncClient(Client[AnyPipeline]):
         batch = Batch(self.pipeline, on_failure=None)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
-            await self._add(batch, columns, deadline, no_room(timeout))
+            await self._add(batch, columns, deadline, timeout)
             batch.when_settled(partial(self._news.add, done))
             await asyncio.wait([done], timeout=None if deadline is None else deadline - time.monotonic())
         except asyncio.CancelledError:
@@ -134,8 +134,8 @@ class AsyncClient(Client[AnyPipeline]):
             raise
         return batch.flush_until(deadline, timeout)
 
-    async def _add(self, batch: Batch, columns: Any, deadline: float | None, why: str) -> None:
-        """Put a batch into the outbox; what is not accepted by the deadline fails unsent, with this reason."""
+    async def _add(self, batch: Batch, columns: Any, deadline: float | None, timeout: float | None) -> None:  # noqa: ASYNC109
+        """Put a batch into the outbox; what is not accepted by the deadline fails unsent."""
         try:
             steps = batch.add_in_steps(columns)
             while batch.totals.published < len(columns[0]):
@@ -144,6 +144,8 @@ class AsyncClient(Client[AnyPipeline]):
                 await asyncio.sleep(0)  # other tasks have their turn while a large batch is added
         except (BrokerUnavailable, InvalidValue) as error:  # InvalidValue: `close` came first
             why = batch.why_not_accepted(error)
+        else:
+            why = self.pipeline.waited_for(timeout)
         batch.leave_out(columns, why)
 
 

@@ -15,7 +15,7 @@ from rabbit_chx.messages.message_fields import Headers, Properties, PropertyColu
 from rabbit_chx.publishing.encoder import HeaderColumn
 from rabbit_chx.publishing.messages import Failure, Failures, Outcome, OutgoingMessage, Totals
 from rabbit_chx.publishing.pipeline import AmqpPipeline, AnyPipeline, Pipeline
-from rabbit_chx.publishing.receipts import no_room, unconfirmed, withdrawn
+from rabbit_chx.publishing.receipts import unconfirmed, withdrawn
 from rabbit_chx.publishing.rows import Rows
 from rabbit_chx.publishing.sender import CLOSED
 
@@ -55,7 +55,7 @@ class BaseBulk(Generic[AnyPipeline]):
             row = self._rows.published
             messages = self._pipeline.one(encoded, row, part)
             if not self._pipeline.accept(messages, deadline_of(timeout), self._since):
-                self._rows.leave_out(messages, no_room(timeout))
+                self._rows.leave_out(messages, self._pipeline.waited_for(timeout))
         return row
 
     def _add_columns(self, columns: Any, deadline: float | None, timeout: float | None) -> range:
@@ -67,7 +67,7 @@ class BaseBulk(Generic[AnyPipeline]):
                 place += done
                 if done < len(messages):
                     break
-            self._leave_out(columns, place, no_room(timeout))
+            self._leave_out(columns, place, self._pipeline.waited_for(timeout))
             return range(first, first + len(columns[0]))
 
     def _accept(self, messages: Sequence[OutgoingMessage], deadline: float | None) -> int:

@@ -15,7 +15,6 @@ from rabbit_chx.publishing.pipeline import AnyPipeline, Many, One, Pipeline
 from rabbit_chx.publishing.receipts import (
     Confirmation,
     Receipt,
-    no_room,
     publish_failed,
     unconfirmed,
     withdrawn,
@@ -101,7 +100,7 @@ def publish(
     receipt = Receipt()
     messages = pipeline.one(encoded, 0, receipt)
     if not pipeline.accept(messages, deadline):
-        raise publish_failed(messages[0].failure(Outcome.UNSENT, no_room(timeout)))
+        raise publish_failed(messages[0].failure(Outcome.UNSENT, pipeline.waited_for(timeout)))
     try:
         in_time = receipt.wait(None if deadline is None else deadline - time.monotonic())
     except BaseException:  # Ctrl-C
@@ -122,5 +121,5 @@ def submit(
     confirmation = Confirmation(pipeline.withdraw, pipeline.callbacks)
     messages = pipeline.one(encoded, 0, confirmation)
     if not pipeline.accept(messages, deadline):
-        confirmation.settled(messages, Outcome.UNSENT, no_room(timeout))
+        confirmation.settled(messages, Outcome.UNSENT, pipeline.waited_for(timeout))
     return confirmation

@@ -60,7 +60,7 @@ class BaseOutbox(Generic[Item]):
         self.error: RabbitChxError | None = None
         """Why the sender has given up; None as soon as it is connected again, and unchanged by `close`."""
         self.trouble: str = ""
-        """Why there is no connection to a stream at the moment."""
+        """What keeps messages from being sent at the moment."""
 
     # -- the caller's side -------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class BaseOutbox(Generic[Item]):
     def withdraw(self, owners: Container[Owner], why: str) -> None:
         """Give up the messages of these owners that were never handed to a connection."""
         if self.trouble:
-            why += f" without a connection: {self.trouble}"
+            why += f" {self.trouble}"
         with self._changed:
             found = [item for item in self._unsent if item.owner in owners and not item.attempts]
             if found:

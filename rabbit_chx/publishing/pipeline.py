@@ -12,6 +12,7 @@ from itertools import repeat
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from rabbit_chx.base.limits import check_seconds
+from rabbit_chx.base.text import seconds as spoken
 from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.broker.guards import Guard
 from rabbit_chx.broker.permissions import Needs
@@ -96,6 +97,10 @@ class Pipeline(ABC, Generic[One, Many]):
         Raise if nothing more can be published, or if the publisher has given up since a time of the monotonic clock.
         ``fits``: the messages are in memory already, so they need not wait where that would delay messages for others.
         """
+
+    def waited_for(self, timeout: float | None) -> str:
+        """Say what `accept` has waited for until its deadline; the caller knows it as a timeout."""
+        return f"too many messages were in flight for {spoken(timeout or 0.0)}"
 
     # -- opening and closing
 

@@ -155,11 +155,6 @@ class Confirmation(Future[None], Owner):
                 log.error("a message failed, and its future was never read: %s", error)
 
 
-def no_room(timeout: float | None) -> str:
-    """Say why a message was not accepted."""
-    return f"too many messages were in flight for {seconds(timeout or 0.0)}"
-
-
 def withdrawn(timeout: float | None) -> str:
     """Say why a message was withdrawn."""
     return f"withdrawn after {seconds(timeout or 0.0)}"

@@ -145,6 +145,7 @@ class Sender:
                     log.warning("%s; the next call tries again", final_error)
                 self._outbox.give_up(BrokerUnavailable(final_error, permanent=attempts.refused))
                 return
+            self._outbox.trouble = f"without a connection: {reason}"
             self._outage.failed(reason)
             self._stopping.wait(self._backoff.failed())
 
@@ -152,6 +153,7 @@ class Sender:
         """Open a connection, serve it until it ends, and return why it ended."""
         self._begin_connection()
         self._where, self._broker = address.where, f"the broker at {address.where}"
+        self._outbox.trouble = self._outbox.trouble or f"while connecting to {address.where}"
         try:
             connection = PublisherConnection(address.parameters(timeout=timeout), self)
         except BrokerUnavailable as no_credentials:
@@ -261,6 +263,8 @@ class Sender:
         """Start sending: from here on the channel numbers messages for confirms."""
         assert self._connection is not None
         self._moved = time.monotonic()
+        if not self._blocked:
+            self._outbox.trouble = ""
         if not self._was_up:
             self._was_up = True
             self._backoff.works()
@@ -361,12 +365,14 @@ class Sender:
         """Stop sending, as the broker asks; pika ends the connection if the block lasts too long."""
         log.warning("the broker blocks publishing: %s", reason)
         self._blocked = True
+        self._outbox.trouble = f"while the broker blocks publishing: {reason}"
         self._outbox.blocked(now=True)
 
     def on_unblocked(self) -> None:
         """Go on sending."""
         log.warning("the broker accepts messages again")
         self._blocked = False
+        self._outbox.trouble = ""
         self._outbox.blocked(now=False)
         self._pump()
 

@@ -20,6 +20,7 @@ from rabbit_chx.messages.message_fields import PROPERTIES
 from rabbit_chx.publishing import AsyncPublisher, Publisher
 from rabbit_chx.publishing.batch_columns import property_column
 from rabbit_chx.publishing.properties import encode_properties
+from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher
 from rabbit_chx.streams.messages.encode import encode_message, encode_messages
 from rabbit_chx.streams.messages.message import decode
 from spark_connector.columns import COLUMNS
@@ -235,7 +236,7 @@ def test_spark_has_a_column_for_every_property_that_a_publisher_has() -> None:
 
 # ---- the calls of a publisher
 
-URL = "amqp://127.0.0.1:1"
+URL, STREAM_URL = "amqp://127.0.0.1:1", "rabbitmq-stream://127.0.0.1:1"
 """Nothing listens here: what a publisher that is not open accepts fails with an error that says so."""
 LIMIT = 10
 keys = st.one_of(st.text(max_size=5), st.binary(max_size=5), st.text(min_size=250, max_size=260), anything)
@@ -261,16 +262,33 @@ def error_of(call: Callable[[], object]) -> str:
     raise AssertionError("a publisher that is not open accepted a message")
 
 
+KINDS = {
+    "AMQP": (
+        lambda: Publisher(URL, "x", max_message_bytes=LIMIT),
+        lambda: AsyncPublisher(URL, "x", max_message_bytes=LIMIT),
+    ),
+    "one stream": (
+        lambda: StreamPublisher(STREAM_URL, "events"),
+        lambda: AsyncStreamPublisher(STREAM_URL, "events"),
+    ),
+    "a super stream": (
+        lambda: StreamPublisher(STREAM_URL, super_stream="events"),
+        lambda: AsyncStreamPublisher(STREAM_URL, super_stream="events"),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @given(messages)
 @example({"body": b"x" * (LIMIT + 1), "routing_key": "k"})
 @example({"body": "\ud800", "routing_key": "k"})
 @example({"body": b"", "routing_key": "x" * 256, "colour": 1})
 @example({"body": b"", "routing_key": "k", "exchange": "x" * 256, "headers": {"CC": ["k"]}})
 @example({"body": b"", "routing_key": "k", "headers": {}, "expiration": "soon"})
-def test_every_call_refuses_the_same_input_with_the_same_error(message: dict[str, Any]) -> None:
-    publisher, asynchronous = (
-        kind(URL, "x", max_message_bytes=LIMIT) for kind in (Publisher, AsyncPublisher)
-    )
+def test_every_call_refuses_the_same_input_with_the_same_error(kind: str, message: dict[str, Any]) -> None:
+    publisher, asynchronous = (make() for make in KINDS[kind])
+    if kind != "AMQP":
+        message = {name: value for name, value in message.items() if name != "exchange"}
     bulk = publisher.bulk()
     batch = {name: [value] for name, value in message.items()}
     bodies, keys = batch.pop("body"), batch.pop("routing_key")

@@ -14,7 +14,7 @@ from pika.adapters.utils import io_services_utils
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect, parameters_of
 from rabbit_chx.broker.reasons import NotAmqp, why_down
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
 from rabbit_chx.publishing import Failure, Outcome, Publisher, Timeouts, check_access
 from rabbit_chx.publishing.attempts import Address, Attempts
 from rabbit_chx.publishing.messages import OutgoingMessage, Owner
@@ -183,6 +183,26 @@ def test_an_outage_is_logged_once_and_when_it_is_over_and_not_at_each_attempt(ca
     assert len(cuts) >= 4
     assert outage[0].endswith("; trying again")
     assert outage[1].startswith("publisher: connected again after ")
+
+
+def test_a_message_that_is_withdrawn_says_that_there_is_no_connection(caplog):
+    ended = threading.Event()
+
+    def confirm(client):
+        client.sendall(frame.Method(1, spec.Basic.Ack(1)).marshal())
+        ended.wait(60)
+
+    with AmqpServer(confirm) as server:
+        publisher = Publisher(server.url, "x", timeouts=Timeouts(connect=60, reconnect=60))
+        publisher.open()
+        publisher.publish(b"")
+    ended.set()
+    wait_until(lambda: "trying again" in caplog.text, "an attempt fails")
+    with pytest.raises(
+        PublishFailed, match=r"withdrawn after 0\.1 seconds without a connection: .*127\.0\.0\.1"
+    ):
+        publisher.publish(b"", timeout=0.1)
+    publisher.close(0)
 
 
 def test_connections_that_open_and_confirm_nothing_are_failures():

@@ -110,8 +110,9 @@ def encode_message(
     """Encode one message as `encode_messages` does."""
     content = checked_body(body, _LARGEST_BODY)
     given: dict[str, Any] = {}
-    for name, value in properties.items():
+    for name in properties:  # first, as in a batch: of several invalid values, both name the same one
         check_name(name)
+    for name, value in properties.items():
         text = PROPERTIES[name].kind is TEXT
         given[name] = _short(f"property {name}", value) if text else checked(name, value)
     given["routing_key"] = _short("routing key", routing_key)

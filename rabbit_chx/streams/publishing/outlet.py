@@ -192,10 +192,11 @@ class Outlet:
             self._connection.close()
         # Connections that open and confirm nothing are as bad as none.
         self._failing_since = min(self._failing_since, time.monotonic())
-        self.outbox.trouble = str(error)
+        self.outbox.trouble = f"without a connection: {error}"
 
     def _opened(self) -> StreamConnection:
         """Connect, and send again what is in flight."""
+        self.outbox.trouble = self.outbox.trouble or f"while connecting to stream {self.stream!r}"
         if self._was_connected:
             now = time.monotonic()
             self._failing_since = min(self._failing_since, now)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
 
+from rabbit_chx.base.text import seconds
 from rabbit_chx.base.timeouts import Timeouts, deadline_of
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError, StreamUnavailable
 from rabbit_chx.publishing.messages import Outcome, OutgoingMessage, Owner
@@ -196,6 +197,12 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
         for part, outbox in late:  # without a lock, because a hook may publish
             outbox.settle([part], Outcome.UNSENT, str(outbox.why_given_up))
         return len(lot)
+
+    def waited_for(self, timeout: float | None) -> str:
+        """Say what `accept` has waited for."""
+        if self._routes is not None and self._routes.current is None:
+            return f"the streams of {self._routes.source!r} were unknown or changing for {seconds(timeout or 0.0)}"
+        return super().waited_for(timeout)
 
     @property
     def _partitions(self) -> Partitions | None:

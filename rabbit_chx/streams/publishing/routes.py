@@ -40,7 +40,7 @@ class Routes:
         settle: Callable[[], object],
         use: Callable[[Sequence[str]], object],
     ) -> None:
-        self._source = source
+        self.source = source
         self._connect = connect
         self._find = find
         self._settle = settle
@@ -74,7 +74,7 @@ class Routes:
             if error := self._refusal or self._error:
                 raise error
             if self.current is None:
-                raise BrokerUnavailable(f"the broker does not say which streams {self._source!r} has")
+                raise BrokerUnavailable(f"the broker does not say which streams {self.source!r} has")
 
     def refuse(self, error: RabbitChxError) -> None:
         """Raise this in every call from now on, even where it waits."""
@@ -114,7 +114,7 @@ class Routes:
                 self._look()
                 self._stopping.wait(self._pause())
         except Exception as error:
-            log.exception("the thread that knows the partitions of %r failed", self._source)
+            log.exception("the thread that knows the partitions of %r failed", self.source)
             self._note(RabbitChxError(f"the publisher failed: {type(error).__name__}: {error}"))
         finally:
             if self._connection is not None:
@@ -152,9 +152,9 @@ class Routes:
     def _compare(self) -> None:
         if self._connection is None or not self._connection.is_open:
             self._connection = self._connect(float("inf"))
-        if self.current is not None and self.current.holds(self._connection, self._source):
+        if self.current is not None and self.current.holds(self._connection, self.source):
             return
-        found = self._find(self._connection, self._source)
+        found = self._find(self._connection, self.source)
         with self._changed:  # where callers look twice
             self.current = self._error = None
         # Keys that move to another stream stay in order: the messages before are confirmed first.
