@@ -137,5 +137,6 @@ def test_a_tag_without_its_version_or_section_is_refused(tag: str, of: str, reas
         notes(tag, CHANGELOG, of)
 
 
-def test_the_version_of_the_package_has_notes() -> None:
+def test_the_version_of_the_package_has_notes_and_is_in_the_readme() -> None:
     assert notes(f"v{version()}", (ROOT / "CHANGELOG.md").read_text(), version())
+    assert f"Version {version()}, beta:" in (ROOT / "README.md").read_text()
