@@ -12,7 +12,7 @@ from rabbit_chx import ConsistentHashExchange
 from rabbit_chx.broker import connect, server_version
 from spark_connector import queue_of, register
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers use this Python, too
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers also use this Python
 url, name = os.environ["AMQP_URL"], os.environ.get("EXCHANGE", "example.spark-connect")
 queues = [f"{name}.{number}" for number in range(3)]
 

@@ -17,7 +17,7 @@ from pyspark.sql import (
 from rabbit_chx.broker import connect
 from spark_connector import foreach_batch
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers use this Python, too
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers also use this Python
 url, name = os.environ["AMQP_URL"], os.environ.get("EXCHANGE", "example.spark-counts")
 
 with connect(url) as connection:

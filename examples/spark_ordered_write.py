@@ -13,7 +13,7 @@ from pyspark.sql import (
 from rabbit_chx.broker import connect
 from spark_connector import order_for
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers use this Python, too
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers also use this Python
 url, name = os.environ["AMQP_URL"], os.environ.get("EXCHANGE", "example.spark-ordered")
 queues = [f"{name}.{number}" for number in range(3)]
 

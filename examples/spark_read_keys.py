@@ -14,7 +14,7 @@ from rabbit_chx import ConsistentHashExchange
 from rabbit_chx.broker import connect, server_version
 from spark_connector import queue_of
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers use this Python, too
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers also use this Python
 url, port = os.environ["AMQP_URL"], os.environ.get("STREAM_PORT", "5552")
 name = os.environ.get("EXCHANGE", "example.spark-keys")
 weights = {f"{name}.{number}": 1 for number in range(4)}

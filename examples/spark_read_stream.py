@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from rabbit_chx.broker import connect
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers use this Python, too
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers also use this Python
 url, port = os.environ["AMQP_URL"], os.environ.get("STREAM_PORT", "5552")
 name = os.environ.get("EXCHANGE", "example.spark-read")
 spark = SparkSession.builder.appName("read").getOrCreate()

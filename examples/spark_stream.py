@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from rabbit_chx.broker import connect
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers use this Python, too
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers also use this Python
 url, name = os.environ["AMQP_URL"], os.environ.get("EXCHANGE", "example.spark-stream")
 
 with connect(url) as connection:

@@ -1,4 +1,4 @@
-"""Which queue does a message land on? RabbitMQ's hash exchanges, mirrored bit for bit.
+"""Predict which queue RabbitMQ's consistent-hash exchange routes a key to, and what a change would move.
 
     >>> from rabbit_chx import ConsistentHashExchange
     >>> ConsistentHashExchange({"q0": 1, "q1": 1, "q2": 2}, release="4.3.6").route("customer-42")

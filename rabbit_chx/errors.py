@@ -67,14 +67,16 @@ class InvalidValue(RabbitChxError, ValueError):
     Traceback (most recent call last):
     ...
     rabbit_chx.errors.InvalidValue: invalid weight for queue 'q0': got '1.5', expected an integer from 1 to 10000
+
+    Without ``expected``, ``what`` is the sentence that says what is wrong.
     """
 
-    def __init__(self, what: str, got: object, expected: str, hint: str = "") -> None:
+    def __init__(self, what: str, got: object = None, expected: str = "", hint: str = "") -> None:
         self.what = what
         self.got = got
         self.expected = expected
         self.hint = hint
-        message = f"invalid {what}: got {_shown(got)}, expected {expected}"
+        message = f"invalid {what}: got {_shown(got)}, expected {expected}" if expected else what
         super().__init__(f"{message}. {hint}" if hint else message)
 
     def __reduce__(self) -> tuple[object, ...]:

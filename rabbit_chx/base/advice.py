@@ -58,6 +58,7 @@ class Advice(StrEnum):
         "apply the plan with apply(), and keep the order of keys with rabbit_chx.broker.drain_in_order()",
         "use `rabbit-chx apply`, and hold their consumers as its plan says",
     )
+    STRATEGY = ("(strategy=)", "(`rabbit-chx apply --strategy`)")
     RAISE_LIMIT = ("raise max_moved=", "raise --max-moved")
     FORCE = ("pass force=True", "use `rabbit-chx apply --force`, which does not drain queues")
     ALLOW_CLAIM = ("allow its exchange in Choice.to", "--to allows its exchange")

@@ -88,17 +88,12 @@ class Guard:
         """
         if self.inherited:
             raise InvalidValue(
-                f"use of {self._client}",
-                "a call in a forked process",
-                "calls in the process that opened it",
-                f"Call {self._again} after the fork",
+                f"the {self._client} belongs to the parent process", hint=f"Call {self._again} after the fork"
             )
         if self._one_thread and self._thread not in {None, threading.get_ident()}:
             raise InvalidValue(
-                f"use of {self._client}",
-                "a call in a second thread",
-                "calls in the thread that opened it",
-                f"Open a {self._client} in each thread",
+                f"the {self._client} belongs to the thread that opened it",
+                hint=f"Open a {self._client} in each thread",
             )
 
     def check_open(self) -> None:
@@ -110,5 +105,5 @@ class Guard:
         self.check()
         if self._process is None:
             raise InvalidValue(
-                f"use of {self._client}", "a call while it is not open", f"{self._again}, or a `with` block"
+                f"the {self._client} is not open", hint=f"Call {self._again}, or use it in a `with` block"
             )

@@ -193,7 +193,7 @@ def _stream_url(broker: Broker) -> str:
 
 def _read_back(spark: SparkSession, url: str, stream: str, rows: DataFrame) -> int:
     """Read what was written, in Spark; return how many rows are missing."""
-    show("Reading the rows back from a stream that has them, too ...")
+    show("Reading the rows back from a stream that also has them ...")
     options = {"url": url, "stream": stream, "columns": "value,routing_key"}
     start = perf_counter()
     found = spark.read.format("rabbitmq").options(**options).load()

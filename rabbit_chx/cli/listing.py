@@ -50,7 +50,7 @@ _NEXT: Final = {
 def list_(*, live: BrokerAccess, output: str) -> int:
     """List the hash exchanges and super streams of a broker, with the command that fixes each problem.
 
-    Without --vhost, or one in the URL, it lists those of all virtual hosts. --node reads the rings, too.
+    Without --vhost, or one in the URL, it lists those of all virtual hosts. --node also reads the rings.
     """
     named = live.given.named_vhost
     found = {

@@ -110,7 +110,7 @@ class _Run:
             )
 
     def replay(self, *, dry_run: bool) -> Exit:
-        """Replay or list the messages, and print what became of each."""
+        """Replay or list the messages, and print the outcome of each."""
         counts: Counter[Outcome] = Counter()
         destinations: Counter[str] = Counter()
         with self._each(dry_run=dry_run) as found:

@@ -149,7 +149,7 @@ _queue_options = bundle(
     ],
     exit_codes={
         Exit.FINE: "the exchange has the requested queues",
-        Exit.FAILED: "refused, declined or failed; no bindings were changed, and no queue is known to be held",
+        Exit.FAILED: "refused, declined or failed; no bindings were changed, and no queue was left held",
         Exit.DIFFERENT: "with --dry-run: changes needed; with --status: a change is unfinished",
         Exit.PARTLY: "a change is unfinished, this one or an earlier one: --status shows it; or after a change, another virtual host "
         "failed, or FILE could not be written. The same command continues",

@@ -171,7 +171,7 @@ def broker_checks(options: Mapping[str, str]) -> Iterator[Check]:
         yield Check("broker", "ok", reached(options, in_task=False))
     except NotOnThisMachine as absent:
         if is_read(options):
-            yield Check("broker", "failed", str(absent), "a read needs it on the driver, too")
+            yield Check("broker", "failed", str(absent), "a read also needs it on the driver")
         else:
             yield Check("broker", "missing", str(absent), "the executors check it instead, see below")
     except RabbitChxError as error:

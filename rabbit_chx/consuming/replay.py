@@ -53,7 +53,7 @@ class Origin:
 
 
 class Outcome(Enum):
-    """What became of a message."""
+    """The outcome of a message."""
 
     REPLAYED = "replayed"
     LISTED = "listed"
@@ -68,7 +68,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A message, its origin, and what became of it."""
+    """A message, its origin and its outcome."""
 
     message: Delivery
     origin: Origin | None
@@ -152,7 +152,7 @@ def replay(
     dry_run: bool = False,
     warn: Callable[[str], object],
 ) -> Iterator[Replayed]:
-    """Publish the messages of a queue again, and yield what became of each.
+    """Publish the messages of a queue again, and yield the outcome of each.
 
     Only messages are considered that are in the queue now: those that fail again come back to its end. ``warn`` is called with
     a warning about the queue.

@@ -1,4 +1,4 @@
-"""Traces with OpenTelemetry, where the extra ``otel`` is installed; otherwise nothing is imported, and nothing costs time.
+"""Traces with OpenTelemetry, if the extra ``otel`` is installed; otherwise OpenTelemetry is never imported, and tracing costs nothing.
 
 A publisher writes the current context into the headers of a message. The handler of a group runs in a span that links to it,
 or, if the program makes no spans, in that context, which a publisher in the handler passes on.

@@ -90,10 +90,8 @@ class AsyncClient(Client[AnyPipeline]):
             return
         if self.pipeline.usable and self.pipeline.state == "open":
             raise InvalidValue(
-                f"use of {type(self).__name__}",
-                "a call in a second event loop",
-                "calls in the loop that opened it",
-                f"Open an {type(self).__name__} in each loop",
+                f"the {type(self).__name__} belongs to the event loop that opened it",
+                hint=f"Open an {type(self).__name__} in each loop",
             )
         self._loop, self._news = loop, _News(loop)
         self._opening = asyncio.Lock()

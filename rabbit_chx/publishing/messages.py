@@ -12,7 +12,7 @@ from rabbit_chx.base.text import counted
 
 
 class Outcome(Enum):
-    """What finally became of a message."""
+    """The final outcome of a message."""
 
     CONFIRMED = "confirmed"
     """The broker routed it and took responsibility for it."""

@@ -162,7 +162,7 @@ def _shares(report: Report) -> Element:
     return _section(
         "shares",
         "Exact shares",
-        element("p", f"Of all possible keys, the fullest queue gets {fullest:.3f} times the mean."),
+        element("p", f"The fullest queue gets {fullest:.3f} times the mean share of all possible keys."),
         _table(("queue", "weight", "first bucket", "share", ""), rows, numbers={1, 2, 3}),
     )
 
@@ -230,7 +230,7 @@ def _ways(report: Report) -> Element | None:
         "ways",
         f"Ways to change it: {report.asked}",
         None if report.as_filed else element("p", _NOT_AS_FILED, class_="loud"),
-        _table(("way", "keys moved", "at some moment", "what"), rows, numbers={1, 2}, long={3}),
+        _table(("strategy", "keys moved", "at some moment", "what"), rows, numbers={1, 2}, long={3}),
     )
 
 

@@ -257,9 +257,8 @@ class StreamReader:
                     ends = at if chunk is None else chunk.end
                     if self._range is not this and ends < end:
                         rest = "and later" if follows else f"to {end}"
-                        got = f"offsets {ends} {rest} of a range after another range began"
-                        hint = "Open a StreamReader for each range"
-                        raise InvalidValue("use of StreamReader", got, "one range at a time", hint)
+                        what = f"offsets {ends} {rest} cannot be read after another range has begun"
+                        raise InvalidValue(what, hint="Open a StreamReader for each range")
                     at, failing_since = ends, math.inf
             except StreamUnavailable as error:
                 failing_since = min(failing_since, time.monotonic())

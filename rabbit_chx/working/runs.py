@@ -149,7 +149,7 @@ class Runs(Generic[_M]):
         """Start a new member in a thread of its own; the future has its error."""
         if self._member is not None and not self._guard.inherited:
             raise InvalidValue(
-                f"use of {type(self).__name__}", "a second run while it runs", "one run at a time"
+                f"the {type(self).__name__} is already running", hint="Stop it before the next run"
             )
         self._guard.opened()
         self._member = member = new()

@@ -29,7 +29,7 @@ def test_a_handler_must_fit_the_class():
 
 async def test_a_second_run_of_a_running_group_is_an_error():
     group = AsyncGroup(**GIVEN)
-    with pytest.raises(InvalidValue, match="a second run while it runs"):
+    with pytest.raises(InvalidValue, match="the AsyncGroup is already running"):
         async with group.running(coroutine):
             await group.run(coroutine)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
 from contextlib import nullcontext
 
 import click
@@ -95,6 +96,44 @@ def test_unprintable_characters_are_shown_as_escapes() -> None:
     line = output.json_line("route", key=ESCAPES)
     assert is_safe(line)
     assert json.loads(line)["key"] == ESCAPES
+
+
+COMMAND = "`rabbit-chx scale FILE --status`"
+URL = "https://www.rabbitmq.com/docs/consistent-hash-exchange-and-more"
+LONG = f"the change is unfinished: {COMMAND} shows it, see {URL} for more-than-one-reason why\n"
+
+
+@pytest.mark.parametrize("columns", [34, 40, 70])
+def test_a_long_line_on_stderr_wraps_between_words_at_a_terminal(capsys, monkeypatch, columns) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    for label in ("Error", "Not verified"):
+        output.notice(label, LONG.rstrip())
+        lines = capsys.readouterr().err.splitlines()
+        assert " ".join(lines) == f"{label}: {LONG.rstrip()}"
+        assert [line for line in lines if len(line) > columns and line != URL] == []
+        assert all(any(part in line for line in lines) for part in (COMMAND, URL, "more-than-one-reason"))
+    output.echo(LONG.rstrip(), err=True)
+    assert " ".join(capsys.readouterr().err.splitlines()) == LONG.rstrip()
+
+
+@pytest.mark.parametrize("text", [f"  {LONG}", f"{LONG}{LONG}"], ids=["indented", "several"])
+def test_indented_and_several_lines_stay_as_they_are_at_a_terminal(capsys, monkeypatch, text) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    output.echo(text.rstrip(), err=True)
+    assert capsys.readouterr().err == text
+
+
+def test_a_long_line_stays_whole_on_stdout_and_in_a_pipe(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    output.echo(LONG.rstrip(), err=True)
+    assert capsys.readouterr().err == LONG
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    output.echo(LONG.rstrip())
+    output.notice("Note", LONG.rstrip(), err=False)
+    assert capsys.readouterr().out == f"{LONG}Note: {LONG}"
 
 
 @pytest.mark.parametrize(

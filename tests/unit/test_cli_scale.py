@@ -47,6 +47,7 @@ def test_scale_unbinds_no_queue_whose_keys_exceed_max_moved(file, run) -> None:
     found = run("scale", file, *change, "--max-moved", "20")
     assert found.code == 1
     assert "which exceeds the limit of 20%" in found.err
+    assert "choose another strategy (`rabbit-chx apply --strategy`), raise --max-moved, or" in found.err
     assert "use `rabbit-chx apply --force`, which does not drain queues" in found.err
     assert run("scale", file, *change).code == 2
 

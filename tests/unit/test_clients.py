@@ -328,8 +328,8 @@ def test_a_call_of_a_client_that_is_not_open_says_so(client: type) -> None:
     for call in calls(client(URL, **TARGET.get(client, {}))):
         with pytest.raises(InvalidValue) as caught:
             call()
-        assert caught.value.got == "a call while it is not open"
-        assert caught.value.expected == "open(), or a `with` block"
+        hint = "Call open(), or use it in a `with` block"
+        assert str(caught.value) == f"the {client.__name__.removeprefix('Async')} is not open. {hint}"
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, "5", -1, True])

@@ -233,7 +233,7 @@ READING = [
 def test_a_second_thread_may_not_use_a_reader() -> None:
     with QueueReader(DEAD, "a") as reader, ThreadPoolExecutor() as threads:
         found = threads.submit(refusals, reader, READING).result()
-    assert ["a call in a second thread" in text for text in found] == [True] * 3
+    assert ["belongs to the thread that opened it" in text for text in found] == [True] * 3
 
 
 def in_a_fork(function) -> object:

@@ -62,6 +62,11 @@ def test_an_invalid_value_survives_pickling_with_all_its_parts(got: object) -> N
     assert (back.what, back.got, back.expected, back.hint) == ("weight", got, "1 or more", "Leave it out")
 
 
+def test_a_sentence_in_place_of_an_invalid_value_survives_pickling() -> None:
+    error = InvalidValue("the Publisher is not open", hint="Call open()")
+    assert str(error) == str(pickle.loads(pickle.dumps(error))) == "the Publisher is not open. Call open()"
+
+
 def local_class() -> object:
     class Local:
         pass

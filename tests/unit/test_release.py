@@ -68,16 +68,34 @@ def test_workflows_agree_on_the_commit_of_each_action() -> None:
 def test_the_oldest_and_the_newest_python_are_tested() -> None:
     matrix = jobs("test.yml")["test"]["strategy"]["matrix"]
     assert sorted({*matrix["python"], *(one["python"] for one in matrix["include"])}) == PYTHONS
-    assert jobs("release.yml")["wheel"]["strategy"]["matrix"]["python"] == PYTHONS
+    assert jobs("release.yml")["install"]["strategy"]["matrix"]["python"] == PYTHONS
     assert PROJECT["requires-python"] == f">={PYTHONS[0]}"
 
 
 def test_what_is_published_was_built_once_and_tested() -> None:
     release = jobs("release.yml")
     assert [name for name, job in release.items() if "make dist" in str(job)] == ["build"]
-    assert release["publish"]["needs"] == ["tests", "build", "wheel"]
-    assert release["wheel"]["needs"] == "build"
+    assert release["publish"]["needs"] == ["tests", "build", "install"]
+    assert release["install"]["needs"] == "build"
     assert actions(release["publish"]) == ["actions/download-artifact", "pypa/gh-action-pypi-publish"]
+
+
+def test_the_wheel_and_the_source_archive_are_installed_with_the_extras_of_the_readme(tmp_path) -> None:
+    job = jobs("release.yml")["install"]
+    matrix, step = job["strategy"]["matrix"], job["steps"][-1]
+    (archive,) = matrix["include"]
+    assert archive["python"] in PYTHONS
+    (install,) = (line for line in step["run"].splitlines() if "pip install" in line)
+    (tmp_path / "dist").mkdir()
+    for name in ("a.whl", "a.tar.gz"):
+        (tmp_path / "dist" / name).touch()
+    command = ["bash", "-e", "-c", install.replace("empty/bin/pip", "echo")]
+    installed = [
+        ran(command, cwd=tmp_path, env=os.environ | {"FILE": file}).stdout.strip()
+        for file in (*matrix["file"], archive["file"])
+    ]
+    (extras,) = re.findall(r"^pip install 'rabbit-chx(.*)'", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert installed == [f"install dist/a.whl{extras}", f"install dist/a.tar.gz{extras}"]
 
 
 @pytest.mark.parametrize(("job", "folders"), [("publish", ["dist"]), ("notes", ["dist", "notes"])])
@@ -137,5 +155,6 @@ def test_a_tag_without_its_version_or_section_is_refused(tag: str, of: str, reas
         notes(tag, CHANGELOG, of)
 
 
-def test_the_version_of_the_package_has_notes() -> None:
+def test_the_version_of_the_package_has_notes_and_is_in_the_readme() -> None:
     assert notes(f"v{version()}", (ROOT / "CHANGELOG.md").read_text(), version())
+    assert f"Version {version()}, beta:" in (ROOT / "README.md").read_text()

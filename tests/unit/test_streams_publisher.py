@@ -66,13 +66,13 @@ def test_the_check_of_an_exactly_once_write_asks_for_an_id_as_the_write_will(ser
 def test_nothing_connects_before_open_and_nothing_works_before_or_after_it(servers) -> None:
     publisher = StreamPublisher(FIRST, "events")
     assert not servers.opened
-    with pytest.raises(InvalidValue, match="a call while it is not open"):
+    with pytest.raises(InvalidValue, match="the StreamPublisher is not open"):
         publisher.publish(b"a")
     with publisher:
         publisher.open()
         publisher.publish(b"a")
         assert max(servers.stored) == 1
-    with pytest.raises(InvalidValue, match="a call while it is not open"):
+    with pytest.raises(InvalidValue, match="the StreamPublisher is not open"):
         publisher.publish(b"a")
     publisher.close()
     assert publisher.totals.confirmed == len(servers.opened) == 1

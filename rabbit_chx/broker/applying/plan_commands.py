@@ -54,7 +54,7 @@ from rabbit_chx.topology.planning.steps import (
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of a plan that was applied to its end, or would be where it was a dry run."""
+    """The result of a plan that was applied completely; of a dry run, what the result would be."""
 
     done: tuple[Step, ...] = ()
     """Steps that changed the broker."""

@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
+import shutil
 import stat
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -44,14 +47,35 @@ _COLOURS: Final = {
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print text, with escapes in place of characters that would control the terminal."""
-    write(printable(in_options(text), keep="\n\t"), err=err, nl=nl)
+    shown = printable(in_options(text), keep="\n\t")
+    write(_wrapped(shown) if err else shown, err=err, nl=nl)
 
 
 def notice(label: str, text: str, *, err: bool = True) -> None:
     """Print a line that begins with a coloured label, on standard error by default."""
     colour = True if os.environ.get("FORCE_COLOR") else None  # as rich does
     shown = printable(in_options(text), keep="\n\t")
+    shown = _wrapped(shown, after=f"{label}: ") if err else shown
     write(f"{coloured(label + ':', _COLOURS[label])} {shown}", err=err, color=colour)
+
+
+def _wrapped(text: str, *, after: str = "") -> str:
+    """Text for standard error: at a terminal, a long line is wrapped between words, but not inside a command in backticks.
+
+    ``after`` is printed before the text. Indented text and several lines stay as they are.
+    """
+    if not (sys.stderr and sys.stderr.isatty()) or "\n" in text or text.startswith(" "):
+        return text
+    whole = re.sub(r"`[^`]*`", lambda found: found[0].replace(" ", "\0"), text)  # `printable` leaves no NUL
+    filled = textwrap.fill(
+        after + whole,
+        shutil.get_terminal_size().columns,  # as click wraps help
+        break_long_words=False,
+        break_on_hyphens=False,
+        expand_tabs=False,
+        replace_whitespace=False,
+    )
+    return filled.replace("\0", " ")[len(after) :]
 
 
 def coloured(text: str, colour: str) -> str:

@@ -155,7 +155,7 @@ class GroupOffsets:
         return in_order(self._connections[0].partitions(exchange))
 
     def read(self, stream: str) -> PartitionOffsets:
-        """How far the group came in a stream."""
+        """The group's position in a stream."""
         connection = self._with(stream)
         found, stored, lag = bounds(connection, stream), connection.query_offset(self._name, stream), None
         if stored is not None and (stored < found.end or end_before(connection, stream, stored + 1) is None):

@@ -227,13 +227,14 @@ def _no_such_strategy(exchange: str, found: tuple[Strategy, ...], name: str | No
 
 def _refusal(exchange: str, chosen: Strategy, found: tuple[Strategy, ...], most: float) -> str:
     if chosen.moved_between is None:  # of the others, only blue/green is not refused, too
-        other = "take the strategy 'blue/green', or " * any(each.name == "blue/green" for each in found)
+        is_offered = any(each.name == "blue/green" for each in found)
+        other = f"choose the strategy 'blue/green' {Advice.STRATEGY}, or " * is_offered
         return f"exchange {exchange!r}: {_UNKNOWN}; or {other}{Advice.FORCE}"
     others = "; ".join(_offer(each) for each in found if each.name != chosen.name) or "none"
     return (
         f"exchange {exchange!r}: changing it {chosen.name} sends {chosen.moved_between:.2%} of its keys elsewhere at "
-        f"some moment, which exceeds the limit of {most:.0%}: take another strategy, {Advice.RAISE_LIMIT}, or "
-        f"{Advice.FORCE}. Other strategies: {others}"
+        f"some moment, which exceeds the limit of {most:.0%}: choose another strategy {Advice.STRATEGY}, "
+        f"{Advice.RAISE_LIMIT}, or {Advice.FORCE}. Other strategies: {others}"
     )
 
 

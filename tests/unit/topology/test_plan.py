@@ -205,7 +205,7 @@ def test_a_ring_of_unknown_order_is_not_guessed() -> None:
     assert not more.refusals
     (refusal,) = plan(hashed("x", "abc"), unknown).refusals
     assert "unknown" in refusal
-    assert "take the strategy 'blue/green'" in refusal
+    assert "choose the strategy 'blue/green' (strategy=)" in refusal
     assert "in place" not in refusal  # which is refused, too
     instead = plan(hashed("x", "abc"), unknown, strategy="blue/green")
     assert not instead.refusals
