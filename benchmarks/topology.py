@@ -14,9 +14,10 @@ import json
 import statistics
 import time
 
+from rabbit_chx.broker import apply
 from rabbit_chx.broker.management import Management
 from rabbit_chx.testing import Broker
-from rabbit_chx.topology import Bind, Binding, DeclareExchange, DeclareQueue, Exchange, Plan, Queue, apply
+from rabbit_chx.topology import Bind, Binding, DeclareExchange, DeclareQueue, Exchange, Plan, Queue
 
 CHX = "x-consistent-hash"
 LEAST_STEPS, LEAST_RATIO = 200, 0.7

@@ -2,7 +2,8 @@
 
 import os
 
-from rabbit_chx.topology import Management, apply, loads, plan, read
+from rabbit_chx.broker import Management, apply, read
+from rabbit_chx.topology import loads, plan
 
 topology = loads(
     """

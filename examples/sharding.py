@@ -8,8 +8,9 @@ from collections import Counter
 import pika
 
 from rabbit_chx import ModulusHashExchange
+from rabbit_chx.broker import Management
 from rabbit_chx.publishing import Publisher
-from rabbit_chx.topology import Management, Policy
+from rabbit_chx.topology import Policy
 
 PER_NODE = 4
 url, name = os.environ["AMQP_URL"], os.environ.get("EXCHANGE", "example.shards")

@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rabbit_chx import InvalidValue, topology
+from rabbit_chx import InvalidValue
 from rabbit_chx.base.text import sentences
+from rabbit_chx.broker import Management
 from rabbit_chx.broker.tls import context as tls_context
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.publishing import BrokerUrl, Credentials
@@ -81,13 +82,11 @@ def to_streams(options: StreamOptions, opened: Callable[..., _T], **more: Any) -
 # -- the management API -----------------------------------------------------------------------------
 
 
-def management_of(
-    options: ConnectionOptions, url: str | None, broker: BrokerUrl | None = None
-) -> topology.Management:
+def management_of(options: ConnectionOptions, url: str | None, broker: BrokerUrl | None = None) -> Management:
     """Return the API at ``url`` (default: on the host of ``broker``, or of the first one), with the connection's user and certificates."""
     tls = tls_of(options) if (url or "https").startswith("https") else None
     broker = broker or options.urls[0]
-    return topology.Management.of(broker, url, credentials=credentials_of(options), tls=tls)
+    return Management.of(broker, url, credentials=credentials_of(options), tls=tls)
 
 
 # -- secrets and files of this machine --------------------------------------------------------------

@@ -6,7 +6,7 @@
     ...     print(step)
     declare exchange 'orders' of type fanout
 
-All types that these functions take can be imported from here. A name is loaded when it is first used.
+`rabbit_chx.broker` reads a topology from a broker and applies a plan to it. A name is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -16,16 +16,7 @@ from typing import TYPE_CHECKING
 from rabbit_chx.base.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from rabbit_chx.base.urls import BrokerUrl as BrokerUrl
-    from rabbit_chx.broker.applying.apply import apply as apply, apply_async as apply_async
-    from rabbit_chx.broker.management import Management as Management
-    from rabbit_chx.broker.reading.node import NodeAccess as NodeAccess, NodeCommand as NodeCommand
-    from rabbit_chx.broker.reading.reader import read as read
-    from rabbit_chx.errors import (
-        ApplyStopped as ApplyStopped,
-        BrokerUnavailable as BrokerUnavailable,
-        InvalidValue as InvalidValue,
-    )
+    from rabbit_chx.errors import InvalidValue as InvalidValue
     from rabbit_chx.mirror.releases import Release as Release, Store as Store
     from rabbit_chx.mirror.ring import (
         Destination as Destination,
@@ -74,11 +65,7 @@ if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "rabbit_chx.broker.applying.apply": "apply apply_async",
-            "rabbit_chx.broker.management": "Management",
-            "rabbit_chx.broker.reading.node": "NodeAccess NodeCommand",
-            "rabbit_chx.broker.reading.reader": "read",
-            "rabbit_chx.errors": "ApplyStopped BrokerUnavailable InvalidValue",
+            "rabbit_chx.errors": "InvalidValue",
             "rabbit_chx.mirror.releases": "Release Store",
             "rabbit_chx.mirror.ring": "Destination Ring RingBinding ToExchange",
             "rabbit_chx.topology.checks.drift": "drift",
@@ -93,6 +80,5 @@ if not TYPE_CHECKING:
             "rabbit_chx.topology.planning.steps": "Bind ClearPolicy DeclareExchange DeclareQueue DeleteExchange DeleteQueue Plan SetPolicy Step Unbind",
             "rabbit_chx.topology.slots.rebalancing": "rebalance",
             "rabbit_chx.topology.routes": "route",
-            "rabbit_chx.base.urls": "BrokerUrl",
         },
     )

@@ -17,15 +17,13 @@ from rabbit_chx.base.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rabbit_chx.base.urls import BrokerUrl as BrokerUrl
-    from rabbit_chx.broker.credentials import Credentials as Credentials
-    from rabbit_chx.errors import InvalidValue as InvalidValue
-    from rabbit_chx.topology import (
-        BrokerUnavailable as BrokerUnavailable,
+    from rabbit_chx.broker import (
+        Credentials as Credentials,
         Management as Management,
         NodeAccess as NodeAccess,
-        Observed as Observed,
-        Topology as Topology,
     )
+    from rabbit_chx.errors import BrokerUnavailable as BrokerUnavailable, InvalidValue as InvalidValue
+    from rabbit_chx.topology import Observed as Observed, Topology as Topology
     from rabbit_chx.watch.interval import Interval as Interval
     from rabbit_chx.watch.loop import watch as watch
     from rabbit_chx.watch.observer import Observer as Observer
@@ -34,9 +32,9 @@ if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "rabbit_chx.broker.credentials": "Credentials",
-            "rabbit_chx.errors": "InvalidValue",
-            "rabbit_chx.topology": "BrokerUnavailable Management NodeAccess Observed Topology",
+            "rabbit_chx.broker": "Credentials Management NodeAccess",
+            "rabbit_chx.errors": "BrokerUnavailable InvalidValue",
+            "rabbit_chx.topology": "Observed Topology",
             "rabbit_chx.base.urls": "BrokerUrl",
             "rabbit_chx.watch.interval": "Interval",
             "rabbit_chx.watch.loop": "watch",

@@ -14,20 +14,11 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
+from rabbit_chx.broker import Management, NodeAccess, read
 from rabbit_chx.broker.management_rows import QueueState
 from rabbit_chx.broker.reading.reader import visible_nodes
-from rabbit_chx.errors import RabbitChxError
-from rabbit_chx.topology import (
-    Binding,
-    BrokerUnavailable,
-    Management,
-    NodeAccess,
-    Observed,
-    Release,
-    ToExchange,
-    Topology,
-    read,
-)
+from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
+from rabbit_chx.topology import Binding, Observed, Release, ToExchange, Topology
 from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.model import OWN
 

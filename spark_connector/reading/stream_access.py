@@ -16,11 +16,12 @@ from rabbit_chx import AnyOf, RabbitChxError, SuperStream
 from rabbit_chx.base.outages import CALLER_WAITS, Backoff
 from rabbit_chx.base.text import sentences
 from rabbit_chx.base.timeouts import HEARTBEAT_OF_CALLER
+from rabbit_chx.broker import Management, read
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, StreamUnavailable
 from rabbit_chx.streams import StreamConnection
 from rabbit_chx.streams.ends import Bounds, bounds, offset_at, stored_at
 from rabbit_chx.streams.protocol.opening import OnOtherNode
-from rabbit_chx.topology import Management, Observed, ToExchange, Topology, read
+from rabbit_chx.topology import Observed, ToExchange, Topology
 from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.routes import Router
 from spark_connector.connections import connected, management_of, partitions

@@ -17,11 +17,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Self
 
+from rabbit_chx.broker import apply
 from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.consuming.member.roll_call import members_over
 from rabbit_chx.consuming.queues.permissions import HOLDS
 from rabbit_chx.publishing import Publisher
-from rabbit_chx.topology import apply, loads, plan
+from rabbit_chx.topology import loads, plan
 from tests.json_lines import printed
 from tests.patience import PATIENCE, wait_until
 from tests.proof import never, promised

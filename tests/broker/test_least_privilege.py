@@ -13,13 +13,12 @@ import click
 import pika
 import pytest
 
-from rabbit_chx.broker import drain, pass_marker
+from rabbit_chx.broker import drain, pass_marker, read
 from rabbit_chx.cli import cli
 from rabbit_chx.consuming import AsyncGroup, Group
 from rabbit_chx.consuming.member.roll_call import members_over
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing import Publisher
-from rabbit_chx.topology import read
 from rabbit_chx.watch import watch
 from spark_connector import RabbitMQDataSource
 from tests.broker.privileges import (

@@ -9,7 +9,8 @@ import shlex
 import pytest
 
 from rabbit_chx import RabbitChxError
-from rabbit_chx.topology import apply_async, load, plan, read
+from rabbit_chx.broker import apply_async, read
+from rabbit_chx.topology import load, plan
 from tests.broker.privileges import Grant, Shop, check_complaint, line_of_proof, run_cli, sections
 
 pytestmark = [pytest.mark.newest_first, pytest.mark.long, pytest.mark.broker, line_of_proof("applies")]

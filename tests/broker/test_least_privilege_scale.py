@@ -10,9 +10,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from rabbit_chx.broker import apply, read
 from rabbit_chx.consuming import Group
 from rabbit_chx.consuming.member.roll_call import members_over
-from rabbit_chx.topology import apply, load, plan, read
+from rabbit_chx.topology import load, plan
 from rabbit_chx.topology.planning.slot_changes import plan_moves
 from tests.broker.privileges import Grant, Shop, check_complaint, line_of_proof, run_cli, sections
 from tests.broker.scaling_scene import MEMBER

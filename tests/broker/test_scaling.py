@@ -13,10 +13,10 @@ from functools import partial
 
 import pytest
 
+from rabbit_chx.broker import apply
 from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.changes.records import declare_commands
 from rabbit_chx.consuming.member.roll_call import ask
-from rabbit_chx.topology import apply
 from rabbit_chx.working.markers import Hold
 from tests.broker.erlang import quick_command
 from tests.broker.scaling_scene import GROUP, RING, SLOTS, Scene, scale

@@ -7,14 +7,14 @@ import socket
 
 import pytest
 
-from rabbit_chx.broker import connect
+from rabbit_chx.broker import apply, connect, read
 from rabbit_chx.broker.applying.lock import HOLDER, LOCK
 from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE
 from rabbit_chx.changes.records import ChangeRecord, declare_commands
 from rabbit_chx.consuming import QueueReader
 from rabbit_chx.publishing import Publisher
-from rabbit_chx.topology import apply, plan, read
+from rabbit_chx.topology import plan
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue, Topology
 from rabbit_chx.working.markers import CHANGES, Hold
 from tests.broker.test_groups import orders  # noqa: F401 - the fixture

@@ -18,9 +18,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from rabbit_chx import ConsistentHashExchange
+from rabbit_chx.broker import Management, apply, read
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.testing import Broker
-from rabbit_chx.topology import Management, Topology, apply, loads, plan, read
+from rabbit_chx.topology import Topology, loads, plan
 from rabbit_chx.watch import Interval, Observer
 from rabbit_chx.watch.interval import compare
 from rabbit_chx.watch.observer import Snapshot

@@ -21,9 +21,10 @@ from urllib.request import Request, urlopen
 import pika
 from prometheus_client.parser import text_string_to_metric_families
 
+from rabbit_chx.broker import Management, apply, read
 from rabbit_chx.broker.reading.node import NodeCommand
 from rabbit_chx.testing import Broker
-from rabbit_chx.topology import Management, apply, loads, plan, read
+from rabbit_chx.topology import loads, plan
 from tests.broker.erlang import container_of, node_command
 from tests.browser import browser
 from tests.patience import PATIENCE, wait_until

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from rabbit_chx.broker import Management, apply, apply_async
 from rabbit_chx.broker.amqp import parameters_of
 from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.broker.tls import context
 from rabbit_chx.publishing import Publisher, Timeouts
-from rabbit_chx.topology import Management, Plan, apply, apply_async
+from rabbit_chx.topology import Plan
 from rabbit_chx.topology.model import Queue
 from rabbit_chx.topology.planning.steps import DeclareQueue
 from tests.faults.proxy import Proxy

@@ -89,15 +89,15 @@ OVER_AMQP = {
     "publish": command("publish", "rows.csv", "--exchange", "orders", "--key-column", "a"),
     "parity": command("parity", "--messages", "10"),
     "doctor": command("doctor"),
-    "topology.apply()": python(f"apply({URL}, {STEPS}, timeout=5)"),
+    "broker.apply()": python(f"apply({URL}, {STEPS}, timeout=5)"),
     # aio-pika reads a frame of whatever size the server announces, so an endless frame is not for these two.
-    "topology.apply_async()": python(f"asyncio.run(apply_async({URL}, {STEPS}, timeout=5))"),
+    "broker.apply_async()": python(f"asyncio.run(apply_async({URL}, {STEPS}, timeout=5))"),
     "drain()": python(f"drain({URL}, ['q'], timeout=5)"),
     "drain_async()": python(f"asyncio.run(drain_async({URL}, ['q'], timeout=5))"),
     "publishing.check_access()": python(f"check_access({URL}, ['orders'])"),
     "publishing.Publisher": python(f"Publisher({URL}, 'orders', timeouts=Timeouts(connect=1, reconnect=1, retry=1, confirm=5)).publish_many([b''], 'k')"),
 }  # fmt: skip
-AIO_PIKA = ("topology.apply_async()", "drain_async()")
+AIO_PIKA = ("broker.apply_async()", "drain_async()")
 OUR_OWN = ("publish", "publishing.Publisher")
 OVER_PIKA = [name for name in OVER_AMQP if name not in (*AIO_PIKA, *OUR_OWN)]
 OVER_HTTP = {
@@ -108,7 +108,7 @@ OVER_HTTP = {
     "export FILE": command("export", "definitions.json", "--url", "amqp://127.0.0.1:1"),
     "report": command("report", "--file", "topology.yaml", "--live", "--out", "page.html"),
     "doctor": command("doctor"),
-    "topology.read()": python(f"read({MANAGEMENT}, '/')"),
+    "broker.read()": python(f"read({MANAGEMENT}, '/')"),
 }
 
 
@@ -310,7 +310,7 @@ PATIENT = {"publish", "apply", "drain()", "drain_async()"}
 @pytest.mark.parametrize("behaviours", in_turn(by(3, AFTER_THE_HANDSHAKE)), ids=", ".join)
 def test_amqp_servers_that_turn_hostile_get_an_error(behaviours: list[str], tmp_path: Path) -> None:
     """The patient ones only in the long run: they wait for a minute or two for an answer, and use the drivers and the
-    publisher of `topology.apply()`, `topology.apply_async()` and `publishing.Publisher`, which have shorter timeouts here."""
+    publisher of `broker.apply()`, `broker.apply_async()` and `publishing.Publisher`, which have shorter timeouts here."""
 
     all_judged_at(AFTER_THE_HANDSHAKE, behaviours, tmp_path, handshake=True, without=() if LONG else PATIENT)
 

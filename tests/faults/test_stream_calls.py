@@ -7,6 +7,8 @@ not stored, and under a name nothing is stored twice.
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -18,7 +20,7 @@ from itertools import count
 
 import pytest
 
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed, RabbitChxError
 from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, Timeouts
 from tests.broker.stream_scene import bodies, stored, streams_at
 from tests.broker.test_streams_partitions import Bound
@@ -26,6 +28,11 @@ from tests.faults.load import SLACK, killed, paused, within
 from tests.patience import PATIENCE, wait_until
 
 pytestmark = pytest.mark.broker
+proves = pytest.mark.proves(
+    "Streams",
+    "runs of publishers to streams through a fault or the end of the program, each outcome compared with the streams",
+    "a message that is lost, stored twice, stored though unsent, or of nobody: 4 of 4 seen",
+)
 
 ALSO = {"test_each_call_of_each_thread_tells_the_truth_through_a_fault": ["4.0"]}
 THREADS = 8
@@ -94,13 +101,24 @@ class Calls:
         self.told(bodies[:added], bulk.flush)
         self.absent.update(bodies[added:])
 
-    def compare(self, found: list[bytes]) -> None:
-        """Compare what was told with what the streams hold."""
+    def compare(self, found: list[bytes], name: str | None = "job") -> None:
+        """Compare what was told with what the streams hold; only under a name is each message stored once."""
         times = Counter(found)
-        assert not {body for body, number in times.items() if number > 1}, "stored twice"
+        assert name is None or not {body for body, number in times.items() if number > 1}, "stored twice"
         assert self.confirmed <= times.keys(), "confirmed, but not stored"
         assert not self.absent & times.keys(), "stored, although it has not arrived"
-        assert times.keys() <= self.confirmed | self.unknown
+        assert times.keys() <= self.confirmed | self.unknown, "of nobody"
+
+
+@pytest.mark.parametrize(
+    ("found", "what"),
+    [("", "not stored"), ("aa", "stored twice"), ("ab", "although it has not arrived"), ("ac", "of nobody")],
+)
+def test_a_false_outcome_is_seen(found: str, what: str) -> None:
+    calls = Calls()
+    calls.confirmed, calls.absent = {b"a"}, {b"b"}
+    with pytest.raises(AssertionError, match=what):
+        calls.compare([body.encode() for body in found])
 
 
 def texts(bodies: list[bytes]) -> list[str]:
@@ -153,12 +171,27 @@ def stay_away(broker, publisher, more, calls, alarm) -> None:
     more()
 
 
+def fork(broker, publisher, more, calls, alarm) -> None:
+    """The child may not publish, and leaves the connections of its parent alone."""
+    for _ in range(3):
+        child = os.fork()
+        if not child:
+            try:
+                publisher.publish(b"of the child", "k", timeout=1)
+            except RabbitChxError:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        more()
+
+
 FAULTS = {
     "connections closed": (close_connections, TIMEOUTS),
     "paused": (pause, TIMEOUTS),
     "alarm": (raise_alarm, TIMEOUTS),
     "killed": (kill, TIMEOUTS),
     "away for longer than reconnect": (stay_away, SHORT),
+    "forked": (fork, TIMEOUTS),
 }
 
 
@@ -202,25 +235,32 @@ def calling(publisher, calls):
         future.result()
 
 
+@proves
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("target", ["stream", "super_stream", "exchange"], indirect=True)
 @pytest.mark.parametrize(
-    "fault",
-    [name if name == "connections closed" else pytest.param(name, marks=pytest.mark.long) for name in FAULTS],
+    ("fault", "name"),
+    [
+        ("connections closed", "job"),
+        *(pytest.param(fault, "job", marks=pytest.mark.long) for fault in [*FAULTS][1:]),
+        *(pytest.param(fault, None, marks=pytest.mark.long) for fault in ("connections closed", "killed")),
+    ],
 )
-def test_each_call_of_each_thread_tells_the_truth_through_a_fault(broker, target, fault, alarm):
+def test_each_call_of_each_thread_tells_the_truth_through_a_fault(broker, target, fault, name, alarm):
     given, streams = target
     cause, timeouts = FAULTS[fault]
     calls = Calls()
-    with StreamPublisher(broker.stream_url, **given, name="job", timeouts=timeouts) as publisher:
+    with StreamPublisher(broker.stream_url, **given, name=name, timeouts=timeouts) as publisher:
         with calling(publisher, calls) as more:
             cause(broker, publisher, more, calls, alarm)
         totals = publisher.totals
         assert totals.published == totals.confirmed + totals.failed + totals.pending
-    calls.compare([message.body for stream in streams for message in stored(broker.stream_url, stream)])
+    calls.compare([message.body for stream in streams for message in stored(broker.stream_url, stream)], name)
     assert publisher.totals.pending == publisher.totals.duplicates == 0
 
 
-@pytest.mark.parametrize("target", ["stream", "super_stream"], indirect=True)
+@proves
+@pytest.mark.parametrize("target", ["stream", "super_stream", "exchange"], indirect=True)
 def test_each_task_is_told_the_truth_and_a_cancelled_one_withdraws_its_message(broker, target):
     given, streams = target
     calls = Calls()
@@ -257,15 +297,15 @@ def test_each_task_is_told_the_truth_and_a_cancelled_one_withdraws_its_message(b
 
 
 PROGRAM = """
-import logging, os, signal, sys
+import json, logging, os, signal, sys
 from rabbit_chx.streams import StreamPublisher, Timeouts
 
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
-url, end = sys.argv[1:]
-publisher = StreamPublisher(url, "called", name="program", timeouts=Timeouts(close=60))
+url, target, end = sys.argv[1:]
+publisher = StreamPublisher(url, **json.loads(target), name="program", timeouts=Timeouts(close=60))
 publisher.open()
 for number in range(5_000):
-    publisher.submit(b"%d" % number)
+    publisher.submit(b"%d" % number, str(number))
 if end == "SIGTERM":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     os.kill(os.getpid(), signal.SIGTERM)
@@ -274,11 +314,16 @@ if end == "raise":
 """
 
 
-@pytest.mark.parametrize("target", ["stream"], indirect=True)
-@pytest.mark.parametrize("end", ["exit", "SIGTERM", "raise"])
+@proves
+@pytest.mark.parametrize(
+    ("target", "end"),
+    [("stream", "exit"), ("super_stream", "SIGTERM"), ("exchange", "raise"), ("stream", "SIGTERM")],
+    indirect=["target"],
+)
 def test_a_program_that_ends_without_closing_loses_nothing_that_was_accepted(broker, target, end):
+    given, streams = target
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(broker.stream_url), end],
+        [sys.executable, "-c", PROGRAM, str(broker.stream_url), json.dumps(given), end],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
@@ -286,9 +331,13 @@ def test_a_program_that_ends_without_closing_loses_nothing_that_was_accepted(bro
     )
     assert done.returncode == (end == "raise"), done.stderr
     assert done.stdout == ""
-    assert bodies(broker.stream_url, "called") == [b"%d" % n for n in range(5_000)]
+    found = [body for stream in streams for body in bodies(broker.stream_url, stream)]
+    assert sorted(map(int, found)) == [*range(5_000)]
+    if streams == ["called"]:
+        assert found == [b"%d" % number for number in range(5_000)]
 
 
+@proves
 @pytest.mark.long
 @pytest.mark.parametrize("target", ["stream"], indirect=True)
 def test_ctrl_c_withdraws_the_message_of_a_call(broker, target):

@@ -13,9 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import types as t
 
+from rabbit_chx.broker import Management, apply, apply_async
 from rabbit_chx.cli import _exit_code
 from rabbit_chx.publishing import Publisher
-from rabbit_chx.topology import Management, Plan, apply, apply_async
+from rabbit_chx.topology import Plan
 from rabbit_chx.topology.model import Queue
 from rabbit_chx.topology.planning.steps import DeclareQueue
 from spark_connector import RabbitMQDataSource

@@ -16,6 +16,7 @@ from pika import data as wire
 
 from rabbit_chx import ConsistentHashExchange
 from rabbit_chx.base.urls import BrokerUrl
+from rabbit_chx.broker import Management
 from rabbit_chx.broker.amqp import parameters_of
 from rabbit_chx.broker.credentials import login
 from rabbit_chx.cli.ask.key_file import read_keys
@@ -25,7 +26,6 @@ from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.mirror.fields import CLIENTS, encode
 from rabbit_chx.mirror.kernel import phash2
 from rabbit_chx.publishing import Publisher
-from rabbit_chx.topology import Management
 from rabbit_chx.topology.checks.drift import drift
 from rabbit_chx.topology.checks.lint import lint
 from rabbit_chx.topology.file.definitions import to_definitions

@@ -8,18 +8,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from rabbit_chx import SuperStream
+from rabbit_chx.broker import Management, apply, read as read_topology
 from rabbit_chx.streams import StreamPublisher, connect
 from rabbit_chx.streams.ends import bounds
-from rabbit_chx.topology import (
-    Binding,
-    Exchange,
-    Management,
-    Queue,
-    Topology,
-    apply,
-    plan,
-    read as read_topology,
-)
+from rabbit_chx.topology import Binding, Exchange, Queue, Topology, plan
 from tests.patience import PATIENCE, wait_until
 from tests.spark.streams import numbered
 from tests.spark.test_batch_write import MANY, failure, writer

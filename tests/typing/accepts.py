@@ -27,6 +27,7 @@ from rabbit_chx import (
     shares,
     spread,
 )
+from rabbit_chx.broker import Management, read
 from rabbit_chx.mirror.kernel import jump_consistent_hash, phash2
 from rabbit_chx.mirror.skew import QueueShare
 from rabbit_chx.publishing import Failure, Publisher, Totals
@@ -39,7 +40,7 @@ from rabbit_chx.streams import (
     connect,
 )
 from rabbit_chx.streams.protocol.requests import OffsetSpec
-from rabbit_chx.topology import Management, Observed, Plan, Topology, drift, lint, load, plan, read
+from rabbit_chx.topology import Observed, Plan, Topology, drift, lint, load, plan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
