@@ -51,12 +51,10 @@ def test_example_confirms_what_arrives(broker, name) -> None:
 def served(name: str, port: int) -> list[str]:
     """The command that serves a web application."""
     module = name.removesuffix(".py")
-    server = {
-        "publish_from_starlette": ["uvicorn", "--app-dir", EXAMPLES, "--port", port],
-        "consume_in_starlette": ["uvicorn", "--app-dir", EXAMPLES, "--port", port],
-        "publish_from_gunicorn": ["gunicorn", "--config", f"python:{module}", "--bind", f"127.0.0.1:{port}"],
-    }
-    return [sys.executable, "-m", *map(str, server[module]), f"{module}:app"]
+    server = ["uvicorn", "--app-dir", EXAMPLES, "--port", port]
+    if module.endswith("gunicorn"):
+        server = ["gunicorn", "--config", f"python:{module}", "--bind", f"127.0.0.1:{port}"]
+    return [sys.executable, "-m", *map(str, server), f"{module}:app"]
 
 
 def order(port: int, number: int) -> int | None:
@@ -158,6 +156,7 @@ def test_a_service_whose_worker_has_ended_is_not_healthy(
         "AMQP_URL": broker.url,
         "EXCHANGE": exchange,
         "RABBITMQ_MANAGEMENT_URL": broker.management_url,
+        "PYTHONPATH": str(EXAMPLES),
     }
 
     def answers(ready: int, healthy: int) -> bool:

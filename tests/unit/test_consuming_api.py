@@ -178,24 +178,6 @@ def test_the_health_checks_of_the_guide_answer() -> None:
     assert (names["healthz"](), names["readyz"]()) == ((503, ""), (200, ""))
 
 
-def test_the_thread_of_the_guide_keeps_its_error(monkeypatch) -> None:
-    def refuse(*_, **__):
-        raise BrokerUnavailable("no such user", permanent=True)
-
-    monkeypatch.setattr("rabbit_chx.consuming.group.connect", refuse)
-    monkeypatch.setattr(
-        threading, "excepthook", lambda _: None
-    )  # the thread ends with the error of the group
-    names: dict[str, typing.Any] = {"group": Group(**GIVEN), "handle": lambda _: None}
-    exec(marked("consuming-production.md", "test_the_health_checks_of_the_guide_answer"), names)
-    exec(marked("consuming-production.md", "test_the_thread_of_the_guide_keeps_its_error"), names)
-    names["start"]()
-    wait_until(lambda: "group" not in {each.name for each in threading.enumerate()}, "the thread has ended")
-    reason = "it ended with BrokerUnavailable: no such user"
-    assert (names["healthz"](), names["readyz"]()) == ((503, reason), (503, reason))
-    names["stop"]()
-
-
 def test_the_metrics_of_the_guide_are_those_of_the_member(monkeypatch) -> None:
     registry = CollectorRegistry()
     monkeypatch.setattr("prometheus_client.core.REGISTRY", registry)

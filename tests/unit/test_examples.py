@@ -26,7 +26,7 @@ TOPOLOGY = needing("a broker and its HTTP API")
 HANDOVER = needing("a broker with permission to declare and bind")
 WEB = needing("a broker and uvicorn") + needing("a broker and gunicorn")
 WORKERS = needing("a broker and ordered queues")
-SERVICE = needing("a broker, ordered queues and uvicorn")
+SERVICE = needing("a broker, ordered queues and uvicorn") + needing("a broker, ordered queues and gunicorn")
 SPARK = needing("a broker and Spark")
 NOTEBOOKS = needing("Spark")
 
