@@ -108,6 +108,8 @@ def test_each_block_of_the_readme_runs_outside_the_checkout(install, broker, tmp
     monkeypatch.chdir(tmp_path)
     needed, with_spark = re.findall(r"rabbit-chx\[[\w,]+\]", README)
     newcomer = Newcomer(broker, install(needed))
+    assert "rabbit-chx demo" in README
+    newcomer.run("sh", "rabbit-chx demo --part broker")
     with ExitStack() as workers:
         for language, block in BLOCKS:
             if "pip install " in block:

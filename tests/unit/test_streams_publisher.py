@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from concurrent.futures import wait
 from datetime import UTC, datetime
-from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -76,21 +74,6 @@ def test_nothing_connects_before_open_and_nothing_works_before_or_after_it(serve
         publisher.publish(b"a")
     publisher.close()
     assert publisher.totals.confirmed == len(servers.opened) == 1
-
-
-@pytest.mark.parametrize("timeout", [math.nan, "5", -1])
-def test_a_timeout_that_is_no_time_is_refused(servers, timeout: Any) -> None:
-    with StreamPublisher(FIRST, "events") as publisher:
-        for call in (
-            partial(publisher.publish, b"a", timeout=timeout),
-            partial(publisher.submit, b"a", timeout=timeout),
-            partial(publisher.publish_many, [b"a"], timeout=timeout),
-            partial(publisher.close, timeout),
-        ):
-            with pytest.raises(InvalidValue, match=r"invalid timeout: got .*, expected seconds, at least 0"):
-                call()
-        publisher.publish(b"a")
-        assert max(servers.stored) == 1
 
 
 LARGE = bytes(Connection.frame_max)
