@@ -466,7 +466,7 @@ def test_after_a_pause_only_an_answer_of_the_broker_allows_a_member_to_handle_me
     paused._turn(0.0)
     lane = QueueLane("a")
     lane.attach("channel", 1)
-    assert lane.add([MESSAGE])
+    assert lane.add([MESSAGE, Delivery(b"", "k", queue="a", tag=2)])
     assert paused.workers.next_of(lane) is None
     paused._interruptions.deal_with = deal_with
     (call,) = paused._calls
