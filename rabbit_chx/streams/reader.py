@@ -59,7 +59,6 @@ class StreamReader:
         url: str | BrokerUrl | Sequence[str | BrokerUrl],
         stream: str,
         *,
-        columns: Sequence[str] | None = None,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
         leader: bool = False,
@@ -76,7 +75,6 @@ class StreamReader:
         Args:
             url: as for `connect`.
             stream: the name of the stream. To read a super stream, read each of its `partitions`.
-            columns: names from `COLUMNS` for `read`, by default all. `read` decodes only these.
             credentials: as for `connect`.
             tls: as for `connect`.
             leader: connect to the leader of the stream. Replicas can lag behind it.
@@ -101,7 +99,6 @@ class StreamReader:
             streams=True,
         )
         self.stream: str = check_name("stream", stream)
-        self.columns = columns
         self._credit = credit
         self._limits: dict[str, Any] = {"max_items": max_items, "max_batch_bytes": max_batch_bytes}
         self._timeouts = timeouts
@@ -155,7 +152,9 @@ class StreamReader:
         """
         return offset_at(self._connected(), self.stream, time)
 
-    def read(self, start: int, end: int, *, binary_headers: bool = False) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, start: int, end: int, *, columns: Sequence[str] | None = None, binary_headers: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the messages with ``start <= offset < end`` as Arrow batches, each once and in order.
 
         The iterator ends with the range and does not wait for new messages. It replaces a lost connection. A reader reads
@@ -164,6 +163,7 @@ class StreamReader:
         Args:
             start: the first offset.
             end: the offset after the last one.
+            columns: names from `COLUMNS`, by default all. Only these are decoded.
             binary_headers: return headers as ``list<struct<key: string, value: binary>>``, with binary values as they are, instead
                 of as ``map<string, string>``, where they are base64.
 
@@ -178,7 +178,7 @@ class StreamReader:
             raise MissingDependency("Arrow batches need pyarrow: pip install 'rabbit-chx[arrow]'") from error
         return record_batches(
             self.chunks(start, end),
-            chosen(self.columns),
+            chosen(columns),
             start=start,
             end=end,
             binary_headers=binary_headers,
