@@ -98,10 +98,10 @@ class QueueReader:
         self._connect = partial(
             connect,
             urls,
-            name=connection_name,
             heartbeat=heartbeat,
             credentials=credentials,
             tls=tls,
+            connection_name=connection_name,
         )
         self._guard = Guard("QueueReader", one_thread=True)
         self._queue = check_name("queue", queue)

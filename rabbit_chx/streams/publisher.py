@@ -54,11 +54,11 @@ class StreamPublisherOptions(Client[StreamPipeline]):
         name: str | None = None,
         properties: DefaultProperties | None = None,
         max_in_flight: int = MAX_IN_FLIGHT,
+        follow_advertised: bool = False,
         timeouts: Timeouts = DEFAULTS,
         heartbeat: int = HEARTBEAT,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
-        follow_advertised: bool = False,
         connection_name: str = "rabbit-chx stream publisher",
     ) -> None:
         _check_one(stream=stream, super_stream=super_stream, exchange=exchange)
@@ -78,11 +78,11 @@ class StreamPublisherOptions(Client[StreamPipeline]):
                 stream=stream,
                 leader=stream is not None,
                 follow_advertised=follow_advertised and stream is not None,
+                timeout=timeouts.connect,
+                heartbeat=heartbeat,
                 credentials=credentials,
                 tls=tls,
                 connection_name=connection_name,
-                heartbeat=heartbeat,
-                timeout=timeouts.connect,
             )
 
         self.stream = stream
@@ -114,12 +114,12 @@ class StreamPublisher(StreamPublisherOptions, BlockingClient[StreamPipeline]):
         properties: as for `Publisher`.
         max_in_flight: messages for a stream that may be unconfirmed. A call waits while more than three quarters of this number,
             or of 32 MiB for the stream, are unconfirmed.
+        follow_advertised: as for `connect`.
         timeouts: ``connect`` for opening a connection, and for an answer; ``reconnect`` until a lost connection is replaced;
             ``confirm`` while the broker takes or confirms nothing; ``close`` for what is pending at the end.
         heartbeat: as for `Publisher`.
         credentials: as for `connect`.
         tls: as for `connect`.
-        follow_advertised: as for `connect`.
         connection_name: as for `connect`.
 
     If a connection is lost, the publisher sends the unconfirmed messages again over a new one. With a name, the stream stores each

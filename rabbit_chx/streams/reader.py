@@ -52,43 +52,42 @@ _PAUSE: Final = 0.1
 
 
 class StreamReader:
-    """Reads one stream, over one connection at a time, in one thread."""
+    """Reads one stream, over one connection at a time, in one thread. `open`, or a ``with`` block, connects.
+
+    Args:
+        url: as for `connect`.
+        stream: the name of the stream. To read a super stream, read each of its `partitions`.
+        leader: connect to the leader of the stream. Replicas can lag behind it.
+        follow_advertised: as for `connect`.
+        credit: how many chunks the broker may send ahead.
+        max_items: how many items the lists, maps and arrays of a message may have; a longer text counts for each 32 bytes. A publisher
+            can compress millions of items to a few kilobytes; such a message raises `InvalidMessage`.
+        max_batch_bytes: how many bytes a compressed sub-entry batch may decompress to, by default 16 MiB, or 250 times its stored size
+            up to 24 MiB. The reader holds a few batches of this size; a larger one raises `CorruptChunk`.
+        timeouts: ``connect`` for opening a connection, for an answer, and for the next chunk of a range; ``reconnect`` until
+            a lost connection is replaced by one that delivers a chunk.
+        heartbeat: as for `connect`.
+        credentials: as for `connect`.
+        tls: as for `connect`.
+        connection_name: as for `connect`.
+    """
 
     def __init__(
         self,
         url: str | BrokerUrl | Sequence[str | BrokerUrl],
         stream: str,
         *,
-        credentials: Credentials | None = None,
-        tls: ssl.SSLContext | None = None,
         leader: bool = False,
         follow_advertised: bool = False,
         credit: int = _CREDIT,
         max_items: int = MAX_ITEMS,
         max_batch_bytes: int | None = None,
-        connection_name: str = "rabbit-chx stream reader",
-        heartbeat: int = HEARTBEAT_OF_CALLER,
         timeouts: Timeouts = DEFAULTS,
+        heartbeat: int = HEARTBEAT_OF_CALLER,
+        credentials: Credentials | None = None,
+        tls: ssl.SSLContext | None = None,
+        connection_name: str = "rabbit-chx stream reader",
     ) -> None:
-        """Prepare a reader; `open`, or a ``with`` block, connects.
-
-        Args:
-            url: as for `connect`.
-            stream: the name of the stream. To read a super stream, read each of its `partitions`.
-            credentials: as for `connect`.
-            tls: as for `connect`.
-            leader: connect to the leader of the stream. Replicas can lag behind it.
-            follow_advertised: as for `connect`.
-            credit: how many chunks the broker may send ahead.
-            max_items: how many items the lists, maps and arrays of a message may have; a longer text counts for each 32 bytes. A publisher
-                can compress millions of items to a few kilobytes; such a message raises `InvalidMessage`.
-            max_batch_bytes: how many bytes a compressed sub-entry batch may decompress to, by default 16 MiB, or 250 times its stored size
-                up to 24 MiB. The reader holds a few batches of this size; a larger one raises `CorruptChunk`.
-            connection_name: as for `connect`.
-            heartbeat: as for `connect`.
-            timeouts: ``connect`` for opening a connection, for an answer, and for the next chunk of a range; ``reconnect`` until
-                a lost connection is replaced by one that delivers a chunk.
-        """
         check_integer("credit", credit, 2, MAX_CREDIT)
         check_integer("max_items", max_items, 1, 2**32 - 1)
         if max_batch_bytes is not None:
@@ -108,11 +107,11 @@ class StreamReader:
             stream=stream,
             leader=leader,
             follow_advertised=follow_advertised,
+            timeout=timeouts.connect,
+            heartbeat=heartbeat,
             credentials=credentials,
             tls=tls,
             connection_name=connection_name,
-            heartbeat=heartbeat,
-            timeout=timeouts.connect,
         )
         self._link = Link("StreamReader", opening)
         self._range: object = None

@@ -79,10 +79,11 @@ class BrokerAccess:
             )
         return BrokerUrl.parse(self.url)
 
-    def amqp(self, vhost: str, *, name: str = "rabbit-chx topology") -> pika.BlockingConnection:
+    def amqp(self, vhost: str, *, connection_name: str = "rabbit-chx topology") -> pika.BlockingConnection:
         """A connection to a virtual host."""
         with saying_if_silent(self.connect_timeout):
-            return connect(self.given.at_vhost(vhost), name=name, timeout=self.connect_timeout, **self.login)
+            url, timeout = self.given.at_vhost(vhost), self.connect_timeout
+            return connect(url, timeout=timeout, **self.login, connection_name=connection_name)
 
     @cached_property
     def management(self) -> Management:

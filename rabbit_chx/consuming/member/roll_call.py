@@ -140,7 +140,7 @@ def members(
     """
     check_group_name(group)
     check_seconds("timeout", timeout)
-    with connect(url, name=connection_name, credentials=credentials, tls=tls) as connection:
+    with connect(url, credentials=credentials, tls=tls, connection_name=connection_name) as connection:
         return members_over(connection, group, timeout=timeout)
 
 

@@ -51,9 +51,9 @@ class StreamOptions(Runs[StreamMember]):
         on_failure: OnStreamFailure = "stop",
         parking_queue: str | None = None,
         amqp_url: str | BrokerUrl | Sequence[str | BrokerUrl] | None = None,
+        follow_advertised: bool = False,
         timeouts: Timeouts = DEFAULTS,
         heartbeat: int = HEARTBEAT,
-        follow_advertised: bool = False,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
         connection_name: str | None = None,
@@ -95,10 +95,10 @@ class StreamOptions(Runs[StreamMember]):
             connect,
             brokers,
             follow_advertised=follow_advertised,
-            tls=tls,
-            credentials=credentials,
-            connection_name=connection_name or f"rabbit-chx stream group {name}",
             heartbeat=heartbeat,
+            credentials=credentials,
+            tls=tls,
+            connection_name=connection_name or f"rabbit-chx stream group {name}",
         )
         self._connect: Callable[[str | None], StreamConnection] = lambda name: opening(stream=name)
         default = [replace(each, streams=False, port=0) for each in brokers]
@@ -106,10 +106,10 @@ class StreamOptions(Runs[StreamMember]):
         self._connect_for_parking = partial(
             amqp.connect if amqp_url is not None else _at_default_port,
             parking,
-            name=f"rabbit-chx stream group {name} parking",
             heartbeat=heartbeat,
             credentials=credentials if amqp_url is None else _credentials_for(parking, credentials, brokers),
             tls=tls,
+            connection_name=f"rabbit-chx stream group {name} parking",
         )
 
     @property

@@ -63,11 +63,11 @@ class StreamConnection:
         self,
         url: str | BrokerUrl,
         *,
-        tls: ssl.SSLContext | None = None,
-        credentials: Credentials | None = None,
-        connection_name: str = "rabbit-chx",
-        heartbeat: int = HEARTBEAT_OF_CALLER,
         timeout: float = 10.0,
+        heartbeat: int = HEARTBEAT_OF_CALLER,
+        credentials: Credentials | None = None,
+        tls: ssl.SSLContext | None = None,
+        connection_name: str = "rabbit-chx",
         give_up_at: float = math.inf,
     ) -> None:
         """Open the connection; every wait, also a later one, ends at ``give_up_at`` on the monotonic clock."""
