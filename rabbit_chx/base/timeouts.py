@@ -10,6 +10,8 @@ from typing import Final
 from rabbit_chx.base.limits import check_seconds
 from rabbit_chx.errors import InvalidValue
 
+CONNECT: Final = 10.0
+"""Seconds until a connection is open, by default."""
 HEARTBEAT: Final = 10
 """Seconds between the heartbeats of a client with a thread of its own, by default: the broker and the client notice a dead
 connection within about 30 seconds."""
@@ -23,7 +25,7 @@ _LEAST_SHARE: Final = 1.0
 class Timeouts:
     """How long a client keeps trying, in seconds. A client refuses a field that it cannot honour."""
 
-    connect: float = 10.0
+    connect: float = CONNECT
     """Until the first connection is open, for all addresses together; also the limit of each attempt, and of an answer."""
     reconnect: float = 120.0
     """Until a lost connection is replaced by one that works."""

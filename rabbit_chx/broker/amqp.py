@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx.base.timeouts import HEARTBEAT_OF_CALLER
+from rabbit_chx.base.timeouts import CONNECT, HEARTBEAT_OF_CALLER
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials, check_credentials, login
 from rabbit_chx.broker.reasons import why_down, why_reset
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def parameters_of(
     url: str | BrokerUrl,
     *,
-    timeout: float = 5.0,
+    timeout: float = CONNECT,
     heartbeat: int = HEARTBEAT_OF_CALLER,
     blocked_timeout: float = 60.0,
     credentials: Credentials | None = None,
@@ -68,7 +68,7 @@ def parameters_of(
 def connect(
     url: str | BrokerUrl | Sequence[str | BrokerUrl],
     *,
-    timeout: float = 5.0,
+    timeout: float = CONNECT,
     heartbeat: int = HEARTBEAT_OF_CALLER,
     credentials: Credentials | None = None,
     tls: ssl.SSLContext | None = None,

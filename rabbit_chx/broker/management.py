@@ -55,7 +55,7 @@ class Management:
 
     Args:
         url: ``http://host:15672``, with or without user and password, also below a path.
-        timeout: seconds for a whole request.
+        timeout: seconds for a whole request, for which the API may ask all nodes about thousands of queues.
         credentials: called on each request for user and password, where the URL has none; by default guest.
         tls: for https; by default the certificate and the host name are verified.
         proxy: an ``http://`` URL; the environment variable ``http_proxy`` is not read.
@@ -99,7 +99,7 @@ class Management:
         Args:
             broker: the AMQP URL.
             url: of the API, by default on the broker's host; its own user and password take precedence.
-            timeout: seconds for a whole request.
+            timeout: as for `Management`.
             credentials: where the password is not in the AMQP URL.
             tls: as for a connection to the broker.
             proxy: an ``http://`` URL.

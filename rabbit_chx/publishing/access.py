@@ -10,6 +10,7 @@ from typing import Final
 import pika
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
+from rabbit_chx.base.timeouts import CONNECT
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect, expecting_refusals
 from rabbit_chx.broker.credentials import Credentials
@@ -27,7 +28,7 @@ def check_access(
     url: str | BrokerUrl | Sequence[str | BrokerUrl],
     exchanges: Iterable[str],
     *,
-    timeout: float = 10.0,
+    timeout: float = CONNECT,
     credentials: Credentials | None = None,
     tls: ssl.SSLContext | None = None,
     connection_name: str = "rabbit-chx access check",

@@ -138,6 +138,13 @@ def test_the_parameters_of_a_connection_are_keywords_in_one_order(connecting: Ca
         assert [*parameters][-len(found) :] == found
 
 
+@pytest.mark.parametrize(
+    "connecting", [broker.connect, streams.connect, streams.StreamConnection, publishing.check_access]
+)
+def test_a_connection_may_take_as_long_by_default_as_in_a_client(connecting: Callable[..., Any]) -> None:
+    assert inspect.signature(connecting).parameters["timeout"].default == DEFAULTS.connect
+
+
 @pytest.mark.parametrize("client", [*PAIRS, QueueReader, StreamReader])
 def test_the_class_documents_the_parameters_in_the_order_of_the_signature(client: type) -> None:
     (arguments,) = re.findall(r"\n\nArgs:\n(.+?)(?=\n\n|\Z)", inspect.getdoc(client) or "", re.DOTALL)

@@ -66,7 +66,8 @@ def apply(
             the record (or without ``management``) only the node knows the order.
         holder: the text that the lock shows for its holder; by default user, host, process and time. With an empty
             text, the lock shows nothing.
-        timeout: seconds for the broker to answer a command; then the connection is dropped.
+        timeout: seconds for the broker to answer a command, of which a busy cluster takes some to declare a quorum queue; then
+            the connection is dropped.
         tls: for an amqps URL; by default certificate and host name are checked.
 
     Raises:

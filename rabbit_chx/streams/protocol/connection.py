@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Final, Self, TypeVar
 
 from rabbit_chx.base.limits import as_integer, check_integer
-from rabbit_chx.base.timeouts import HEARTBEAT_OF_CALLER
+from rabbit_chx.base.timeouts import CONNECT, HEARTBEAT_OF_CALLER
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
@@ -63,7 +63,7 @@ class StreamConnection:
         self,
         url: str | BrokerUrl,
         *,
-        timeout: float = 10.0,
+        timeout: float = CONNECT,
         heartbeat: int = HEARTBEAT_OF_CALLER,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from rabbit_chx.base.timeouts import HEARTBEAT_OF_CALLER, share_of
+from rabbit_chx.base.timeouts import CONNECT, HEARTBEAT_OF_CALLER, share_of
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.guards import Guard
@@ -37,7 +37,7 @@ def connect(
     stream: str | None = None,
     leader: bool = False,
     follow_advertised: bool = False,
-    timeout: float = 10.0,
+    timeout: float = CONNECT,
     heartbeat: int = HEARTBEAT_OF_CALLER,
     credentials: Credentials | None = None,
     tls: ssl.SSLContext | None = None,
