@@ -33,7 +33,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, Timeouts
+from rabbit_chx.base.timeouts import HEARTBEAT, Timeouts
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.credentials import Credentials
@@ -48,7 +48,7 @@ from rabbit_chx.errors import InvalidValue
 from rabbit_chx.messages.message import Message
 from rabbit_chx.messages.traces import in_async_spans, in_spans
 from rabbit_chx.working.loop_workers import LoopWorkers
-from rabbit_chx.working.retries import FUNCTION, check_function, check_handler
+from rabbit_chx.working.retries import FUNCTION, TIMEOUTS, check_function, check_handler
 from rabbit_chx.working.runs import AsyncRuns, Runs
 from rabbit_chx.working.settings import OnFailure, Order, Settings, warn
 from rabbit_chx.working.workers import Progress, Workers
@@ -76,7 +76,7 @@ class _Options(Runs[Member]):
         consumer_timeout: float | None = None,
         failover_only: bool = False,
         management: Management | str | None = None,
-        timeouts: Timeouts = DEFAULTS,
+        timeouts: Timeouts = TIMEOUTS,
         heartbeat: int = HEARTBEAT,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
@@ -105,8 +105,7 @@ class _Options(Runs[Member]):
             check_function("key", key, FUNCTION, hint="The thread of the connection calls it")
         brokers = checked_urls(
             *("a group", url, timeouts, heartbeat, credentials, tls, connection_name),
-            # A member keeps trying to connect until it is stopped.
-            honoured=["close"],
+            defaults=TIMEOUTS,
         )
         # A URL may give its connection another heartbeat; 0 turns it off, and the broker then never takes queues from a silent member.
         shortest = min(each.parameters.get("heartbeat") or heartbeat for each in brokers)

@@ -19,7 +19,7 @@ from typing import Final, Unpack
 from rabbit_chx.base.limits import check_integer
 from rabbit_chx.base.names import check_name
 from rabbit_chx.base.text import counted
-from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, Timeouts, deadline_of
+from rabbit_chx.base.timeouts import HEARTBEAT, Timeouts, deadline_of, defaults_of
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.guards import checked_urls
@@ -38,6 +38,7 @@ from rabbit_chx.streams.protocol.opening import connect_until
 from rabbit_chx.streams.publishing.encoder import Messages, StreamColumns
 from rabbit_chx.streams.publishing.pipeline import StreamPipeline
 
+_TIMEOUTS: Final = defaults_of("connect", "reconnect", "confirm", "close")
 MAX_IN_FLIGHT: Final = 20_000
 
 
@@ -55,7 +56,7 @@ class StreamPublisherOptions(Client[StreamPipeline]):
         properties: DefaultProperties | None = None,
         max_in_flight: int = MAX_IN_FLIGHT,
         follow_advertised: bool = False,
-        timeouts: Timeouts = DEFAULTS,
+        timeouts: Timeouts = _TIMEOUTS,
         heartbeat: int = HEARTBEAT,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
@@ -64,7 +65,7 @@ class StreamPublisherOptions(Client[StreamPipeline]):
         _check_one(stream=stream, super_stream=super_stream, exchange=exchange)
         urls = checked_urls(
             *("StreamPublisher", url, timeouts, heartbeat, credentials, tls, connection_name),
-            honoured=["connect", "reconnect", "confirm", "close"],
+            defaults=_TIMEOUTS,
             streams=True,
         )
         check_integer("max_in_flight", max_in_flight, 1, 2**32 - 1)

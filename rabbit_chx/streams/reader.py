@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from rabbit_chx.base.limits import check_integer
 from rabbit_chx.base.names import check_name
 from rabbit_chx.base.outages import CALLER_WAITS, Backoff
-from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT_OF_CALLER, Timeouts
+from rabbit_chx.base.timeouts import HEARTBEAT_OF_CALLER, Timeouts, defaults_of
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.guards import checked_urls
@@ -39,6 +39,7 @@ from rabbit_chx.streams.protocol.requests import MAX_CREDIT, OffsetSpec
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_TIMEOUTS: Final = defaults_of("connect", "reconnect")
 _CREDIT: Final = 50
 """Chunks that the broker may send ahead. Socket buffers hold them until the reader takes them."""
 _QUIET: Final = 0.05
@@ -82,7 +83,7 @@ class StreamReader:
         credit: int = _CREDIT,
         max_items: int = MAX_ITEMS,
         max_batch_bytes: int | None = None,
-        timeouts: Timeouts = DEFAULTS,
+        timeouts: Timeouts = _TIMEOUTS,
         heartbeat: int = HEARTBEAT_OF_CALLER,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
@@ -94,7 +95,7 @@ class StreamReader:
             check_integer("max_batch_bytes", max_batch_bytes, 1, 2**32 - 1)
         urls = checked_urls(
             *("StreamReader", url, timeouts, heartbeat, credentials, tls, connection_name),
-            honoured=["connect", "reconnect"],
+            defaults=_TIMEOUTS,
             streams=True,
         )
         self.stream: str = check_name("stream", stream)

@@ -318,6 +318,13 @@ HONOURED = {
 
 
 @pytest.mark.parametrize("client", CLIENTS)
+def test_a_signature_shows_the_timeouts_that_a_client_honours(client: type) -> None:
+    default = inspect.signature(client).parameters["timeouts"].default
+    named = {field.name: field.default for field in fields(Timeouts) if field.name in HONOURED[client]}
+    assert repr(default) == f"Timeouts({', '.join(f'{name}={value}' for name, value in named.items())})"
+
+
+@pytest.mark.parametrize("client", CLIENTS)
 def test_a_timeout_that_a_client_cannot_honour_is_refused(client: type) -> None:
     for field in fields(Timeouts):
         allowed = field.name in HONOURED[client]

@@ -11,7 +11,7 @@ from typing import Any
 from pika import BlockingConnection
 
 from rabbit_chx.base.text import sentences
-from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, Timeouts
+from rabbit_chx.base.timeouts import HEARTBEAT, Timeouts
 from rabbit_chx.base.urls import BrokerUrl, host_and_port
 from rabbit_chx.broker import amqp
 from rabbit_chx.broker.credentials import Credentials
@@ -23,7 +23,7 @@ from rabbit_chx.streams.group.parking import Parking
 from rabbit_chx.streams.group.settings import OnStreamFailure, Start, StreamCallback, StreamSettings
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.opening import connect
-from rabbit_chx.working.retries import COROUTINE_FUNCTION, FUNCTION, check_function
+from rabbit_chx.working.retries import COROUTINE_FUNCTION, FUNCTION, TIMEOUTS, check_function
 from rabbit_chx.working.runs import AsyncRuns, Runs
 from rabbit_chx.working.workers import Progress
 
@@ -52,7 +52,7 @@ class StreamOptions(Runs[StreamMember]):
         parking_queue: str | None = None,
         amqp_url: str | BrokerUrl | Sequence[str | BrokerUrl] | None = None,
         follow_advertised: bool = False,
-        timeouts: Timeouts = DEFAULTS,
+        timeouts: Timeouts = TIMEOUTS,
         heartbeat: int = HEARTBEAT,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
@@ -87,8 +87,7 @@ class StreamOptions(Runs[StreamMember]):
                 check_function(parameter, function, *kinds, hint="AsyncStreamGroup takes coroutine functions")
         brokers = checked_urls(
             *("a group", url, timeouts, heartbeat, credentials, tls, connection_name),
-            # A member keeps trying to connect until it is stopped.
-            honoured=["close"],
+            defaults=TIMEOUTS,
             streams=True,
         )
         opening = partial(
