@@ -169,9 +169,10 @@ def rstream_turn(load: Load, url: str) -> tuple[Turn, int]:
 
 def drain_stream(url: str) -> int:
     """Replace the stream with an empty stream; return the number of messages removed."""
-    with StreamReader(url, STREAM, columns=["routing_key"]) as reader:
+    with StreamReader(url, STREAM) as reader:
         found = reader.bounds()
-        count = sum(batch.num_rows for batch in reader.read(found.first, found.end))
+        batches = reader.read(found.first, found.end, columns=["routing_key"])
+        count = sum(batch.num_rows for batch in batches)
     with connect(url) as connection:
         connection.delete(STREAM)
         connection.create(STREAM)

@@ -10,7 +10,6 @@ import importlib
 import inspect
 import re
 import sys
-from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -72,9 +71,6 @@ def default(value: Any) -> str:
     """Return a default as code."""
     if inspect.isfunction(value) or inspect.isclass(value):
         return value.__name__
-    kind = type(value)
-    if is_dataclass(kind) and kind.__module__.startswith("rabbit_chx") and value == kind():
-        return f"{kind.__name__}()"
     text = repr(value)
     return "..." if " at 0x" in text or text.startswith("<factory") else text
 

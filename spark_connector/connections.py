@@ -70,9 +70,9 @@ def stream_reader(options: StreamOptions, stream: str, **more: Any) -> StreamRea
 def to_streams(options: StreamOptions, opened: Callable[..., _T], **more: Any) -> _T:
     """Call ``opened`` with the addresses of the stream protocol, the user and TLS. Return the result."""
     given = {
-        "tls": tls_of(options),
-        "credentials": credentials_of(options),
         "follow_advertised": options.follow_advertised,
+        "credentials": credentials_of(options),
+        "tls": tls_of(options),
         "connection_name": f"{options.connection_name} driver",
         **more,
     }

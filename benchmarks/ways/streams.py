@@ -37,9 +37,9 @@ class Source:
 
 def ours(source: Source) -> int:
     """Read bodies and routing keys as Arrow columns."""
-    with StreamReader(source.stream_url, source.stream, columns=COLUMNS) as reader:
+    with StreamReader(source.stream_url, source.stream) as reader:
         bounds = reader.bounds()
-        return sum(batch.num_rows for batch in reader.read(bounds.first, bounds.end))
+        return sum(batch.num_rows for batch in reader.read(bounds.first, bounds.end, columns=COLUMNS))
 
 
 def group_of_batches(source: Source) -> int:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import ClassVar, Final
 
 from rabbit_chx.base.limits import check_seconds
 from rabbit_chx.errors import InvalidValue
 
+CONNECT: Final = 10.0
+"""Seconds until a connection is open, by default."""
 HEARTBEAT: Final = 10
 """Seconds between the heartbeats of a client with a thread of its own, by default: the broker and the client notice a dead
 connection within about 30 seconds."""
@@ -19,11 +21,11 @@ _LEAST_SHARE: Final = 1.0
 """Seconds for each address, even where earlier ones took the time of all."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Timeouts:
-    """How long a client keeps trying, in seconds. A client refuses a field that it cannot honour."""
+    """How long a client keeps trying, in seconds. The signature of a client shows the fields that it honours; it refuses others."""
 
-    connect: float = 10.0
+    connect: float = CONNECT
     """Until the first connection is open, for all addresses together; also the limit of each attempt, and of an answer."""
     reconnect: float = 120.0
     """Until a lost connection is replaced by one that works."""
@@ -35,6 +37,7 @@ class Timeouts:
     """While the broker blocks publishing (a memory or disk alarm)."""
     close: float = 30.0
     """At the end, for the outcome of what was accepted: messages to be confirmed, handlers to return."""
+    _honoured: ClassVar[tuple[str, ...]] = ("connect", "reconnect", "retry", "confirm", "blocked", "close")
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -42,8 +45,12 @@ class Timeouts:
             if type(value) not in {int, float} or not 0 < value < math.inf:
                 raise InvalidValue(f"{field.name} timeout", value, "a number of seconds greater than 0")
 
-    def honoured_by(self, client: str, *names: str) -> None:
-        """Raise InvalidValue if a field differs from its default, and the client knows only the named fields."""
+    def __repr__(self) -> str:
+        return f"Timeouts({', '.join(f'{name}={getattr(self, name)!r}' for name in self._honoured)})"
+
+    def honoured_by(self, client: str, defaults: Timeouts) -> None:
+        """Raise InvalidValue if a field differs from its default, and the client's `defaults_of` do not name it."""
+        names = defaults._honoured
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name not in names and value != field.default:
@@ -51,7 +58,14 @@ class Timeouts:
                 raise InvalidValue(f"{field.name} timeout", value, expected)
 
 
-DEFAULTS = Timeouts()
+def defaults_of(*honoured: str) -> Timeouts:
+    """The defaults of a client that honours only these fields, so that its signature shows no others."""
+    defaults = Timeouts()
+    object.__setattr__(defaults, "_honoured", honoured)
+    return defaults
+
+
+DEFAULTS: Final = Timeouts()
 
 
 def deadline_of(timeout: float | None) -> float | None:

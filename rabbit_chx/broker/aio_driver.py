@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 
-from rabbit_chx.base.timeouts import HEARTBEAT_OF_CALLER
+from rabbit_chx.base.timeouts import CONNECT, HEARTBEAT_OF_CALLER
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.commands import NO_ROUTE, TIMEOUT, Driver, Lost, OnChannel, Refused
 from rabbit_chx.broker.management import Management
@@ -40,8 +40,6 @@ except ImportError as missing:
 
 _T = TypeVar("_T")
 
-_PATIENCE: Final = 5.0
-"""Seconds for a connection, as with pika."""
 # aiormq drops the reply code, but the reply text begins with its name. Codes up to 400 are not errors of the client.
 _CODES: Final = {
     error.name.replace("-", "_"): code  # type: ignore[attr-defined]
@@ -93,7 +91,7 @@ async def _connect(url: BrokerUrl, tls: ssl.SSLContext | None) -> aio_pika.abc.A
             virtualhost=url.vhost,
             ssl=url.tls,
             ssl_context=(tls or default_context()) if url.tls else None,
-            timeout=url.parameters.get("socket_timeout", _PATIENCE),
+            timeout=url.parameters.get("socket_timeout", CONNECT),
             heartbeat=str(url.parameters.get("heartbeat", HEARTBEAT_OF_CALLER)),
             client_properties={"connection_name": "rabbit-chx topology", "product": "rabbit-chx"},
             **query,

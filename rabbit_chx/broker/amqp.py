@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from rabbit_chx.base.timeouts import HEARTBEAT_OF_CALLER
+from rabbit_chx.base.timeouts import CONNECT, HEARTBEAT_OF_CALLER
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials, check_credentials, login
 from rabbit_chx.broker.reasons import why_down, why_reset
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 def parameters_of(
     url: str | BrokerUrl,
     *,
-    name: str = "rabbit-chx",
-    timeout: float = 5.0,
+    timeout: float = CONNECT,
     heartbeat: int = HEARTBEAT_OF_CALLER,
     blocked_timeout: float = 60.0,
     credentials: Credentials | None = None,
     tls: ssl.SSLContext | None = None,
+    connection_name: str = "rabbit-chx",
 ) -> pika.ConnectionParameters:
     """Return pika's parameters for one attempt, which ends within about ``timeout`` seconds.
 
@@ -60,7 +60,7 @@ def parameters_of(
         virtual_host=url.vhost,
         credentials=sasl,
         ssl_options=secure,
-        client_properties={"connection_name": name, "product": "rabbit-chx"},
+        client_properties={"connection_name": connection_name, "product": "rabbit-chx"},
         **options,
     )
 
@@ -68,21 +68,21 @@ def parameters_of(
 def connect(
     url: str | BrokerUrl | Sequence[str | BrokerUrl],
     *,
-    name: str = "rabbit-chx",
-    timeout: float = 5.0,
+    timeout: float = CONNECT,
     heartbeat: int = HEARTBEAT_OF_CALLER,
     credentials: Credentials | None = None,
     tls: ssl.SSLContext | None = None,
+    connection_name: str = "rabbit-chx",
 ) -> pika.BlockingConnection:
     """Open a blocking connection, which drops itself if a command gets no answer within 30 seconds.
 
     Args:
         url: the broker, or several addresses that are tried in turn.
-        name: the connection's name in the broker's list.
         timeout: seconds for each attempt.
         heartbeat: the heartbeat timeout in seconds.
         credentials: user and password, where the URL does not hold them.
         tls: the context for ``amqps``; by default the certificate and the host name are verified.
+        connection_name: the connection's name in the broker's list.
 
     Raises:
         BrokerUnavailable: the connection did not open; the message says why.
@@ -91,7 +91,12 @@ def connect(
     for one in BrokerUrl.several(url):
         try:
             parameters = parameters_of(
-                one, name=name, timeout=timeout, heartbeat=heartbeat, credentials=credentials, tls=tls
+                one,
+                timeout=timeout,
+                heartbeat=heartbeat,
+                credentials=credentials,
+                tls=tls,
+                connection_name=connection_name,
             )
             if one.tls:
                 warn_if_unchecked(tls, str(one))

@@ -46,7 +46,7 @@ def opened(
     elif isinstance(given, BlockingConnection):
         yield given
     elif isinstance(given, str):
-        with connect(given, name="rabbit-chx topology", tls=tls) as connection:
+        with connect(given, tls=tls, connection_name="rabbit-chx topology") as connection:
             yield connection
     else:
         raise InvalidValue(

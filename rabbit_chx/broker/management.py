@@ -55,9 +55,9 @@ class Management:
 
     Args:
         url: ``http://host:15672``, with or without user and password, also below a path.
+        timeout: seconds for a whole request, for which the API may ask all nodes about thousands of queues.
         credentials: called on each request for user and password, where the URL has none; by default guest.
         tls: for https; by default the certificate and the host name are verified.
-        timeout: seconds for a whole request.
         proxy: an ``http://`` URL; the environment variable ``http_proxy`` is not read.
     """
 
@@ -65,9 +65,9 @@ class Management:
         self,
         url: str,
         *,
+        timeout: float = TIMEOUT,
         credentials: Callable[[], tuple[str, str]] | None = None,
         tls: ssl.SSLContext | None = None,
-        timeout: float = TIMEOUT,
         proxy: str | None = None,
     ) -> None:
         parts = ManagementUrl.parse(url)
@@ -88,22 +88,22 @@ class Management:
         broker: str | BrokerUrl,
         url: str | None = None,
         *,
+        timeout: float = TIMEOUT,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
         proxy: str | None = None,
         insecure: bool = False,
-        timeout: float = TIMEOUT,
     ) -> Management:
         """Return the management API of a broker, with the user and password of the broker URL.
 
         Args:
             broker: the AMQP URL.
             url: of the API, by default on the broker's host; its own user and password take precedence.
+            timeout: as for `Management`.
             credentials: where the password is not in the AMQP URL.
             tls: as for a connection to the broker.
             proxy: an ``http://`` URL.
             insecure: send the password of an ``amqps`` URL to another host, or over plain HTTP.
-            timeout: seconds for a whole request.
 
         Raises:
             InvalidValue: the password of an ``amqps`` URL would go to another host, or over plain HTTP.
@@ -113,7 +113,7 @@ class Management:
         if broker.tls and not insecure:
             _check_protected(broker, ManagementUrl.parse(url))
         password = partial(_borrowed, credentials, broker)
-        return cls(url, credentials=password, tls=tls, proxy=proxy, timeout=timeout)
+        return cls(url, timeout=timeout, credentials=password, tls=tls, proxy=proxy)
 
     def __repr__(self) -> str:
         return f"<Management of {self._base}>"

@@ -113,7 +113,7 @@ def carry_out(
             consume the new queues that gain them.
         removed: queues to delete when they have lost all keys and are empty.
         on_done: called with each completed action.
-        timeout: seconds for the drain of one stage.
+        timeout: seconds for the drain of one stage, in which members must handle all that is in the queues that lose keys.
         restores: the record of the change that the plan abandons, as `plan_back` made it.
         more: another call will complete the change; the record of an interrupted one is kept until then.
 

@@ -64,7 +64,7 @@ def group(*, name: str, live: BrokerAccess, watch: bool, streams: GroupOfStreams
     if streams is not None:
         return stream_group(streams, watch=watch, output=output)
     vhost = live.given.vhost
-    with live.amqp(vhost, name="rabbit-chx group") as connection:
+    with live.amqp(vhost, connection_name="rabbit-chx group") as connection:
         while True:
             found = members_over(connection, name)
             ready = count_messages(connection, _shown(workers_of(found))[0])

@@ -135,7 +135,7 @@ class _Run:
     def _each(self, *, dry_run: bool) -> Iterator[Iterator[Replayed]]:
         is_second = self.choice.destinations is not None
         warn = (lambda _: None) if is_second else partial(notice, "Warning")
-        with connect(self.url, name="rabbit-chx replay", **self.login) as connection:
+        with connect(self.url, connection_name="rabbit-chx replay", **self.login) as connection:
             yield replayed_messages(
                 connection, self.queue, self.choice, limit=self.limit, dry_run=dry_run, warn=warn
             )

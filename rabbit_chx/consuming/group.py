@@ -33,7 +33,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, Timeouts
+from rabbit_chx.base.timeouts import HEARTBEAT, Timeouts
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.credentials import Credentials
@@ -48,7 +48,7 @@ from rabbit_chx.errors import InvalidValue
 from rabbit_chx.messages.message import Message
 from rabbit_chx.messages.traces import in_async_spans, in_spans
 from rabbit_chx.working.loop_workers import LoopWorkers
-from rabbit_chx.working.retries import FUNCTION, check_function, check_handler
+from rabbit_chx.working.retries import FUNCTION, TIMEOUTS, check_function, check_handler
 from rabbit_chx.working.runs import AsyncRuns, Runs
 from rabbit_chx.working.settings import OnFailure, Order, Settings, warn
 from rabbit_chx.working.workers import Progress, Workers
@@ -73,11 +73,11 @@ class _Options(Runs[Member]):
         on_failure: OnFailure = "stop",
         parking_queue: str | None = None,
         crashes: int | None = 5,
-        timeouts: Timeouts = DEFAULTS,
-        heartbeat: int = HEARTBEAT,
         consumer_timeout: float | None = None,
         failover_only: bool = False,
         management: Management | str | None = None,
+        timeouts: Timeouts = TIMEOUTS,
+        heartbeat: int = HEARTBEAT,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
         connection_name: str | None = None,
@@ -105,8 +105,7 @@ class _Options(Runs[Member]):
             check_function("key", key, FUNCTION, hint="The thread of the connection calls it")
         brokers = checked_urls(
             *("a group", url, timeouts, heartbeat, credentials, tls, connection_name),
-            # A member keeps trying to connect until it is stopped.
-            honoured=["close"],
+            defaults=TIMEOUTS,
         )
         # A URL may give its connection another heartbeat; 0 turns it off, and the broker then never takes queues from a silent member.
         shortest = min(each.parameters.get("heartbeat") or heartbeat for each in brokers)
@@ -124,8 +123,8 @@ class _Options(Runs[Member]):
         self._new_lane = lanes_of(self._settings, find_key if order == "key" else None)
         label = connection_name or f"rabbit-chx group {name}"
         opening = partial(connect, brokers, heartbeat=heartbeat, credentials=credentials, tls=tls)
-        self._connect = partial(opening, name=label)
-        self._connect_for_replies = partial(opening, name=f"{label} replies")
+        self._connect = partial(opening, connection_name=label)
+        self._connect_for_replies = partial(opening, connection_name=f"{label} replies")
 
     @property
     def status(self) -> GroupStatus:
@@ -165,13 +164,13 @@ class Group(_Options):
         parking_queue: the queue for failed messages with ``on_failure="park"``.
         crashes: how many processes a message may end while they handle it before it is dead-lettered or parked; None for any number.
             The count begins when the broker has taken the message back that often. With ``on_failure="stop"``, it has no effect.
-        timeouts: ``close`` is how long a stopping member waits for its handlers. The other fields must keep their defaults: a
-            member tries to connect until it is stopped.
-        heartbeat: the heartbeat interval in seconds; the broker gives the queues to other members after two silent intervals.
         consumer_timeout: seconds within which a message must be acknowledged after its delivery; otherwise the broker gives its
             queue to another member (RabbitMQ 4.3 and later; by default the broker's setting, 30 minutes).
         failover_only: accept a broker older than 4.0, which gives all queues to one member until that member ends.
         management: the management API, or its URL; by default on the host of each ``url``.
+        timeouts: ``close`` is how long a stopping member waits for its handlers. The other fields must keep their defaults: a
+            member tries to connect until it is stopped.
+        heartbeat: the heartbeat interval in seconds; the broker gives the queues to other members after two silent intervals.
         credentials: user and password that are not in the URL: a function, or the ``Path`` of a file with the password.
         tls: the context for amqps; by default the certificate and the host name are verified.
         connection_name: the connection's name in the broker's list; by default it contains the group's name.

@@ -19,7 +19,7 @@ from pika.exceptions import AMQPError, ChannelClosedByBroker
 from rabbit_chx.base.limits import check_integer, check_seconds
 from rabbit_chx.base.names import check_name
 from rabbit_chx.base.outages import CALLER_WAITS, Backoff, Outage
-from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, Timeouts, share_of
+from rabbit_chx.base.timeouts import HEARTBEAT, Timeouts, defaults_of, share_of
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect, expecting_refusals, server_version
 from rabbit_chx.broker.commands import Lost, Refused, is_missing, why_ended
@@ -37,6 +37,7 @@ from rabbit_chx.mirror.releases import Release
 from rabbit_chx.working.messages import Delivery, from_raw
 from rabbit_chx.working.settings import MOST_PREFETCH, log
 
+_TIMEOUTS: Final = defaults_of("connect", "reconnect")
 _TICK: Final = 0.5
 _QUIET: Final = 0.05
 _OF_STREAM: Final = b"x-stream-offset"
@@ -82,7 +83,7 @@ class QueueReader:
         queue: str,
         *,
         prefetch: int = 10_000,
-        timeouts: Timeouts = DEFAULTS,
+        timeouts: Timeouts = _TIMEOUTS,
         heartbeat: int = HEARTBEAT,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
@@ -91,17 +92,17 @@ class QueueReader:
         check_integer("prefetch", prefetch, 1, MOST_PREFETCH)
         urls = checked_urls(
             *("QueueReader", url, timeouts, heartbeat, credentials, tls, connection_name),
-            honoured=["connect", "reconnect"],
+            defaults=_TIMEOUTS,
         )
         self._timeouts = timeouts
         self._addresses = len(urls)
         self._connect = partial(
             connect,
             urls,
-            name=connection_name,
             heartbeat=heartbeat,
             credentials=credentials,
             tls=tls,
+            connection_name=connection_name,
         )
         self._guard = Guard("QueueReader", one_thread=True)
         self._queue = check_name("queue", queue)

@@ -10,7 +10,9 @@ from rabbit_chx.messages.message_fields import PROPERTIES, Headers, Properties, 
 
 T = TypeVar("T")
 _COUNT: Final = "x-delivery-count"
-_NAMES: Final = tuple(name for name in PROPERTIES if name != "headers")
+SENT_AGAIN: Final = tuple(name for name in PROPERTIES if name not in {"headers", "user_id", "expiration"})
+"""The properties of a copy of a message. The broker refuses a ``user_id`` of another user. With an ``expiration``, whose time begins
+anew, it may drop the copy; the broker leaves it out, too, when it dead-letters a message."""
 
 
 class _Property(Generic[T]):
@@ -96,8 +98,11 @@ class Message:
 
     @property
     def properties(self) -> Properties:
-        """The properties that are set, without the headers: what ``publish(..., **message.properties)`` sends again."""
-        found = {name: getattr(self, name) for name in _NAMES}
+        """The properties that are set, without the headers: what ``publish(..., **message.properties)`` sends again.
+
+        They leave out ``user_id``, which the broker refuses from another user, and ``expiration``, since its time would begin anew.
+        """
+        found = {name: getattr(self, name) for name in SENT_AGAIN}
         return cast("Properties", {name: value for name, value in found.items() if value is not None})
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 import pika
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
+from rabbit_chx.base.timeouts import CONNECT
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect, expecting_refusals
 from rabbit_chx.broker.credentials import Credentials
@@ -27,10 +28,10 @@ def check_access(
     url: str | BrokerUrl | Sequence[str | BrokerUrl],
     exchanges: Iterable[str],
     *,
-    connection_name: str = "rabbit-chx access check",
-    timeout: float = 10.0,
+    timeout: float = CONNECT,
     credentials: Credentials | None = None,
     tls: ssl.SSLContext | None = None,
+    connection_name: str = "rabbit-chx access check",
 ) -> None:
     """Connect like a `Publisher` with these arguments and check that the user may publish to each exchange.
 
@@ -42,7 +43,9 @@ def check_access(
     """
     urls = BrokerUrl.several(url)
     where = ", ".join(map(str, urls))
-    with connect(urls, name=connection_name, timeout=timeout, credentials=credentials, tls=tls) as connection:
+    with connect(
+        urls, timeout=timeout, credentials=credentials, tls=tls, connection_name=connection_name
+    ) as connection:
         for exchange in exchanges:
             _check_exchange(connection, exchange, where)
 

@@ -62,11 +62,11 @@ class PublisherOptions(Client[AmqpPipeline]):
         check_integer("max_in_flight", max_in_flight, 1, 2**32 - 1)
         parameters = partial(
             parameters_of,
-            name=connection_name,
             heartbeat=heartbeat,
             blocked_timeout=timeouts.blocked,
             credentials=credentials,
             tls=tls,
+            connection_name=connection_name,
         )
         begin = partial(
             AmqpPipeline,

@@ -19,7 +19,7 @@ from typing import Final, Unpack
 from rabbit_chx.base.limits import check_integer
 from rabbit_chx.base.names import check_name
 from rabbit_chx.base.text import counted
-from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, Timeouts, deadline_of
+from rabbit_chx.base.timeouts import HEARTBEAT, Timeouts, deadline_of, defaults_of
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.guards import checked_urls
@@ -38,6 +38,7 @@ from rabbit_chx.streams.protocol.opening import connect_until
 from rabbit_chx.streams.publishing.encoder import Messages, StreamColumns
 from rabbit_chx.streams.publishing.pipeline import StreamPipeline
 
+_TIMEOUTS: Final = defaults_of("connect", "reconnect", "confirm", "close")
 MAX_IN_FLIGHT: Final = 20_000
 
 
@@ -54,17 +55,17 @@ class StreamPublisherOptions(Client[StreamPipeline]):
         name: str | None = None,
         properties: DefaultProperties | None = None,
         max_in_flight: int = MAX_IN_FLIGHT,
-        timeouts: Timeouts = DEFAULTS,
+        follow_advertised: bool = False,
+        timeouts: Timeouts = _TIMEOUTS,
         heartbeat: int = HEARTBEAT,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
-        follow_advertised: bool = False,
         connection_name: str = "rabbit-chx stream publisher",
     ) -> None:
         _check_one(stream=stream, super_stream=super_stream, exchange=exchange)
         urls = checked_urls(
             *("StreamPublisher", url, timeouts, heartbeat, credentials, tls, connection_name),
-            honoured=["connect", "reconnect", "confirm", "close"],
+            defaults=_TIMEOUTS,
             streams=True,
         )
         check_integer("max_in_flight", max_in_flight, 1, 2**32 - 1)
@@ -78,11 +79,11 @@ class StreamPublisherOptions(Client[StreamPipeline]):
                 stream=stream,
                 leader=stream is not None,
                 follow_advertised=follow_advertised and stream is not None,
+                timeout=timeouts.connect,
+                heartbeat=heartbeat,
                 credentials=credentials,
                 tls=tls,
                 connection_name=connection_name,
-                heartbeat=heartbeat,
-                timeout=timeouts.connect,
             )
 
         self.stream = stream
@@ -114,12 +115,12 @@ class StreamPublisher(StreamPublisherOptions, BlockingClient[StreamPipeline]):
         properties: as for `Publisher`.
         max_in_flight: messages for a stream that may be unconfirmed. A call waits while more than three quarters of this number,
             or of 32 MiB for the stream, are unconfirmed.
+        follow_advertised: as for `connect`.
         timeouts: ``connect`` for opening a connection, and for an answer; ``reconnect`` until a lost connection is replaced;
             ``confirm`` while the broker takes or confirms nothing; ``close`` for what is pending at the end.
         heartbeat: as for `Publisher`.
         credentials: as for `connect`.
         tls: as for `connect`.
-        follow_advertised: as for `connect`.
         connection_name: as for `connect`.
 
     If a connection is lost, the publisher sends the unconfirmed messages again over a new one. With a name, the stream stores each

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from rabbit_chx.base.limits import check_integer
 from rabbit_chx.base.names import check_name
 from rabbit_chx.base.outages import CALLER_WAITS, Backoff
-from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT_OF_CALLER, Timeouts
+from rabbit_chx.base.timeouts import HEARTBEAT_OF_CALLER, Timeouts, defaults_of
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.guards import checked_urls
@@ -39,6 +39,7 @@ from rabbit_chx.streams.protocol.requests import MAX_CREDIT, OffsetSpec
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_TIMEOUTS: Final = defaults_of("connect", "reconnect")
 _CREDIT: Final = 50
 """Chunks that the broker may send ahead. Socket buffers hold them until the reader takes them."""
 _QUIET: Final = 0.05
@@ -52,56 +53,52 @@ _PAUSE: Final = 0.1
 
 
 class StreamReader:
-    """Reads one stream, over one connection at a time, in one thread."""
+    """Reads one stream, over one connection at a time, in one thread. `open`, or a ``with`` block, connects.
+
+    Args:
+        url: as for `connect`.
+        stream: the name of the stream. To read a super stream, read each of its `partitions`.
+        leader: connect to the leader of the stream. Replicas can lag behind it.
+        follow_advertised: as for `connect`.
+        credit: how many chunks the broker may send ahead.
+        max_items: how many items the lists, maps and arrays of a message may have; a longer text counts for each 32 bytes. A publisher
+            can compress millions of items to a few kilobytes; such a message raises `InvalidMessage`.
+        max_batch_bytes: how many bytes a compressed sub-entry batch may decompress to, by default 16 MiB, or 250 times its stored size
+            up to 24 MiB. The reader holds a few batches of this size; a larger one raises `CorruptChunk`.
+        timeouts: ``connect`` for opening a connection, for an answer, and for the next chunk of a range; ``reconnect`` until
+            a lost connection is replaced by one that delivers a chunk.
+        heartbeat: as for `connect`.
+        credentials: as for `connect`.
+        tls: as for `connect`.
+        connection_name: as for `connect`.
+    """
 
     def __init__(
         self,
         url: str | BrokerUrl | Sequence[str | BrokerUrl],
         stream: str,
         *,
-        columns: Sequence[str] | None = None,
-        credentials: Credentials | None = None,
-        tls: ssl.SSLContext | None = None,
         leader: bool = False,
         follow_advertised: bool = False,
         credit: int = _CREDIT,
         max_items: int = MAX_ITEMS,
         max_batch_bytes: int | None = None,
-        connection_name: str = "rabbit-chx stream reader",
+        timeouts: Timeouts = _TIMEOUTS,
         heartbeat: int = HEARTBEAT_OF_CALLER,
-        timeouts: Timeouts = DEFAULTS,
+        credentials: Credentials | None = None,
+        tls: ssl.SSLContext | None = None,
+        connection_name: str = "rabbit-chx stream reader",
     ) -> None:
-        """Prepare a reader; `open`, or a ``with`` block, connects.
-
-        Args:
-            url: as for `connect`.
-            stream: the name of the stream. To read a super stream, read each of its `partitions`.
-            columns: names from `COLUMNS` for `read`, by default all. `read` decodes only these.
-            credentials: as for `connect`.
-            tls: as for `connect`.
-            leader: connect to the leader of the stream. Replicas can lag behind it.
-            follow_advertised: as for `connect`.
-            credit: how many chunks the broker may send ahead.
-            max_items: how many items the lists, maps and arrays of a message may have; a longer text counts for each 32 bytes. A publisher
-                can compress millions of items to a few kilobytes; such a message raises `InvalidMessage`.
-            max_batch_bytes: how many bytes a compressed sub-entry batch may decompress to, by default 16 MiB, or 250 times its stored size
-                up to 24 MiB. The reader holds a few batches of this size; a larger one raises `CorruptChunk`.
-            connection_name: as for `connect`.
-            heartbeat: as for `connect`.
-            timeouts: ``connect`` for opening a connection, for an answer, and for the next chunk of a range; ``reconnect`` until
-                a lost connection is replaced by one that delivers a chunk.
-        """
         check_integer("credit", credit, 2, MAX_CREDIT)
         check_integer("max_items", max_items, 1, 2**32 - 1)
         if max_batch_bytes is not None:
             check_integer("max_batch_bytes", max_batch_bytes, 1, 2**32 - 1)
         urls = checked_urls(
             *("StreamReader", url, timeouts, heartbeat, credentials, tls, connection_name),
-            honoured=["connect", "reconnect"],
+            defaults=_TIMEOUTS,
             streams=True,
         )
         self.stream: str = check_name("stream", stream)
-        self.columns = columns
         self._credit = credit
         self._limits: dict[str, Any] = {"max_items": max_items, "max_batch_bytes": max_batch_bytes}
         self._timeouts = timeouts
@@ -111,11 +108,11 @@ class StreamReader:
             stream=stream,
             leader=leader,
             follow_advertised=follow_advertised,
+            timeout=timeouts.connect,
+            heartbeat=heartbeat,
             credentials=credentials,
             tls=tls,
             connection_name=connection_name,
-            heartbeat=heartbeat,
-            timeout=timeouts.connect,
         )
         self._link = Link("StreamReader", opening)
         self._range: object = None
@@ -155,7 +152,9 @@ class StreamReader:
         """
         return offset_at(self._connected(), self.stream, time)
 
-    def read(self, start: int, end: int, *, binary_headers: bool = False) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, start: int, end: int, *, columns: Sequence[str] | None = None, binary_headers: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the messages with ``start <= offset < end`` as Arrow batches, each once and in order.
 
         The iterator ends with the range and does not wait for new messages. It replaces a lost connection. A reader reads
@@ -164,6 +163,7 @@ class StreamReader:
         Args:
             start: the first offset.
             end: the offset after the last one.
+            columns: names from `COLUMNS`, by default all. Only these are decoded.
             binary_headers: return headers as ``list<struct<key: string, value: binary>>``, with binary values as they are, instead
                 of as ``map<string, string>``, where they are base64.
 
@@ -178,7 +178,7 @@ class StreamReader:
             raise MissingDependency("Arrow batches need pyarrow: pip install 'rabbit-chx[arrow]'") from error
         return record_batches(
             self.chunks(start, end),
-            chosen(self.columns),
+            chosen(columns),
             start=start,
             end=end,
             binary_headers=binary_headers,

@@ -55,10 +55,10 @@ class StreamGroup(StreamOptions):
         parking_queue: the queue for failed messages with ``on_failure="park"``.
         amqp_url: where the parking queue is, for AMQP; by default the host of each ``url`` with the default port. If it contains a
             password, that replaces ``credentials``, which go to no other host.
+        follow_advertised: as for `connect`.
         timeouts: ``close`` is how long a member waits for its handlers when it stops, and when another member is to get a stream (45
             seconds at most). The other fields must keep their defaults: a member tries to connect until it is stopped.
         heartbeat: the heartbeat interval in seconds; the broker gives the streams to other members after two silent intervals.
-        follow_advertised: as for `connect`.
         credentials: as for `connect`.
         tls: as for `connect`.
         connection_name: the connection's name in the broker's list; by default it contains the group's name.

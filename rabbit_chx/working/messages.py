@@ -8,10 +8,8 @@ from typing import Any, Final
 from rabbit_chx.base.text import text_of
 from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.broker.properties import decoded as decode
-from rabbit_chx.messages.message import DecodedLater, Message
-from rabbit_chx.messages.message_fields import Properties
+from rabbit_chx.messages.message import SENT_AGAIN, DecodedLater, Message
 
-_COPIED: Final = Properties.__annotations__.keys() - {"delivery_mode", "expiration", "user_id"}
 _SENDER_SELECTED: Final = {"CC", "BCC"}
 """The headers that name further queues for a message."""
 PARKED: Final = "x-rabbit-chx-parked-"
@@ -80,11 +78,10 @@ class Delivery(DecodedLater, Message):
 def copied_properties(message: Message, added: Mapping[str, Any]) -> dict[str, Any]:
     """The properties of a copy of a message for one place, as the client library has decoded them, with other headers.
 
-    The broker would refuse a ``user_id`` other than the member's, drop the copy after its ``expiration``, and send it
-    to the queues in CC and BCC as well.
+    The copy is persistent, and lacks CC and BCC: the broker would send it to their queues as well.
     """
     decoded = message._properties  # noqa: SLF001 - the attributes would change them
-    given = {name: decoded[name] for name in _COPIED if decoded.get(name) is not None}
+    given = {name: decoded[name] for name in SENT_AGAIN if decoded.get(name) is not None}
     headers = {
         name: value
         for name, value in message.headers.items()

@@ -11,10 +11,12 @@ from typing import Any, ClassVar, Final
 
 from rabbit_chx.base.limits import check_integer, check_seconds
 from rabbit_chx.base.names import check_name
-from rabbit_chx.base.timeouts import Timeouts
+from rabbit_chx.base.timeouts import Timeouts, defaults_of
 from rabbit_chx.errors import InvalidValue
 
 _LONGEST_BACKOFF: Final = 60.0
+TIMEOUTS: Final = defaults_of("close")
+"""A member keeps trying to connect until it is stopped."""
 FUNCTION: Final = "a function"
 COROUTINE_FUNCTION: Final = "a coroutine function"
 _OTHER_KINDS: Final = {

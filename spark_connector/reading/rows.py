@@ -93,13 +93,12 @@ class ReadJob:
         self, wanted: OffsetRange, start: int, *, leader: bool
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield batches over one connection, each with the offset after it."""
-        binary_headers = HEADERS_AS_STRUCTS in self.schema.types
         name = Task.current().connection_name(self.options.connection_name)
-        given = {"columns": self._decoded, "connection_name": name, "leader": leader}
-        with stream_reader(self.options, wanted.stream, **given) as reader:
+        with stream_reader(self.options, wanted.stream, connection_name=name, leader=leader) as reader:
             if wanted.seen is not None:
                 reader._check_same(*wanted.seen)  # noqa: SLF001 - a check that needs the reader's connection
-            for batch in reader.read(start, wanted.end, binary_headers=binary_headers):
+            binary = HEADERS_AS_STRUCTS in self.schema.types
+            for batch in reader.read(start, wanted.end, columns=self._decoded, binary_headers=binary):
                 if batch.num_rows:
                     yield batch.column("offset")[-1].as_py() + 1, self._returned(batch)
 

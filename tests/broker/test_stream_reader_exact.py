@@ -59,16 +59,13 @@ def written(broker, stream, random) -> list[bytes]:
 
 def read(broker, stream, ranges):
     """Read ranges in order with two readers of different credits in turn, and return offsets and values."""
-    readers = [
-        StreamReader(broker.stream_url, stream, columns=["offset", "body"], credit=credit)
-        for credit in (2, 50)
-    ]
+    readers = [StreamReader(broker.stream_url, stream, credit=credit) for credit in (2, 50)]
     found = []
     for reader in readers:
         reader.open()
     try:
         for number, (start, end) in enumerate(ranges):
-            for batch in readers[number % 2].read(start, end):
+            for batch in readers[number % 2].read(start, end, columns=["offset", "body"]):
                 found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
     finally:
         for reader in readers:

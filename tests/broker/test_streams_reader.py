@@ -73,8 +73,9 @@ def test_a_range_yields_its_messages_and_no_others(reader, stream_connection, st
 
 def test_arrow_batches_have_the_requested_columns(stream_url, stream_connection, stream):
     fill(stream_connection, stream, range(50))
-    with StreamReader(stream_url, stream, columns=["offset", "body"]) as reader:
-        rows = [row for batch in reader.read(7, 43) for row in batch.to_pylist()]
+    with StreamReader(stream_url, stream) as reader:
+        batches = reader.read(7, 43, columns=["offset", "body"])
+        rows = [row for batch in batches for row in batch.to_pylist()]
     assert rows == [{"offset": number, "body": b"%010d" % number} for number in range(7, 43)]
 
 

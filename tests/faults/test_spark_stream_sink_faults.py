@@ -87,9 +87,9 @@ def judge(broker, streams, record, tmp_path):
 def numbers_in(url: str, stream: str) -> dict[str, list[int]]:
     """Return the numbers of the rows of each source by offset; -1 for a row that no source has."""
     found: dict[str, list[int]] = defaultdict(list)
-    with StreamReader(url, stream, columns=["routing_key", "body"]) as reader:
+    with StreamReader(url, stream) as reader:
         bounds = reader.bounds()
-        for batch in reader.read(bounds.first, bounds.end):
+        for batch in reader.read(bounds.first, bounds.end, columns=["routing_key", "body"]):
             names, bodies = (batch.column(name).to_pylist() for name in ("routing_key", "body"))
             for name, value in zip(names, bodies, strict=True):
                 number = int(value.partition(b" ")[0])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, MissingDependency
+from rabbit_chx.messages.message_fields import PROPERTIES
 from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
 from rabbit_chx.streams.messages.arrow.batch import COLUMNS, record_batches
 from rabbit_chx.streams.messages.chunks import parse_chunk, records_of
@@ -205,7 +206,8 @@ def test_damaged_messages_have_the_same_rows_or_are_refused(
 def contents(message):
     if type(message) is Undecodable:
         return str(message.error), message.body, message.offset, message.last
-    found = (message.body, message.routing_key, message.exchange, message.headers, message.properties)
+    properties = [getattr(message, name) for name in PROPERTIES]  # headers included
+    found = (message.body, message.routing_key, message.exchange, properties)
     return repr((*found, message.queue, message.offset, message.stream_timestamp))  # NaN differs from itself
 
 

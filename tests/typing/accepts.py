@@ -125,7 +125,7 @@ with StreamPublisher("rabbitmq-stream://localhost", "events", name="job") as str
     with streamed.bulk() as streamed_bulk:
         assert_type(streamed_bulk.add_many([b"four"]), range)
 
-with StreamReader("rabbitmq-stream://localhost", "events", columns=["body"]) as reader:
+with StreamReader("rabbitmq-stream://localhost", "events") as reader:
     assert_type(reader.bounds().end, int)
     for message in reader.messages(0, 10):
         assert_type(message, StreamMessage)

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import pyarrow as pa
 import pytest
 
-from rabbit_chx import consuming, publishing, streams
+from rabbit_chx import broker, consuming, publishing, streams, topology
 from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, HEARTBEAT_OF_CALLER, Timeouts
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials
@@ -51,6 +51,12 @@ CLIENTS = {
     AsyncStreamGroup: streams,
 }
 """Each client, and the package that exports it."""
+PAIRS = {
+    Publisher: AsyncPublisher,
+    StreamPublisher: AsyncStreamPublisher,
+    Group: AsyncGroup,
+    StreamGroup: AsyncStreamGroup,
+}
 URL = "amqp://nowhere.invalid"
 TARGET = {
     Group: {"exchange": "orders", "name": "billing"},
@@ -112,6 +118,40 @@ def test_parameters_have_the_names_and_types_of_all_clients(client: type) -> Non
     )
 
 
+ORDER = ("timeouts", "timeout", "heartbeat", "credentials", "tls", "connection_name")
+CONNECTING = [
+    *CLIENTS,
+    *(broker.connect, streams.connect, streams.StreamConnection),
+    *(publishing.check_access, consuming.members),
+    *(topology.apply, topology.apply_async, topology.Management, topology.Management.of),
+]
+"""Every client, and whatever else of the public packages connects."""
+
+
+@pytest.mark.parametrize("connecting", CONNECTING)
+def test_the_parameters_of_a_connection_are_keywords_in_one_order(connecting: Callable[..., Any]) -> None:
+    parameters = inspect.signature(connecting).parameters
+    found = [name for name in parameters if name in ORDER]
+    assert found == [name for name in ORDER if name in parameters]
+    assert {parameters[name].kind for name in found} == {inspect.Parameter.KEYWORD_ONLY}
+    if connecting in CLIENTS:
+        assert [*parameters][-len(found) :] == found
+
+
+@pytest.mark.parametrize(
+    "connecting", [broker.connect, streams.connect, streams.StreamConnection, publishing.check_access]
+)
+def test_a_connection_may_take_as_long_by_default_as_in_a_client(connecting: Callable[..., Any]) -> None:
+    assert inspect.signature(connecting).parameters["timeout"].default == DEFAULTS.connect
+
+
+@pytest.mark.parametrize("client", [*PAIRS, QueueReader, StreamReader])
+def test_the_class_documents_the_parameters_in_the_order_of_the_signature(client: type) -> None:
+    (arguments,) = re.findall(r"\n\nArgs:\n(.+?)(?=\n\n|\Z)", inspect.getdoc(client) or "", re.DOTALL)
+    assert re.findall(r"^    (\w+): ", arguments, re.MULTILINE) == [*inspect.signature(client).parameters]
+    assert client.__init__.__doc__ is None
+
+
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_signature_says_which_types_it_takes(client: type) -> None:
     vague = {
@@ -170,14 +210,6 @@ def test_a_client_connects_when_it_is_opened_and_not_before(client: type, monkey
         made = client(url, **TARGET.get(client, {}))
         if isinstance(made, (Publisher, QueueReader, StreamReader, StreamPublisher)):
             made.close()
-
-
-PAIRS = {
-    Publisher: AsyncPublisher,
-    StreamPublisher: AsyncStreamPublisher,
-    Group: AsyncGroup,
-    StreamGroup: AsyncStreamGroup,
-}
 
 
 @pytest.mark.parametrize(("ours", "theirs"), PAIRS.items())
@@ -283,6 +315,13 @@ HONOURED = {
     AsyncStreamPublisher: {"connect", "reconnect", "confirm", "close"},
 }
 """The timeouts that each client has a use for."""
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_signature_shows_the_timeouts_that_a_client_honours(client: type) -> None:
+    default = inspect.signature(client).parameters["timeouts"].default
+    named = {field.name: field.default for field in fields(Timeouts) if field.name in HONOURED[client]}
+    assert repr(default) == f"Timeouts({', '.join(f'{name}={value}' for name, value in named.items())})"
 
 
 @pytest.mark.parametrize("client", CLIENTS)

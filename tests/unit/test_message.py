@@ -14,7 +14,7 @@ from rabbit_chx.errors import InvalidValue
 from rabbit_chx.messages.message import Message, StreamMessage
 from rabbit_chx.messages.message_fields import FIELDS, PROPERTIES, Properties, PropertyColumns, checked
 from rabbit_chx.mirror.fields import Field
-from rabbit_chx.working.messages import from_raw
+from rabbit_chx.working.messages import copied_properties, from_raw
 from tests.unit.complaints import complaint
 
 MOMENT = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
@@ -45,9 +45,20 @@ def test_a_test_can_make_a_message() -> None:
 @pytest.mark.parametrize("kind", [Message, StreamMessage])
 def test_every_property_is_an_attribute(kind: type[Message]) -> None:
     message = kind(b"", **SET)
-    assert {name: getattr(message, name) for name in SET} == SET == message.properties
+    assert {name: getattr(message, name) for name in SET} == SET
     assert {*SET, "headers"} == set(PROPERTIES) == {*Properties.__annotations__, "headers"}
     assert PropertyColumns.__annotations__.keys() == SET.keys()
+
+
+@pytest.mark.parametrize("kind", [Message, StreamMessage])
+def test_the_properties_of_a_message_are_what_a_copy_of_it_may_have(kind: type[Message]) -> None:
+    message = kind(b"", **SET)
+    assert message.properties == {name: SET[name] for name in SET.keys() - {"user_id", "expiration"}}
+    assert copied_properties(message, {"n": 5}) == {
+        **message.properties,
+        "headers": {"n": 5},
+        "delivery_mode": 2,
+    }
 
 
 def test_a_message_has_no_unknown_property() -> None:
@@ -61,7 +72,8 @@ def test_a_delivery_has_what_was_received() -> None:
     assert isinstance(delivered, Message)
     assert (delivered.body, delivered.exchange, delivered.routing_key) == (b"body", "orders", "key")
     assert (delivered.queue, delivered.redelivered, delivered.headers) == ("q", True, {"n": 5})
-    assert delivered.properties == SET
+    assert {name: getattr(delivered, name) for name in SET} == SET
+    assert delivered.properties == Message(b"", **SET).properties
     late = from_raw(
         "q", RawDelivery(7, True, "", "", b"".join(BasicProperties(timestamp=2**63).encode()), b"")
     )

@@ -61,7 +61,7 @@ def test_unknown_and_duplicate_columns_are_refused(columns, reason: str) -> None
 def test_text_is_no_list_of_columns() -> None:
     complaint = "invalid columns: got 'body', expected a list of names"
     with pytest.raises(InvalidValue, match=complaint):
-        StreamReader("rabbitmq-stream://host", "s", columns="body").read(0, 1)
+        StreamReader("rabbitmq-stream://host", "s").read(0, 1, columns="body")
     with pytest.raises(InvalidValue, match=complaint):
         StreamBatch([parsed([b"a"])], first=0).arrow("body")
     assert chosen(None) == tuple(COLUMNS)

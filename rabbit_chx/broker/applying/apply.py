@@ -39,10 +39,10 @@ def apply(
     management: Management | None = None,
     on_step: Callable[[Step], object] | None = None,
     dry_run: bool = False,
-    tls: ssl.SSLContext | None = None,
     record: bool = True,
     holder: str | None = None,
     timeout: float = TIMEOUT,
+    tls: ssl.SSLContext | None = None,
 ) -> Applied:
     r"""Apply a plan with pika.
 
@@ -62,12 +62,13 @@ def apply(
             ``Applied.unverified`` lists what the broker may have ignored.
         on_step: called with each step that is done or was found done.
         dry_run: change nothing, and return all steps as remaining.
-        tls: for an amqps URL; by default certificate and host name are checked.
         record: record the order in which rings were bound, in bindings of the exchange ``rabbit-chx.order``. Without
             the record (or without ``management``) only the node knows the order.
         holder: the text that the lock shows for its holder; by default user, host, process and time. With an empty
             text, the lock shows nothing.
-        timeout: seconds for the broker to answer a command; then the connection is dropped.
+        timeout: seconds for the broker to answer a command, of which a busy cluster takes some to declare a quorum queue; then
+            the connection is dropped.
+        tls: for an amqps URL; by default certificate and host name are checked.
 
     Raises:
         ApplyStopped: the plan was not applied completely; the message lists the steps that are done and gives the reason.
@@ -88,10 +89,10 @@ async def apply_async(
     management: Management | None = None,
     on_step: Callable[[Step], object] | None = None,
     dry_run: bool = False,
-    tls: ssl.SSLContext | None = None,
     record: bool = True,
     holder: str | None = None,
     timeout: float = TIMEOUT,  # noqa: ASYNC109 - of one command, as apply() has it
+    tls: ssl.SSLContext | None = None,
 ) -> Applied:
     """Apply a plan with aio-pika: as `apply`, with a connection or a channel of aio-pika, or an AMQP URL.
 

@@ -227,7 +227,7 @@ def drain(
     Args:
         connection_or_channel: of pika, or an AMQP URL; of a channel only the connection is used.
         queues: that have just lost keys.
-        timeout: seconds for all of them together.
+        timeout: seconds for all of them together, since a consumer must handle all that is in its queue.
         settle: seconds before the markers are published, for messages that are still on their way.
 
     Raises:
@@ -255,7 +255,7 @@ def drain_in_order(
         waits: what each queue waits for, as `drain_first_in` returns it.
         release: called with each queue that may be consumed now; a queue that loses keys later is drained after it,
             so its consumer must be running soon.
-        timeout: seconds for the drain of one stage.
+        timeout: seconds for the drain of one stage, as for `drain`.
         settle: seconds before the first markers are published.
 
     Raises:

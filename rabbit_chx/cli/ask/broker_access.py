@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rabbit_chx.base.text import listed
+from rabbit_chx.base.timeouts import CONNECT
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect
 from rabbit_chx.broker.reading.node import NodeCommand
@@ -21,7 +22,6 @@ from rabbit_chx.broker.reading.ring_order import learn
 from rabbit_chx.cli.ask.inputs import read_pairs
 from rabbit_chx.cli.ask.options import (
     ACCESS_OPTIONS,
-    CONNECT_SECONDS,
     FILE,
     Login,
     broker_options,
@@ -63,7 +63,7 @@ class BrokerAccess:
     url: str | BrokerUrl | None
     management_of: partial[Management]
     login: Login
-    connect_timeout: float = CONNECT_SECONDS
+    connect_timeout: float = CONNECT
     node: str | None = None
     probe: str | None = None
     pairs: tuple[tuple[str, str], ...] = ()
@@ -79,10 +79,11 @@ class BrokerAccess:
             )
         return BrokerUrl.parse(self.url)
 
-    def amqp(self, vhost: str, *, name: str = "rabbit-chx topology") -> pika.BlockingConnection:
+    def amqp(self, vhost: str, *, connection_name: str = "rabbit-chx topology") -> pika.BlockingConnection:
         """A connection to a virtual host."""
         with saying_if_silent(self.connect_timeout):
-            return connect(self.given.at_vhost(vhost), name=name, timeout=self.connect_timeout, **self.login)
+            url, timeout = self.given.at_vhost(vhost), self.connect_timeout
+            return connect(url, timeout=timeout, **self.login, connection_name=connection_name)
 
     @cached_property
     def management(self) -> Management:

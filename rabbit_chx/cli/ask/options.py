@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from rabbit_chx.base.names import check_name
+from rabbit_chx.base.timeouts import CONNECT
 from rabbit_chx.base.urls import BrokerUrl, ManagementUrl
 from rabbit_chx.cli.completion import exchanges, releases
 from rabbit_chx.cli.show.output import notice
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 BROKER: Final = "The broker"
 EXCHANGE: Final = "The exchange"
 READ_FROM_BROKER: Final = "an exchange that is read from a broker"
-CONNECT_SECONDS: Final = 10.0
 FILE: Final = click.Path(readable=False)
 """A path that shells complete; opening it shows whether it can be read."""
 
@@ -208,7 +208,7 @@ MANAGEMENT_OPTIONS: Final = (
     _of_broker(
         "--connect-timeout",
         type=click.FloatRange(0.1, 3600),
-        default=CONNECT_SECONDS,
+        default=CONNECT,
         show_default=True,
         metavar="SECONDS",
         help="How long the broker may take to answer at first. Later requests may take longer.",

@@ -130,7 +130,7 @@ def members(
     Args:
         url: an AMQP URL, or several that are tried in turn.
         group: the group's name.
-        timeout: seconds to wait for the answers.
+        timeout: seconds to wait for the answers, once connected. Members answer at once, unless their process hangs or is paused.
         credentials: user and password that are not in the URL.
         tls: the context for amqps; by default the certificate and the host name are verified.
         connection_name: the connection's name in the broker's list.
@@ -140,7 +140,7 @@ def members(
     """
     check_group_name(group)
     check_seconds("timeout", timeout)
-    with connect(url, name=connection_name, credentials=credentials, tls=tls) as connection:
+    with connect(url, credentials=credentials, tls=tls, connection_name=connection_name) as connection:
         return members_over(connection, group, timeout=timeout)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from pika import BlockingConnection
 
 from rabbit_chx.base.text import sentences
-from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, Timeouts
+from rabbit_chx.base.timeouts import HEARTBEAT, Timeouts
 from rabbit_chx.base.urls import BrokerUrl, host_and_port
 from rabbit_chx.broker import amqp
 from rabbit_chx.broker.credentials import Credentials
@@ -23,7 +23,7 @@ from rabbit_chx.streams.group.parking import Parking
 from rabbit_chx.streams.group.settings import OnStreamFailure, Start, StreamCallback, StreamSettings
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.opening import connect
-from rabbit_chx.working.retries import COROUTINE_FUNCTION, FUNCTION, check_function
+from rabbit_chx.working.retries import COROUTINE_FUNCTION, FUNCTION, TIMEOUTS, check_function
 from rabbit_chx.working.runs import AsyncRuns, Runs
 from rabbit_chx.working.workers import Progress
 
@@ -51,9 +51,9 @@ class StreamOptions(Runs[StreamMember]):
         on_failure: OnStreamFailure = "stop",
         parking_queue: str | None = None,
         amqp_url: str | BrokerUrl | Sequence[str | BrokerUrl] | None = None,
-        timeouts: Timeouts = DEFAULTS,
-        heartbeat: int = HEARTBEAT,
         follow_advertised: bool = False,
+        timeouts: Timeouts = TIMEOUTS,
+        heartbeat: int = HEARTBEAT,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
         connection_name: str | None = None,
@@ -87,18 +87,17 @@ class StreamOptions(Runs[StreamMember]):
                 check_function(parameter, function, *kinds, hint="AsyncStreamGroup takes coroutine functions")
         brokers = checked_urls(
             *("a group", url, timeouts, heartbeat, credentials, tls, connection_name),
-            # A member keeps trying to connect until it is stopped.
-            honoured=["close"],
+            defaults=TIMEOUTS,
             streams=True,
         )
         opening = partial(
             connect,
             brokers,
             follow_advertised=follow_advertised,
-            tls=tls,
-            credentials=credentials,
-            connection_name=connection_name or f"rabbit-chx stream group {name}",
             heartbeat=heartbeat,
+            credentials=credentials,
+            tls=tls,
+            connection_name=connection_name or f"rabbit-chx stream group {name}",
         )
         self._connect: Callable[[str | None], StreamConnection] = lambda name: opening(stream=name)
         default = [replace(each, streams=False, port=0) for each in brokers]
@@ -106,10 +105,10 @@ class StreamOptions(Runs[StreamMember]):
         self._connect_for_parking = partial(
             amqp.connect if amqp_url is not None else _at_default_port,
             parking,
-            name=f"rabbit-chx stream group {name} parking",
             heartbeat=heartbeat,
             credentials=credentials if amqp_url is None else _credentials_for(parking, credentials, brokers),
             tls=tls,
+            connection_name=f"rabbit-chx stream group {name} parking",
         )
 
     @property

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Final, Self, TypeVar
 
 from rabbit_chx.base.limits import as_integer, check_integer
-from rabbit_chx.base.timeouts import HEARTBEAT_OF_CALLER
+from rabbit_chx.base.timeouts import CONNECT, HEARTBEAT_OF_CALLER
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
@@ -63,11 +63,11 @@ class StreamConnection:
         self,
         url: str | BrokerUrl,
         *,
-        tls: ssl.SSLContext | None = None,
-        credentials: Credentials | None = None,
-        connection_name: str = "rabbit-chx",
+        timeout: float = CONNECT,
         heartbeat: int = HEARTBEAT_OF_CALLER,
-        timeout: float = 10.0,
+        credentials: Credentials | None = None,
+        tls: ssl.SSLContext | None = None,
+        connection_name: str = "rabbit-chx",
         give_up_at: float = math.inf,
     ) -> None:
         """Open the connection; every wait, also a later one, ends at ``give_up_at`` on the monotonic clock."""

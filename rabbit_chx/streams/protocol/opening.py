@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from rabbit_chx.base.timeouts import HEARTBEAT_OF_CALLER, share_of
+from rabbit_chx.base.timeouts import CONNECT, HEARTBEAT_OF_CALLER, share_of
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.guards import Guard
@@ -37,11 +37,11 @@ def connect(
     stream: str | None = None,
     leader: bool = False,
     follow_advertised: bool = False,
-    tls: ssl.SSLContext | None = None,
-    credentials: Credentials | None = None,
-    connection_name: str = "rabbit-chx",
+    timeout: float = CONNECT,
     heartbeat: int = HEARTBEAT_OF_CALLER,
-    timeout: float = 10.0,
+    credentials: Credentials | None = None,
+    tls: ssl.SSLContext | None = None,
+    connection_name: str = "rabbit-chx",
 ) -> StreamConnection:
     """Connect to the stream port of a broker.
 
@@ -52,13 +52,13 @@ def connect(
         leader: connect to the leader of that stream, as publishers need.
         follow_advertised: connect to the address that such a node advertises. By default `connect` tries the addresses of the URLs
             several times, because a load balancer may lead to another node each time.
-        tls: the context for TLS; by default the certificate and the host name are verified.
-        credentials: returns user and password, if the URL does not contain them.
-        connection_name: the connection's name in the broker's list.
-        heartbeat: the heartbeat interval in seconds, if the URL does not contain it; 0 disables heartbeats. The broker may ask for a
-            shorter one.
         timeout: seconds for opening a connection, which the addresses share, and for each answer; while data arrives before an answer, up
             to 60 times as long.
+        heartbeat: the heartbeat interval in seconds, if the URL does not contain it; 0 disables heartbeats. The broker may ask for a
+            shorter one.
+        credentials: returns user and password, if the URL does not contain them.
+        tls: the context for TLS; by default the certificate and the host name are verified.
+        connection_name: the connection's name in the broker's list.
 
     Raises:
         StreamUnavailable: the connection did not open; the message has the reason.
@@ -69,11 +69,11 @@ def connect(
         stream=stream,
         leader=leader,
         follow_advertised=follow_advertised,
-        tls=tls,
-        credentials=credentials,
-        connection_name=connection_name,
-        heartbeat=heartbeat,
         timeout=timeout,
+        heartbeat=heartbeat,
+        credentials=credentials,
+        tls=tls,
+        connection_name=connection_name,
     )
 
 
