@@ -83,7 +83,7 @@ def copied_properties(message: Message, added: Mapping[str, Any]) -> dict[str, A
     The broker would refuse a ``user_id`` other than the member's, drop the copy after its ``expiration``, and send it
     to the queues in CC and BCC as well.
     """
-    decoded = message._properties  # noqa: SLF001 - the attributes would change them
+    decoded = message._properties  # the attributes would change them
     given = {name: decoded[name] for name in _COPIED if decoded.get(name) is not None}
     headers = {
         name: value

@@ -98,7 +98,7 @@ class ReadJob:
         given = {"columns": self._decoded, "connection_name": name, "leader": leader}
         with stream_reader(self.options, wanted.stream, **given) as reader:
             if wanted.seen is not None:
-                reader._check_same(*wanted.seen)  # noqa: SLF001 - a check that needs the reader's connection
+                reader._check_same(*wanted.seen)  # a check that needs the reader's connection
             for batch in reader.read(start, wanted.end, binary_headers=binary_headers):
                 if batch.num_rows:
                     yield batch.column("offset")[-1].as_py() + 1, self._returned(batch)

@@ -30,7 +30,7 @@ def acknowledge(channel: BlockingChannel | None, tags: Iterable[tuple[int, bool]
     if channel is None or not channel.is_open:
         return
     for tag, multiple in tags:
-        channel._impl.basic_ack(tag, multiple=multiple)  # noqa: SLF001
+        channel._impl.basic_ack(tag, multiple=multiple)
 
 
 def close_in_one_step(
@@ -105,13 +105,13 @@ def _displace(channel: BlockingChannel, queue: str, prefetch: int) -> BlockingCh
 def _close(channels: Iterable[BlockingChannel]) -> None:
     closing = [each for each in channels if each.is_open]
     for each in closing:
-        impl = each._impl  # noqa: SLF001 - nothing public closes a channel without cancelling
-        impl._cancelled.update(impl._consumers)  # noqa: SLF001
+        impl = each._impl  # nothing public closes a channel without cancelling
+        impl._cancelled.update(impl._consumers)
         impl.close()
     until = monotonic() + _PATIENCE
     for each in closing:
         while not each.is_closed:
             if monotonic() > until:
                 error = StreamLostError(f"the broker did not close a channel within {_PATIENCE:g} seconds")
-                each.connection._impl._terminate_stream(error)  # noqa: SLF001 - the next events raise it
+                each.connection._impl._terminate_stream(error)  # the next events raise it
             each.connection.process_data_events(time_limit=_TICK)

@@ -81,10 +81,7 @@ class StreamBatch:
         if not any(cannot for _, cannot in runs):
             return [self]
         lasts = [*(offset - 1 for offset, _ in runs[1:]), self.last]
-        return [
-            whole._part(first, last, cannot)  # noqa: SLF001 - its own class
-            for (first, cannot), last in zip(runs, lasts, strict=True)
-        ]
+        return [whole._part(first, last, cannot) for (first, cannot), last in zip(runs, lasts, strict=True)]
 
     def _part(self, first: int, last: int, undecodable: Sequence[Undecodable] = ()) -> StreamBatch:
         low = bisect_right(self._chunks, first, key=lambda chunk: chunk.end)
@@ -154,13 +151,13 @@ class BatchFailed(Exception):
 def undecodable_part(chunks: Sequence[Chunk], found: Sequence[Undecodable]) -> StreamBatch:
     """The batch of these messages, which follow each other in the chunks and cannot be decoded."""
     part = StreamBatch(chunks, found[0].offset)
-    part.last, part._undecodable = found[-1].last, found  # noqa: SLF001
+    part.last, part._undecodable = found[-1].last, found
     return part
 
 
 def why_undecodable(batch: StreamBatch) -> CorruptStream | MissingDependency | None:
     """Why the messages of a batch cannot be decoded, if that is known of all of them."""
-    found = batch._undecodable  # noqa: SLF001
+    found = batch._undecodable
     return found[0].error if found else None
 
 
