@@ -42,7 +42,7 @@ class Timeouts:
             if type(value) not in {int, float} or not 0 < value < math.inf:
                 raise InvalidValue(f"{field.name} timeout", value, "a number of seconds greater than 0")
 
-    def honoured_by(self, client: str, *names: str) -> None:
+    def _honoured_by(self, client: str, *names: str) -> None:
         """Raise InvalidValue if a field differs from its default, and the client knows only the named fields."""
         for field in fields(self):
             value = getattr(self, field.name)

@@ -42,7 +42,7 @@ def checked_urls(
     if not isinstance(timeouts, Timeouts):
         raise InvalidValue("timeouts", timeouts, "Timeouts, such as Timeouts(connect=5)")
     if honoured is not None:
-        timeouts.honoured_by(client, *honoured)
+        timeouts._honoured_by(client, *honoured)
     check_integer("heartbeat", heartbeat, 1, 65_535)
     if not (tls is None or isinstance(tls, ssl.SSLContext)):
         raise InvalidValue("tls", tls, "an ssl.SSLContext, or None for one that verifies the broker")

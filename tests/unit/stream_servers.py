@@ -164,7 +164,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
 def lose(publisher: StreamPublisher, servers: Servers) -> None:
     """Close the connection of a publisher that has nothing to send, and wait until it has noticed."""
     servers.close_connections()
-    wait_until(lambda: publisher.pipeline.outboxes[0].trouble, "the loss is noticed")
+    wait_until(lambda: publisher._pipeline.outboxes[0].trouble, "the loss is noticed")
 
 
 def delayed(
@@ -189,5 +189,5 @@ def opened_without_streams(
     """Open a publisher in another thread, which waits for the names of its streams until the event is set."""
     asked, answers = delayed(monkeypatch, "partitions")
     opening = pool.submit(publisher.open)
-    wait_until(lambda: asked.is_set() and publisher.pipeline.state == "open", "it is opened")
+    wait_until(lambda: asked.is_set() and publisher._pipeline.state == "open", "it is opened")
     return opening, answers

@@ -119,7 +119,7 @@ OPEN_TO_SPARK = {
     *(f"rabbit_chx.{name}" for name in ("consuming", "publishing", "streams", "topology")),
 }
 """The public packages that the Spark connector uses, and the files that are open to it."""
-PRIVATE_FOR_SPARK = {"_add_encoded", "_check_same"}
+PRIVATE_FOR_SPARK = {"_add_encoded", "_check_same", "_max_property_bytes"}
 """The private attributes of clients that the Spark connector uses."""
 PRIVATE_OF_LIBRARIES = {
     *("_impl", "_consumers", "_cancelled", "_adapter_call_later", "_adapter_remove_timeout"),  # of pika

@@ -255,7 +255,7 @@ def test_a_message_that_was_not_sent_can_be_withdrawn(servers) -> None:
         lose(publisher, servers)
         future = publisher.submit(b"b")
         assert future.cancel()
-        wait_until(lambda: "first is down" in publisher.pipeline.outboxes[0].trouble, "an attempt fails")
+        wait_until(lambda: "first is down" in publisher._pipeline.outboxes[0].trouble, "an attempt fails")
         with pytest.raises(
             PublishFailed, match=r"withdrawn after 0\.1 seconds without a connection: first is down"
         ) as caught:
