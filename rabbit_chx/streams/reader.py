@@ -177,7 +177,7 @@ class StreamReader:
         except ModuleNotFoundError as error:
             raise MissingDependency("Arrow batches need pyarrow: pip install 'rabbit-chx[arrow]'") from error
         return record_batches(
-            self.chunks(start, end),
+            self._chunks(start, end),
             chosen(self.columns),
             start=start,
             end=end,
@@ -187,7 +187,7 @@ class StreamReader:
 
     def messages(self, start: int, end: int) -> Iterator[StreamMessage]:
         """Yield each message with ``start <= offset < end``. Unlike `read`, this does not need pyarrow."""
-        return messages_of(self.chunks(start, end), start, end, **self._limits)
+        return messages_of(self._chunks(start, end), start, end, **self._limits)
 
     def follow(self, start: int, *, timeout: float | None = None) -> Iterator[StreamMessage]:
         """Yield the messages from an offset on, and wait for new ones at the end of the stream. `stop` ends the iterator.
@@ -230,7 +230,7 @@ class StreamReader:
             elif time.monotonic() - since > timeout:
                 return
 
-    def chunks(self, start: int, end: int) -> Iterator[Chunk]:
+    def _chunks(self, start: int, end: int) -> Iterator[Chunk]:
         """Yield the chunks with messages of a range. The first and the last chunk may have other messages, too."""
         if not (isinstance(start, int) and isinstance(end, int) and 0 <= start <= end):
             raise InvalidValue("range of offsets", (start, end), "two integers with 0 <= start <= end")
@@ -247,7 +247,7 @@ class StreamReader:
             try:
                 if seen is not None:
                     self._check_same(*seen)
-                for chunk in self._chunks(at, end):
+                for chunk in self._over_one_connection(at, end):
                     if chunk is None and not follows:
                         return
                     yield chunk
@@ -287,7 +287,7 @@ class StreamReader:
                 self.stream,
             )
 
-    def _chunks(self, start: int, end: float) -> Iterator[Chunk | None]:
+    def _over_one_connection(self, start: int, end: float) -> Iterator[Chunk | None]:
         """Yield the chunks of a range over one connection, and None whenever the stream has no more."""
         connection = self._connected()
         self._check_range(start, end)

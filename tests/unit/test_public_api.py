@@ -35,7 +35,7 @@ ONLY_READ = {
     *("Applied", "Strategy", "RingChange", "Move", "QueueLoad", "Rebalancing"),  # of changes to a topology
     *("Finding", "Drift"),  # of checks
     *("QueueStatus", "PartitionStatus"),  # of the status of a group
-    *("StreamMetadata", "StreamStats"),  # of a StreamConnection or a StreamReader
+    *("Chunk", "StreamMetadata", "StreamStats"),  # of a StreamBatch or a StreamConnection
     *("HotKey", "QueueShare"),  # of a Spread
     *("Report", "Change", "Picture", "Source"),  # of `report`, and of `available`
     *(

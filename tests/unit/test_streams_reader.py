@@ -116,7 +116,7 @@ def test_a_chunk_that_arrives_slowly_is_waited_for_and_not_asked_for_again(
 ) -> None:
     connection.arrives_after = pieces
     with pytest.raises(StreamUnavailable, match="sent no chunk") if pieces == 2_000 else nullcontext():
-        assert [chunk.first_offset for chunk in reader._chunks(0, 3)] == [0, 1, 2]
+        assert [chunk.first_offset for chunk in reader._over_one_connection(0, 3)] == [0, 1, 2]
     assert connection.subscriptions == 1
 
 

@@ -48,19 +48,19 @@ class StreamBatch:
 
     def messages(self) -> Iterator[StreamMessage]:
         """Yield the messages, in order."""
-        for message in self.stored():
+        for message in self._stored():
             if type(message) is Undecodable:
                 raise message.error
             yield message
 
-    def stored(self) -> Iterator[StreamMessage]:
+    def _stored(self) -> Iterator[StreamMessage]:
         """Yield the messages, with `Undecodable` in place of an error."""
         if self._undecodable:
             return iter(self._undecodable)
         groups = _growing(self._chunks) if self._is_unpacked else [self._chunks]
         return chain.from_iterable(stored_in(group, self.first, self.last + 1) for group in groups)
 
-    def unpacked(self) -> StreamBatch:
+    def _unpacked(self) -> StreamBatch:
         """The same messages, of which parts are decoded in proportion to their size."""
         if self._is_unpacked:
             return self
@@ -68,11 +68,11 @@ class StreamBatch:
         whole.last, whole._undecodable, whole._is_unpacked = self.last, self._undecodable, True
         return whole
 
-    def around_undecodable(self) -> list[StreamBatch]:
+    def _around_undecodable(self) -> list[StreamBatch]:
         """Divide the batch between messages that can be decoded and those that cannot be."""
-        whole = self.unpacked()
+        whole = self._unpacked()
         runs: list[tuple[int, list[Undecodable]]] = []
-        for each in whole.stored():
+        for each in whole._stored():
             undecodable = isinstance(each, Undecodable)
             if not runs or undecodable != bool(runs[-1][1]):
                 runs.append((each.offset, []))
@@ -111,13 +111,13 @@ class StreamBatch:
         (whole,) = pa.Table.from_batches(batches, schema(names)).combine_chunks().to_batches()
         return whole
 
-    def divided(self, offset: int) -> tuple[StreamBatch, StreamBatch | None]:
+    def _divided(self, offset: int) -> tuple[StreamBatch, StreamBatch | None]:
         """Return the part before an offset, and the rest, if any."""
         if offset > self.last:
             return self, None
-        return self._part(self.first, offset - 1, self._undecodable), self.since(offset, 1)
+        return self._part(self.first, offset - 1, self._undecodable), self._since(offset, 1)
 
-    def since(self, offset: int, attempt: int) -> StreamBatch:
+    def _since(self, offset: int, attempt: int) -> StreamBatch:
         """Return the part that begins at an offset."""
         rest = self._part(max(offset, self.first), self.last, self._undecodable)
         rest.attempt = attempt
@@ -174,4 +174,4 @@ def failed_part(item: Any, error: Exception) -> tuple[Any, Any]:
         return item, None
     if not item.first <= error.offset <= item.last:
         return item, None
-    return item.divided(error.offset + 1)
+    return item._divided(error.offset + 1)
