@@ -291,7 +291,7 @@ class StreamReader:
         """Yield the chunks of a range over one connection, and None whenever the stream has no more."""
         connection = self._connected()
         self._check_range(start, end)
-        subscription = connection.subscribe(self.stream, OffsetSpec.offset(start), credit=self._credit)
+        subscription = connection._subscribe(self.stream, OffsetSpec.offset(start), credit=self._credit)
         try:
             for expected, chunk in self._delivered(connection, subscription, start):
                 if chunk is None:
@@ -309,7 +309,7 @@ class StreamReader:
             if connection.is_open:
                 with suppress(RabbitChxError):  # the iterator may be collected in another thread
                     # A new connection costs less than many chunks in vain.
-                    connection.unsubscribe(subscription, timeout=connection.timeout)
+                    connection._unsubscribe(subscription, timeout=connection.timeout)
 
     def _delivered(
         self, connection: StreamConnection, subscription: int, start: int
@@ -317,8 +317,8 @@ class StreamReader:
         """Yield the chunks of a subscription, each with the expected first offset, and None for a chunk at the end of the stream."""
         at, owed, lot = start, 0, max(self._credit // 4, 1)
         quiet, waited, at_end_until = _QUIET, 0.0, 0.0
-        while waited <= (self._timeouts.reconnect if connection.is_receiving else self._timeouts.connect):
-            for number, data in connection.chunks(quiet):
+        while waited <= (self._timeouts.reconnect if connection._is_receiving else self._timeouts.connect):
+            for number, data in connection._chunks(quiet):
                 if number != subscription:
                     continue
                 chunk = parse_chunk(data, self.stream)
@@ -326,11 +326,11 @@ class StreamReader:
                 at, owed = max(at, chunk.end), owed + 1
                 quiet, waited, at_end_until = _QUIET, 0.0, 0.0
                 if owed == lot:
-                    connection.credit(subscription, lot)
+                    connection._credit(subscription, lot)
                     owed = 0
             if time.monotonic() < at_end_until:
                 yield at, None
-            elif connection.is_receiving:
+            elif connection._is_receiving:
                 waited += quiet
             elif self._has_more(connection, at):
                 waited += quiet

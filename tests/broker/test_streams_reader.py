@@ -60,7 +60,7 @@ def test_a_stream_with_one_message(reader, stream_connection, stream):
 def test_a_range_yields_its_messages_and_no_others(reader, stream_connection, stream):
     for start in range(0, 100, 10):
         fill(stream_connection, stream, range(start, start + 10))
-    publisher = stream_connection.declare_publisher(stream)
+    publisher = stream_connection._declare_publisher(stream)
     publish_entry(
         stream_connection, publisher, 1, a_sub_batch([message(number) for number in range(100, 120)])
     )

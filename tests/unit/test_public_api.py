@@ -38,13 +38,6 @@ ONLY_READ = {
     *("Chunk", "StreamMetadata", "StreamStats"),  # of a StreamBatch or a StreamConnection
     *("HotKey", "QueueShare"),  # of a Spread
     *("Report", "Change", "Picture", "Source"),  # of `report`, and of `available`
-    *(
-        "OffsetSpec",
-        "Delivery",
-        "ConsumerUpdate",
-        "Confirms",
-        "Refusals",
-    ),  # of what the clients of streams use
 }
 """Types of values that callers receive and never make, or that only clients of the package make, whose names no guide uses."""
 MIRROR = (

@@ -48,7 +48,7 @@ def lane(*, batches: bool = False, store_every: int = 100) -> StreamLane:
 class Asked:
     """A connection that keeps the answers to the broker's questions."""
 
-    heard, heartbeat = 0.0, 10.0
+    _heard, heartbeat = 0.0, 10.0
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, bool]] = []
@@ -63,7 +63,7 @@ class Asked:
     def stats(self, _stream: str) -> StreamStats:
         return StreamStats(0, 0, 0)
 
-    def answer_update(self, update: ConsumerUpdate, start: OffsetSpec | None) -> None:
+    def _answer_update(self, update: ConsumerUpdate, start: OffsetSpec | None) -> None:
         self.answers.append((update.correlation, start is not None))
 
 

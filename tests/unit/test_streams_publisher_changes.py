@@ -64,7 +64,7 @@ def test_messages_accepted_while_the_publisher_is_opened_get_ids_after_the_last_
 
 def test_messages_for_a_stream_that_is_added_get_ids_after_its_last_one(servers, monkeypatch) -> None:
     last = {"events-2": 5_000}
-    _, answers = stream_servers.delayed(monkeypatch, "declare_publisher", "events-2")
+    _, answers = stream_servers.delayed(monkeypatch, "_declare_publisher", "events-2")
     monkeypatch.setattr(Connection, "query_publisher_sequence", lambda _, __, stream: last.get(stream, 0))
     monkeypatch.setattr(routes, "_LOOK", 0.05)
     with StreamPublisher(FIRST, super_stream="events", name="job") as publisher:
@@ -197,7 +197,7 @@ def test_a_call_that_waits_for_room_holds_up_no_change_of_the_streams(
 ) -> None:
     """It is routed again as soon as the stream that it waits for has room, or is removed."""
     began, lost, waits = time.monotonic(), threading.Event(), threading.Event()
-    declared, wait_for_space = Connection.declare_publisher, LotOutbox._wait_for_space
+    declared, wait_for_space = Connection._declare_publisher, LotOutbox._wait_for_space
 
     def declare(connection: Connection, stream: str, name: str | None) -> int:
         if stream == "events-1" and lost.is_set():
@@ -210,7 +210,7 @@ def test_a_call_that_waits_for_room_holds_up_no_change_of_the_streams(
 
     monkeypatch.setattr(outlet, "time", SimpleNamespace(monotonic=lambda: began))
     monkeypatch.setattr(routes, "_LOOK", 0.05)
-    monkeypatch.setattr(Connection, "declare_publisher", declare)
+    monkeypatch.setattr(Connection, "_declare_publisher", declare)
     monkeypatch.setattr(LotOutbox, "_wait_for_space", wait)
     timeouts = Timeouts(confirm=0.1, reconnect=1_000)
     with (
@@ -357,14 +357,14 @@ def test_a_forked_process_waits_for_no_lock_of_the_publisher(servers, monkeypatc
 
 
 def test_a_stream_that_is_added_has_the_time_to_reconnect(servers, monkeypatch) -> None:
-    declared, failing = Connection.declare_publisher, iter([True, True, False])
+    declared, failing = Connection._declare_publisher, iter([True, True, False])
 
     def lost(connection: Connection, stream: str, name: str | None) -> int:
         if stream == "events-2" and next(failing):
             raise StreamUnavailable("the connection was lost", "lost")
         return declared(connection, stream, name)
 
-    monkeypatch.setattr(Connection, "declare_publisher", lost)
+    monkeypatch.setattr(Connection, "_declare_publisher", lost)
     monkeypatch.setattr(routes, "_LOOK", 0.05)
     with StreamPublisher(FIRST, super_stream="events") as publisher:
         servers.streams = 3
@@ -381,7 +381,7 @@ def test_a_broker_that_takes_nothing_is_not_tried_again(servers, monkeypatch) ->
         raise StreamUnavailable("the connection was lost", "lost")
 
     monkeypatch.setattr(outlet, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(Connection, "publish", full)
+    monkeypatch.setattr(Connection, "_publish", full)
     with (
         StreamPublisher(FIRST, "events", timeouts=Timeouts(confirm=3, reconnect=60)) as publisher,
         pytest.raises(PublishFailed, match=r"no confirm of 1 message for stream 'events' within 3 seconds"),

@@ -467,7 +467,7 @@ def test_connections_that_open_and_confirm_nothing_are_given_up_like_none(server
     with StreamPublisher(FIRST, "events", timeouts=Timeouts(reconnect=15)) as publisher:
         publisher.publish(b"a")
         with monkeypatch.context() as patched:
-            patched.setattr(Connection, "confirms", lost)
+            patched.setattr(Connection, "_confirms", lost)
             with pytest.raises(PublishFailed, match="the connection was lost") as caught:
                 publisher.publish(b"b")
         assert caught.value.may_have_arrived
@@ -491,14 +491,14 @@ def test_losses_long_after_each_other_do_not_add_up(servers, monkeypatch) -> Non
 
 
 def test_a_new_stream_that_does_not_answer_takes_no_time_from_the_others(servers, monkeypatch) -> None:
-    declared, answers = Connection.declare_publisher, threading.Event()
+    declared, answers = Connection._declare_publisher, threading.Event()
 
     def hang(connection: Connection, stream: str, name: str | None) -> int:
         if stream == "events-2" and not answers.wait(PATIENCE):
             raise StreamUnavailable("no answer to DeclarePublisher", "lost")
         return declared(connection, stream, name)
 
-    monkeypatch.setattr(Connection, "declare_publisher", hang)
+    monkeypatch.setattr(Connection, "_declare_publisher", hang)
     monkeypatch.setattr(routes, "_LOOK", 0.05)
     keys = [str(number) for number in range(300)]
     with StreamPublisher(FIRST, super_stream="events") as publisher:
