@@ -32,7 +32,7 @@ _SLACK = 30.0
 def count_keys(counts: SlotCounts, path: str, *, raw: bool) -> None:
     """Count the keys of a file."""
     mirror = counts.mirror
-    part = mirror.hash_on.part if isinstance(mirror, ConsistentHashExchange) else "routing_key"
+    part = mirror._hash_on.part if isinstance(mirror, ConsistentHashExchange) else "routing_key"
     for column in key_columns(path, raw=raw, title="Counting"):
         values = values_of(column, part)
         counts.add_keys([values[row] for row in range(len(values))])

@@ -283,7 +283,7 @@ class QueueReader:
             self._stop.wait(pause)
 
     def _consume(self, connection: BlockingConnection, backoff: Backoff) -> None:
-        release = Release.of_broker(server_version(connection))
+        release = Release._of_broker(server_version(connection))
         warning = PikaDriver(connection).run(check_readable(self._queue, release))
         if warning and not self._warned:
             self._warned = True

@@ -172,7 +172,7 @@ class Observer:
         # Both are kept up to date: a restart that the uptime has shown must not be found again in the counters.
         restarted = any([self._has_new_node(), self._counters_restarted(queues)])
         self._restarted |= restarted
-        tagged = Release.of_broker(overview.release).tags_definitions
+        tagged = Release._of_broker(overview.release)._tags_definitions
         fingerprint = (overview.exchange_types, self._listed(tagged=tagged))
         due = time.monotonic() >= self._read_from
         if self._observed is None or restarted or self._lost or (fingerprint != self._fingerprint and due):

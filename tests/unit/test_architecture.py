@@ -119,8 +119,8 @@ OPEN_TO_SPARK = {
     *(f"rabbit_chx.{name}" for name in ("consuming", "publishing", "streams", "topology")),
 }
 """The public packages that the Spark connector uses, and the files that are open to it."""
-PRIVATE_FOR_SPARK = {"_add_encoded", "_check_same", "_max_property_bytes"}
-"""The private attributes of clients that the Spark connector uses."""
+PRIVATE_FOR_SPARK = {"_add_encoded", "_check_same", "_hash_on", "_max_property_bytes", "_owners", "_type"}
+"""The private attributes of clients, exchanges and fields that the Spark connector uses."""
 PRIVATE_OF_LIBRARIES = {
     *("_impl", "_consumers", "_cancelled", "_adapter_call_later", "_adapter_remove_timeout"),  # of pika
     *("_terminate_stream", "_MAX_RECV_BYTES"),  # also of pika

@@ -45,7 +45,7 @@ def close_in_one_step(
 
     If ``displace``, such a channel is displaced instead: a temporary consumer with the highest priority takes over, and the
     channel requeues its messages. All of them go to the temporary consumer, which has the same prefetch, and closing that
-    one requeues them in one step. Without this, the broker may keep the closed consumer (`Release.keeps_dead_consumers`);
+    one requeues them in one step. Without this, the broker may keep the closed consumer (`Release._keeps_dead_consumers`);
     it never keeps one with the highest priority. Earlier releases would change the order.
 
     If the broker does not answer in time, this ends the connection and raises.

@@ -305,7 +305,7 @@ class StreamMember(Running):
         lane = place.forget(stream)
         if lane is None:
             return []
-        if not moved or Release.of_broker(place.connection.release).forgets_consumers_of_moved_streams:
+        if not moved or Release._of_broker(place.connection.release)._forgets_consumers_of_moved_streams:
             return [lane]
         with suppress(StreamUnavailable):
             for other in place.lanes.values():

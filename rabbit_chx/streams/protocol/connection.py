@@ -188,7 +188,7 @@ class StreamConnection:
 
     def _supports(self, command: Command) -> bool:
         """Whether the broker supports a command that 3.10 lacks. 3.10 also lacks the query, so only later releases get it."""
-        if self._commands is None and Release.of_broker(self.release).lists_stream_commands:
+        if self._commands is None and Release._of_broker(self.release)._lists_stream_commands:
             fields = self._calls.call(Command.EXCHANGE_COMMAND_VERSIONS, requests.command_versions())
             self._commands = answers.commands(fields)
         return command in (self._commands or ())

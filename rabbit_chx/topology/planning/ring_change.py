@@ -152,7 +152,7 @@ def change_ring(difference: RingDifference, exchange: Exchange, request: Request
 def _change(difference: RingDifference, exchange: Exchange, request: Request) -> Part:
     name, case = difference.exchange, case_of(difference, request.waiting)
     try:
-        difference.ring.refuse_duplicates()
+        difference.ring._refuse_duplicates()
     except Unpredictable as reason:
         return Part(
             refusals=[f"exchange {name!r}: {reason}; build a new exchange under another name (blue/green)"]

@@ -88,7 +88,7 @@ def what_if(
     if target == before:
         return ()
     wanted = tuple(Binding(exchange, destination, str(weight)) for destination, weight in target.items())
-    case = Case(exchange, topology.ring(exchange, parsed).require_known(), wanted)
+    case = Case(exchange, topology.ring(exchange, parsed)._require_known(), wanted)
     first, *others = strategies(case, found, topology)
     return (replace(first, chosen=True), *others)
 
