@@ -88,7 +88,7 @@ def connect(
         BrokerUnavailable: the connection did not open; the message says why.
     """
     failed: list[BrokerUnavailable] = []
-    for one in BrokerUrl.several(url):
+    for one in BrokerUrl._several(url):
         try:
             parameters = parameters_of(
                 one, name=name, timeout=timeout, heartbeat=heartbeat, credentials=credentials, tls=tls

@@ -36,7 +36,7 @@ def checked_urls(
 
     ``client`` is its name in errors, and ``honoured`` has the timeouts that it can honour, by default all.
     """
-    urls = BrokerUrl.several(url, streams=streams)
+    urls = BrokerUrl._several(url, streams=streams)
     for each in urls:
         check_credentials(credentials, each)
     if not isinstance(timeouts, Timeouts):

@@ -104,13 +104,13 @@ class _Watch:
 
     def _published(self) -> int:
         return sum(
-            count for queue, count in self.management.published(self.vhost).items() if queue in self.queues
+            count for queue, count in self.management._published(self.vhost).items() if queue in self.queues
         )
 
     def check_tracing(self) -> None:
         on = True
         with suppress(BrokerUnavailable):
-            on = self.management.tracing(self.vhost)
+            on = self.management._tracing(self.vhost)
         if not on:
             raise self._off()
 

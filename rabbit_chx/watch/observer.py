@@ -144,7 +144,7 @@ class Observer:
         queues: dict[str, QueueState] = {}
         problems: tuple[Problem, ...] = ()
         try:
-            queues = {state.name: state for state in self._management.queue_states(self._vhost, now=now)}
+            queues = {state.name: state for state in self._management._queue_states(self._vhost, now=now)}
             self._refresh(queues)
         except RabbitChxError as error:  # also: a release or an output of the node that is not understood
             unverified = isinstance(error.__context__, ssl.SSLCertVerificationError)
@@ -194,7 +194,7 @@ class Observer:
     def _definitions_tag(self) -> str:
         """The ETag of the definitions; empty for a user who may not read them."""
         try:
-            return self._management.definitions_tag(self._vhost, self._tag)
+            return self._management._definitions_tag(self._vhost, self._tag)
         except BrokerUnavailable as error:
             if error.permanent:
                 return ""

@@ -102,7 +102,7 @@ def test_definitions():
 def every_use_of(url: str) -> object:
     """All that an AMQP URL is asked for, without connecting."""
     parsed = BrokerUrl.parse(url)
-    said = [str(parsed), repr(parsed), repr(parsed.at_vhost(parsed.vhost)), repr(parameters_of(url))]
+    said = [str(parsed), repr(parsed), repr(parsed._at_vhost(parsed.vhost)), repr(parameters_of(url))]
     return [*said, repr(Management.of(url)), repr(Publisher(url)), repr(Publisher([url, url]))]
 
 

@@ -91,7 +91,7 @@ def connect_until(
     opened: _Opened = partial(StreamConnection, timeout=timeout, **options)
     if stream is not None:
         opened = partial(_with_stream, opened, stream=stream, leader=leader, follow=follow_advertised)
-    connection = _first(opened, BrokerUrl.several(url, streams=True), timeout, give_up_at)
+    connection = _first(opened, BrokerUrl._several(url, streams=True), timeout, give_up_at)
     connection._give_up_at(give_up_at)
     return connection
 
