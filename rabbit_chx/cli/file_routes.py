@@ -45,7 +45,7 @@ class FileRoutes:
         if found is not None and found.type == CONSISTENT_HASH:
             self.ring = at.mirror()
         elif self._slots is not None:
-            pairs = [(bound.destination, bound.key) for bound in self._slots.top_bindings]
+            pairs = [(bound.destination, bound.key) for bound in self._slots._top_bindings]
             self._modulus = ModulusHashExchange(pairs, release=at.release)
         self._part = self.ring._hash_on.part if self.ring else "routing_key"
         hashing = [each for each in hashing_exchanges(topology).values() if ToExchange(each.name) in behind]

@@ -41,7 +41,7 @@ def report(
     """
     parsed = Release.parse(release)
     if live is not None and exchange in topology.unordered:
-        topology = topology.with_order_of(live, exchange)
+        topology = topology._with_order_of(live, exchange)
     filed = topology.ring(exchange, parsed)
     found = topology.exchange(exchange)
     assert found is not None

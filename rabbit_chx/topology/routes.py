@@ -176,7 +176,7 @@ class Router:
         if found := self._matching(exchange, message):
             return found
         # rabbit_policy.erl, get_arg/3: an argument takes precedence over a policy.
-        policy = self._topology.policy_of(exchange) if exchange.alternate is None else None
+        policy = self._topology._policy_of(exchange) if exchange.alternate is None else None
         alternate = policy.definition.get("alternate-exchange") if policy else exchange.alternate
         return [] if alternate is None else [ToExchange(alternate)]
 

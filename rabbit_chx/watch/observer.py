@@ -130,11 +130,11 @@ class Observer:
         self._queues = 0
 
     @property
-    def least_seconds(self) -> float:
+    def _least_seconds(self) -> float:
         """The shortest interval that the number of queues allows."""
         return self._queues * 60.0 / _ROWS_A_MINUTE
 
-    def poll(self) -> Snapshot:
+    def _poll(self) -> Snapshot:
         """Poll the broker. If it does not answer, the snapshot has a problem with the reason.
 
         Raises:

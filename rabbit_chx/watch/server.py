@@ -110,7 +110,7 @@ class Server:
         """Show an interval on the page and in the metrics, without waiting for any client."""
         self._metrics.show(interval)
         events = {"interval": interval.as_dict()}
-        rings = (interval.ring_check.live, interval.ring_check.wanted)
+        rings = (interval._ring_check.live, interval._ring_check.wanted)
         if rings != self._drawn:
             self._drawn = rings
             events["pictures"] = pictures(*rings)

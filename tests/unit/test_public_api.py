@@ -30,8 +30,8 @@ LOWER_PACKAGES = (
 )
 """What users of any public package have at hand as well."""
 ONLY_READ = {
-    *("Overview", "ListedQueue", "QueueState", "StreamConsumer", "User", "NodeState"),  # of Management
-    *("Row", "Totals", "Problem", "Snapshot", "RingState", "RingCheck"),  # of an Interval
+    *("Overview", "ListedQueue", "User", "NodeState"),  # of Management
+    *("Row", "Totals", "Problem", "RingState", "RingCheck"),  # of an Interval
     *("Applied", "Strategy", "RingChange", "Move", "QueueLoad", "Rebalancing"),  # of changes to a topology
     *("Finding", "Drift"),  # of checks
     *("QueueStatus", "PartitionStatus"),  # of the status of a group

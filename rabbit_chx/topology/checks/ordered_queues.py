@@ -67,7 +67,7 @@ def release_hazards(release: Release) -> dict[str, str]:
 
 
 def _is_delayed(queue: Queue, topology: Topology) -> bool:
-    policy = topology.policy_of(queue)
+    policy = topology._policy_of(queue)
     keys = [*(name.removeprefix("x-") for name in queue.arguments), *(policy.definition if policy else ())]
     return any(key.startswith(_RETRY) for key in keys)
 
@@ -77,7 +77,7 @@ def _is_delayed(queue: Queue, topology: Topology) -> bool:
 
 def _has_limit(queue: Queue, topology: Topology, release: Release | None) -> bool:
     """Whether messages of a queue are dropped or dead-lettered when they are returned too often."""
-    policy = topology.policy_of(queue)
+    policy = topology._policy_of(queue)
     declared = queue if release is None else as_declared(queue, release)
     by_policy = None if policy is None else policy.definition.get(_LIMIT_KEY)
     return limit_applies(release, declared.arguments.get(DELIVERY_LIMIT), by_policy)

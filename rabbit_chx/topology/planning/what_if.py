@@ -133,7 +133,7 @@ def changed_weights(
     }
     slots = topology.slots_of(exchange)
     # Equal counts are weights as well.
-    count = slots.count if slots and slots.has_counts and len({*now.values()}) > 1 else 0
+    count = slots.count if slots and slots._has_counts and len({*now.values()}) > 1 else 0
     for name in add:
         if name in by_name:
             raise InvalidValue(f"change of exchange {exchange!r}", name, "a queue that is not bound yet")
