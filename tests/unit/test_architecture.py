@@ -291,7 +291,8 @@ def test_the_spark_connector_imports_only_public_packages_and_files_that_are_ope
 @cache
 def private_attributes(module: str) -> tuple[frozenset[str], frozenset[str]]:
     """The private attributes of the objects that a module defines, and the other ones that it uses."""
-    own, used = set(), set()
+    own: set[str] = set()
+    used: set[str] = set()
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.ClassDef):
             for each in node.body:
