@@ -166,7 +166,7 @@ class CLoop:
             raise LeftOut(f"{compiler} failed: {compiled.stderr.strip()}")
         self._library = ctypes.CDLL(str(library))
         self._table = np.empty(SEEDS, np.uint16)
-        self._owners = exchange.owners
+        self._owners = exchange._owners
         self._destinations = np.full(len(columns[0].arrow), -1, np.int32)
         self._library.fill(self._table.ctypes, ctypes.c_uint32(len(self._owners)))
         self.about = f"{Path(compiler).name} {' '.join(flags[:2])}"
@@ -196,7 +196,7 @@ class Beam:
             if not shutil.which(command[0]):
                 reasons.append(f"no {command[0]} on the PATH")
                 continue
-            program = [*command, f"{at}/routing_beam.escript", at, str(len(exchange.owners))]
+            program = [*command, f"{at}/routing_beam.escript", at, str(len(exchange._owners))]
             self._process = subprocess.Popen(program, stdin=PIPE, stdout=PIPE, text=True)
             hello = self._ask()
             if hello is not None:

@@ -144,7 +144,7 @@ def spark_turn(spark: SparkSession, name: str, url: str, given: argparse.Namespa
     spark.sparkContext.environment["BENCHMARK_WAY"] = (
         name  # a different environment makes Spark start new workers
     )
-    workers = Workers(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # noqa: SLF001
+    workers = Workers(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
     start = perf_counter()
     way(df, url)
     seconds = perf_counter() - start

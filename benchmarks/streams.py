@@ -85,10 +85,10 @@ def fill_large(broker: Broker, stream: str, like: str, messages: int) -> None:
     """Publish the messages of another stream over the stream protocol: the broker stores thousands in each chunk."""
     with connect(broker.stream_url, timeout=60) as connection:
         connection.create(stream)
-        publisher = connection.declare_publisher(stream)
+        publisher = connection._declare_publisher(stream)
         waiting = 0
         for number, batch in enumerate(stored(broker, like, messages)):
-            connection.publish(publisher, itertools.count(number * 1000), batch)
+            connection._publish(publisher, itertools.count(number * 1000), batch)
             waiting += len(batch) - confirmed(connection, 0)
         while waiting:
             if not (more := confirmed(connection, 30)):
@@ -99,7 +99,7 @@ def fill_large(broker: Broker, stream: str, like: str, messages: int) -> None:
 def confirmed(connection: StreamConnection, seconds: float) -> int:
     """Wait up to ``seconds`` for confirms, and return the number of confirmed messages."""
     count = 0
-    for outcome in itertools.islice(connection.confirms(seconds), 1 if seconds else None):
+    for outcome in itertools.islice(connection._confirms(seconds), 1 if seconds else None):
         if isinstance(outcome, Refusals):
             raise SystemExit("the broker refused messages")
         count += len(outcome.publishing_ids)
@@ -110,9 +110,9 @@ def stored(broker: Broker, stream: str, messages: int) -> Iterator[list[bytes]]:
     """Yield the encoded messages of a stream, a thousand at a time."""
     batch: list[bytes] = []
     with connect(broker.stream_url) as connection:
-        subscription = connection.subscribe(stream, OffsetSpec.first(), credit=20)
-        for _, chunk in connection.chunks(30):
-            connection.credit(subscription, 1)
+        subscription = connection._subscribe(stream, OffsetSpec.first(), credit=20)
+        for _, chunk in connection._chunks(30):
+            connection._credit(subscription, 1)
             batch += records_of(parse_chunk(chunk, stream))
             while len(batch) >= 1000 or messages == len(batch) > 0:
                 yield batch[:1000]

@@ -48,14 +48,14 @@ def measured(broker: Broker, queues: int, polls: int) -> dict[str, float]:
     fill(broker, [f"{EXCHANGE}.{number}" for number in range(queues)])
     management = Management(broker.management_url, credentials=lambda: (broker.username, broker.password))
     observer = Observer(management, "/", EXCHANGE)
-    last = observer.poll()
+    last = observer._poll()
     time.sleep(SECONDS)  # the statistics of new queues begin within five seconds
     own = 0.0
 
     def poll() -> None:
         nonlocal last, own
         began = time.process_time()
-        previous, last = last, observer.poll()
+        previous, last = last, observer._poll()
         compare(previous, last)
         own += time.process_time() - began
 
@@ -63,7 +63,7 @@ def measured(broker: Broker, queues: int, polls: int) -> dict[str, float]:
     assert len(last.queues) == queues
     assert last.reachable
     left_alone = cpu_of(broker, polls)
-    interval = max(SECONDS, observer.least_seconds)
+    interval = max(SECONDS, observer._least_seconds)
     by_poll = (watched - left_alone) / polls
     return {
         "requests_of_a_poll": last.requests,

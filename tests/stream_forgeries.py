@@ -126,7 +126,7 @@ def a_sub_batch(messages: list[bytes]) -> Batch:
 
 def publish_entry(connection: StreamConnection, publisher: int, number: int, entry: bytes | Batch) -> None:
     if isinstance(entry, bytes):
-        connection.publish(publisher, [number], [entry])
+        connection._publish(publisher, [number], [entry])
         return
     compression, count, size, data = entry
     head = struct.pack(">BiQBHII", publisher, 1, number, 0x80 | compression << 4, count, size, len(data))

@@ -53,13 +53,13 @@ def bare_connection(writing: Writing) -> int:
     """The limit: send encoded messages in frames over a connection, and count the confirms."""
     confirmed, sent, count = 0, 0, len(writing.messages)
     with connect(writing.stream_url) as connection:
-        number = connection.declare_publisher(writing.stream, "benchmark")
+        number = connection._declare_publisher(writing.stream, "benchmark")
         while confirmed < count:
             while sent < count and sent - confirmed < _WINDOW:
                 batch = writing.messages[sent : sent + _BATCH]
-                connection.publish(number, range(sent + 1, sent + 1 + len(batch)), batch)
+                connection._publish(number, range(sent + 1, sent + 1 + len(batch)), batch)
                 sent += len(batch)
-            outcome = next(connection.confirms(_SECONDS))
+            outcome = next(connection._confirms(_SECONDS))
             assert isinstance(outcome, Confirms)
             confirmed += len(outcome.publishing_ids)
     return confirmed

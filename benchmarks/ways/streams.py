@@ -76,12 +76,12 @@ def chunks(source: Source) -> int:
     """The limit: receive the chunks, and decode only the number of messages in each header."""
     seen = 0
     with connect(source.stream_url) as connection:
-        subscription = connection.subscribe(source.stream, OffsetSpec.first(), credit=_CREDIT)
-        for _, chunk in connection.chunks(_SECONDS):
+        subscription = connection._subscribe(source.stream, OffsetSpec.first(), credit=_CREDIT)
+        for _, chunk in connection._chunks(_SECONDS):
             seen += int.from_bytes(chunk[4:8], "big")
             if seen >= source.messages:
                 return seen
-            connection.credit(subscription, 1)
+            connection._credit(subscription, 1)
     return seen
 
 

@@ -48,7 +48,7 @@ class Timeouts:
     def __repr__(self) -> str:
         return f"Timeouts({', '.join(f'{name}={getattr(self, name)!r}' for name in self._honoured)})"
 
-    def honoured_by(self, client: str, defaults: Timeouts) -> None:
+    def _honoured_by(self, client: str, defaults: Timeouts) -> None:
         """Raise InvalidValue if a field differs from its default, and the client's `defaults_of` do not name it."""
         names = defaults._honoured
         for field in fields(self):

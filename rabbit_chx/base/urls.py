@@ -78,7 +78,7 @@ class BrokerUrl:
         return cls._parse(url, {"amqp", "amqps"}, "amqp://user:password@host:5672/vhost, or amqps://")
 
     @classmethod
-    def several(
+    def _several(
         cls, url: str | BrokerUrl | Sequence[str | BrokerUrl], *, streams: bool = False
     ) -> tuple[BrokerUrl, ...]:
         """Parse the URL, or the URLs, of a client, which it tries in turn; with ``streams``, as `for_streams` does.
@@ -173,7 +173,7 @@ class BrokerUrl:
         """Return the same broker with another virtual host."""
         return replace(self, named_vhost=vhost)
 
-    def at_vhost(self, vhost: str) -> BrokerUrl:
+    def _at_vhost(self, vhost: str) -> BrokerUrl:
         """Return the same broker with a virtual host that the URL may omit but not contradict."""
         if self.vhost != vhost and self.named_vhost is not None:
             raise InvalidValue(

@@ -88,7 +88,7 @@ def connect(
         BrokerUnavailable: the connection did not open; the message says why.
     """
     failed: list[BrokerUnavailable] = []
-    for one in BrokerUrl.several(url):
+    for one in BrokerUrl._several(url):
         try:
             parameters = parameters_of(
                 one,
@@ -163,7 +163,7 @@ def _is_unexpected(record: logging.LogRecord) -> bool:
     channel = _expected.refusals_on
     if channel is None or not isinstance(record.args, tuple) or not record.args:
         return True
-    is_closed = record.args[-1] is channel._impl  # noqa: SLF001 - the channel that pika's record names
+    is_closed = record.args[-1] is channel._impl  # the channel that pika's record names
     return not is_closed and "message was returned" not in str(record.msg)
 
 
@@ -186,7 +186,8 @@ def server_properties(connection: pika.BlockingConnection) -> Mapping[str, Any]:
     """Return what the server reports about itself."""
     from pika.exceptions import ConnectionWrongStateError
 
-    properties: Mapping[str, Any] | None = connection._impl.server_properties  # noqa: SLF001 - pika has no public name for it
+    # pika has no public name for it
+    properties: Mapping[str, Any] | None = connection._impl.server_properties
     if properties is None:  # pika forgets them when the connection is lost
         raise ConnectionWrongStateError("the connection was lost as soon as it was open")
     return properties

@@ -67,7 +67,7 @@ class PikaDriver(Driver):
         *,
         timeout: float = TIMEOUT,
     ) -> None:
-        parameters = connection._impl.params  # noqa: SLF001 - pika shows them nowhere else
+        parameters = connection._impl.params  # pika shows them nowhere else
         super().__init__(management, timeout, parameters.virtual_host, f"{parameters.host}:{parameters.port}")
         self._connection = connection
         self._channel: BlockingChannel | None = None
@@ -139,12 +139,12 @@ class PikaDriver(Driver):
         *first, last = commands
         for command in first:
             # Without a callback pika asks for no answer (or, for queue.unbind, waits in line).
-            getattr(channel._impl, command.method)(**command.arguments)  # noqa: SLF001
+            getattr(channel._impl, command.method)(**command.arguments)
         arguments = dict(last.arguments)
         if "properties" in arguments:
             arguments["properties"] = properties = Properties(**arguments["properties"])
             size = _HEADER_FRAME + sum(map(len, properties.encode()))
-            most = self._connection._impl.params.frame_max  # noqa: SLF001 - as the broker has agreed to it
+            most = self._connection._impl.params.frame_max  # as the broker has agreed to it
             if size > most:  # the broker would close the connection
                 raise ValueError(f"properties of {size:,} bytes, more than the {most:,} of a frame")
         answer = getattr(channel, last.method)(**arguments)
@@ -170,15 +170,15 @@ def at_once(coroutine: Coroutine[Any, Any, _T]) -> _T:
 @contextmanager
 def _deadline(connection: BlockingConnection, seconds: float) -> Iterator[None]:
     """Drop the connection if this takes longer: pika itself has no timeout for an answer."""
-    impl = connection._impl  # noqa: SLF001 - pika has no timers that run while it waits for an answer
+    impl = connection._impl  # pika has no timers that run while it waits for an answer
     late = False
 
     def drop() -> None:
         nonlocal late
         late = True
-        impl._terminate_stream(StreamLostError("no answer in time"))  # noqa: SLF001
+        impl._terminate_stream(StreamLostError("no answer in time"))
 
-    timer = impl._adapter_call_later(seconds, drop)  # noqa: SLF001
+    timer = impl._adapter_call_later(seconds, drop)
     patience = 0.0
     if isinstance(connection, TimedConnection):
         patience, connection.patience = connection.patience, seconds + 1  # this deadline comes first
@@ -189,6 +189,6 @@ def _deadline(connection: BlockingConnection, seconds: float) -> Iterator[None]:
             raise TimeoutError from None
         raise
     finally:
-        impl._adapter_remove_timeout(timer)  # noqa: SLF001
+        impl._adapter_remove_timeout(timer)
         if isinstance(connection, TimedConnection):
             connection.patience = patience

@@ -36,12 +36,12 @@ def checked_urls(
 
     ``client`` is its name in errors, and ``defaults`` has the timeouts that it can honour.
     """
-    urls = BrokerUrl.several(url, streams=streams)
+    urls = BrokerUrl._several(url, streams=streams)
     for each in urls:
         check_credentials(credentials, each)
     if not isinstance(timeouts, Timeouts):
         raise InvalidValue("timeouts", timeouts, "Timeouts, such as Timeouts(connect=5)")
-    timeouts.honoured_by(client, defaults)
+    timeouts._honoured_by(client, defaults)
     check_integer("heartbeat", heartbeat, 1, 65_535)
     if not (tls is None or isinstance(tls, ssl.SSLContext)):
         raise InvalidValue("tls", tls, "an ssl.SSLContext, or None for one that verifies the broker")

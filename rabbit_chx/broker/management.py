@@ -134,7 +134,7 @@ class Management:
         """The user of the API, and its tags."""
         return self._get(["whoami"], rows.user)
 
-    def check_answers(self, timeout: float) -> None:
+    def _check_answers(self, timeout: float) -> None:
         """Raise BrokerUnavailable unless this node answers within ``timeout`` seconds what it knows without the others."""
         with self._answer("GET", ["whoami"], timeout=timeout) as answer:
             answer.value()
@@ -153,7 +153,7 @@ class Management:
             if not isinstance(error.__context__, TimeoutError):
                 raise
         try:
-            self.check_answers(_ANSWERS_ALONE_IN)
+            self._check_answers(_ANSWERS_ALONE_IN)
         except BrokerUnavailable:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -164,7 +164,7 @@ class Management:
             "until they count it as down, after net_ticktime (60 seconds by default): try again then"
         )
 
-    def members(self, vhost: str) -> dict[str, tuple[str, ...]]:
+    def _members(self, vhost: str) -> dict[str, tuple[str, ...]]:
         """The nodes of each replicated queue, without the names of other queues."""
         listed = self._pages(["queues", vhost], rows.members, columns="name,type,members")
         return {name: nodes for name, nodes in listed if nodes}
@@ -217,16 +217,16 @@ class Management:
         found = self._pages(["queues", vhost], rows.listed_queue, **of, enable_queue_totals="true")
         return [each for each in found if each]
 
-    def published(self, vhost: str) -> dict[str, int]:
+    def _published(self, vhost: str) -> dict[str, int]:
         """The number of messages that each queue of a virtual host has received, as of the last statistics."""
         return dict(self._pages(["queues", vhost], rows.published, columns="name,message_stats.publish"))
 
-    def queue_states(self, vhost: str, *, now: float) -> list[QueueState]:
+    def _queue_states(self, vhost: str, *, now: float) -> list[QueueState]:
         """All queues of a virtual host, each as of the last statistics; ``now`` is the time in seconds since the epoch."""
         state = partial(rows.queue_state, now=now)
         return self._pages(["queues", vhost], state, columns=rows.QUEUE_STATE_COLUMNS)
 
-    def stream_consumers(self, vhost: str, group: str) -> list[StreamConsumer]:
+    def _stream_consumers(self, vhost: str, group: str) -> list[StreamConsumer]:
         """The consumers of a group on streams; a user without the tag ``monitoring`` sees only its own.
 
         The broker needs the plugin rabbitmq_stream_management.
@@ -238,7 +238,7 @@ class Management:
         """The names of the virtual hosts that the user may see."""
         return sorted(self._list(["vhosts"], rows.vhost))
 
-    def tracing(self, vhost: str) -> bool:
+    def _tracing(self, vhost: str) -> bool:
         """Whether messages of a virtual host are traced."""
         # The row of one virtual host needs the tag administrator, this list does not.
         listed = self._list(["vhosts"], lambda row: (row.get("name"), row.get("tracing")))
@@ -254,7 +254,7 @@ class Management:
         """All definitions of the broker; this needs the tag ``administrator``."""
         return self._get(["definitions"], dict)
 
-    def definitions_tag(self, vhost: str, known: str = "") -> str:
+    def _definitions_tag(self, vhost: str, known: str = "") -> str:
         """The ETag of a virtual host's definitions, which changes with them; empty before 4.3.5.
 
         If the ETag is still ``known``, the broker sends no definitions, so the request costs very little.

@@ -77,7 +77,7 @@ class ReceivingConnection(SelectConnection):  # type: ignore[misc] # pika has no
         """Have ``deliver`` called with the deliveries to a consumer, except for those that pika has to put together."""
         if not self._fast:
             return
-        self._transport._MAX_RECV_BYTES = _AT_ONCE  # noqa: SLF001
+        self._transport._MAX_RECV_BYTES = _AT_ONCE
         who = consumer(channel.channel_number, consumer_tag)
         self._receivers[who] = deliver
 
@@ -171,11 +171,11 @@ class TimedConnection(BlockingConnection):  # type: ignore[misc]
             return
         impl: Any = self._impl
         error = StreamLostError(f"the broker did not answer within {self.patience:g} seconds")
-        timer = impl._adapter_call_later(self.patience, lambda: impl._terminate_stream(error))  # noqa: SLF001
+        timer = impl._adapter_call_later(self.patience, lambda: impl._terminate_stream(error))
         try:
             super()._flush_output(*waiters)
         finally:
-            impl._adapter_remove_timeout(timer)  # noqa: SLF001
+            impl._adapter_remove_timeout(timer)
 
 
 def consume(
@@ -187,10 +187,10 @@ def consume(
     arguments: Mapping[str, Any] | None = None,
 ) -> None:
     """Consume a queue; ``process_data_events`` calls ``deliver`` with its deliveries in their order, many at once."""
-    connection: Any = channel.connection._impl  # noqa: SLF001
+    connection: Any = channel.connection._impl
     add = getattr(channel, "_add_pending_event", None)
     if add is not None and isinstance(connection, ReceivingConnection):
-        impl = channel._impl  # noqa: SLF001
+        impl = channel._impl
         # The events of a channel, which pika dispatches in their order.
         connection.receive(
             impl, consumer_tag, lambda run: add(SimpleNamespace(dispatch=partial(deliver, run)))

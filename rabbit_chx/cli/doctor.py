@@ -185,7 +185,7 @@ def _broker_itself(url: str, login: Login, timeout: float, *, answers: bool) -> 
 
 def _ordered_queues(release: Release) -> Check:
     """Known problems of the release for consumers of ordered queues."""
-    if not release.obeys_active_priorities:
+    if not release._obeys_active_priorities:
         found = f"RabbitMQ {release} gives all ordered queues to the first member of a group"
         return Check(
             "consumer groups",
@@ -214,7 +214,7 @@ def _management(url: str, login: Login, management_of: partial[Management], time
                 hint = "find the node that hangs or is cut off"
                 return [Check(api, "ok", found), Check("cluster", "failed", str(error), hint)]
         release = management.overview().release
-        parsed = Release.of_broker(release)  # of any series: another check says whether it is mirrored
+        parsed = Release._of_broker(release)  # of any series: another check says whether it is mirrored
         store = management.store(release) or parsed.store
         cluster = cluster or _cluster(replace(parsed, store=store), nodes)
     except RabbitChxError as error:

@@ -45,16 +45,16 @@ class FileRoutes:
         if found is not None and found.type == CONSISTENT_HASH:
             self.ring = at.mirror()
         elif self._slots is not None:
-            pairs = [(bound.destination, bound.key) for bound in self._slots.top_bindings]
+            pairs = [(bound.destination, bound.key) for bound in self._slots._top_bindings]
             self._modulus = ModulusHashExchange(pairs, release=at.release)
-        self._part = self.ring.hash_on.part if self.ring else "routing_key"
+        self._part = self.ring._hash_on.part if self.ring else "routing_key"
         hashing = [each for each in hashing_exchanges(topology).values() if ToExchange(each.name) in behind]
         self._hashed = {each.name: str(hash_on(each.hash_header, each.hash_property)) for each in hashing}
         """The exchanges from this one on that hash, each with the part that it hashes."""
 
     def undetermined(self, *, by_key: bool) -> dict[str, str]:
         """The exchanges that hash another part of a message than its key, with that part; without a key, all that hash."""
-        on = str(self.ring.hash_on) if self.ring else "the routing key"
+        on = str(self.ring._hash_on) if self.ring else "the routing key"
         return {name: part for name, part in sorted(self._hashed.items()) if not (by_key and part == on)}
 
     def answer(
@@ -80,7 +80,7 @@ class FileRoutes:
         )
         is_known = key is not None or self._part == "headers"
         has_buckets = self.ring is not None and len(self.ring.ring) > 0
-        explanation = self.ring.explain(value) if self.ring and has_buckets and is_known else None
+        explanation = self.ring._explain(value) if self.ring and has_buckets and is_known else None
         shown = ", ".join(map(str, ends)) or "unroutable"
         fields: dict[str, Any] = {
             "queues": [

@@ -145,7 +145,7 @@ def publish(
         publisher.open()
         bulk = publisher.bulk()
         batches = _shown(picker.batches(read_batches(rows, kind, name), name), bulk, name)
-        with _GracefulStop(publisher.stop_accepting) as stop:
+        with _GracefulStop(publisher._stop_accepting) as stop:
             try:
                 error = _publish_all(batches, bulk, resume, _Pace(rate), stop)
             finally:

@@ -202,7 +202,7 @@ def _refuse_pairs(wanted: Topology, exchange: str) -> None:
 
 def _capacity(slots: Slots, capacities: tuple[str, ...]) -> dict[str, int]:
     if not capacities:
-        return dict.fromkeys(slots.queues, 1) if slots.has_counts else dict(slots.queues)
+        return dict.fromkeys(slots.queues, 1) if slots._has_counts else dict(slots.queues)
     given = dict(parse_new_weight(each, "--capacity") for each in capacities)
     for queue in given:
         if queue not in slots.queues:

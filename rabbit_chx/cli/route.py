@@ -141,16 +141,16 @@ def _route(
     """The answers for messages of an exchange that determines the queue alone."""
     messages = [(key, value_of(exchange, key)) for key in keys]
     if headers:
-        if exchange.hash_on.part != "headers":
+        if exchange._hash_on.part != "headers":
             raise InvalidValue(
                 "--header",
                 headers[0],
-                f"no header, since the exchange hashes {exchange.hash_on}",
+                f"no header, since the exchange hashes {exchange._hash_on}",
                 "--hash-header names the header that the exchange hashes",
             )
         messages = [(" ".join(headers), _headers(headers))]
     width = max(len(key) for key, _ in messages)
-    found = [(key, exchange.explain(value)) for key, value in messages]
+    found = [(key, exchange._explain(value)) for key, value in messages]
     return [
         PredictedRoute(
             "route", key, end := str(each.destination), {"queue": end, "bucket": each.bucket}, each, width
@@ -197,7 +197,7 @@ def _route_file(
     for column in key_columns(path, raw=raw, title="Routing"):
         buckets = buckets_of(exchange, column)
         if count:
-            totals += np.bincount(exchange.owners[buckets], minlength=len(totals))
+            totals += np.bincount(exchange._owners[buckets], minlength=len(totals))
         else:
             _write_answers(exchange, column, buckets.tolist(), output)
     if count:

@@ -56,7 +56,7 @@ def spread_of(exchange: ConsistentHashExchange, path: str, *, raw: bool = False,
     tally = Tally(exchange)
     for column in key_columns(path, raw=raw, title="Counting"):
         keys = map(column.__getitem__, range(len(column)))
-        tally.add(keys, exchange.owners[buckets_of(exchange, column)])
+        tally.add(keys, exchange._owners[buckets_of(exchange, column)])
     return tally.spread(hot=hot)
 
 

@@ -32,7 +32,7 @@ _SLACK = 30.0
 def count_keys(counts: SlotCounts, path: str, *, raw: bool) -> None:
     """Count the keys of a file."""
     mirror = counts.mirror
-    part = mirror.hash_on.part if isinstance(mirror, ConsistentHashExchange) else "routing_key"
+    part = mirror._hash_on.part if isinstance(mirror, ConsistentHashExchange) else "routing_key"
     for column in key_columns(path, raw=raw, title="Counting"):
         values = values_of(column, part)
         counts.add_keys([values[row] for row in range(len(values))])
@@ -104,13 +104,13 @@ class _Watch:
 
     def _published(self) -> int:
         return sum(
-            count for queue, count in self.management.published(self.vhost).items() if queue in self.queues
+            count for queue, count in self.management._published(self.vhost).items() if queue in self.queues
         )
 
     def check_tracing(self) -> None:
         on = True
         with suppress(BrokerUnavailable):
-            on = self.management.tracing(self.vhost)
+            on = self.management._tracing(self.vhost)
         if not on:
             raise self._off()
 

@@ -325,9 +325,9 @@ def _rows(frame: DataFrame) -> list[Any]:
 
 def _expected(context: Any) -> int:
     """How many executors have registered or, if that is more, how many the settings ask for."""
-    if context._jsc.isLocal():  # noqa: SLF001 - PySpark has no API for it, nor for the next
+    if context._jsc.isLocal():  # PySpark has no API for it, nor for the next
         return 1
-    registered = int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # noqa: SLF001
+    registered = int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1
     settings = context.getConf()
     if settings.get("spark.dynamicAllocation.enabled", "false") == "true":
         return registered

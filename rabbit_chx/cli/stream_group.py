@@ -87,7 +87,7 @@ class GroupOfStreams:
                 return read_stream_consumers(node, vhost, self.name, streams)
             management = self.live.management
             warn_of_tracer(management, vhost)
-            found = management.stream_consumers(vhost, self.name)
+            found = management._stream_consumers(vhost, self.name)
             user = management.whoami()
         except BrokerUnavailable as error:
             hint = "--node asks a node instead" if node is None else ""

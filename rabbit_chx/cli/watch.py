@@ -79,7 +79,7 @@ def watch(
     end_when_unheard()
     wanted = None if file is None else _wanted(file, exchange, broker)
     if wanted is not None:
-        broker = broker.at_vhost(wanted.vhost)
+        broker = broker._at_vhost(wanted.vhost)
     # A broker that hangs is reported within two intervals.
     timeout = min(live.connect_timeout, seconds)
     management = live.management_of(broker, **live.login, timeout=timeout)

@@ -8,9 +8,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from pika import BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
@@ -46,11 +47,13 @@ _WEIGHT_OF_HEADERS: Final = 4
 """As text, headers can take several times their encoded size."""
 
 
-class Batch(NamedTuple):
-    """Messages in the order of their queue, and the connection on which they can be acknowledged."""
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages in the order of their queue, which `QueueReader.acknowledge` takes back."""
 
     messages: tuple[Message, ...]
-    connection: int
+    _connection: int
+    """The number of the connection on which they can be acknowledged."""
 
 
 class _TakenBack(Exception):
@@ -216,10 +219,10 @@ class QueueReader:
         last = batch.messages[-1]
         assert isinstance(last, Delivery)
         with self._changed:
-            if batch.connection != self._number or last.tag <= self._acked:
+            if batch._connection != self._number or last.tag <= self._acked:
                 return
             self._acked = last.tag
-        self._calls.append(partial(self._acknowledge, last.tag, batch.connection))
+        self._calls.append(partial(self._acknowledge, last.tag, batch._connection))
         self._wake()
 
     def waiting(self, timeout: float = 10.0) -> int | None:
@@ -281,7 +284,7 @@ class QueueReader:
             self._stop.wait(pause)
 
     def _consume(self, connection: BlockingConnection, backoff: Backoff) -> None:
-        release = Release.of_broker(server_version(connection))
+        release = Release._of_broker(server_version(connection))
         warning = PikaDriver(connection).run(check_readable(self._queue, release))
         if warning and not self._warned:
             self._warned = True

@@ -91,7 +91,7 @@ def origin_of(message: Delivery, release: Release) -> Origin | None:
     if OFFSET in headers:
         return _parked(headers, claimed=True) if headers.get(EXCHANGE) else None
     if isinstance(deaths := headers.get(_DEATHS), list):
-        return _dead_lettered(headers, deaths, claimed=not release.keeps_own_deaths)
+        return _dead_lettered(headers, deaths, claimed=not release._keeps_own_deaths)
     return _parked(headers, claimed=message.exchange != "")
 
 
@@ -163,7 +163,7 @@ def replay(
     """
     driver = PikaDriver(connection)
     try:
-        release = Release.of_broker(server_version(connection))
+        release = Release._of_broker(server_version(connection))
         if warning := driver.run(check_readable(queue, release)):
             warn(warning)
         with connection.channel() as channel:  # the broker requeues the messages that stay

@@ -22,7 +22,7 @@ class _Property(Generic[T]):
         self._name = name
 
     def __get__(self, message: Message, owner: type[Message]) -> T | None:
-        found: T | None = message._properties.get(self._name)  # noqa: SLF001 - its own class
+        found: T | None = message._properties.get(self._name)
         return found
 
 

@@ -111,7 +111,7 @@ class ConsistentHashExchange:
                     "at least one queue",
                     "Pass Ring() for an exchange without bindings",
                 )
-        self.hash_on: HashOn = hash_on(hash_header, hash_property)
+        self._hash_on: HashOn = hash_on(hash_header, hash_property)
         self.hash_header = hash_header
         self.hash_property = hash_property
 
@@ -186,18 +186,18 @@ class ConsistentHashExchange:
             "timestamp": timestamp,
         }
         self._check_parts({name: value for name, value in given.items() if value is not _MISSING})
-        explanation = self.explain(given[self.hash_on.part], client=client)
+        explanation = self._explain(given[self._hash_on.part], client=client)
         return explanation if explain else explanation.destination
 
     def _check_parts(self, given: Mapping[str, object]) -> None:
         """Require the hashed part, and refuse others that the caller may believe to be hashed."""
-        part = self.hash_on.part
+        part = self._hash_on.part
         if part not in given:
             absent = {"routing_key": "''", "headers": "{}"}.get(part, "None")
             raise InvalidValue(
                 "message",
                 f"no {part}",
-                f"{part}=..., since the exchange hashes {self.hash_on}",
+                f"{part}=..., since the exchange hashes {self._hash_on}",
                 f"Pass {part}={absent} for a message without it",
             )
         for name, value in given.items():
@@ -205,21 +205,21 @@ class ConsistentHashExchange:
                 raise InvalidValue(
                     f"{name} of the message",
                     value,
-                    f"nothing, since the exchange hashes {self.hash_on}",
+                    f"nothing, since the exchange hashes {self._hash_on}",
                     "Omit it, or create the exchange with hash_header or hash_property",
                 )
 
     # rabbit_exchange_type_consistent_hash.erl, route/3.
-    def explain(self, value: Any, *, client: Client | None = None) -> Explanation:
+    def _explain(self, value: Any, *, client: Client | None = None) -> Explanation:
         """How a message with this value is routed.
 
-        ``value`` is the routing key, the mapping of headers, or the property, according to ``hash_on.part``.
+        ``value`` is the routing key, the mapping of headers, or the property, according to ``_hash_on.part``.
         """
         check_client(client)
         bucket_map = self._bucket_map
         if not bucket_map:
             raise Unroutable(NO_BUCKET)
-        what, term = self.hash_on.term(value, self.release, client)
+        what, term = self._hash_on.term(value, self.release, client)
         hash_ = None if len(bucket_map) == 1 else hash_of(term, self.release)
         bucket = 0 if hash_ is None else jump_consistent_hash(hash_, len(bucket_map))
         return Explanation(what, term, hash_, bucket, len(bucket_map), bucket_map[bucket])
@@ -234,7 +234,7 @@ class ConsistentHashExchange:
         ``values`` is a list, a NumPy array or an Arrow column of routing keys, header values or property values.
         Arrow columns are not copied.
         """
-        return self.owners.take(self._buckets(values, client), mode="wrap")
+        return self._owners.take(self._buckets(values, client), mode="wrap")
 
     def bucket_many(self, values: Any, *, client: Client | None = None) -> NDArray[Any]:
         """The buckets of many messages (an int32 array); see :meth:`route_many`."""
@@ -251,20 +251,20 @@ class ConsistentHashExchange:
             raise Unroutable(NO_BUCKET)
         column = as_column(values)
         try:
-            hashes = self.hash_on.hashes(column, self.release, client)
+            hashes = self._hash_on.hashes(column, self.release, client)
         except BrokerWouldFail:
-            if len(self._bucket_map) > 1 or not isinstance(self.hash_on, HashHeader):
+            if len(self._bucket_map) > 1 or not isinstance(self._hash_on, HashHeader):
                 raise
             # Those behind the empty array or table must be valid, too.
-            for value in python_values(column, self.hash_on.name):
-                self.explain({self.hash_on.header: value}, client=client)
+            for value in python_values(column, self._hash_on.name):
+                self._explain({self._hash_on.header: value}, client=client)
         # A single bucket needs no hash; invalid values were refused above.
         if len(self._bucket_map) == 1:
             return np.zeros(len(column), np.int32)
         return bucket_table(len(self._bucket_map))[hashes]
 
     @cached_property
-    def owners(self) -> NDArray[Any]:
+    def _owners(self) -> NDArray[Any]:
         """For each bucket, the index of its destination in :attr:`destinations` (an int32 array)."""
         import numpy as np
 

@@ -78,12 +78,12 @@ class Field:
             raise InvalidValue(f"value of an AMQP field {self.tag!r}", self.value, expected)
 
     @property
-    def type(self) -> Atom:
+    def _type(self) -> Atom:
         """The broker's name for the type."""
         return Atom(_TYPES[self.tag])
 
     @property
-    def term(self) -> Term:
+    def _term(self) -> Term:
         """The value as the broker holds it."""
         match self.tag:
             case "t":
@@ -100,16 +100,16 @@ class Field:
                     f"RabbitMQ fails on {self.value} in a header; Erlang has no infinity or NaN"
                 )
             case "A":
-                return [item.pair for item in self.value]
+                return [item._pair for item in self.value]
             case "F":
-                return [(_utf8(name), item.type, item.term) for name, item in self.value]
+                return [(_utf8(name), item._type, item._term) for name, item in self.value]
             case _:
                 return _as_sent(self.tag, self.value)
 
     @property
-    def pair(self) -> tuple[Atom, Term]:
+    def _pair(self) -> tuple[Atom, Term]:
         """Type and value: the form of array items, and of the headers that releases up to 3.12 hash."""
-        return (self.type, self.term)
+        return (self._type, self._term)
 
 
 def _can_hold(tag: str, value: Any) -> bool:

@@ -299,11 +299,11 @@ class HashHeader(HashOn):
 
     def _field_term(self, field: Field, release: Release) -> Term:
         if release.typed_headers:
-            return field.pair  # rabbit_misc:table_lookup/2
+            return field._pair  # rabbit_misc:table_lookup/2
         if field.tag == "T":
             milliseconds: int = field.value * 1000  # as mc_amqpl stores timestamps
             return milliseconds
-        term = field.term
+        term = field._term
         if not isinstance(term, list):
             return term
         return term[0] if term else []  # jump_consistent_hash/2 takes the head of a list

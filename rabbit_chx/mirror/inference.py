@@ -105,7 +105,7 @@ def infer(
     """
     parsed = Release.parse(release, store=store)
     listed = _listed(bindings)
-    Ring(listed, None, parsed).refuse_duplicates()
+    Ring(listed, None, parsed)._refuse_duplicates()
     observed = _observed(pairs)
     on = hash_on(hash_header, hash_property)
     hashes = on.hashes([key for key, _ in observed], parsed, client)

@@ -57,7 +57,7 @@ class DeliveryMonitor:
         if delivery.exchange != self.name or "x-death" in headers:
             self.skipped += 1
             return None
-        on = self.exchange.hash_on
+        on = self.exchange._hash_on
         of_header = isinstance(on, HashHeader)
         key = _hashed(on, delivery, properties)
         value = headers if of_header else key
@@ -68,7 +68,7 @@ class DeliveryMonitor:
             return None
         try:
             on.term(value, self.exchange.release, None)  # an ambiguous value is not collected
-            expected = self.exchange.explain(value).destination
+            expected = self.exchange._explain(value).destination
         except RabbitChxError as error:
             if isinstance(error, RingUnknown) and key is not None:  # the pairs will reveal the ring
                 self.pairs.append((key, queue))
@@ -91,7 +91,7 @@ class DeliveryMonitor:
             return None
         if not value.isdecimal() or value != str(int(value)) or int(value) >= 2**64:
             return None
-        return self.exchange.explain(int(value), client="amqp10").destination
+        return self.exchange._explain(int(value), client="amqp10").destination
 
 
 def _hashed(on: HashOn, delivery: Any, properties: Any) -> Any:

@@ -1,7 +1,8 @@
 """What each broker release hashes, accepts and keeps, as one frozen value.
 
 Everything that changed between RabbitMQ 3.8 and 4.3 and that moves a message is a property here, with
-the release it changed in; no other file of the mirror compares version numbers. This file knows nothing of rings.
+the release it changed in; what only the clients of this package need to know of a release is private. No other file of the mirror
+compares version numbers. This file knows nothing of rings.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class Release:
         return cls(major, minor, patch, _store(text, (major, minor), store))
 
     @classmethod
-    def of_broker(cls, version: str) -> Release:
+    def _of_broker(cls, version: str) -> Release:
         """Parse the version that a broker reports, even of a series that is not mirrored; other text counts as 0.0.0."""
         match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version, re.ASCII)
         major, minor, patch = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
@@ -172,32 +173,32 @@ class Release:
         return self.store is Store.KHEPRI and not self.modulus_sorts_destinations
 
     @property
-    def tags_definitions(self) -> bool:
+    def _tags_definitions(self) -> bool:
         """From 4.3.5 on, the management API gives definitions an ETag, which changes with them."""
         return self._version >= (4, 3, 5)
 
     @property
-    def has_default_delivery_limit(self) -> bool:
+    def _has_default_delivery_limit(self) -> bool:
         """From 4.0 on, quorum queues drop messages returned more than 20 times unless their limit is -1; before, -1 drops them at once."""
         return self._version >= (4, 0, 0)
 
     @property
-    def obeys_active_priorities(self) -> bool:
+    def _obeys_active_priorities(self) -> bool:
         """From 4.0 on, the single active consumer of a quorum queue is the one with the highest priority."""
         return self._version >= (4, 0, 0)
 
     @property
-    def has_consumer_timeouts(self) -> bool:
+    def _has_consumer_timeouts(self) -> bool:
         """From 4.3 on, a consumer of a quorum queue can set its consumer_timeout; before, only the node's setting applies."""
         return self._version >= (4, 3, 0)
 
     @property
-    def keeps_own_deaths(self) -> bool:
+    def _keeps_own_deaths(self) -> bool:
         """From 4.0 on, the header ``x-death`` of a dead letter is the broker's; before, it adds to what a publisher has written."""
         return self._version >= (4, 0, 0)
 
     @property
-    def keeps_dead_consumers(self) -> bool:
+    def _keeps_dead_consumers(self) -> bool:
         """From 4.3.0 on, a quorum queue may keep a consumer whose channel was closed while another one was taking over.
 
         When the last message of such a consumer is requeued, ``rabbit_fifo:return_one/8`` adds the consumer to the waiting
@@ -206,32 +207,32 @@ class Release:
         return self._version >= (4, 3, 0)
 
     @property
-    def has_stream_groups(self) -> bool:
+    def _has_stream_groups(self) -> bool:
         """3.11 introduced single active consumers of streams; groups support them from 3.13 on."""
         return self._version >= (3, 13, 0)
 
     @property
-    def forgets_consumers_of_moved_streams(self) -> bool:
+    def _forgets_consumers_of_moved_streams(self) -> bool:
         """Before 4.3 (seen on 4.0.5, in a cluster whose nodes stop), a single active consumer of a stream that moved stays registered."""
         return self._version >= (4, 3, 0)
 
     @property
-    def lists_stream_commands(self) -> bool:
+    def _lists_stream_commands(self) -> bool:
         """From 3.11 on, a broker lists the commands of the stream protocol that it supports."""
         return self._version >= (3, 11, 0)
 
     @property
-    def rejects_stream_certificates(self) -> bool:
+    def _rejects_stream_certificates(self) -> bool:
         """3.10 fails on EXTERNAL on the stream port: rabbit_auth_mechanism_ssl:handle_response/2 gets the wrong state."""
         return (3, 10, 0) <= self._version < (3, 11, 0)
 
     @property
-    def requeue_stops_takeover(self) -> bool:
+    def _requeue_stops_takeover(self) -> bool:
         """In 4.0 and 4.1, a requeue may stop a queue when a consumer of higher priority joins (rabbitmq-server #14141)."""
         return (4, 0, 0) <= self._version < (4, 2, 0)
 
     @property
-    def active_timeout_stops(self) -> bool:
+    def _active_timeout_stops(self) -> bool:
         """4.3.0 to 4.3.5 stop a queue when all its single active consumers have exceeded consumer_timeout (#17317)."""
         return (4, 3, 0) <= self._version < (4, 3, 6)
 

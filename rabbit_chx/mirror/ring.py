@@ -116,7 +116,7 @@ class RingBinding:
         return int(self.key)
 
     @property
-    def sort_key(self) -> tuple[Any, ...]:
+    def _sort_key(self) -> tuple[Any, ...]:
         """Erlang's sort key without the arguments, which only distinguish bindings of one destination."""
         return (self.key.encode(), *destination_sort_key(self.destination))
 
@@ -198,7 +198,7 @@ class Ring:
         """Whether the order of the buckets is known."""
         return self.runs is not None
 
-    def require_known(self) -> Self:
+    def _require_known(self) -> Self:
         """Return the ring; raise RingUnknown if the order of its buckets is unknown."""
         self._runs()
         return self
@@ -248,10 +248,10 @@ class Ring:
         if runs is not None and all(binding.destination != known for known, _ in runs):
             runs = (*runs, (binding.destination, binding.weight))
         ring = replace(self, bindings=(*self.bindings, binding), runs=runs)
-        ring.refuse_duplicates()
+        ring._refuse_duplicates()
         return ring
 
-    def refuse_duplicates(self) -> None:
+    def _refuse_duplicates(self) -> None:
         """Raise if a destination is bound twice and in this release not only the first binding counts."""
         if self.release.first_binding_wins:
             return
@@ -314,7 +314,7 @@ class Ring:
         return [binding for binding in self.bindings if binding.destination == destination]
 
     def _without(self, destination: Destination, gone: list[RingBinding]) -> Ring:
-        self.refuse_duplicates()
+        self._refuse_duplicates()
         bindings = tuple(binding for binding in self.bindings if binding not in gone)
         runs = self.runs and tuple(run for run in self.runs if run[0] != destination)
         return changed_ring(self, bindings, runs)
@@ -325,7 +325,7 @@ class Ring:
         Khepri keeps the buckets and appends those of dead bindings. On Mnesia concurrent workers rebuild the
         ring: sorted where ``default_worker_pool_size`` is 1, otherwise in an unknown order.
         """
-        in_order = sorted(self.bindings, key=lambda binding: binding.sort_key)
+        in_order = sorted(self.bindings, key=lambda binding: binding._sort_key)
         if self.release.store is Store.KHEPRI:
             # recover_exchange_and_bindings/1 adds every listed binding again; most exist.
             return self._replayed(self.runs, in_order)
@@ -338,7 +338,7 @@ class Ring:
         )
 
     def _replayed(self, runs: tuple[_Run, ...] | None, in_order: list[RingBinding]) -> Ring:
-        self.refuse_duplicates()
+        self._refuse_duplicates()
         if runs is None:
             return self
         live = dict(runs)

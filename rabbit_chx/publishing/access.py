@@ -41,7 +41,7 @@ def check_access(
         BrokerUnavailable: no broker accepted the connection, or the connection was lost.
         InvalidValue: an exchange is missing, or the user may not publish to it.
     """
-    urls = BrokerUrl.several(url)
+    urls = BrokerUrl._several(url)
     where = ", ".join(map(str, urls))
     with connect(
         urls, timeout=timeout, credentials=credentials, tls=tls, connection_name=connection_name

@@ -47,7 +47,7 @@ class AsyncClient(Client[AnyPipeline]):
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as in Publisher
         """Wait until every message has its outcome, then close the connection: see `Publisher.close`."""
-        await _in_thread(partial(self.pipeline.close, timeout))
+        await _in_thread(partial(self._pipeline.close, timeout))
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -58,7 +58,7 @@ class AsyncClient(Client[AnyPipeline]):
 
     async def _publish(self, encoded: Any, deadline: float | None, timeout: float | None) -> None:  # noqa: ASYNC109
         """Publish one message, and return when the broker has confirmed it."""
-        pipeline = self.pipeline
+        pipeline = self._pipeline
         receipt = _Receipt(self._news)
         messages = pipeline.one(encoded, 0, receipt)
         if not await self._accepted(partial(pipeline.accept, messages, 0.0), deadline):
@@ -80,7 +80,7 @@ class AsyncClient(Client[AnyPipeline]):
 
     def _check(self) -> None:
         """Raise if the caller may not publish."""
-        self.pipeline.check()
+        self._pipeline.check()
         self._check_loop()
 
     def _check_loop(self) -> None:
@@ -88,7 +88,7 @@ class AsyncClient(Client[AnyPipeline]):
         loop = asyncio.get_running_loop()
         if self._loop is loop:
             return
-        if self.pipeline.usable and self.pipeline.state == "open":
+        if self._pipeline.usable and self._pipeline.state == "open":
             raise InvalidValue(
                 f"the {type(self).__name__} belongs to the event loop that opened it",
                 hint=f"Open an {type(self).__name__} in each loop",
@@ -121,7 +121,7 @@ class AsyncClient(Client[AnyPipeline]):
 
     async def _publish_many(self, columns: Any, deadline: float | None, timeout: float | None) -> Totals:  # noqa: ASYNC109
         """Publish a batch, and return when the broker has confirmed each message."""
-        batch = Batch(self.pipeline, on_failure=None)
+        batch = Batch(self._pipeline, on_failure=None)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             await self._add(batch, columns, deadline, timeout)
@@ -143,7 +143,7 @@ class AsyncClient(Client[AnyPipeline]):
         except (BrokerUnavailable, InvalidValue) as error:  # InvalidValue: `close` came first
             why = batch.why_not_accepted(error)
         else:
-            why = self.pipeline.waited_for(timeout)
+            why = self._pipeline.waited_for(timeout)
         batch.leave_out(columns, why)
 
 

@@ -32,30 +32,29 @@ class Client(Generic[AnyPipeline]):
     def __init__(self, begin: Callable[[], AnyPipeline], where: str) -> None:
         self._begin = begin
         self._where = where
-        self.pipeline: AnyPipeline = begin()
-        """For the other files of this package."""
+        self._pipeline: AnyPipeline = begin()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} to {self._where}: {self.pipeline.state}>"
+        return f"<{type(self).__name__} to {self._where}: {self._pipeline.state}>"
 
     def _usable(self) -> AnyPipeline:
         """The pipeline; another one after `close` or in a forked process."""
-        if not self.pipeline.usable:
+        if not self._pipeline.usable:
             self._renew()
-        return self.pipeline
+        return self._pipeline
 
     def _renew(self) -> None:
-        self.pipeline = self._begin()
+        self._pipeline = self._begin()
 
     @property
     def totals(self) -> Totals:
         """The current counters of all messages."""
-        return self.pipeline.totals()
+        return self._pipeline.totals()
 
     @property
     def error(self) -> RabbitChxError | None:
         """Why the publisher gave up; the next call tries again. None before it gives up, and as soon as it is connected again."""
-        return self.pipeline.error
+        return self._pipeline.error
 
 
 class BlockingClient(Client[AnyPipeline]):
@@ -79,11 +78,11 @@ class BlockingClient(Client[AnyPipeline]):
 
         A message that has no outcome after ``timeout`` seconds (default: ``timeouts.close``) fails.
         """
-        self.pipeline.close(timeout)
+        self._pipeline.close(timeout)
 
-    def stop_accepting(self) -> None:
+    def _stop_accepting(self) -> None:
         """Make every call raise `BrokerUnavailable` from now on, even where it waits; safe in a signal handler."""
-        self.pipeline.stop_accepting()
+        self._pipeline.stop_accepting()
 
     def __enter__(self) -> Self:
         self.open()

@@ -82,12 +82,12 @@ class PublisherOptions(Client[AmqpPipeline]):
     @property
     def max_message_bytes(self) -> int:
         """The largest body that is accepted; before the first connection the largest that any release accepts."""
-        return self.pipeline.encoder.max_message_bytes
+        return self._pipeline.encoder.max_message_bytes
 
     @property
-    def max_property_bytes(self) -> int:
+    def _max_property_bytes(self) -> int:
         """How long the properties of a message may be, headers included."""
-        return self.pipeline.encoder.max_property_bytes
+        return self._pipeline.encoder.max_property_bytes
 
 
 class Publisher(PublisherOptions, BlockingClient[AmqpPipeline]):
@@ -129,9 +129,9 @@ class Publisher(PublisherOptions, BlockingClient[AmqpPipeline]):
         Raises:
             PublishFailed: the message was not confirmed; ``may_have_arrived`` says whether it may be in a queue all the same.
         """
-        self.pipeline.check()
-        encoded = self.pipeline.encoder.one(body, routing_key, exchange, headers, properties)
-        calls.publish(self.pipeline, encoded, deadline_of(timeout), timeout)
+        self._pipeline.check()
+        encoded = self._pipeline.encoder.one(body, routing_key, exchange, headers, properties)
+        calls.publish(self._pipeline, encoded, deadline_of(timeout), timeout)
 
     def publish_many(
         self,
@@ -153,10 +153,10 @@ class Publisher(PublisherOptions, BlockingClient[AmqpPipeline]):
             PublishFailed: some messages were not confirmed. ``failures`` has each of their rows, which a caller may publish again.
                 Messages that were written and have no outcome yet are unknown there, and pending in ``totals``.
         """
-        self.pipeline.check()
+        self._pipeline.check()
         deadline = deadline_of(timeout)
-        columns = self.pipeline.encoder.many(bodies, routing_keys, exchange, headers, properties)
-        return Batch(self.pipeline, on_failure=None).publish(columns, deadline, timeout)
+        columns = self._pipeline.encoder.many(bodies, routing_keys, exchange, headers, properties)
+        return Batch(self._pipeline, on_failure=None).publish(columns, deadline, timeout)
 
     def submit(
         self,
@@ -175,9 +175,9 @@ class Publisher(PublisherOptions, BlockingClient[AmqpPipeline]):
         it was not written to the connection. Callbacks run on a thread of their own and may publish: `close`, or the end of the
         block, waits for them. In a program that ends without it, they may not.
         """
-        self.pipeline.check()
-        encoded = self.pipeline.encoder.one(body, routing_key, exchange, headers, properties)
-        return calls.submit(self.pipeline, encoded, deadline_of(timeout), timeout)
+        self._pipeline.check()
+        encoded = self._pipeline.encoder.one(body, routing_key, exchange, headers, properties)
+        return calls.submit(self._pipeline, encoded, deadline_of(timeout), timeout)
 
     def bulk(self, *, on_failure: Callable[[Failure], object] | None = None) -> Bulk:
         """Return a `Bulk`, for as many messages as a file or a partition holds.
@@ -187,7 +187,7 @@ class Publisher(PublisherOptions, BlockingClient[AmqpPipeline]):
         publisher: these wait for the thread that runs it, and raise `RabbitChxError` on it. For messages that a call withdraws or
         does not accept because its ``timeout`` is over, it runs inside that call, which it may prolong.
         """
-        return Bulk(self.pipeline, on_failure=on_failure)
+        return Bulk(self._pipeline, on_failure=on_failure)
 
 
 class AsyncPublisher(PublisherOptions, AsyncClient[AmqpPipeline]):
@@ -208,7 +208,7 @@ class AsyncPublisher(PublisherOptions, AsyncClient[AmqpPipeline]):
     ) -> None:
         """Publish one message, and return when the broker has confirmed it: see `Publisher.publish`."""
         self._check()
-        encoded = self.pipeline.encoder.one(body, routing_key, exchange, headers, properties)
+        encoded = self._pipeline.encoder.one(body, routing_key, exchange, headers, properties)
         await self._publish(encoded, deadline_of(timeout), timeout)
 
     async def publish_many(
@@ -224,5 +224,5 @@ class AsyncPublisher(PublisherOptions, AsyncClient[AmqpPipeline]):
         """Publish a batch given by columns, and return when the broker has confirmed each message: see `Publisher.publish_many`."""
         self._check()
         deadline = deadline_of(timeout)
-        columns = self.pipeline.encoder.many(bodies, routing_keys, exchange, headers, properties)
+        columns = self._pipeline.encoder.many(bodies, routing_keys, exchange, headers, properties)
         return await self._publish_many(columns, deadline, timeout)

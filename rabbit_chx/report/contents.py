@@ -41,11 +41,11 @@ def report(
     """
     parsed = Release.parse(release)
     if live is not None and exchange in topology.unordered:
-        topology = topology.with_order_of(live, exchange)
+        topology = topology._with_order_of(live, exchange)
     filed = topology.ring(exchange, parsed)
     found = topology.exchange(exchange)
     assert found is not None
-    ring = (filed if live is None else live).require_known()
+    ring = (filed if live is None else live)._require_known()
     mirror = ConsistentHashExchange(ring, hash_header=found.hash_header, hash_property=found.hash_property)
     if keys is not None:
         sample = spread(mirror, keys)
@@ -57,7 +57,7 @@ def report(
     has_room = slots is None or len(slots.queues) < slots.count
     return Report(
         exchange=exchange,
-        hashed=str(mirror.hash_on),
+        hashed=str(mirror._hash_on),
         live=ring,
         recovered=ring.after_restart(worker_pool_size=worker_pool_size),
         shares=shares(ring),

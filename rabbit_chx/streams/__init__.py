@@ -40,7 +40,6 @@ if TYPE_CHECKING:
         StreamCallback as StreamCallback,
     )
     from rabbit_chx.streams.messages.arrow.batch import COLUMNS as COLUMNS
-    from rabbit_chx.streams.messages.chunks import Chunk as Chunk
     from rabbit_chx.streams.protocol.connection import StreamConnection as StreamConnection
     from rabbit_chx.streams.protocol.opening import connect as connect
     from rabbit_chx.streams.publisher import (
@@ -65,7 +64,6 @@ if not TYPE_CHECKING:
             "rabbit_chx.streams.group.lanes": "StreamGroupStatus",
             "rabbit_chx.streams.group.settings": "OnStreamFailure Start StreamCallback",
             "rabbit_chx.streams.ends": "Bounds",
-            "rabbit_chx.streams.messages.chunks": "Chunk",
             "rabbit_chx.streams.stream_group": "AsyncStreamGroup StreamGroup",
             "rabbit_chx.errors": "BrokerUnavailable CorruptChunk InvalidMessage InvalidValue PublishFailed RabbitChxError StreamProblem StreamUnavailable",
             "rabbit_chx.messages.message_fields": "DefaultProperties Headers Properties PropertyColumns",

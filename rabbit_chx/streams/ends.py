@@ -77,7 +77,7 @@ def first_chunk(connection: StreamConnection, stream: str, start: OffsetSpec) ->
 
     The broker sends a committed chunk before it answers the next request, so this needs no timeout.
     """
-    found = connection.unsubscribe(connection.subscribe(stream, start, credit=1))
+    found = connection._unsubscribe(connection._subscribe(stream, start, credit=1))
     return parse_chunk(found[0], stream) if found else None
 
 
@@ -125,10 +125,10 @@ def _bounds_by_chunks(connection: StreamConnection, stream: str) -> Bounds:
 
 def _uncommitted(connection: StreamConnection, stream: str) -> Chunk:
     """Return the last chunk as soon as the replicas have committed it."""
-    number = connection.subscribe(stream, OffsetSpec.last(), credit=1)
-    for subscription, chunk in connection.chunks(connection.timeout):
+    number = connection._subscribe(stream, OffsetSpec.last(), credit=1)
+    for subscription, chunk in connection._chunks(connection.timeout):
         if subscription == number:
-            connection.unsubscribe(number)
+            connection._unsubscribe(number)
             return parse_chunk(chunk, stream)
     raise _not_committed(stream)
 

@@ -129,7 +129,7 @@ def _owner(connection: StreamConnection, name: str, key: str, access: Access) ->
     try:
         found = connection.route(name, key, access=access)
     except StreamUnavailable as error:
-        if Release.of_broker(connection.release).lists_stream_commands or error.problem != "lost":
+        if Release._of_broker(connection.release)._lists_stream_commands or error.problem != "lost":
             raise
         hint = "RabbitMQ 3.10 does if the exchange hashes a header or a property"
         raise StreamUnavailable(f"{error}, which {hint}", error.problem, name) from None

@@ -98,7 +98,7 @@ class StreamPublisherOptions(Client[StreamPipeline]):
     @property
     def max_message_bytes(self) -> int | None:
         """The agreed maximum size of an encoded message; None for no limit, or before the first connection."""
-        return self.pipeline.encoder.max_message_bytes
+        return self._pipeline.encoder.max_message_bytes
 
 
 class StreamPublisher(StreamPublisherOptions, BlockingClient[StreamPipeline]):
@@ -136,7 +136,7 @@ class StreamPublisher(StreamPublisherOptions, BlockingClient[StreamPipeline]):
         The message with this id may not be confirmed yet: to be sure that it and those before it are, publish it again.
         Of several streams, return the lowest of these ids: they have all messages up to it.
         """
-        return self.pipeline.sequence(timeout)
+        return self._pipeline.sequence(timeout)
 
     def publish(
         self,
@@ -159,7 +159,7 @@ class StreamPublisher(StreamPublisherOptions, BlockingClient[StreamPipeline]):
             properties: as for `Publisher.publish`.
         """
         encoded = self._encoded(body, routing_key, headers, publishing_id, properties)
-        calls.publish(self.pipeline, encoded, deadline_of(timeout), timeout)
+        calls.publish(self._pipeline, encoded, deadline_of(timeout), timeout)
 
     def publish_many(
         self,
@@ -182,10 +182,10 @@ class StreamPublisher(StreamPublisherOptions, BlockingClient[StreamPipeline]):
             timeout: seconds; messages that were not written by then are withdrawn.
             properties: as for `Publisher.publish_many`.
         """
-        self.pipeline.check()
+        self._pipeline.check()
         deadline = deadline_of(timeout)
-        columns = self.pipeline.encoder.many(bodies, routing_keys, headers, ids, properties)
-        return Batch(self.pipeline, on_failure=None).publish(columns, deadline, timeout)
+        columns = self._pipeline.encoder.many(bodies, routing_keys, headers, ids, properties)
+        return Batch(self._pipeline, on_failure=None).publish(columns, deadline, timeout)
 
     def submit(
         self,
@@ -199,11 +199,11 @@ class StreamPublisher(StreamPublisherOptions, BlockingClient[StreamPipeline]):
     ) -> Future[None]:
         """Accept one message and return a future, which ends when the message is confirmed: see `Publisher.submit`."""
         encoded = self._encoded(body, routing_key, headers, publishing_id, properties)
-        return calls.submit(self.pipeline, encoded, deadline_of(timeout), timeout)
+        return calls.submit(self._pipeline, encoded, deadline_of(timeout), timeout)
 
     def bulk(self, *, on_failure: Callable[[Failure], object] | None = None) -> StreamBulk:
         """Return a `StreamBulk`, for as many messages as a file or a partition holds: see `Publisher.bulk`."""
-        return StreamBulk(self.pipeline, on_failure=on_failure)
+        return StreamBulk(self._pipeline, on_failure=on_failure)
 
     def _encoded(
         self,
@@ -213,8 +213,8 @@ class StreamPublisher(StreamPublisherOptions, BlockingClient[StreamPipeline]):
         publishing_id: int | None,
         properties: Properties,
     ) -> StreamColumns:
-        self.pipeline.check()
-        return self.pipeline.encoder.one(body, routing_key, headers, publishing_id, properties)
+        self._pipeline.check()
+        return self._pipeline.encoder.one(body, routing_key, headers, publishing_id, properties)
 
 
 class AsyncStreamPublisher(StreamPublisherOptions, AsyncClient[StreamPipeline]):
@@ -235,7 +235,7 @@ class AsyncStreamPublisher(StreamPublisherOptions, AsyncClient[StreamPipeline]):
     ) -> None:
         """Publish one message, and return when the broker has confirmed it: see `StreamPublisher.publish`."""
         self._check()
-        encoded = self.pipeline.encoder.one(body, routing_key, headers, publishing_id, properties)
+        encoded = self._pipeline.encoder.one(body, routing_key, headers, publishing_id, properties)
         await self._publish(encoded, deadline_of(timeout), timeout)
 
     async def publish_many(
@@ -251,7 +251,7 @@ class AsyncStreamPublisher(StreamPublisherOptions, AsyncClient[StreamPipeline]):
         """Publish a batch given by columns, and return when the broker has confirmed each message: see `StreamPublisher.publish_many`."""
         self._check()
         deadline = deadline_of(timeout)
-        columns = self.pipeline.encoder.many(bodies, routing_keys, headers, ids, properties)
+        columns = self._pipeline.encoder.many(bodies, routing_keys, headers, ids, properties)
         return await self._publish_many(columns, deadline, timeout)
 
 

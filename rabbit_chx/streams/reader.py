@@ -177,7 +177,7 @@ class StreamReader:
         except ModuleNotFoundError as error:
             raise MissingDependency("Arrow batches need pyarrow: pip install 'rabbit-chx[arrow]'") from error
         return record_batches(
-            self.chunks(start, end),
+            self._chunks(start, end),
             chosen(columns),
             start=start,
             end=end,
@@ -187,7 +187,7 @@ class StreamReader:
 
     def messages(self, start: int, end: int) -> Iterator[StreamMessage]:
         """Yield each message with ``start <= offset < end``. Unlike `read`, this does not need pyarrow."""
-        return messages_of(self.chunks(start, end), start, end, **self._limits)
+        return messages_of(self._chunks(start, end), start, end, **self._limits)
 
     def follow(self, start: int, *, timeout: float | None = None) -> Iterator[StreamMessage]:
         """Yield the messages from an offset on, and wait for new ones at the end of the stream. `stop` ends the iterator.
@@ -230,7 +230,7 @@ class StreamReader:
             elif time.monotonic() - since > timeout:
                 return
 
-    def chunks(self, start: int, end: int) -> Iterator[Chunk]:
+    def _chunks(self, start: int, end: int) -> Iterator[Chunk]:
         """Yield the chunks with messages of a range. The first and the last chunk may have other messages, too."""
         if not (isinstance(start, int) and isinstance(end, int) and 0 <= start <= end):
             raise InvalidValue("range of offsets", (start, end), "two integers with 0 <= start <= end")
@@ -247,7 +247,7 @@ class StreamReader:
             try:
                 if seen is not None:
                     self._check_same(*seen)
-                for chunk in self._chunks(at, end):
+                for chunk in self._over_one_connection(at, end):
                     if chunk is None and not follows:
                         return
                     yield chunk
@@ -286,11 +286,11 @@ class StreamReader:
                 self.stream,
             )
 
-    def _chunks(self, start: int, end: float) -> Iterator[Chunk | None]:
+    def _over_one_connection(self, start: int, end: float) -> Iterator[Chunk | None]:
         """Yield the chunks of a range over one connection, and None whenever the stream has no more."""
         connection = self._connected()
         self._check_range(start, end)
-        subscription = connection.subscribe(self.stream, OffsetSpec.offset(start), credit=self._credit)
+        subscription = connection._subscribe(self.stream, OffsetSpec.offset(start), credit=self._credit)
         try:
             for expected, chunk in self._delivered(connection, subscription, start):
                 if chunk is None:
@@ -308,7 +308,7 @@ class StreamReader:
             if connection.is_open:
                 with suppress(RabbitChxError):  # the iterator may be collected in another thread
                     # A new connection costs less than many chunks in vain.
-                    connection.unsubscribe(subscription, timeout=connection.timeout)
+                    connection._unsubscribe(subscription, timeout=connection.timeout)
 
     def _delivered(
         self, connection: StreamConnection, subscription: int, start: int
@@ -316,8 +316,8 @@ class StreamReader:
         """Yield the chunks of a subscription, each with the expected first offset, and None for a chunk at the end of the stream."""
         at, owed, lot = start, 0, max(self._credit // 4, 1)
         quiet, waited, at_end_until = _QUIET, 0.0, 0.0
-        while waited <= (self._timeouts.reconnect if connection.is_receiving else self._timeouts.connect):
-            for number, data in connection.chunks(quiet):
+        while waited <= (self._timeouts.reconnect if connection._is_receiving else self._timeouts.connect):
+            for number, data in connection._chunks(quiet):
                 if number != subscription:
                     continue
                 chunk = parse_chunk(data, self.stream)
@@ -325,11 +325,11 @@ class StreamReader:
                 at, owed = max(at, chunk.end), owed + 1
                 quiet, waited, at_end_until = _QUIET, 0.0, 0.0
                 if owed == lot:
-                    connection.credit(subscription, lot)
+                    connection._credit(subscription, lot)
                     owed = 0
             if time.monotonic() < at_end_until:
                 yield at, None
-            elif connection.is_receiving:
+            elif connection._is_receiving:
                 waited += quiet
             elif self._has_more(connection, at):
                 waited += quiet

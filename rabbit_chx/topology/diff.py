@@ -250,8 +250,8 @@ def _bindings(source: str, whole: Topology, observed: Observed) -> Iterator[Diff
         yield from _ring(source, whole, observed)
         return
     hashes = exchange is not None and exchange.type == MODULUS_HASH
-    wanted = {each.identity: each for each in whole.bindings_from(source)}
-    found = {each.identity: each for each in observed.topology.bindings_from(source)}
+    wanted = {each._identity: each for each in whole.bindings_from(source)}
+    found = {each._identity: each for each in observed.topology.bindings_from(source)}
     for identity, binding in wanted.items():
         if identity not in found:
             yield BindingDifference(binding, None)
@@ -270,7 +270,7 @@ def _is_owned_elsewhere(destination: Destination, there: Topology) -> bool:
 
 def ring_of(exchange: str, observed: Observed) -> Ring:
     """The ring of an exchange on the broker, with its listed bindings and their arguments."""
-    bindings = observed.topology.ring_bindings(exchange)
+    bindings = observed.topology._ring_bindings(exchange)
     known = observed.rings.get(exchange)
     if known is not None:
         return Ring(bindings, known.runs, observed.release, known.why_unknown)

@@ -87,7 +87,7 @@ class Queue:
         return self.type == "quorum" and self.arguments.get(SINGLE_ACTIVE_CONSUMER) is True
 
     @property
-    def declared_arguments(self) -> dict[str, Any]:
+    def _declared_arguments(self) -> dict[str, Any]:
         """The arguments of ``queue.declare``; like most clients, they omit the type of a classic queue."""
         return {**({} if self.type == "classic" else {"x-queue-type": self.type}), **self.arguments}
 
@@ -107,7 +107,7 @@ class Binding:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def identity(self) -> tuple[str, Destination, str, str]:
+    def _identity(self) -> tuple[str, Destination, str, str]:
         """The parts that distinguish bindings on a broker."""
         return (self.source, self.destination, self.key, wire_text(dict(self.arguments)))
 
@@ -123,7 +123,7 @@ class Policy:
     priority: int = 0
 
     # rabbit_policy.erl, matches/3.
-    def applies_to(self, thing: Exchange | Queue) -> bool:
+    def _applies_to(self, thing: Exchange | Queue) -> bool:
         """Whether the pattern and kind match; a policy with a higher priority may still take precedence."""
         plain = "exchanges" if isinstance(thing, Exchange) else "queues"
         meant = {"all", plain} | ({POLICIES_OF[thing.type]} if isinstance(thing, Queue) else set())
@@ -149,7 +149,7 @@ class Slots:
     """The alternate exchange of every slot."""
 
     @property
-    def has_counts(self) -> bool:
+    def _has_counts(self) -> bool:
         """Whether the weights are numbers of slots, as a rebalance leaves them, so that they add up to all slots."""
         return sum(self.queues.values()) == self.count
 
@@ -168,7 +168,7 @@ class Slots:
         )
 
     @property
-    def top_bindings(self) -> tuple[Binding, ...]:
+    def _top_bindings(self) -> tuple[Binding, ...]:
         """The bindings from the top exchange to the slots, one bucket each."""
         return tuple(Binding(self.exchange, ToExchange(name), "1") for name in self.names)
 
@@ -223,13 +223,13 @@ class Topology:
         """The bindings of one source, in bind order."""
         return self._bindings_of.get(source, ())
 
-    def policy_of(self, thing: Exchange | Queue) -> Policy | None:
+    def _policy_of(self, thing: Exchange | Queue) -> Policy | None:
         """The policy that the broker names for an exchange, or the best match; its choice among equal priorities is undefined."""
         if isinstance(thing, Exchange) and (
             named := [each for each in self.policies if each.name == thing.policy]
         ):
             return named[0]
-        matching = (policy for policy in self.policies if policy.applies_to(thing))
+        matching = (policy for policy in self.policies if policy._applies_to(thing))
         return max(matching, key=lambda policy: policy.priority, default=None)
 
     def expanded(self, queue_of: Mapping[str, str] | None = None) -> Topology:
@@ -240,7 +240,7 @@ class Topology:
         if not self.slots:
             return self
         slots = [exchange for each in self.slots for exchange in each.exchanges]
-        top = [binding for each in self.slots for binding in each.top_bindings]
+        top = [binding for each in self.slots for binding in each._top_bindings]
         to_queues = [Binding(slot, queue, "1") for slot, queue in (queue_of or {}).items()]
         return replace(
             self,
@@ -262,7 +262,7 @@ class Topology:
             hint = "Only an x-consistent-hash exchange has a ring"
             raise InvalidValue("exchange", exchange, expected, hint)
         slots = self.slots_of(exchange)
-        bindings = slots.top_bindings if slots else self.bindings_from(exchange)
+        bindings = slots._top_bindings if slots else self.bindings_from(exchange)
         listed, parsed = as_ring_bindings(bindings), Release.parse(release)
         if exchange in self.unordered and order_matters(bindings):
             why = f"the bind order of exchange {exchange!r} was not known when the file was written"
@@ -274,13 +274,13 @@ class Topology:
             ring = ring.bind(each.destination, each.key, dict(each.arguments))
         return ring
 
-    def with_order_of(self, ring: Ring, exchange: str) -> Topology:
+    def _with_order_of(self, ring: Ring, exchange: str) -> Topology:
         """The same topology with the bindings of one exchange in the order of its ring."""
         others = (bound for bound in self.bindings if bound.source != exchange)
         bindings = (*others, *in_order_of(ring, self.bindings_from(exchange)))
         return replace(self, bindings=bindings, unordered=self.unordered - {exchange})
 
-    def ring_bindings(self, exchange: str) -> tuple[RingBinding, ...]:
+    def _ring_bindings(self, exchange: str) -> tuple[RingBinding, ...]:
         """The bindings of a consistent-hash exchange in the form that `Ring` uses."""
         return as_ring_bindings(self.bindings_from(exchange))
 

@@ -176,7 +176,7 @@ class Router:
         if found := self._matching(exchange, message):
             return found
         # rabbit_policy.erl, get_arg/3: an argument takes precedence over a policy.
-        policy = self._topology.policy_of(exchange) if exchange.alternate is None else None
+        policy = self._topology._policy_of(exchange) if exchange.alternate is None else None
         alternate = policy.definition.get("alternate-exchange") if policy else exchange.alternate
         return [] if alternate is None else [ToExchange(alternate)]
 
@@ -227,11 +227,11 @@ class Router:
         mirror = self._hashing[name]
         if mirror.ring.known and not len(mirror.ring):
             return []
-        on = mirror.hash_on.part
+        on = mirror._hash_on.part
         if not (message.has_headers([exchange.hash_header]) if on == "headers" else message.has(on)):
             return _any_of(mirror.destinations)
         parts = {**message.properties, "routing_key": message.keys[0], "headers": message.headers}
-        return [mirror.explain(parts.get(on), client=self._client).destination]
+        return [mirror._explain(parts.get(on), client=self._client).destination]
 
     def _modulus_hash(
         self, exchange: Exchange, bindings: Sequence[Binding], message: _Message
@@ -322,11 +322,11 @@ def _header_matches(wanted: object, value: object, release: Release, client: Cli
         return True
     field = _field(value, client)
     if release.typed_headers:
-        return bool(pattern.term == field.term)  # Erlang's ==, for which 1 and 1.0 are equal
+        return bool(pattern._term == field._term)  # Erlang's ==, for which 1 and 1.0 are equal
     # From 3.13 on, =:= distinguishes 1 and 1.0, and mc_amqpl converts a header's time to milliseconds, but not
     # the argument's.
-    term = field.value * 1000 if field.tag == "T" else field.term
-    return format_term(pattern.term) == format_term(term)
+    term = field.value * 1000 if field.tag == "T" else field._term
+    return format_term(pattern._term) == format_term(term)
 
 
 def _field(value: object, client: Client | None) -> Field:

@@ -5,8 +5,7 @@
         for row in interval.rows:
             print(row.queue, row.exact, row.observed, row.marks)
 
-A `Snapshot` is the result of one poll of the broker. An `Interval` is what happened between two snapshots. Both are values.
-Names are loaded on first use.
+An `Interval` is what happened between two polls of the broker, as a value. Names are loaded on first use.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Interval:
     totals: Totals = Totals()
     requests: int = 0
     """Requests to the broker in the poll at the end of this interval."""
-    ring_check: RingCheck = field(default_factory=RingCheck)
+    _ring_check: RingCheck = field(default_factory=RingCheck)
     """The check of the ring, with the rings themselves; not part of `as_dict`."""
 
     @property
@@ -157,7 +157,7 @@ def compare(
         problems=by_severity,
         totals=_totals(rows),
         requests=current.requests,
-        ring_check=ring_check,
+        _ring_check=ring_check,
     )
 
 

@@ -47,7 +47,7 @@ def watch(
     ring_check: RingCheck | None = None
     while not stop.is_set():
         began = time.monotonic()
-        current = observer.poll()
+        current = observer._poll()
         topology = wanted if current.first is None else wanted or current.first.topology
         if topology is not None and (previous is None or previous.first is None):
             hashing_exchange(topology, current.exchange)
@@ -59,7 +59,7 @@ def watch(
             ring_check = check_ring(current, wanted)
         yield history.add(compare(previous, current, wanted, ring_check=ring_check))
         previous = current
-        length = max(seconds, observer.least_seconds)
+        length = max(seconds, observer._least_seconds)
         stop.wait(max(0.0, began + length - time.monotonic()))
 
 

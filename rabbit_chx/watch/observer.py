@@ -121,11 +121,11 @@ class Observer:
         self._queues = 0
 
     @property
-    def least_seconds(self) -> float:
+    def _least_seconds(self) -> float:
         """The shortest interval that the number of queues allows."""
         return self._queues * 60.0 / _ROWS_A_MINUTE
 
-    def poll(self) -> Snapshot:
+    def _poll(self) -> Snapshot:
         """Poll the broker. If it does not answer, the snapshot has a problem with the reason.
 
         Raises:
@@ -135,7 +135,7 @@ class Observer:
         queues: dict[str, QueueState] = {}
         problems: tuple[Problem, ...] = ()
         try:
-            queues = {state.name: state for state in self._management.queue_states(self._vhost, now=now)}
+            queues = {state.name: state for state in self._management._queue_states(self._vhost, now=now)}
             self._refresh(queues)
         except RabbitChxError as error:  # also: a release or an output of the node that is not understood
             unverified = isinstance(error.__context__, ssl.SSLCertVerificationError)
@@ -163,7 +163,7 @@ class Observer:
         # Both are kept up to date: a restart that the uptime has shown must not be found again in the counters.
         restarted = any([self._has_new_node(), self._counters_restarted(queues)])
         self._restarted |= restarted
-        tagged = Release.of_broker(overview.release).tags_definitions
+        tagged = Release._of_broker(overview.release)._tags_definitions
         fingerprint = (overview.exchange_types, self._listed(tagged=tagged))
         due = time.monotonic() >= self._read_from
         if self._observed is None or restarted or self._lost or (fingerprint != self._fingerprint and due):
@@ -185,7 +185,7 @@ class Observer:
     def _definitions_tag(self) -> str:
         """The ETag of the definitions; empty for a user who may not read them."""
         try:
-            return self._management.definitions_tag(self._vhost, self._tag)
+            return self._management._definitions_tag(self._vhost, self._tag)
         except BrokerUnavailable as error:
             if error.permanent:
                 return ""

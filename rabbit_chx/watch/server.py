@@ -110,7 +110,7 @@ class Server:
         """Show an interval on the page and in the metrics, without waiting for any client."""
         self._metrics.show(interval)
         events = {"interval": interval.as_dict()}
-        rings = (interval.ring_check.live, interval.ring_check.wanted)
+        rings = (interval._ring_check.live, interval._ring_check.wanted)
         if rings != self._drawn:
             self._drawn = rings
             events["pictures"] = pictures(*rings)
@@ -140,7 +140,7 @@ class _Connection(H11Protocol):
         transport.set_write_buffer_limits(0)  # pause_writing is called as soon as the client is behind
         self._late = self.loop.call_later(_TIMEOUT, self._end_if_late)
         waiting = [each for each in self.connections if isinstance(each, _Connection) and not each.answered]
-        for each in sorted(waiting, key=lambda each: each._late.when())[:-_MOST_WAITING]:  # noqa: SLF001
+        for each in sorted(waiting, key=lambda each: each._late.when())[:-_MOST_WAITING]:
             each.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:

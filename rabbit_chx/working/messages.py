@@ -80,7 +80,7 @@ def copied_properties(message: Message, added: Mapping[str, Any]) -> dict[str, A
 
     The copy is persistent, and lacks CC and BCC: the broker would send it to their queues as well.
     """
-    decoded = message._properties  # noqa: SLF001 - the attributes would change them
+    decoded = message._properties  # the attributes would change them
     given = {name: decoded[name] for name in SENT_AGAIN if decoded.get(name) is not None}
     headers = {
         name: value

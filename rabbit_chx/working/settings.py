@@ -60,7 +60,7 @@ class Settings(Retries):
 
     def check_release(self, release: Release) -> None:
         """Raise if a release does not support the settings."""
-        if not (release.obeys_active_priorities or self.failover_only):
+        if not (release._obeys_active_priorities or self.failover_only):
             raise InvalidValue(
                 "broker release",
                 str(release),
@@ -68,7 +68,7 @@ class Settings(Retries):
                 "Earlier releases ignore the priorities of consumers, so the first member gets all queues and another one "
                 "takes over only when that member ends; failover_only=True accepts that",
             )
-        if self.consumer_timeout is not None and not release.has_consumer_timeouts:
+        if self.consumer_timeout is not None and not release._has_consumer_timeouts:
             raise InvalidValue(
                 "consumer_timeout",
                 self.consumer_timeout,

@@ -96,7 +96,7 @@ class ReadJob:
         name = Task.current().connection_name(self.options.connection_name)
         with stream_reader(self.options, wanted.stream, connection_name=name, leader=leader) as reader:
             if wanted.seen is not None:
-                reader._check_same(*wanted.seen)  # noqa: SLF001 - a check that needs the reader's connection
+                reader._check_same(*wanted.seen)  # a check that needs the reader's connection
             binary = HEADERS_AS_STRUCTS in self.schema.types
             for batch in reader.read(start, wanted.end, columns=self._decoded, binary_headers=binary):
                 if batch.num_rows:

@@ -42,7 +42,7 @@ class RingMirror:
     """A consistent-hash exchange, as it is shipped to the workers."""
 
     on: Any
-    """What is hashed: the exchange's ``hash_on``."""
+    """What is hashed: the exchange's ``_hash_on``."""
     release: Release
     header: str | None
     """The header to take out of a column of all headers; None if the column holds what is hashed."""
@@ -52,8 +52,8 @@ class RingMirror:
     @classmethod
     def of(cls, exchange: ConsistentHashExchange, header: str | None) -> RingMirror:
         """Compute the table here, once, and not in each worker."""
-        owners = exchange.owners.astype(narrow(len(exchange.destinations)))
-        return cls(exchange.hash_on, exchange.release, header, owners[bucket_table(len(owners)).all()])
+        owners = exchange._owners.astype(narrow(len(exchange.destinations)))
+        return cls(exchange._hash_on, exchange.release, header, owners[bucket_table(len(owners)).all()])
 
     def numbers(self, column: pa.Array) -> pa.Array:
         """The number of the destination of each row."""
@@ -92,7 +92,7 @@ class RingMirror:
         if tag in "Sx":
             if not typed:
                 return phash2_column(column, what=what)
-            return block_hash_column(column, last_binary_initval(Field(tag, b"").type), what=what)
+            return block_hash_column(column, last_binary_initval(Field(tag, b"")._type), what=what)
         values = _seconds(column, what) if tag == "T" else column.to_numpy(zero_copy_only=False)
         if tag in "IlT" and not typed:
             # An integer is its own hash; mc_amqpl keeps timestamps in milliseconds.

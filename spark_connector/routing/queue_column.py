@@ -154,7 +154,7 @@ class Prediction:
                 "a ConsistentHashExchange or a ModulusHashExchange",
                 'For example: queue_of("routing_key", ConsistentHashExchange({"q0": 1, "q1": 1}))',
             )
-        part = "routing_key" if isinstance(exchange, ModulusHashExchange) else exchange.hash_on.part
+        part = "routing_key" if isinstance(exchange, ModulusHashExchange) else exchange._hash_on.part
         given = dict(message) if column is None else {"column": column, **message}
         if len(given) != 1 or not given.keys() <= {"column", part}:
             expected = f"one column: the first argument, or {part}=, which the exchange hashes"

@@ -125,7 +125,7 @@ class BrokerSink(PublishingSink):
         # A publisher that has published nothing was opened just now.
         self._opened = 0 if publisher.totals.published else publisher.totals.connections
         self._bulk = publisher.bulk()
-        return Limits(publisher.max_message_bytes, publisher.max_property_bytes)
+        return Limits(publisher.max_message_bytes, publisher._max_property_bytes)
 
     def send(self, prepared: Prepared, first: int) -> None:
         """Publish chunk by chunk, and stop at the first failure of this or another task."""

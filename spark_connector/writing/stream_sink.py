@@ -205,14 +205,14 @@ class _Output:
 
     def send(self, messages: Sequence[bytes]) -> None:
         if self.ids is None:
-            self._bulk._add_encoded(messages)  # noqa: SLF001 - only this sink encodes by itself
+            self._bulk._add_encoded(messages)  # only this sink encodes by itself
             return
         new = self.ids.of(
             messages
         )  # without pairs: a tuple for each row would keep the garbage collector busy
         self.skipped += len(messages) - len(new)
         if new:
-            self._bulk._add_encoded(messages[len(messages) - len(new) :], new)  # noqa: SLF001
+            self._bulk._add_encoded(messages[len(messages) - len(new) :], new)
 
     def finish(self, *, stopped: bool) -> None:
         try:

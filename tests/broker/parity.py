@@ -220,7 +220,7 @@ class Scratch:
     ) -> list[Destination | None]:
         """Publish, and hold what the mirror says of every message against where it landed."""
         messages = list(messages)
-        part = self.mirror.hash_on.part
+        part = self.mirror._hash_on.part
         expected = [
             self.mirror.route(**{part: getattr(message, part)}, client=client) for message in messages
         ]

@@ -53,16 +53,16 @@ def delete_stream(connection, name: str) -> None:
 def delete_completely(connection, name: str) -> None:
     """Delete a stream, and wait until it is gone: a stream that is deleted stores and sends messages for a while."""
     # The broker tells all consumers and publishers at the same time.
-    connection.subscribe(name, OffsetSpec.next(), credit=0)
+    connection._subscribe(name, OffsetSpec.next(), credit=0)
     connection.delete(name)
     with refused("not available"):
-        list(connection.chunks(PATIENCE))
+        list(connection._chunks(PATIENCE))
 
 
 def settle(connection, count: int) -> dict[int, int]:
     """Wait until ``count`` messages are confirmed or refused, and return the codes of refused messages."""
     refused, confirmed = {}, set()
-    for outcome in connection.confirms(PATIENCE):
+    for outcome in connection._confirms(PATIENCE):
         match outcome:
             case Confirms():
                 confirmed.update(outcome.publishing_ids)
@@ -74,10 +74,10 @@ def settle(connection, count: int) -> dict[int, int]:
 
 
 def fill(connection, stream: str, numbers, *, name=None, size=10) -> None:
-    publisher = connection.declare_publisher(stream, name)
-    connection.publish(publisher, numbers, [message(number, size) for number in numbers])
+    publisher = connection._declare_publisher(stream, name)
+    connection._publish(publisher, numbers, [message(number, size) for number in numbers])
     assert settle(connection, len(numbers)) == {}
-    connection.delete_publisher(publisher)
+    connection._delete_publisher(publisher)
 
 
 def stored(url, stream: str, **options) -> list:

@@ -32,8 +32,8 @@ class Consumer:
         return len(self.received) >= self.prefetch
 
     def close(self) -> None:
-        release = Release.of_broker(server_version(self.connection))
-        close_in_one_step({self.channel: "q"}, self.prefetch, displace=release.keeps_dead_consumers)
+        release = Release._of_broker(server_version(self.connection))
+        close_in_one_step({self.channel: "q"}, self.prefetch, displace=release._keeps_dead_consumers)
 
 
 def test_a_consumer_that_was_closed_in_the_middle_of_a_takeover_is_forgotten(site) -> None:

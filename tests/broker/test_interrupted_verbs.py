@@ -140,7 +140,7 @@ def test_every_verb_that_asks_the_management_api_reports_a_tracer_that_is_on(sit
         ["report", *on_broker, "-o", tmp_path / "page.html"],
         ["group", "workers"],
     ]
-    if Release.of_broker(site.broker.version).has_stream_groups:
+    if Release._of_broker(site.broker.version)._has_stream_groups:
         port = urlsplit(site.broker.stream_url).port
         lines.append(["group", "workers", "--stream", "log", "--stream-port", port])
     asking = {

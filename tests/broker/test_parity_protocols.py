@@ -56,7 +56,7 @@ def sent(scratch, peers, protocol, messages):
 def check(lab, peers, protocol, messages, **arguments):
     """What the mirror says of every message, one by one and in bulk, is where it lands."""
     with lab.exchange(QUEUES, **arguments) as x:
-        part = x.mirror.hash_on.part
+        part = x.mirror._hash_on.part
         values = [getattr(message, part) for message in messages]
         expected = [x.mirror.route(**{part: value}, client=protocol) for value in values]
         landed = sent(x, peers, protocol, messages)

@@ -58,7 +58,7 @@ def test_the_broker_refuses_exactly_the_arguments_that_the_table_says(site):
     for setting in (each for each in SETTINGS if each.in_arguments):
         kind = "quorum" if setting.name.startswith("max-in") else "classic"
         queue = Queue(f"q.{setting.name}", kind, arguments={f"x-{setting.name}": VALUES.get(setting.name, 5)})
-        body = {"durable": True, "arguments": queue.declared_arguments}
+        body = {"durable": True, "arguments": queue._declared_arguments}
         try:
             site.management._request("PUT", ["queues", site.vhost, queue.name], body=body)
             is_refused = False

@@ -37,10 +37,10 @@ def hostile(stream_connection, stream):
     """A stream of 15 messages, of which three cannot be decoded."""
     for offset in range(15):
         if offset in UNDECODABLE:
-            publisher = stream_connection.declare_publisher(stream, None)
+            publisher = stream_connection._declare_publisher(stream, None)
             publish_entry(stream_connection, publisher, 1, UNDECODABLE[offset])
             assert settle(stream_connection, 1) == {}, offset
-            stream_connection.delete_publisher(publisher)
+            stream_connection._delete_publisher(publisher)
         else:
             fill(stream_connection, stream, [offset])
     return stream

@@ -41,7 +41,7 @@ def forged() -> list:
 def published(connection, stream: str, entries: list) -> list:
     """Publish entries between 60 messages of others, and return those that the broker has stored."""
     fill(connection, stream, range(30))
-    publisher = connection.declare_publisher(stream, None)
+    publisher = connection._declare_publisher(stream, None)
     for number, each in enumerate(entries):
         publish_entry(connection, publisher, number, each)
     refused = settle(connection, len(entries))
@@ -115,7 +115,7 @@ def test_compressed_batches_neither_disconnect_a_member_nor_delay_its_stop(
     """About 3 KB of a publisher. Nothing is measured in seconds: a stop takes effect before the next message."""
     batches = [EMPTY, LISTS, ALTERNATING, EMPTY]
     assert sum(len(data) for *_, data in batches) < 10_000
-    publisher = stream_connection.declare_publisher(stream, None)
+    publisher = stream_connection._declare_publisher(stream, None)
     for number, batch in enumerate(batches):
         publish_entry(stream_connection, publisher, number, batch)
     assert settle(stream_connection, len(batches)) == {}

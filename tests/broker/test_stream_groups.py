@@ -144,7 +144,7 @@ def test_a_member_that_hangs_while_it_joins_delays_the_others_only(
     name = streams_of("super stream", 2)
     with connect(stream_url) as hanging:
         properties = {"single-active-consumer": "true", "name": "g (joining)"}
-        hanging.subscribe(f"{name}-0", OffsetSpec.next(), credit=0, properties=properties)
+        hanging._subscribe(f"{name}-0", OffsetSpec.next(), credit=0, properties=properties)
         group = StreamGroup(stream_url, super_stream=name, name="g")
         with running(group, print):
             wait_until(lambda: len(group.status.partitions) == 2)

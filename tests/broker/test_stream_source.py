@@ -204,7 +204,7 @@ def test_amqp_0_9_1_does_not_deliver_all_messages_of_a_stream(broker, streams, r
     ]:
         stream = streams.stream()
         with connect(broker.stream_url) as connection:
-            publisher = connection.declare_publisher(stream)
+            publisher = connection._declare_publisher(stream)
             for number, each in enumerate(messages):
                 publish_entry(connection, publisher, number, each)
             assert settle(connection, len(messages)) == {}

@@ -47,11 +47,11 @@ def chunks_of(
     connection, stream: str, records: int, *, start=None, credit=10
 ) -> list[tuple[int, int, bytes]]:
     """Read chunks with this many records, and return the first offset, number of records and data of each."""
-    number = connection.subscribe(stream, start or OffsetSpec.first(), credit=credit)
+    number = connection._subscribe(stream, start or OffsetSpec.first(), credit=credit)
     found, read = [], 0
-    for subscription, chunk in connection.chunks(PATIENCE):
+    for subscription, chunk in connection._chunks(PATIENCE):
         assert subscription == number
-        connection.credit(number, 1)
+        connection._credit(number, 1)
         _, kind, _, count, _, _, first, crc, size, _, _ = HEADER.unpack_from(chunk)
         data = bytes(chunk[HEADER.size :])
         assert (kind, len(data), zlib.crc32(data)) == (0, size, crc)
@@ -59,7 +59,7 @@ def chunks_of(
         read += count
         if read >= records:
             break
-    connection.unsubscribe(number)
+    connection._unsubscribe(number)
     return found
 
 
@@ -152,9 +152,9 @@ def test_heartbeats_keep_an_idle_reader_connected(url, stream):
     def stays_connected() -> bool:
         with connect(replace(url, parameters={"heartbeat": 2})) as connection:
             with suppress(StreamUnavailable):
-                connection.subscribe(stream, OffsetSpec.next(), credit=1)
+                connection._subscribe(stream, OffsetSpec.next(), credit=1)
                 # The broker closes connections that are silent for 4 to 6 seconds.
-                assert list(connection.chunks(9)) == []
+                assert list(connection._chunks(9)) == []
                 return connection.metadata([stream])[stream].exists
             return False
 
@@ -166,13 +166,13 @@ def test_the_call_after_the_broker_closed_the_connection_fails(broker, url):
     with connect(url) as connection, refused("lost", "operator|closed it|reset"):
         for _ in range(10):  # new connections are listed with a delay
             broker.ctl("close_all_connections", "closed by the operator")
-            list(connection.chunks(2))
+            list(connection._chunks(2))
 
 
 def test_both_sides_refuse_frames_beyond_the_agreed_size(url, connection, stream):
-    publisher = connection.declare_publisher(stream)
+    publisher = connection._declare_publisher(stream)
     with refused("frame too large", "a message of 1048576 bytes does not fit into a frame"):
-        connection.publish(publisher, [1], [bytes(1 << 20)])
+        connection._publish(publisher, [1], [bytes(1 << 20)])
     fill(connection, stream, range(5))
     wire = open_wire(url, None, PATIENCE)
     wire.frame_max = 1 << 30
@@ -210,8 +210,8 @@ def test_commands_refuse_queues_and_missing_streams(broker, connection):
     with broker.connection() as amqp:
         amqp.channel().queue_declare("not-a-stream", durable=True)
     commands = [
-        lambda name: connection.subscribe(name, OffsetSpec.first(), credit=1),
-        connection.declare_publisher,
+        lambda name: connection._subscribe(name, OffsetSpec.first(), credit=1),
+        connection._declare_publisher,
         lambda name: connection.query_publisher_sequence("p", name),
         lambda name: connection.query_offset("r", name),
     ]
@@ -305,9 +305,9 @@ def test_a_missing_permission_is_named_with_the_command_that_grants_it(stranger,
     escaped = stream.replace(" ", r"\ ")
     with connect(stranger) as connection:
         calls = {
-            "Subscribe": lambda: connection.subscribe(stream, OffsetSpec.first(), credit=1),
+            "Subscribe": lambda: connection._subscribe(stream, OffsetSpec.first(), credit=1),
             "QueryOffset": lambda: connection.query_offset("reader", stream),
-            "DeclarePublisher": lambda: connection.declare_publisher(stream),
+            "DeclarePublisher": lambda: connection._declare_publisher(stream),
             "QueryPublisherSequence": lambda: connection.query_publisher_sequence("job", stream),
             "Create": lambda: connection.create(stream),
             "Delete": lambda: connection.delete(stream),
@@ -343,16 +343,16 @@ def test_credit_limits_the_chunks_that_the_broker_sends(connection, stream):
 
     def arrive(count: int) -> None:
         """Check that exactly ``count`` chunks arrive."""
-        assert len(list(islice(connection.chunks(PATIENCE), count))) == count
-        assert list(connection.chunks(0.3)) == []
+        assert len(list(islice(connection._chunks(PATIENCE), count))) == count
+        assert list(connection._chunks(0.3)) == []
 
-    number = connection.subscribe(stream, OffsetSpec.first(), credit=2)
+    number = connection._subscribe(stream, OffsetSpec.first(), credit=2)
     arrive(2)
-    connection.credit(number, 2)  # from 4.0 on the broker waits for more than half of the first credit
+    connection._credit(number, 2)  # from 4.0 on the broker waits for more than half of the first credit
     arrive(2)
-    connection.credit(number, 9)
-    assert len(connection.unsubscribe(number)) == 2
-    connection.credit(number, 1)  # the broker refuses this; the client ignores the refusal
+    connection._credit(number, 9)
+    assert len(connection._unsubscribe(number)) == 2
+    connection._credit(number, 1)  # the broker refuses this; the client ignores the refusal
     assert connection.metadata([stream])[stream].exists
 
 
@@ -361,8 +361,8 @@ def test_subscriptions_start_at_the_requested_position(connection, stream):
     fill(connection, stream, [4])
 
     def firsts(start):
-        number = connection.subscribe(stream, start, credit=9)
-        return [HEADER.unpack_from(chunk)[6] for chunk in connection.unsubscribe(number)]
+        number = connection._subscribe(stream, start, credit=9)
+        return [HEADER.unpack_from(chunk)[6] for chunk in connection._unsubscribe(number)]
 
     assert firsts(OffsetSpec.first())[0] == 0
     assert firsts(OffsetSpec.last()) == [3]
@@ -373,26 +373,26 @@ def test_subscriptions_start_at_the_requested_position(connection, stream):
 
 
 def test_deleting_a_stream_ends_its_subscriptions_and_publishers(connection, url, stream):
-    number = connection.subscribe(stream, OffsetSpec.first(), credit=9)
-    publisher = connection.declare_publisher(stream)
+    number = connection._subscribe(stream, OffsetSpec.first(), credit=9)
+    publisher = connection._declare_publisher(stream)
     with connect(url) as other:
         other.delete(stream)
     with refused("not available", f"stream '{stream}' was deleted or moved"):
-        list(connection.chunks(PATIENCE))
-    connection.publish(publisher, [1], [b""])
+        list(connection._chunks(PATIENCE))
+    connection._publish(publisher, [1], [b""])
     assert settle(connection, 1) == {1: 18}
     with a_stream(connection) as another:  # what is under way for the former one must not reach the next
-        assert connection.subscribe(another, OffsetSpec.first(), credit=9) != number
+        assert connection._subscribe(another, OffsetSpec.first(), credit=9) != number
 
 
 def test_unsubscribing_after_the_stream_was_deleted_reports_the_deletion(connection, url, stream):
-    number = connection.subscribe(stream, OffsetSpec.first(), credit=9)
+    number = connection._subscribe(stream, OffsetSpec.first(), credit=9)
     with connect(url) as other:
         other.delete(stream)
     unread, _, _ = select.select([connection._calls.wire._socket], [], [], PATIENCE)
     assert unread, "the broker did not report the deletion"
     with refused("not available", f"stream '{stream}' was deleted or moved"):
-        connection.unsubscribe(number)
+        connection._unsubscribe(number)
 
 
 def test_offsets_are_stored_under_a_name(connection, stream):
@@ -406,11 +406,11 @@ def test_offsets_are_stored_under_a_name(connection, stream):
 
 def test_a_connection_has_at_most_256_publishers(connection, stream):
     for _ in range(256):
-        connection.declare_publisher(stream)
+        connection._declare_publisher(stream)
     with pytest.raises(
         InvalidValue, match="number of publishers: got 257, expected at most 256 on a connection"
     ):
-        connection.declare_publisher(stream)
+        connection._declare_publisher(stream)
 
 
 def test_a_group_is_refused_by_releases_that_do_not_divide_streams(broker, url, stream):

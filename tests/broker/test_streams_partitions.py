@@ -71,7 +71,7 @@ def orders(bound):
 
 def until_divided(publisher, streams):
     """Wait until a publisher has noticed how many streams there are."""
-    wait_until(lambda: len(publisher.pipeline._outlets) == streams, f"{streams} streams")
+    wait_until(lambda: len(publisher._pipeline._outlets) == streams, f"{streams} streams")
 
 
 def test_the_lines_of_the_guide_publish_by_key(broker, stream_url, orders):

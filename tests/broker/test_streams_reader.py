@@ -60,7 +60,7 @@ def test_a_stream_with_one_message(reader, stream_connection, stream):
 def test_a_range_yields_its_messages_and_no_others(reader, stream_connection, stream):
     for start in range(0, 100, 10):
         fill(stream_connection, stream, range(start, start + 10))
-    publisher = stream_connection.declare_publisher(stream)
+    publisher = stream_connection._declare_publisher(stream)
     publish_entry(
         stream_connection, publisher, 1, a_sub_batch([message(number) for number in range(100, 120)])
     )
@@ -105,7 +105,7 @@ def test_offset_at_returns_the_first_chunk_at_or_after_a_time(reader, stream_con
         wait_until(lambda now=now: time.monotonic() > now + 0.002, "the next millisecond")
         fill(stream_connection, stream, range(start, start + 10))
     # The broker may divide messages that arrive together into several chunks, and has a clock of its own.
-    chunks = [(chunk.timestamp_ms, chunk.first_offset) for chunk in reader.chunks(0, 30)]
+    chunks = [(chunk.timestamp_ms, chunk.first_offset) for chunk in reader._chunks(0, 30)]
     assert len({timestamp for timestamp, _ in chunks}) >= 3
 
     def expected(when):
@@ -170,7 +170,7 @@ def test_retention_during_a_read_is_an_error_with_the_first_offset(stream_url, s
         for start in range(0, end, 10):
             fill(stream_connection, stream, range(start, start + 10), size=1000)
         with StreamReader(stream_url, stream, credit=2) as reader:
-            chunks = reader.chunks(0, end)
+            chunks = reader._chunks(0, end)
             read = [next(chunks)]
             fill_until(lambda: bounds(stream_connection, stream).first >= end, stream_connection, stream, end)
             with refused("truncated") as caught:
@@ -184,7 +184,7 @@ def test_a_deleted_or_recreated_stream_is_an_error(stream_url, stream_connection
     for start in range(0, 60, 10):
         fill(stream_connection, stream, range(start, start + 10), size=2000)
     with StreamReader(stream_url, stream, credit=2) as reader:
-        chunks = reader.chunks(0, 60)
+        chunks = reader._chunks(0, 60)
         next(chunks)
         delete_completely(stream_connection, stream)
         own = reader._link.connection
@@ -199,7 +199,7 @@ def test_a_deleted_or_recreated_stream_is_an_error(stream_url, stream_connection
         with refused(
             "beyond the end", "offsets 20 to 60 are beyond the end of stream .*, which is 0"
         ) as caught:
-            list(reader.chunks(20, 60))
+            list(reader._chunks(20, 60))
         assert caught.value.end == 0
 
 

@@ -121,7 +121,7 @@ def test_a_topology_is_read_back_as_it_was_made(broker, management, vhost, chann
     for exchange in exchanges:
         declare(channel, exchange)
     for queue in queues:
-        channel.queue_declare(queue.name, durable=True, arguments=queue.declared_arguments)
+        channel.queue_declare(queue.name, durable=True, arguments=queue._declared_arguments)
     for bound in bindings:
         bind(channel, bound)
     channel.queue_declare("mine", exclusive=True)

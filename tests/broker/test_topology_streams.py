@@ -95,10 +95,10 @@ def test_streams_of_an_exchange_are_applied_checked_watched_and_grown(run, site,
         assert run("check", file, "--strict").code == 0
 
     observer = Observer(site.management, site.vhost, "events")
-    first = observer.poll()
+    first = observer._poll()
 
     def interval():
-        return compare(first, observer.poll(), load(file))
+        return compare(first, observer._poll(), load(file))
 
     def counted():
         wait_until(lambda: interval().totals.received == len(KEYS), "the statistics have the messages")

@@ -63,7 +63,7 @@ def until(observer: Observer, before: Snapshot, wanted: Topology | None, met) ->
 
     def polled() -> tuple[Snapshot, Interval] | None:
         nonlocal interval
-        snapshot = observer.poll()
+        snapshot = observer._poll()
         interval = compare(before, snapshot, wanted)
         return (snapshot, interval) if met(interval) else None
 
@@ -78,7 +78,7 @@ def test_faults_of_queues_are_reported_and_a_quiet_exchange_has_none(site) -> No
     with site.connection() as connection:
         channel, consumers = connection.channel(), connection.channel()
         tags = {name: consumers.basic_consume(name, lambda *_: None, auto_ack=True) for name in QUEUES}
-        first = observer.poll()
+        first = observer._poll()
         keys = [f"key-{number}" for number in range(2000)]
         for key in keys:
             channel.basic_publish("orders", key, b"")
@@ -90,7 +90,7 @@ def test_faults_of_queues_are_reported_and_a_quiet_exchange_has_none(site) -> No
         assert {row.queue: row.received for row in interval.rows} == Counter(map(mirror.route, keys))
         assert (interval.ring.status, interval.ring.against) == ("same", "file")
         for _ in range(3):
-            again = observer.poll()
+            again = observer._poll()
             assert again.observed is quiet.observed
             assert not named(compare(quiet, again, wanted)) | named(compare(quiet, again))
             assert again.requests <= 5
@@ -103,14 +103,14 @@ def test_faults_of_queues_are_reported_and_a_quiet_exchange_has_none(site) -> No
         expected = {("hot-queue", hot), ("no-consumer", idle)}
         until(observer, quiet, wanted, lambda each: named(each) == expected)
 
-        before = observer.poll()
+        before = observer._poll()
         channel.queue_unbind(idle, "orders", "1")
-        interval = compare(before, observer.poll(), wanted)
+        interval = compare(before, observer._poll(), wanted)
         assert {("unbound-queue", idle), ("ring-drifted", None)} <= named(interval)
         assert interval.ring.misrouted is not None
         assert interval.ring.misrouted > 0.2
         channel.queue_delete(hot)
-        interval = compare(before, observer.poll())
+        interval = compare(before, observer._poll())
         assert {("queue-missing", hot), ("unbound-queue", idle)} <= named(interval)
 
 
@@ -134,15 +134,15 @@ def test_a_restart_of_rabbitmq_within_its_node_is_detected(own) -> None:
         channel = connection.channel()
         bind_ring(channel, "plain", ["p0", "p1"])
         observer = Observer(management, "/", "plain")
-        first = observer.poll()
+        first = observer._poll()
         for number in range(200):
             channel.basic_publish("plain", str(number), b"")
         connection.process_data_events(0.1)
         before, _ = until(observer, first, None, lambda each: each.totals.received == 200)
     assert not before.restarted
     own.restart_app()
-    until(observer, before, None, lambda _: observer.poll().restarted)
-    unknown = ("ring-unknown", None) in named(compare(before, observer.poll()))
+    until(observer, before, None, lambda _: observer._poll().restarted)
+    unknown = ("ring-unknown", None) in named(compare(before, observer._poll()))
     assert unknown == (own.store == "mnesia")
 
 

@@ -61,7 +61,7 @@ def command(channel, what, destination, weight):
 def revived(ring: Ring) -> Ring:
     """The ring with its dead bindings at the end, in sorted order."""
     assert len(ring.dead) == len(DEAD)
-    dead = sorted(ring.dead, key=lambda binding: binding.sort_key)
+    dead = sorted(ring.dead, key=lambda binding: binding._sort_key)
     buckets = [*ring.bucket_map, *(binding.destination for binding in dead for _ in range(binding.weight))]
     return Ring.read(buckets, bindings=ring.bindings, release=ring.release)
 

@@ -34,10 +34,10 @@ def read(site: Site, url: str, *, stream: str = STREAM, **options: Any) -> None:
 def closed_in_the_middle(site: Site) -> None:
     """The connection ends while it is subscribed."""
     with connect(site.stream()) as connection:
-        number = connection.subscribe(STREAM, OffsetSpec.first(), credit=1)
+        number = connection._subscribe(STREAM, OffsetSpec.first(), credit=1)
         site.places.show(connection, number)
         site.broker.ctl("close_all_user_connections", site.user, "a test of secrets")
-        for _ in connection.chunks(20):
+        for _ in connection._chunks(20):
             pass
 
 

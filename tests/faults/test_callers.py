@@ -138,7 +138,7 @@ def test_a_returned_message_that_is_given_up_is_reported_as_returned(broker, sce
         # Then a message waits one or two seconds between attempts, so hardly any is in flight when the broker is killed.
         wait_until(lambda: it.totals.resent >= 700, "returned messages were sent again seven times")
         wait_until(lambda: it.totals.confirmed == 100, "the others are confirmed")
-        sender = it.load.publisher.pipeline._sender
+        sender = it.load.publisher._pipeline._sender
         wait_until(lambda: len(sender._retries) == 100, "no message is in flight")
         with killed(broker):
             it.load.finish(2 + SLACK)

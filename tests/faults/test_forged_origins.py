@@ -77,9 +77,9 @@ def test_a_dead_letter_goes_only_to_where_its_publisher_published_it(channel) ->
         attacking.basic_publish("orders", "k", b"honest", BasicProperties(expiration="1"))
     wait_until(lambda: message_count(channel, "dead") == len(FORGED) + 1, "the messages have died")
     with site.connection() as operator:
-        release = Release.of_broker(server_version(operator))
+        release = Release._of_broker(server_version(operator))
         outcomes = Counter(each.outcome for each in replay(operator, "dead", Choice(), warn=print))
-        if release.keeps_own_deaths:
+        if release._keeps_own_deaths:
             # Of a message from a stream, which one claims to be, exchange and key are claims.
             assert outcomes == {Outcome.REPLAYED: len(FORGED), Outcome.REFUSED: 1}
         else:  # the broker adds to what a publisher has written

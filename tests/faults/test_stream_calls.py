@@ -344,7 +344,7 @@ def test_ctrl_c_withdraws_the_message_of_a_call(broker, target):
     with StreamPublisher(broker.stream_url, "called", timeouts=TIMEOUTS) as publisher:
         publisher.publish(b"before")
         with killed(broker):
-            wait_until(lambda: publisher.pipeline.outboxes[0].trouble, "the loss is noticed")
+            wait_until(lambda: publisher._pipeline.outboxes[0].trouble, "the loss is noticed")
             main = threading.get_ident()
 
             def press_ctrl_c() -> None:

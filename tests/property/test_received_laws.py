@@ -180,7 +180,7 @@ def test_every_message_reaches_the_handler_once_or_is_dealt_with_as_what_it_is(m
 @given(MESSAGES, st.sampled_from(["3.10.8", "4.3.6"]))
 def test_no_message_stops_a_replay(message, release) -> None:
     driver = Driver()
-    origin = origin_of(message, Release.of_broker(release))
+    origin = origin_of(message, Release._of_broker(release))
     found = _what_becomes_of(message, origin, Choice(), driver)
     assert found.outcome in {Outcome.REPLAYED, Outcome.UNKNOWN, Outcome.REFUSED}
     for copy in driver.published:

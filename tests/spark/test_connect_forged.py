@@ -55,7 +55,7 @@ def sources(rabbitmq_broker):
     with Streams(rabbitmq_broker.url) as streams, confirming_channel(rabbitmq_broker) as channel:
         stream, queue = streams.stream(), streams.stream()[::-1]
         with connect(rabbitmq_broker.stream_url) as connection:
-            publisher = connection.declare_publisher(stream)
+            publisher = connection._declare_publisher(stream)
             entries = [*CHOSEN, CUT, *messages]
             for number, each in enumerate(entries):
                 publish_entry(connection, publisher, number, each)

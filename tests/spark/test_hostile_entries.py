@@ -112,10 +112,10 @@ def publish(broker, stream: str, chunk: bytes) -> None:
     entry = chunk[HEADER_OF_CHUNK:]
     kind, count, size, _ = HEADER_OF_BATCH.unpack_from(entry)
     with connect(broker.stream_url) as connection:
-        publisher = connection.declare_publisher(stream)
+        publisher = connection._declare_publisher(stream)
         batch = kind >> 4 & 7, count, size, entry[HEADER_OF_BATCH.size :]
         publish_entry(connection, publisher, 1, batch)
-        assert any(True for _ in connection.confirms(30))
+        assert any(True for _ in connection._confirms(30))
 
 
 def scanned(frame) -> int:

@@ -39,7 +39,6 @@ from rabbit_chx.streams import (
     StreamReader,
     connect,
 )
-from rabbit_chx.streams.protocol.requests import OffsetSpec
 from rabbit_chx.topology import Observed, Plan, Topology, drift, lint, load, plan
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ with StreamReader("rabbitmq-stream://localhost", "events") as reader:
 
 with connect("rabbitmq-stream://localhost", stream="events") as connection:
     assert_type(connection.partitions("orders"), list[str])
-    assert_type(connection.subscribe("events", OffsetSpec.first(), credit=10), int)
+    assert_type(connection.query_offset("billing", "events"), int | None)
 
 
 async def start(stream: str) -> int | None:

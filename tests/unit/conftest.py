@@ -37,7 +37,7 @@ class NoQueues:
     def bindings(self, _vhost: str) -> Sequence[Binding]:
         return self.bound
 
-    def tracing(self, _vhost: str) -> bool:
+    def _tracing(self, _vhost: str) -> bool:
         return False
 
     def nodes(self) -> dict[str, NodeState]:

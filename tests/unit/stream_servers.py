@@ -79,7 +79,7 @@ class Connection:
         self._ours, self._theirs = socket.socketpair()
         self._ours.setblocking(False)
         self.is_open = True
-        self.has_unread = False
+        self._has_unread = False
         self.until = give_up_at
         self.servers.connections.append(self)
 
@@ -95,10 +95,10 @@ class Connection:
         self._ours.close()
         self._theirs.close()
 
-    def abort(self) -> None:
+    def _abort(self) -> None:
         self.servers.close_connections()
 
-    def give_up_at(self, when: float) -> None:
+    def _give_up_at(self, when: float) -> None:
         self.until = when
 
     def metadata(self, streams: list[str]) -> dict[str, StreamMetadata]:
@@ -107,7 +107,7 @@ class Connection:
     def partitions(self, name: str, **_: object) -> list[str]:
         return [f"{name}-{number}" for number in range(self.servers.streams)]
 
-    def declare_publisher(self, _stream: str, _name: str | None) -> int:
+    def _declare_publisher(self, _stream: str, _name: str | None) -> int:
         return 0
 
     def query_publisher_sequence(self, publisher: str, stream: str) -> int:
@@ -116,7 +116,7 @@ class Connection:
         self._check_open()
         return max(self.servers.stored, default=0)
 
-    def publish(self, _: int, ids: Iterable[int], messages: Iterable[bytes], *, timeout: float) -> None:
+    def _publish(self, _: int, ids: Iterable[int], messages: Iterable[bytes], *, timeout: float) -> None:
         self._check_open()
         self.servers.waits.add(timeout)
         sent = dict(zip(ids, messages, strict=True))
@@ -124,7 +124,7 @@ class Connection:
         self.servers.stored |= sent
         self.tell()
 
-    def confirms(self, timeout: float) -> Iterator[Confirms]:
+    def _confirms(self, timeout: float) -> Iterator[Confirms]:
         self._check_open()
         with suppress(BlockingIOError):
             self._ours.recv(1 << 10)
@@ -164,7 +164,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
 def lose(publisher: StreamPublisher, servers: Servers) -> None:
     """Close the connection of a publisher that has nothing to send, and wait until it has noticed."""
     servers.close_connections()
-    wait_until(lambda: publisher.pipeline.outboxes[0].trouble, "the loss is noticed")
+    wait_until(lambda: publisher._pipeline.outboxes[0].trouble, "the loss is noticed")
 
 
 def delayed(
@@ -189,5 +189,5 @@ def opened_without_streams(
     """Open a publisher in another thread, which waits for the names of its streams until the event is set."""
     asked, answers = delayed(monkeypatch, "partitions")
     opening = pool.submit(publisher.open)
-    wait_until(lambda: asked.is_set() and publisher.pipeline.state == "open", "it is opened")
+    wait_until(lambda: asked.is_set() and publisher._pipeline.state == "open", "it is opened")
     return opening, answers

@@ -120,6 +120,14 @@ OPEN_TO_SPARK = {
     *(f"rabbit_chx.{name}" for name in ("consuming", "publishing", "streams", "topology")),
 }
 """The public packages that the Spark connector uses, and the files that are open to it."""
+PRIVATE_FOR_SPARK = {"_add_encoded", "_check_same", "_hash_on", "_max_property_bytes", "_owners", "_type"}
+"""The private attributes of clients, exchanges and fields that the Spark connector uses."""
+PRIVATE_OF_LIBRARIES = {
+    *("_impl", "_consumers", "_cancelled", "_adapter_call_later", "_adapter_remove_timeout"),  # of pika
+    *("_terminate_stream", "_MAX_RECV_BYTES"),  # also of pika
+    *("_jsc", "_HANDLER", "_value_"),  # of PySpark, of the type of a signal handler, of an Enum
+}
+"""The private attributes of other people's objects that nothing public replaces."""
 ON_SPARK = {"pyspark", "pyspark_rabbitmq", "spark_connector"}
 
 READ_TOPOLOGY_FILES = "rabbit_chx.topology.file"
@@ -279,6 +287,34 @@ def test_the_spark_connector_imports_only_public_packages_and_files_that_are_ope
             # `from rabbit_chx.mirror.kernel import phash2` is the function, not the module of that name.
             names = {str(node.module)} if isinstance(node, ast.ImportFrom) else imported_by(node)
             assert not {name for name in names if name.startswith("rabbit_chx")} - OPEN_TO_SPARK, module
+
+
+@cache
+def private_attributes(module: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The private attributes of the objects that a module defines, and the other ones that it uses."""
+    own: set[str] = set()
+    used: set[str] = set()
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.ClassDef):
+            for each in node.body:
+                names = [each.target] if isinstance(each, ast.AnnAssign) else getattr(each, "targets", [])
+                own |= {getattr(each, "name", ""), *map(ast.unparse, names)}
+        elif isinstance(node, ast.Attribute):
+            (own if ast.unparse(node.value) in {"self", "cls", "super()"} else used).add(node.attr)
+    of_tuples = "_replace"  # public in spite of its name
+    used = {name for name in used - own - {of_tuples} if re.match("_[^_]", name)}
+    return frozenset(own), frozenset(used)
+
+
+def test_private_attributes_are_of_this_project_or_listed() -> None:
+    ours = frozenset().union(*(private_attributes(module)[0] for module in FILES))
+    for module in FILES:
+        assert not private_attributes(module)[1] - ours - PRIVATE_OF_LIBRARIES, module
+
+
+def test_the_spark_connector_uses_no_private_attributes_but_those_for_it() -> None:
+    on_spark = [private_attributes(module)[1] for module in FILES if layer(module) in ON_SPARK]
+    assert frozenset().union(*on_spark) == PRIVATE_FOR_SPARK
 
 
 def test_two_modules_of_rabbit_chx_import_the_spark_connector() -> None:

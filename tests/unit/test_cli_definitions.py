@@ -123,7 +123,7 @@ def test_definitions_are_written_with_a_warning_where_a_ring_would_differ(run, w
 
 def test_export_says_what_it_leaves_out_when_the_definitions_are_too_large_to_count(run, monkeypatch):
     monkeypatch.setattr(BrokerAccess, "read", lambda _self, wanted: Observed(wanted))
-    monkeypatch.setattr(Management, "check_answers", lambda *_: None)
+    monkeypatch.setattr(Management, "_check_answers", lambda *_: None)
     endless = [HEAD, b'{"users": [', *[b"0," * 50_000] * 20]
     with answering(lambda: endless) as (url, requests):
         found = run("export", "--url", "amqp://host/shop", "--management-url", url)

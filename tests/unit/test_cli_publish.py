@@ -302,7 +302,7 @@ class FailingPublisher:
     def bulk(self) -> FailingPublisher:
         return self
 
-    def stop_accepting(self) -> None: ...
+    def _stop_accepting(self) -> None: ...
 
     def add_many(self, bodies: list[bytes], keys: list[str], **_: object) -> None:
         assert len(self.published) <= 4 * MAX_SENT_AGAIN, "the command does not end"

@@ -121,7 +121,7 @@ def consumed_of(names: list[str], unreachable: set[str], *, strict: bool) -> tup
         if command.arguments["queue"] in unreachable:
             raise Refused(404, DOWN[0])
 
-    fit = fit_queues(names, Settings(**SETTINGS), Release.of_broker("4.3.0"), {}, strict=strict)
+    fit = fit_queues(names, Settings(**SETTINGS), Release._of_broker("4.3.0"), {}, strict=strict)
     return at_once(do_each(fit, declare))
 
 

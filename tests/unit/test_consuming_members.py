@@ -85,7 +85,7 @@ def member(broker: Broker, source: Callable[[], tuple[str, ...]] = lambda: QUEUE
     """A member whose connection delivers nothing and whose broker is a model."""
     made = Member(Settings(**SETTINGS), None, source, Workers(print, 1, 10), Aside())
     made._driver = broker
-    made._release = Release.of_broker("4.3.6")
+    made._release = Release._of_broker("4.3.6")
     made._connection = SimpleNamespace(
         process_data_events=lambda time_limit: None,
         channel=lambda: SimpleNamespace(queue_delete=print),

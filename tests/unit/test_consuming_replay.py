@@ -21,7 +21,7 @@ from rabbit_chx.working.messages import Delivery
 from rabbit_chx.working.parking import OFFSET, origin_of as parked_headers
 from tests.wire import encoded_properties
 
-NEW, OLD = Release.of_broker("4.3.6"), Release.of_broker("3.10.8")
+NEW, OLD = Release._of_broker("4.3.6"), Release._of_broker("3.10.8")
 BAD = b"\xff\xfe"
 ALL = Choice()
 

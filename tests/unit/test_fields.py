@@ -245,12 +245,12 @@ TERMS = [
 
 @pytest.mark.parametrize(("field", "name", "term"), TERMS, ids=lambda given: str(given)[:30])
 def test_a_field_has_the_type_and_the_term_that_the_broker_gives_it(field, name, term):
-    assert field.pair == (Atom(name), term)
+    assert field._pair == (Atom(name), term)
 
 
 def test_an_integer_in_a_double_is_a_float_for_the_broker():
     # Compared as Erlang text, because 2 == 2.0 in Python.
-    assert [format_term(Field(tag, 2).term) for tag in "fdl"] == ["2.0", "2.0", "2"]
+    assert [format_term(Field(tag, 2)._term) for tag in "fdl"] == ["2.0", "2.0", "2"]
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_a_float_that_erlang_lacks_has_no_term(number):
         Field("F", (("n", Field("d", number)),)),
     ):
         with pytest.raises(BrokerWouldFail, match="Erlang has no infinity or NaN"):
-            field.term  # noqa: B018 - asking is the test
+            field._term  # noqa: B018 - asking is the test
 
 
 def test_a_field_is_taken_as_it_is_by_every_client():

@@ -232,7 +232,7 @@ def test_statistics_of_queues_distinguish_unknown_from_zero() -> None:
     columns = "%2C".join((*names, *(f"message_stats.{name}" for name in counted)))
     path = f"/api/queues/v?page=1&page_size=500&columns={columns}"
     with serving({path: {"items": found, "page_count": 1}}) as api:
-        assert Management(api.url).queue_states("v", now=100.0) == [
+        assert Management(api.url)._queue_states("v", now=100.0) == [
             QueueState("new", state="running"),
             QueueState("idle", 0, 0, 0, 0, 0),
             QueueState("busy", 2, None, 9, 7, oldest=30.0),
@@ -333,7 +333,7 @@ def test_what_is_not_there_is_named() -> None:
         with pytest.raises(BrokerUnavailable, match="no virtual host 'v'"):
             management.bindings("v")
         with pytest.raises(BrokerUnavailable, match="rabbitmq-plugins enable rabbitmq_stream_management"):
-            management.stream_consumers("v", "g")
+            management._stream_consumers("v", "g")
 
 
 @pytest.mark.parametrize(

@@ -30,21 +30,14 @@ LOWER_PACKAGES = (
 )
 """What users of any public package have at hand as well."""
 ONLY_READ = {
-    *("Overview", "ListedQueue", "QueueState", "StreamConsumer", "User", "NodeState"),  # of Management
-    *("Row", "Totals", "Problem", "Snapshot", "RingState", "RingCheck"),  # of an Interval
+    *("Overview", "ListedQueue", "User", "NodeState"),  # of Management
+    *("Row", "Totals", "Problem", "RingState", "RingCheck"),  # of an Interval
     *("Applied", "Strategy", "RingChange", "Move", "QueueLoad", "Rebalancing"),  # of changes to a topology
     *("Finding", "Drift"),  # of checks
     *("QueueStatus", "PartitionStatus"),  # of the status of a group
-    *("StreamMetadata", "StreamStats"),  # of a StreamConnection or a StreamReader
+    *("Chunk", "StreamMetadata", "StreamStats"),  # of a StreamBatch or a StreamConnection
     *("HotKey", "QueueShare"),  # of a Spread
     *("Report", "Change", "Picture", "Source"),  # of `report`, and of `available`
-    *(
-        "OffsetSpec",
-        "Delivery",
-        "ConsumerUpdate",
-        "Confirms",
-        "Refusals",
-    ),  # of what the clients of streams use
 }
 """Types of values that callers receive and never make, or that only clients of the package make, whose names no guide uses."""
 MIRROR = (

@@ -226,12 +226,12 @@ def test_a_cancelled_opening_is_given_up_and_the_next_one_tries_again() -> None:
         for _ in range(2):  # the second one does not take the publisher for open
             opening = asyncio.create_task(publisher.open())
             await asyncio.sleep(0)
-            pipeline = publisher.pipeline
+            pipeline = publisher._pipeline
             await wait_until_async(lambda: pipeline.state == "open" or opening.done())  # noqa: B023 - it is awaited here
             opening.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await opening
-            assert publisher.pipeline.state == "new"
+            assert publisher._pipeline.state == "new"
             await wait_until_async(lambda: pipeline.state == "closed")  # noqa: B023
         with pytest.raises(InvalidValue, match="the Publisher is not open"):
             await publisher.publish(b"x")

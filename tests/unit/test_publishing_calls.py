@@ -102,7 +102,7 @@ def scene(**options: object) -> Iterator[tuple[Publisher, Script]]:
 
 def let_arrive(publisher: Publisher | AsyncPublisher, script: Script) -> None:
     """From now on, a message that is accepted arrives before the call goes on, so that it cannot be withdrawn."""
-    accept = publisher.pipeline.accept
+    accept = publisher._pipeline.accept
 
     def accept_and_arrive(*arguments: Any, **more: Any) -> int:
         accepted = accept(*arguments, **more)
@@ -110,7 +110,7 @@ def let_arrive(publisher: Publisher | AsyncPublisher, script: Script) -> None:
         wait_until(lambda: len(script.bodies) == publisher.totals.published - 1, "the message arrives")
         return accepted
 
-    publisher.pipeline.accept = accept_and_arrive  # type: ignore[method-assign]
+    publisher._pipeline.accept = accept_and_arrive  # type: ignore[method-assign]
 
 
 def test_threads_that_open_a_publisher_at_the_same_time_share_a_connection() -> None:
@@ -270,7 +270,7 @@ def test_confirmed_before_is_a_row_before_which_all_are_confirmed() -> None:
 def test_a_caller_that_goes_on_publishing_does_not_hide_that_nothing_is_confirmed() -> None:
     with scene() as (publisher, script):
         # Not before the opening message is confirmed, which may take longer.
-        publisher.pipeline._sender._timeouts = replace(TIMEOUTS, confirm=0.5)
+        publisher._pipeline._sender._timeouts = replace(TIMEOUTS, confirm=0.5)
         first = publisher.submit(b"late")
         assert script.late.wait(PATIENCE)
         wait_until(

@@ -44,7 +44,7 @@ if not child:
     for call in (
         lambda: publisher.publish(b"x"), lambda: publisher.publish_many([b"x"]), lambda: publisher.submit(b"x"),
         lambda: publisher.bulk(), lambda: publisher.totals, lambda: bulk.add(b"x"), lambda: bulk.flush(),
-        publisher.stop_accepting, lambda: bulk.totals, lambda: bulk.failures, lambda: bulk.confirmed_before,
+        publisher._stop_accepting, lambda: bulk.totals, lambda: bulk.failures, lambda: bulk.confirmed_before,
     ):
         try:
             call()

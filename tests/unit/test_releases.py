@@ -49,7 +49,7 @@ def test_a_patch_release_yet_to_come_routes_like_its_series() -> None:
     ],
 )
 def test_the_release_of_a_broker_need_not_be_mirrored(reported: str, read: str) -> None:
-    assert str(Release.of_broker(reported)) == read
+    assert str(Release._of_broker(reported)) == read
 
 
 NO_RELEASES = [

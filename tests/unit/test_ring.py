@@ -85,7 +85,7 @@ def as_bound(key: str, kind: str, name: str) -> RingBinding:
 def test_bindings_sort_as_erlang_sorts_them() -> None:
     bindings = [as_bound(*item) for item in SORTED_BINDINGS]
     for shuffled in (bindings[::-1], bindings[7:] + bindings[:7], sorted(bindings, key=str)):
-        assert sorted(shuffled, key=lambda binding: binding.sort_key) == bindings
+        assert sorted(shuffled, key=lambda binding: binding._sort_key) == bindings
 
 
 @pytest.mark.parametrize("release", ["3.10.8", "3.12", "4.0.5", "4.1"])
@@ -137,7 +137,7 @@ UNKNOWN = Ring.of({"q0": 1, "q1": 1, "q2": 1}, release="3.10.8").after_restart()
         lambda: ConsistentHashExchange(UNKNOWN).route_many(["a"]),
         lambda: ConsistentHashExchange(UNKNOWN).bucket_many([]),
         lambda: ConsistentHashExchange(UNKNOWN).destinations,
-        lambda: ConsistentHashExchange(UNKNOWN).owners,
+        lambda: ConsistentHashExchange(UNKNOWN)._owners,
         lambda: ConsistentHashExchange(UNKNOWN, hash_header="h").route(headers={}),
     ],
 )

@@ -48,7 +48,7 @@ def lane(*, batches: bool = False, store_every: int = 100) -> StreamLane:
 class Asked:
     """A connection that keeps the answers to the broker's questions."""
 
-    heard, heartbeat = 0.0, 10.0
+    _heard, heartbeat = 0.0, 10.0
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, bool]] = []
@@ -63,7 +63,7 @@ class Asked:
     def stats(self, _stream: str) -> StreamStats:
         return StreamStats(0, 0, 0)
 
-    def answer_update(self, update: ConsumerUpdate, start: OffsetSpec | None) -> None:
+    def _answer_update(self, update: ConsumerUpdate, start: OffsetSpec | None) -> None:
         self.answers.append((update.correlation, start is not None))
 
 
@@ -223,17 +223,17 @@ def test_a_batch_is_cut_at_an_offset():
     batch = StreamBatch([chunk(0, 10), chunk(12, 5)], first=3)
     assert (batch.first, batch.last, len(batch)) == (3, 16, 12)
     assert [each.offset for each in batch.messages()] == [*range(3, 10), *range(12, 17)]
-    rest = batch.since(12, 2)
+    rest = batch._since(12, 2)
     assert (rest.first, rest.last, len(rest), rest.attempt) == (12, 16, 5, 2)
-    failed, after = batch.divided(13)
+    failed, after = batch._divided(13)
     assert (failed.first, failed.last, len(failed)) == (3, 12, 8)
     assert [each.body for each in failed.messages()][-1] == b"12"
     assert [each.offset for each in after.messages()] == [13, 14, 15, 16]
-    assert batch.divided(17) == (batch, None)
-    middle = failed.since(5, 2)
+    assert batch._divided(17) == (batch, None)
+    middle = failed._since(5, 2)
     assert (middle.first, middle.last, len(middle)) == (5, 12, 6)
     assert [each.offset for each in middle.messages()] == [*range(5, 10), 12]
-    assert [each and (each.first, each.last) for each in failed.divided(9)] == [(3, 8), (9, 12)]
+    assert [each and (each.first, each.last) for each in failed._divided(9)] == [(3, 8), (9, 12)]
 
 
 def test_a_batch_has_arrow_columns():

@@ -27,7 +27,7 @@ LOST = StreamUnavailable("the connection was lost", "lost")
 class Connection:
     """A connection to a node that has these streams. It is lost in one of its calls, or never."""
 
-    release, node, has_unread, heartbeat = "4.3.6", HERE, False, 10.0
+    release, node, _has_unread, heartbeat = "4.3.6", HERE, False, 10.0
 
     def __init__(self, streams: list[str], elsewhere: tuple[str, ...] = (), lost_in: str = "") -> None:
         self.streams = {stream: [ELSEWHERE if stream in elsewhere else HERE] for stream in streams}
@@ -66,7 +66,7 @@ class Connection:
         there = {name: SimpleNamespace(exists=True, nodes=nodes) for name, nodes in self.streams.items()}
         return {name: there.get(name, gone) for name in names}
 
-    def subscribe(self, stream: str, *_, properties, **__) -> int:
+    def _subscribe(self, stream: str, *_, properties, **__) -> int:
         self._enter("subscribe")
         if stream not in self.streams:
             raise StreamUnavailable(f"no stream {stream!r}", "no such stream", stream)
@@ -76,16 +76,16 @@ class Connection:
         assert len(self.subscriptions) <= 256
         return len(self.subscriptions) - 1
 
-    def events(self, _: float):
+    def _events(self, _: float):
         self._enter("events")
         if self.subscriptions and "joining" in self.subscriptions[-1]:
             yield ConsumerUpdate(1, len(self.subscriptions) - 1, active=True)
 
-    def answer_update(self, update: ConsumerUpdate, start: OffsetSpec | None) -> None:
+    def _answer_update(self, update: ConsumerUpdate, start: OffsetSpec | None) -> None:
         self._enter("answer_update")
         self.answers.append((update.correlation, start is not None))
 
-    def unsubscribe(self, number: int) -> None:
+    def _unsubscribe(self, number: int) -> None:
         self._enter("unsubscribe")
         self.ended.append(self.subscriptions[number])
 
@@ -349,7 +349,7 @@ def test_questions_about_a_stream_that_moved_are_answered(joined, monkeypatch):
     first = next(number for number, lane in place.lanes.items() if lane.stream == "s-0")
     connection.answers.clear()
     asked = [ConsumerUpdate(7, first, active=False), ConsumerUpdate(8, 200, active=True)]
-    monkeypatch.setattr(connection, "events", lambda _: iter(asked))
+    monkeypatch.setattr(connection, "_events", lambda _: iter(asked))
     member._receive(place)
     assert connection.answers == [(8, False)]
     with member._guarded(place):
@@ -433,7 +433,7 @@ def test_streams_whose_offsets_are_not_stored_leave_no_other_unstored(joined, mo
     monkeypatch.setattr(offsets, "_READ_BACK", 0.05)
     connection, stored = Connection([f"s-{number}" for number in range(4)]), {}
     connection.store_offset, connection.query_offset = store, lambda _, stream: stored.get(stream)
-    connection.credit = lambda *_: None
+    connection._credit = lambda *_: None
     member = joined(connection)
     for lane in member._lanes.values():
         lane.assign(0, None)
@@ -467,7 +467,7 @@ def test_a_question_about_a_subscription_that_ends_is_answered(monkeypatch):
     calls.deliveries.append(ConsumerUpdate(8, 2, active=False))
     calls.answer = lambda *_, **__: SimpleNamespace(code=1)
     answered = []
-    monkeypatch.setattr(connection, "answer_update", lambda update, start: answered.append((update, start)))
-    assert connection.unsubscribe(1) == [b"c"]
+    monkeypatch.setattr(connection, "_answer_update", lambda update, start: answered.append((update, start)))
+    assert connection._unsubscribe(1) == [b"c"]
     assert [(update.correlation, start is None) for update, start in answered] == [(7, False)]
     assert calls.deliveries == [ConsumerUpdate(8, 2, active=False)]

@@ -217,7 +217,7 @@ def test_the_last_chunk_of_a_stream_is_the_last_committed_one_while_another_is_w
     asked = Asked()
     asked.timeout = 60.0
     asked.stats = lambda _: StreamStats(None if committed is None else 0, committed, None)
-    asked.subscribe, asked.unsubscribe = lambda *_, **__: 0, lambda _: []
+    asked._subscribe, asked._unsubscribe = lambda *_, **__: 0, lambda _: []
     assert offsets.first_of(asked, "s", "last") == first
 
 

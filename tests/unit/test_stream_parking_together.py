@@ -77,6 +77,6 @@ def test_undecodable_messages_that_follow_each_other_are_parked_together(monkeyp
     assert taken == [0, (1, 300), 301, (302, 303)]
     assert (lane.handled, lane.done) == (304, 303)
     batch = StreamBatch([parse_chunk(a_chunk(stored), "s")])
-    assert [(each.first, each.last) for each in batch.around_undecodable()] == [
+    assert [(each.first, each.last) for each in batch._around_undecodable()] == [
         *((0, 0), (1, 300), (301, 301), (302, 303))
     ]

@@ -56,7 +56,7 @@ def test_undecodable_messages_between_others_are_searched_for_once(searched) -> 
     while (item := lane.take()) is not None:
         if isinstance(item, StreamBatch):
             assert lane.why_undecodable(item)
-            (item,) = item.stored()
+            (item,) = item._stored()
         bodies.append(item.body)
         lane.finish(item, lane.channel)
     assert bodies == [b"x", CUT] * (COUNT // 2)
@@ -64,10 +64,10 @@ def test_undecodable_messages_between_others_are_searched_for_once(searched) -> 
 
 
 def test_a_batch_is_divided_around_undecodable_messages_at_once(searched) -> None:
-    parts = StreamBatch([alternating()]).around_undecodable()
+    parts = StreamBatch([alternating()])._around_undecodable()
     assert [(each.first, each.last) for each in parts] == [(offset, offset) for offset in range(COUNT)]
     assert [bool(why_undecodable(each)) for each in parts] == [False, True] * (COUNT // 2)
-    assert [next(each.stored()).body for each in parts] == [b"x", CUT] * (COUNT // 2)
+    assert [next(each._stored()).body for each in parts] == [b"x", CUT] * (COUNT // 2)
     assert sum(searched) <= MOST * COUNT
 
 
@@ -81,10 +81,10 @@ def test_a_handler_that_fails_with_many_messages_of_a_batch_has_few_searched_for
     handled = []
     while rest is not None:
         messages = [each.offset for each in islice(rest.messages(), every)]
-        failed, rest = failed_part(rest.unpacked(), BatchFailed(messages[-1]))
+        failed, rest = failed_part(rest._unpacked(), BatchFailed(messages[-1]))
         handled += messages
         assert (failed.first, failed.last) == (messages[0], messages[-1])
-        assert failed.since(messages[-1], 1).first == messages[-1]
+        assert failed._since(messages[-1], 1).first == messages[-1]
     assert handled == [*range(FEW)]
     assert sum(searched) <= MOST * FEW
 
@@ -95,11 +95,11 @@ def test_a_batch_is_the_same_when_it_is_unpacked() -> None:
         gzipped(*[b"c"] * 600),
     ]
     batch = StreamBatch([parse_chunk(a_chunk(pieces, records=606, offset=7), "s")], 8)
-    unpacked = batch.unpacked()
+    unpacked = batch._unpacked()
     assert len(unpacked._chunks) > 3
     assert (unpacked.first, unpacked.last, len(unpacked)) == (8, 612, 605)
     for found in (batch, unpacked):
-        assert [(each.offset, each.body) for each in found.stored()] == [
+        assert [(each.offset, each.body) for each in found._stored()] == [
             (8, pieces[1]), (10, b"b"), (11, b"b"), (12, CUT), *((offset, b"c") for offset in range(13, 613))
         ]  # fmt: skip
 

@@ -103,7 +103,7 @@ chunks = [parse_chunk(Path(file).read_bytes(), "s") for file in files]
 
 
 def found(chunk):
-    reader.chunks = lambda start, end: iter([chunk])
+    reader._chunks = lambda start, end: iter([chunk])
     if way == "messages":
         return sum(1 for _ in zip(range(70_000), reader.messages(0, chunk.end)))
     columns = ["offset", "headers", "body"]
@@ -219,7 +219,7 @@ def test_a_reader_may_accept_larger_batches_or_only_smaller_ones(way: str) -> No
 
     def found(limit: int | None) -> int:
         reader = StreamReader("rabbitmq-stream://h", "s", max_batch_bytes=limit)
-        reader.chunks = lambda start, end: iter([chunk])
+        reader._chunks = lambda start, end: iter([chunk])
         if way == "messages":
             return sum(len(message.body) for message in reader.messages(0, 2))
         batches = reader.read(0, 2, columns=["body"])
@@ -236,7 +236,7 @@ def test_a_reader_may_accept_larger_batches_or_only_smaller_ones(way: str) -> No
 def test_a_small_limit_admits_a_chunk_of_many_small_batches() -> None:
     chunk = parse_chunk(a_chunk([gzipped(bytes(900))] * 5), "s")
     reader = StreamReader("rabbitmq-stream://h", "s", max_batch_bytes=1_000)
-    reader.chunks = lambda start, end: iter([chunk])
+    reader._chunks = lambda start, end: iter([chunk])
     assert [len(message.body) for message in reader.messages(0, 5)] == [900] * 5
 
 
@@ -260,7 +260,7 @@ def test_the_messages_around_an_undecodable_batch_are_read_both_ways() -> None:
     left = [batch]
     while left:
         part, *left = left
-        if len(parts := part.around_undecodable()) > 1:
+        if len(parts := part._around_undecodable()) > 1:
             left = [*parts, *left]
         elif why_undecodable(part):
             undecodable.append((part.first, part.last))
@@ -283,11 +283,11 @@ def test_a_compression_without_its_library_is_undecodable(monkeypatch) -> None:
     chunk = parse_chunk(a_chunk([sized(b"x"), a_batch(2, 1, b"junk", 9), sized(b"y")], records=3), "s")
     x, undecodable, y = stored_in([chunk])
     assert (x.body, y.body) == (b"x", b"y")
-    assert [part.first for part in StreamBatch([chunk]).around_undecodable()] == [0, 1, 2]
-    assert StreamBatch([chunk]).around_undecodable()[0].arrow(["body"])["body"].to_pylist() == [b"x"]
+    assert [part.first for part in StreamBatch([chunk])._around_undecodable()] == [0, 1, 2]
+    assert StreamBatch([chunk])._around_undecodable()[0].arrow(["body"])["body"].to_pylist() == [b"x"]
     assert isinstance(undecodable.error, MissingDependency)
     reader = StreamReader("rabbitmq-stream://h", "s")
-    reader.chunks = lambda start, end: iter([chunk])
+    reader._chunks = lambda start, end: iter([chunk])
     with pytest.raises(MissingDependency, match="python-snappy"):
         list(reader.messages(0, 3))
 

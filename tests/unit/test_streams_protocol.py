@@ -177,7 +177,7 @@ def test_a_connection_sends_no_invalid_number() -> None:
     connection = object.__new__(StreamConnection)
     connection._subscriptions, connection._last_subscription = {}, -1
     with pytest.raises(InvalidValue, match="invalid credit: got 65536, expected an integer from 0 to 65535"):
-        connection.subscribe("s", OffsetSpec.first(), credit=65_536)
+        connection._subscribe("s", OffsetSpec.first(), credit=65_536)
     for offset in (-2, 1 << 63, 0.5):
         with pytest.raises(InvalidValue, match=f"invalid offset: got {offset}"):
             connection.store_offset("g", "s", offset)  # type: ignore[arg-type]

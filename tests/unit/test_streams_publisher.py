@@ -189,13 +189,13 @@ def test_failures_of_earlier_calls_are_not_those_of_a_call(servers) -> None:
 
 def test_each_row_that_is_not_confirmed_is_told_whatever_lot_it_was_in(servers, monkeypatch) -> None:
     """Of two streams and several lots, the server confirms each third message."""
-    confirms = Connection.confirms
+    confirms = Connection._confirms
 
     def some(connection: Connection, timeout: float) -> Iterator[Confirms]:
         for found in confirms(connection, timeout):
             yield Confirms(0, tuple(number for number in found.publishing_ids if number % 3 == 0))
 
-    monkeypatch.setattr(Connection, "confirms", some)
+    monkeypatch.setattr(Connection, "_confirms", some)
     keys = [str(number) for number in range(2_500)]
     with StreamPublisher(FIRST, super_stream="events", timeouts=Timeouts(close=0.1)) as publisher:
         with pytest.raises(PublishFailed) as caught:
@@ -238,7 +238,7 @@ def test_a_message_that_was_not_sent_can_be_withdrawn(servers) -> None:
         lose(publisher, servers)
         future = publisher.submit(b"b")
         assert future.cancel()
-        wait_until(lambda: "first is down" in publisher.pipeline.outboxes[0].trouble, "an attempt fails")
+        wait_until(lambda: "first is down" in publisher._pipeline.outboxes[0].trouble, "an attempt fails")
         with pytest.raises(
             PublishFailed, match=r"withdrawn after 0\.1 seconds without a connection: first is down"
         ) as caught:

@@ -51,7 +51,7 @@ def test_messages_accepted_while_the_publisher_is_opened_get_ids_after_the_last_
     publisher = StreamPublisher(FIRST, "events", name="job")
     with ThreadPoolExecutor() as pool:
         opening = pool.submit(publisher.open)
-        wait_until(lambda: asked.is_set() and publisher.pipeline.state == "open", "it is opened")
+        wait_until(lambda: asked.is_set() and publisher._pipeline.state == "open", "it is opened")
         waiting = [publisher.submit(b"new"), publisher.submit(b"newer")]
         answers.set()
         for future in waiting:
@@ -64,13 +64,13 @@ def test_messages_accepted_while_the_publisher_is_opened_get_ids_after_the_last_
 
 def test_messages_for_a_stream_that_is_added_get_ids_after_its_last_one(servers, monkeypatch) -> None:
     last = {"events-2": 5_000}
-    _, answers = stream_servers.delayed(monkeypatch, "declare_publisher", "events-2")
+    _, answers = stream_servers.delayed(monkeypatch, "_declare_publisher", "events-2")
     monkeypatch.setattr(Connection, "query_publisher_sequence", lambda _, __, stream: last.get(stream, 0))
     monkeypatch.setattr(routes, "_LOOK", 0.05)
     with StreamPublisher(FIRST, super_stream="events", name="job") as publisher:
         publisher.publish(b"a", "k")
         servers.streams = 3
-        wait_until(lambda: len(publisher.pipeline.outboxes) == 3, "the stream is used")
+        wait_until(lambda: len(publisher._pipeline.outboxes) == 3, "the stream is used")
         futures = [publisher.submit(b"b", str(number)) for number in range(100)]
         wait_until(lambda: publisher.totals.confirmed > 50, "those of the other streams are confirmed")
         answers.set()
@@ -135,7 +135,7 @@ def test_an_idle_connection_that_stays_ends_an_outage(servers, monkeypatch) -> N
     now = [0.0]
     monkeypatch.setattr(outlet, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with StreamPublisher(FIRST, "events", name="job", timeouts=Timeouts(reconnect=5)) as publisher:
-        (one,) = publisher.pipeline._outlets.values()
+        (one,) = publisher._pipeline._outlets.values()
         servers.close_connections()
         wait_until(lambda: one.outbox.trouble, "the loss is noticed")
         publisher.sequence()
@@ -197,7 +197,7 @@ def test_a_call_that_waits_for_room_holds_up_no_change_of_the_streams(
 ) -> None:
     """It is routed again as soon as the stream that it waits for has room, or is removed."""
     began, lost, waits = time.monotonic(), threading.Event(), threading.Event()
-    declared, wait_for_space = Connection.declare_publisher, LotOutbox._wait_for_space
+    declared, wait_for_space = Connection._declare_publisher, LotOutbox._wait_for_space
 
     def declare(connection: Connection, stream: str, name: str | None) -> int:
         if stream == "events-1" and lost.is_set():
@@ -210,14 +210,14 @@ def test_a_call_that_waits_for_room_holds_up_no_change_of_the_streams(
 
     monkeypatch.setattr(outlet, "time", SimpleNamespace(monotonic=lambda: began))
     monkeypatch.setattr(routes, "_LOOK", 0.05)
-    monkeypatch.setattr(Connection, "declare_publisher", declare)
+    monkeypatch.setattr(Connection, "_declare_publisher", declare)
     monkeypatch.setattr(LotOutbox, "_wait_for_space", wait)
     timeouts = Timeouts(confirm=0.1, reconnect=1_000)
     with (
         ThreadPoolExecutor() as pool,
         StreamPublisher(FIRST, super_stream="events", max_in_flight=1, timeouts=timeouts) as publisher,
     ):
-        outlets = publisher.pipeline._outlets
+        outlets = publisher._pipeline._outlets
         lost.set()
         servers.close_connections()
         wait_until(lambda: outlets["events-1"].outbox.trouble, "the loss is noticed")
@@ -225,7 +225,7 @@ def test_a_call_that_waits_for_room_holds_up_no_change_of_the_streams(
         waiting = pool.submit(publisher.publish, b"second", "0")  # a third stream takes this key
         wait_until(waits.is_set, "the second one waits for room")
         servers.streams = streams
-        wait_until(lambda: len(publisher.pipeline._outlets) == streams, "the streams are used")
+        wait_until(lambda: len(publisher._pipeline._outlets) == streams, "the streams are used")
         publisher.publish(b"other", "15", timeout=PATIENCE)
         lost.clear()
         if streams == 1:
@@ -233,7 +233,7 @@ def test_a_call_that_waits_for_room_holds_up_no_change_of_the_streams(
                 first.result(PATIENCE)
         waiting.result(PATIENCE)
         first.exception(PATIENCE)
-        found = {stream: own.outbox.totals() for stream, own in publisher.pipeline._outlets.items()}
+        found = {stream: own.outbox.totals() for stream, own in publisher._pipeline._outlets.items()}
         assert {stream: own.confirmed for stream, own in found.items()} == (
             {"events-0": 2} if streams == 1 else {"events-0": 1, "events-1": 1, "events-2": 1}
         )
@@ -245,7 +245,7 @@ def test_a_message_that_is_accepted_when_the_streams_begin_to_change_is_one_of_t
     settling, overtaken, put = threading.Event(), [], LotOutbox.put
     monkeypatch.setattr(routes, "_LOOK", 0.05)
     with StreamPublisher(FIRST, super_stream="events") as publisher:
-        pipeline = publisher.pipeline
+        pipeline = publisher._pipeline
         before, settle = pipeline._routes.current, pipeline._wait_until_settled
 
         def put_late(*given: Any) -> bool:
@@ -271,7 +271,7 @@ def test_a_call_is_routed_again_if_its_stream_was_removed_before_it_was_looked_u
     def divide_late(lot: Lot, streams: Any) -> None:
         divide(lot, streams)
         servers.streams = 1
-        wait_until(lambda: len(publisher.pipeline._outlets) == 1, "a change")
+        wait_until(lambda: len(publisher._pipeline._outlets) == 1, "a change")
 
     monkeypatch.setattr(routes, "_LOOK", 0.05)
     monkeypatch.setattr(Lot, "divide", divide_late)
@@ -317,11 +317,11 @@ def test_a_stream_that_was_removed_leaves_no_error(servers, monkeypatch) -> None
     servers.streams = 3
     with StreamPublisher(FIRST, super_stream="events") as publisher:
         bulk = publisher.bulk()
-        removed = publisher.pipeline._outlets["events-2"]
+        removed = publisher._pipeline._outlets["events-2"]
         removed._give_up(StreamUnavailable("no such stream", "no such stream", "events-2"))
         assert publisher.error
         servers.streams = 2
-        wait_until(lambda: len(publisher.pipeline._outlets) == 2, "a change")
+        wait_until(lambda: len(publisher._pipeline._outlets) == 2, "a change")
         assert publisher.error is bulk.error is None
         publisher.publish(b"a", "k")
 
@@ -331,7 +331,7 @@ def test_no_call_is_accepted_after_a_stop_whatever_the_streams_do(servers, monke
     with ThreadPoolExecutor() as pool:
         opening, answers = stream_servers.opened_without_streams(publisher, pool, monkeypatch)
         waiting = pool.submit(publisher.publish, b"a", "k")
-        publisher.stop_accepting()
+        publisher._stop_accepting()
         for call in (waiting, opening):
             with pytest.raises(BrokerUnavailable, match="accepts no more messages"):
                 call.result(PATIENCE)
@@ -343,12 +343,12 @@ def test_a_forked_process_waits_for_no_lock_of_the_publisher(servers, monkeypatc
     with StreamPublisher(FIRST, super_stream="events") as publisher, ThreadPoolExecutor() as pool:
         servers.silent = True
         sent = publisher.submit(b"a", "k")
-        pipeline = publisher.pipeline
+        pipeline = publisher._pipeline
         with ExitStack() as held, monkeypatch.context() as forked:
             for each in (pipeline._routes, *pipeline.outboxes):
                 held.enter_context(each._changed)
             forked.setattr(pipeline._guard, "_process", -1)
-            for call in (publisher.stop_accepting, sent.cancel):
+            for call in (publisher._stop_accepting, sent.cancel):
                 with pytest.raises(InvalidValue, match=r"Call open\(\) after the fork"):
                     pool.submit(call).result(PATIENCE)
         servers.silent = False
@@ -357,18 +357,18 @@ def test_a_forked_process_waits_for_no_lock_of_the_publisher(servers, monkeypatc
 
 
 def test_a_stream_that_is_added_has_the_time_to_reconnect(servers, monkeypatch) -> None:
-    declared, failing = Connection.declare_publisher, iter([True, True, False])
+    declared, failing = Connection._declare_publisher, iter([True, True, False])
 
     def lost(connection: Connection, stream: str, name: str | None) -> int:
         if stream == "events-2" and next(failing):
             raise StreamUnavailable("the connection was lost", "lost")
         return declared(connection, stream, name)
 
-    monkeypatch.setattr(Connection, "declare_publisher", lost)
+    monkeypatch.setattr(Connection, "_declare_publisher", lost)
     monkeypatch.setattr(routes, "_LOOK", 0.05)
     with StreamPublisher(FIRST, super_stream="events") as publisher:
         servers.streams = 3
-        wait_until(lambda: len(publisher.pipeline.outboxes) == 3, "a change")
+        wait_until(lambda: len(publisher._pipeline.outboxes) == 3, "a change")
         assert publisher.publish_many([b"a"] * 30, map(str, range(30))).confirmed == 30
 
 
@@ -381,7 +381,7 @@ def test_a_broker_that_takes_nothing_is_not_tried_again(servers, monkeypatch) ->
         raise StreamUnavailable("the connection was lost", "lost")
 
     monkeypatch.setattr(outlet, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(Connection, "publish", full)
+    monkeypatch.setattr(Connection, "_publish", full)
     with (
         StreamPublisher(FIRST, "events", timeouts=Timeouts(confirm=3, reconnect=60)) as publisher,
         pytest.raises(PublishFailed, match=r"no confirm of 1 message for stream 'events' within 3 seconds"),

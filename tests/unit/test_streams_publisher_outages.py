@@ -62,7 +62,7 @@ def test_no_message_follows_a_gap_where_a_new_leader_lacks_what_the_caller_was_t
 def test_a_caller_who_learns_of_a_failure_may_ask_for_the_last_id_at_once(servers, monkeypatch) -> None:
     answers, give_up = [], LotOutbox.give_up
     with StreamPublisher(FIRST, "events", name="job", timeouts=Timeouts(reconnect=5)) as publisher:
-        (outlet,) = publisher.pipeline._outlets.values()
+        (outlet,) = publisher._pipeline._outlets.values()
 
         def ask_at_once(box: LotOutbox, *given: Any, **more: Any) -> None:
             give_up(box, *given, **more)
@@ -115,7 +115,7 @@ def test_a_hook_may_publish_what_the_publisher_gave_up_while_it_was_accepted(
         failures.append(failure)
         if "super_stream" in target:
             servers.streams = 3
-            wait_until(lambda: len(publisher.pipeline.outboxes) == 3, "the third stream is known")
+            wait_until(lambda: len(publisher._pipeline.outboxes) == 3, "the third stream is known")
         publisher.publish(b"again", failure.routing_key)
 
     wait_for_room = LotOutbox.wait_for_room
@@ -244,7 +244,7 @@ def test_a_caller_that_goes_on_publishing_does_not_hide_that_confirms_are_missin
 def test_a_thread_that_is_stopped_while_it_notices_a_loss_ends(servers, monkeypatch) -> None:
     noticed = outlet.Outlet._after_loss
     with StreamPublisher(FIRST, "events") as publisher:
-        (one,) = publisher.pipeline._outlets.values()
+        (one,) = publisher._pipeline._outlets.values()
 
         def stopped(self: outlet.Outlet, error: Any) -> None:
             noticed(self, error)
@@ -467,7 +467,7 @@ def test_connections_that_open_and_confirm_nothing_are_given_up_like_none(server
     with StreamPublisher(FIRST, "events", timeouts=Timeouts(reconnect=15)) as publisher:
         publisher.publish(b"a")
         with monkeypatch.context() as patched:
-            patched.setattr(Connection, "confirms", lost)
+            patched.setattr(Connection, "_confirms", lost)
             with pytest.raises(PublishFailed, match="the connection was lost") as caught:
                 publisher.publish(b"b")
         assert caught.value.may_have_arrived
@@ -491,20 +491,20 @@ def test_losses_long_after_each_other_do_not_add_up(servers, monkeypatch) -> Non
 
 
 def test_a_new_stream_that_does_not_answer_takes_no_time_from_the_others(servers, monkeypatch) -> None:
-    declared, answers = Connection.declare_publisher, threading.Event()
+    declared, answers = Connection._declare_publisher, threading.Event()
 
     def hang(connection: Connection, stream: str, name: str | None) -> int:
         if stream == "events-2" and not answers.wait(PATIENCE):
             raise StreamUnavailable("no answer to DeclarePublisher", "lost")
         return declared(connection, stream, name)
 
-    monkeypatch.setattr(Connection, "declare_publisher", hang)
+    monkeypatch.setattr(Connection, "_declare_publisher", hang)
     monkeypatch.setattr(routes, "_LOOK", 0.05)
     keys = [str(number) for number in range(300)]
     with StreamPublisher(FIRST, super_stream="events") as publisher:
         assert publisher.publish_many([], []).published == 0
         servers.streams = 3
-        wait_until(lambda: len(publisher.pipeline.outboxes) == 3, "a change")
+        wait_until(lambda: len(publisher._pipeline.outboxes) == 3, "a change")
         for _ in range(2):
             with pytest.raises(
                 PublishFailed, match="withdrawn after 2 seconds while connecting to stream"
@@ -528,7 +528,7 @@ def test_the_messages_before_a_change_of_the_streams_are_confirmed_first(servers
         first = [publisher.submit(b"a", str(number)) for number in range(10)]
         wait_until(lambda: len(servers.stored) == 10, "a change")
         servers.streams = 3
-        wait_until(lambda: publisher.pipeline._routes.current is None, "a change")
+        wait_until(lambda: publisher._pipeline._routes.current is None, "a change")
         with pytest.raises(PublishFailed, match=r"the streams of 'events' were unknown or changing for 0\.1"):
             publisher.publish(b"b", "k", timeout=0.1)
         assert not any(future.done() for future in first)
@@ -536,7 +536,7 @@ def test_the_messages_before_a_change_of_the_streams_are_confirmed_first(servers
         servers.tell()
         publisher.publish_many([b"c"] * 50, map(str, range(50)))
         assert all(future.done() for future in first)
-        assert len(publisher.pipeline.outboxes) == 3
+        assert len(publisher._pipeline.outboxes) == 3
 
 
 def test_a_super_stream_that_is_gone_is_told_to_each_caller_until_it_is_back(servers, monkeypatch) -> None:
@@ -548,10 +548,10 @@ def test_a_super_stream_that_is_gone_is_told_to_each_caller_until_it_is_back(ser
         publisher.publish(b"a", "k")
         with monkeypatch.context() as patched:
             patched.setattr(Connection, "partitions", gone)
-            wait_until(lambda: publisher.pipeline._routes._error, "a change")
+            wait_until(lambda: publisher._pipeline._routes._error, "a change")
             with pytest.raises(StreamUnavailable, match="no super stream events"):
                 publisher.publish(b"a", "k")
-        wait_until(lambda: not publisher.pipeline._routes._error, "a change")
+        wait_until(lambda: not publisher._pipeline._routes._error, "a change")
         publisher.publish(b"a", "k")
 
 

@@ -30,7 +30,7 @@ class Connection:
     time = 1_000
     """When the messages were stored."""
     lost = False
-    is_receiving = False
+    _is_receiving = False
     arrives_after = 0
     """How often nothing but a part of a chunk has arrived."""
 
@@ -42,23 +42,23 @@ class Connection:
     def stats(self, _: str) -> SimpleNamespace:
         return SimpleNamespace(first_chunk_id=0, committed_chunk_id=END - 1, committed_offset=END - 1)
 
-    def subscribe(self, _: str, start: OffsetSpec, *, credit: int) -> int:
+    def _subscribe(self, _: str, start: OffsetSpec, *, credit: int) -> int:
         self.subscriptions += 1
         number = max(self.next, default=0) + 1
         self.next[number] = start.value
-        self.credit(number, credit)
+        self._credit(number, credit)
         return number
 
-    def credit(self, number: int, chunks: int) -> None:
+    def _credit(self, number: int, chunks: int) -> None:
         first = self.next[number]
         self.next[number] = min(first + chunks, END)
         for offset in range(first, self.next[number]):
             self.delivered.append((number, a_chunk([sized(b"%d" % offset)], offset=offset, time=self.time)))
 
-    def chunks(self, _: float) -> Iterator[tuple[int, bytes]]:
+    def _chunks(self, _: float) -> Iterator[tuple[int, bytes]]:
         self.arrives_after -= 1
-        self.is_receiving = self.arrives_after > 0
-        while not self.is_receiving and self.delivered:
+        self._is_receiving = self.arrives_after > 0
+        while not self._is_receiving and self.delivered:
             if self.lost:
                 self.lost = False
                 self.delivered.clear()
@@ -68,7 +68,7 @@ class Connection:
     def close(self) -> None:
         """Another connection is the same one."""
 
-    def unsubscribe(self, number: int, **_: object) -> list[bytes]:
+    def _unsubscribe(self, number: int, **_: object) -> list[bytes]:
         del self.next[number]
         found = [data for of, data in self.delivered if of == number]
         self.delivered = deque(each for each in self.delivered if each[0] != number)
@@ -116,7 +116,7 @@ def test_a_chunk_that_arrives_slowly_is_waited_for_and_not_asked_for_again(
 ) -> None:
     connection.arrives_after = pieces
     with pytest.raises(StreamUnavailable, match="sent no chunk") if pieces == 2_000 else nullcontext():
-        assert [chunk.first_offset for chunk in reader._chunks(0, 3)] == [0, 1, 2]
+        assert [chunk.first_offset for chunk in reader._over_one_connection(0, 3)] == [0, 1, 2]
     assert connection.subscriptions == 1
 
 

@@ -31,11 +31,11 @@ def test_a_url_is_taken_apart_once(text, expected, vhost, management) -> None:
 
 
 def test_a_virtual_host_may_be_omitted_but_not_contradicted() -> None:
-    assert BrokerUrl.parse("amqp://h/").at_vhost("v").vhost == "v"
-    assert BrokerUrl.parse("amqp://h/v").at_vhost("v").vhost == "v"
+    assert BrokerUrl.parse("amqp://h/")._at_vhost("v").vhost == "v"
+    assert BrokerUrl.parse("amqp://h/v")._at_vhost("v").vhost == "v"
     assert BrokerUrl.parse("amqp://h/v").with_vhost("w").vhost == "w"
     with pytest.raises(InvalidValue, match="virtual host in the broker URL: got 'v', expected 'w'"):
-        BrokerUrl.parse("amqp://h/v").at_vhost("w")
+        BrokerUrl.parse("amqp://h/v")._at_vhost("w")
 
 
 def test_query_parameters_reach_pika_and_override_the_defaults() -> None:

@@ -211,10 +211,10 @@ def test_the_misrouted_share_is_exact() -> None:
     on_broker = assume_applied(topology("q1", "q0", "q2", "q3"))
     interval = compare(START, snapshot(10.0, on_broker, **EVEN), FILE)
     assert interval.ring.misrouted == pytest.approx(0.5, abs=0.01)
-    assert interval.ring_check.live is not None
-    assert interval.ring_check.wanted is not None
-    assert interval.ring_check.live.destinations == ("q1", "q0", "q2", "q3")
-    assert interval.ring_check.wanted.destinations == QUEUES
+    assert interval._ring_check.live is not None
+    assert interval._ring_check.wanted is not None
+    assert interval._ring_check.live.destinations == ("q1", "q0", "q2", "q3")
+    assert interval._ring_check.wanted.destinations == QUEUES
 
 
 def test_an_order_that_was_never_known_is_no_problem_without_a_file() -> None:
@@ -275,7 +275,7 @@ def test_shares_add_up_over_slots() -> None:
     )
     assert {row.queue: row.exact for row in interval.rows} == {"q0": 0.25, "q1": 0.75}
     assert not interval.problems
-    assert interval.ring_check.live is None
+    assert interval._ring_check.live is None
 
 
 def test_the_shares_behind_a_second_hash_are_unknown() -> None:
@@ -344,11 +344,11 @@ def test_a_ring_with_duplicate_bindings_is_as_it_was_at_the_start(release) -> No
     bindings = tuple(Binding("orders", each.destination, each.key) for each in ring.bindings)
     listed = replace(FIRST.topology, queues=(Queue("a"), Queue("b")), bindings=bindings)
     first = Observed(listed, ring.release, rings={"orders": ring}, ring_sources={"orders": "node"})
-    assert compare(None, snapshot(0.0, first, first)).ring_check.ring.text == "unchanged since the start"
+    assert compare(None, snapshot(0.0, first, first))._ring_check.ring.text == "unchanged since the start"
     reordered = Ring(release=ring.release).bind("b", "1").bind("a", "1")
     for later, share in ((ring.unbind("b", "1"), 0.5), (reordered, 1.0)):
         now = replace(first, rings={"orders": later})
-        found = compare(None, snapshot(10.0, now, first)).ring_check.ring
+        found = compare(None, snapshot(10.0, now, first))._ring_check.ring
         assert (found.status, found.misrouted) == ("drifted", pytest.approx(share, abs=0.001))
 
 

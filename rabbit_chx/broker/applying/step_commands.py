@@ -262,7 +262,7 @@ class StepCommands:
         commands: list[list[OnChannel]] = []
         for step in batch:
             bound, is_bind = step.binding, isinstance(step, Bind)
-            if (bound.identity in now[bound.source]) is is_bind:
+            if (bound._identity in now[bound.source]) is is_bind:
                 commands.append([])
                 continue
             same = held[bound.source, bound.destination]
@@ -316,11 +316,11 @@ class StepCommands:
         if len(sources) <= _FEW:
             for source in sources:
                 rows = yield OverHttp("bindings_from", (self.vhost, source))
-                found[source] = {row.identity: row for row in rows}
+                found[source] = {row._identity: row for row in rows}
         else:
             for row in (yield OverHttp("bindings", (self.vhost,))):
                 if row.source in found:
-                    found[row.source][row.identity] = row
+                    found[row.source][row._identity] = row
         return found
 
     def _check_bindings(
@@ -331,7 +331,7 @@ class StepCommands:
         for step in batch:
             _change(expected[step.binding.source], step)
         changed = sorted({step.binding.source for step, did in zip(batch, worked, strict=True) if did})
-        ours = {step.binding.identity for step in batch}
+        ours = {step.binding._identity for step in batch}
 
         def check(found: Mapping[str, Listed]) -> None:
             for source in changed:
@@ -409,7 +409,7 @@ def _declare_queue(queue: Queue) -> OnChannel:
             "durable": queue.durable,
             "exclusive": queue.exclusive,
             "auto_delete": queue.auto_delete,
-            "arguments": queue.declared_arguments,
+            "arguments": queue._declared_arguments,
         },
     )
 
@@ -421,6 +421,6 @@ def _command(step: Bind | Unbind) -> OnChannel:
 def _change(listed: Listed, step: Bind | Unbind) -> None:
     """Do to a list of bindings what a step does to the broker's."""
     if isinstance(step, Bind):
-        listed.setdefault(step.binding.identity, step.binding)
+        listed.setdefault(step.binding._identity, step.binding)
     else:
-        listed.pop(step.binding.identity, None)
+        listed.pop(step.binding._identity, None)

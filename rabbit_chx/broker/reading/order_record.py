@@ -55,7 +55,7 @@ def anchor(exchange: str) -> Binding:
 
 def as_recorded(bound: Binding) -> Recorded:
     """What an entry says of a binding."""
-    _, destination, weight, arguments = bound.identity
+    _, destination, weight, arguments = bound._identity
     return destination, weight, arguments
 
 

@@ -219,7 +219,7 @@ def _without_majority(
     down = {name for name, state in (nodes or {}).items() if not state.running}
     if not down:
         return ()
-    members = management.members(vhost)
+    members = management._members(vhost)
     return tuple(sorted(name for name, of in members.items() if 2 * len(down & set(of)) >= len(of)))
 
 

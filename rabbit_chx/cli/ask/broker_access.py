@@ -82,7 +82,7 @@ class BrokerAccess:
     def amqp(self, vhost: str, *, connection_name: str = "rabbit-chx topology") -> pika.BlockingConnection:
         """A connection to a virtual host."""
         with saying_if_silent(self.connect_timeout):
-            url, timeout = self.given.at_vhost(vhost), self.connect_timeout
+            url, timeout = self.given._at_vhost(vhost), self.connect_timeout
             return connect(url, timeout=timeout, **self.login, connection_name=connection_name)
 
     @cached_property
@@ -97,7 +97,7 @@ class BrokerAccess:
 
     def read(self, wanted: Topology, *, consumers: bool = False) -> Observed:
         """The virtual host of a topology as the broker has it; with ``consumers``, which queues have none, too."""
-        self.given.at_vhost(wanted.vhost)  # a URL that names another is a mistake
+        self.given._at_vhost(wanted.vhost)  # a URL that names another is a mistake
         if self.amqp_only:
             with waiting("Reading the broker"), self.amqp(wanted.vhost) as connection:
                 return read_existence(connection, wanted)
@@ -160,7 +160,7 @@ class BrokerAccess:
 def reached(management: Management, timeout: float) -> Management:
     """The management API, once it has answered within ``timeout`` seconds."""
     with saying_if_silent(timeout):
-        management.check_answers(timeout)
+        management._check_answers(timeout)
     return management
 
 
@@ -208,7 +208,7 @@ def warn_of_tracer(management: Management, vhost: str) -> None:
 def tracer_hint(management: Management, vhost: str) -> str:
     """How the message tracer is turned off; empty if it is off, or if the user cannot see it."""
     with suppress(BrokerUnavailable):
-        if management.tracing(vhost):
+        if management._tracing(vhost):
             return (
                 "After a `rebalance` that was killed, the node turns it off by itself; "
                 f"`rabbitmqctl trace_off -p {shlex.quote(vhost)}` on each node does at once"

@@ -66,7 +66,7 @@ def read_pairs(path: str, hash_property: str | None, *, option: str) -> list[tup
 
 def value_of(exchange: ConsistentHashExchange, key: str) -> Any:
     """What the exchange hashes of a key from the command line; bytes that are not UTF-8 keep their value."""
-    part = exchange.hash_on.part
+    part = exchange._hash_on.part
     if part == "headers":
         return {exchange.hash_header: header_of(key)}
     if part == "timestamp":

@@ -112,4 +112,4 @@ def values_of(column: Binaries, part: str) -> Binaries | list[Any]:
 
 def buckets_of(exchange: ConsistentHashExchange, column: Binaries) -> NDArray[np.int32]:
     """The bucket of each key of a file."""
-    return exchange.bucket_many(values_of(column, exchange.hash_on.part))
+    return exchange.bucket_many(values_of(column, exchange._hash_on.part))

@@ -67,7 +67,7 @@ def _bound_as_there(
         return topology
     if ring is None or not ring.known:
         return replace(topology, unordered=topology.unordered | {exchange})
-    return topology.with_order_of(ring, exchange)
+    return topology._with_order_of(ring, exchange)
 
 
 def _declared_as_there(topology: Topology, names: Collection[str], observed: Observed) -> Topology:

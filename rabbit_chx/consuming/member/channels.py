@@ -30,7 +30,7 @@ def acknowledge(channel: BlockingChannel | None, tags: Iterable[tuple[int, bool]
     if channel is None or not channel.is_open:
         return
     for tag, multiple in tags:
-        channel._impl.basic_ack(tag, multiple=multiple)  # noqa: SLF001
+        channel._impl.basic_ack(tag, multiple=multiple)
 
 
 def close_in_one_step(
@@ -45,7 +45,7 @@ def close_in_one_step(
 
     If ``displace``, such a channel is displaced instead: a temporary consumer with the highest priority takes over, and the
     channel requeues its messages. All of them go to the temporary consumer, which has the same prefetch, and closing that
-    one requeues them in one step. Without this, the broker may keep the closed consumer (`Release.keeps_dead_consumers`);
+    one requeues them in one step. Without this, the broker may keep the closed consumer (`Release._keeps_dead_consumers`);
     it never keeps one with the highest priority. Earlier releases would change the order.
 
     If the broker does not answer in time, this ends the connection and raises.
@@ -105,13 +105,13 @@ def _displace(channel: BlockingChannel, queue: str, prefetch: int) -> BlockingCh
 def _close(channels: Iterable[BlockingChannel]) -> None:
     closing = [each for each in channels if each.is_open]
     for each in closing:
-        impl = each._impl  # noqa: SLF001 - nothing public closes a channel without cancelling
-        impl._cancelled.update(impl._consumers)  # noqa: SLF001
+        impl = each._impl  # nothing public closes a channel without cancelling
+        impl._cancelled.update(impl._consumers)
         impl.close()
     until = monotonic() + _PATIENCE
     for each in closing:
         while not each.is_closed:
             if monotonic() > until:
                 error = StreamLostError(f"the broker did not close a channel within {_PATIENCE:g} seconds")
-                each.connection._impl._terminate_stream(error)  # noqa: SLF001 - the next events raise it
+                each.connection._impl._terminate_stream(error)  # the next events raise it
             each.connection.process_data_events(time_limit=_TICK)

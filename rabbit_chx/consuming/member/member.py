@@ -224,7 +224,7 @@ class Member(Running):
 
     def _consume(self, version: str) -> None:
         """Begin to consume on one connection, unless the member is stopped before it has a seat."""
-        self._release = Release.of_broker(version)
+        self._release = Release._of_broker(version)
         self._settings.check_release(self._release)
         self.workers.heard = monotonic()
         self._interruptions = Interruptions(self._settings, self.workers, self._acknowledge, self.fail)
@@ -387,7 +387,7 @@ class Member(Running):
         )
 
     def _close(self, channels: Mapping[BlockingChannel | None, str]) -> None:
-        close_in_one_step(channels, self._settings.prefetch, displace=self._release.keeps_dead_consumers)
+        close_in_one_step(channels, self._settings.prefetch, displace=self._release._keeps_dead_consumers)
 
     # ---- messages
 

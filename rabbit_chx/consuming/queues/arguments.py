@@ -78,6 +78,6 @@ def delivery_limit_warning(found: Mapping[str, Mapping[str, Any]], release: Rele
     if not limited:
         return ""
     text = f"{listed(limited)}: {limit_warning(release)}"
-    if release.has_default_delivery_limit:
+    if release._has_default_delivery_limit:
         return f"{text}. AMQP does not show policies: ignore this warning if there is such a policy"
     return text

@@ -58,7 +58,7 @@ class Assignments:
         self.leave(lane)
         with suppress(StreamUnavailable):  # it is lost
             for update, _ in lane.questions:
-                connection.answer_update(update, None)
+                connection._answer_update(update, None)
         lane.questions.clear()
         lane.change = None
         with self._workers.lock:
@@ -161,7 +161,7 @@ class Assignments:
     def _send(self, place: Place, lane: StreamLane, update: ConsumerUpdate, start: OffsetSpec | None) -> None:
         """Answer a question, and turn to the next one."""
         lane.questions.popleft()
-        place.connection.answer_update(update, start)
+        place.connection._answer_update(update, start)
         if lane.questions:
             self._prepare(lane, lane.questions[0][0])
 
@@ -209,7 +209,7 @@ class Assignments:
             if lane.channel is None:
                 continue
             end = _end_in(place.connection.stats(lane.stream))
-            lane.trusted_until = place.connection.heard + self.interval(place.connection)
+            lane.trusted_until = place.connection._heard + self.interval(place.connection)
             if self._follows_only_a_gap(place, lane, end):
                 lane.empty_to = end
             lane.end = max(lane.end, end)

@@ -48,19 +48,19 @@ class StreamBatch:
 
     def messages(self) -> Iterator[StreamMessage]:
         """Yield the messages, in order."""
-        for message in self.stored():
+        for message in self._stored():
             if type(message) is Undecodable:
                 raise message.error
             yield message
 
-    def stored(self) -> Iterator[StreamMessage]:
+    def _stored(self) -> Iterator[StreamMessage]:
         """Yield the messages, with `Undecodable` in place of an error."""
         if self._undecodable:
             return iter(self._undecodable)
         groups = _growing(self._chunks) if self._is_unpacked else [self._chunks]
         return chain.from_iterable(stored_in(group, self.first, self.last + 1) for group in groups)
 
-    def unpacked(self) -> StreamBatch:
+    def _unpacked(self) -> StreamBatch:
         """The same messages, of which parts are decoded in proportion to their size."""
         if self._is_unpacked:
             return self
@@ -68,11 +68,11 @@ class StreamBatch:
         whole.last, whole._undecodable, whole._is_unpacked = self.last, self._undecodable, True
         return whole
 
-    def around_undecodable(self) -> list[StreamBatch]:
+    def _around_undecodable(self) -> list[StreamBatch]:
         """Divide the batch between messages that can be decoded and those that cannot be."""
-        whole = self.unpacked()
+        whole = self._unpacked()
         runs: list[tuple[int, list[Undecodable]]] = []
-        for each in whole.stored():
+        for each in whole._stored():
             undecodable = isinstance(each, Undecodable)
             if not runs or undecodable != bool(runs[-1][1]):
                 runs.append((each.offset, []))
@@ -81,10 +81,7 @@ class StreamBatch:
         if not any(cannot for _, cannot in runs):
             return [self]
         lasts = [*(offset - 1 for offset, _ in runs[1:]), self.last]
-        return [
-            whole._part(first, last, cannot)  # noqa: SLF001 - its own class
-            for (first, cannot), last in zip(runs, lasts, strict=True)
-        ]
+        return [whole._part(first, last, cannot) for (first, cannot), last in zip(runs, lasts, strict=True)]
 
     def _part(self, first: int, last: int, undecodable: Sequence[Undecodable] = ()) -> StreamBatch:
         low = bisect_right(self._chunks, first, key=lambda chunk: chunk.end)
@@ -114,13 +111,13 @@ class StreamBatch:
         (whole,) = pa.Table.from_batches(batches, schema(names)).combine_chunks().to_batches()
         return whole
 
-    def divided(self, offset: int) -> tuple[StreamBatch, StreamBatch | None]:
+    def _divided(self, offset: int) -> tuple[StreamBatch, StreamBatch | None]:
         """Return the part before an offset, and the rest, if any."""
         if offset > self.last:
             return self, None
-        return self._part(self.first, offset - 1, self._undecodable), self.since(offset, 1)
+        return self._part(self.first, offset - 1, self._undecodable), self._since(offset, 1)
 
-    def since(self, offset: int, attempt: int) -> StreamBatch:
+    def _since(self, offset: int, attempt: int) -> StreamBatch:
         """Return the part that begins at an offset."""
         rest = self._part(max(offset, self.first), self.last, self._undecodable)
         rest.attempt = attempt
@@ -154,13 +151,13 @@ class BatchFailed(Exception):
 def undecodable_part(chunks: Sequence[Chunk], found: Sequence[Undecodable]) -> StreamBatch:
     """The batch of these messages, which follow each other in the chunks and cannot be decoded."""
     part = StreamBatch(chunks, found[0].offset)
-    part.last, part._undecodable = found[-1].last, found  # noqa: SLF001
+    part.last, part._undecodable = found[-1].last, found
     return part
 
 
 def why_undecodable(batch: StreamBatch) -> CorruptStream | MissingDependency | None:
     """Why the messages of a batch cannot be decoded, if that is known of all of them."""
-    found = batch._undecodable  # noqa: SLF001
+    found = batch._undecodable
     return found[0].error if found else None
 
 
@@ -177,4 +174,4 @@ def failed_part(item: Any, error: Exception) -> tuple[Any, Any]:
         return item, None
     if not item.first <= error.offset <= item.last:
         return item, None
-    return item.divided(error.offset + 1)
+    return item._divided(error.offset + 1)

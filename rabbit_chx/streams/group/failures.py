@@ -55,9 +55,9 @@ class Failures(Attempts):
         parts: list[StreamBatch] = []
         try:
             if isinstance(item, StreamBatch) and isinstance(error, (CorruptStream, MissingDependency)):
-                parts = item.around_undecodable()
+                parts = item._around_undecodable()
             elif isinstance(item, StreamBatch) and isinstance(error, BatchFailed):
-                parts = [item.unpacked()]
+                parts = [item._unpacked()]
         except Exception as wrong:  # noqa: BLE001 - a stranger may have written the messages
             error = wrong
         item, *more = parts or [item]
@@ -112,7 +112,7 @@ class Failures(Attempts):
         elif lane.channel is channel:
             failed, rest = failed_part(item, error)
             done = partial(self._on_parked, lane, channel, failed, rest)
-            messages = failed.stored() if isinstance(failed, StreamBatch) else [failed]
+            messages = failed._stored() if isinstance(failed, StreamBatch) else [failed]
             self._parking.begin(
                 messages, error, item.attempt, lambda *told: self._ask(partial(done, *told)), refused
             )
@@ -126,7 +126,7 @@ class Failures(Attempts):
             return batch
         with self._workers.lock:
             lane.finish_before(batch, offset, channel)
-        return batch.since(offset, 1)
+        return batch._since(offset, 1)
 
     def _on_parked(
         self,

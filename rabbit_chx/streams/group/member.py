@@ -305,7 +305,7 @@ class StreamMember(Running):
         lane = place.forget(stream)
         if lane is None:
             return []
-        if not moved or Release.of_broker(place.connection.release).forgets_consumers_of_moved_streams:
+        if not moved or Release._of_broker(place.connection.release)._forgets_consumers_of_moved_streams:
             return [lane]
         with suppress(StreamUnavailable):
             for other in place.lanes.values():
@@ -325,7 +325,7 @@ class StreamMember(Running):
         """Wait for events, for at most ``seconds``; then do what is due."""
         live = [place.connection for place in self._places if place.connection.is_open]
         lost = len(live) < len(self._places)
-        at_once = self._calls or lost or any(each.has_unread for each in live)
+        at_once = self._calls or lost or any(each._has_unread for each in live)
         sources: list[Any] = [self._woken, *live]
         wait(sources, 0.0 if at_once else self._failures.until_retry(seconds))
         with suppress(BlockingIOError):
@@ -346,13 +346,13 @@ class StreamMember(Running):
     def _receive(self, place: Place) -> None:
         arrived: list[tuple[StreamLane, Chunk]] = []
         try:
-            for event in islice(place.connection.events(0), _EVENTS):
+            for event in islice(place.connection._events(0), _EVENTS):
                 lane = place.lanes.get(event.subscription)
                 if isinstance(event, Delivery):
                     if lane is not None:
                         arrived.append((lane, parse_chunk(event.chunk, lane.stream)))
                 elif lane is None:  # the broker waits for the answer of one that is gone, too
-                    place.connection.answer_update(event, None)
+                    place.connection._answer_update(event, None)
                 else:
                     self._add(arrived)
                     self._assignments.on_update(lane, event)

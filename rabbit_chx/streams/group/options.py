@@ -101,7 +101,7 @@ class StreamOptions(Runs[StreamMember]):
         )
         self._connect: Callable[[str | None], StreamConnection] = lambda name: opening(stream=name)
         default = [replace(each, streams=False, port=0) for each in brokers]
-        parking = BrokerUrl.several(default if amqp_url is None else amqp_url)
+        parking = BrokerUrl._several(default if amqp_url is None else amqp_url)
         self._connect_for_parking = partial(
             amqp.connect if amqp_url is not None else _at_default_port,
             parking,

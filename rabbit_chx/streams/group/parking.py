@@ -224,7 +224,7 @@ def _plain(message: StreamMessage) -> StreamMessage:
     for name, value in message.properties.items():
         with suppress(InvalidValue):
             decoded[name] = checked(name, value)
-    message._properties = decoded  # noqa: SLF001 - the attributes would change the others
+    message._properties = decoded  # the attributes would change the others
     return message
 
 

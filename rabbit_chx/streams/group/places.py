@@ -54,18 +54,18 @@ class Place:
         lock, until = None, monotonic() + _PATIENCE
         with suppress(StreamUnavailable):
             properties = self._settings.joining_properties
-            lock = self.connection.subscribe(stream, OffsetSpec.next(), credit=0, properties=properties)
+            lock = self.connection._subscribe(stream, OffsetSpec.next(), credit=0, properties=properties)
             while not is_stopped() and monotonic() < until:
-                for event in islice(self.connection.events(_MOMENT), 1):
+                for event in islice(self.connection._events(_MOMENT), 1):
                     if isinstance(event, ConsumerUpdate) and event.subscription == lock and event.active:
-                        self.connection.answer_update(event, OffsetSpec.next())
+                        self.connection._answer_update(event, OffsetSpec.next())
                         until = 0.0
         try:
             yield
         finally:
             if lock is not None:
                 with suppress(StreamUnavailable):
-                    self.connection.unsubscribe(lock)
+                    self.connection._unsubscribe(lock)
 
     def serve(
         self, lanes: Iterable[StreamLane], missing: Callable[[StreamConnection, StreamLane], object]
@@ -93,7 +93,7 @@ class Place:
         credit, properties = self._settings.credit, self._settings.properties
         try:
             # The answer to the broker's question says where to start, not this.
-            number = self.connection.subscribe(
+            number = self.connection._subscribe(
                 lane.stream, OffsetSpec.next(), credit=credit, properties=properties
             )
         except StreamUnavailable as error:
@@ -108,7 +108,7 @@ class Place:
         window = self._settings.credit
         lack = window - lane.ahead - len(lane.waiting)
         if lane.subscription is not None and lack >= max(window // 4, 1):
-            self.connection.credit(lane.subscription, lack)
+            self.connection._credit(lane.subscription, lack)
             lane.ahead += lack
 
     def forget(self, stream: str) -> StreamLane | None:
@@ -121,7 +121,7 @@ class Place:
                 lane.subscription = None
                 del self.lanes[number]
                 with suppress(StreamUnavailable):  # the broker may have removed it
-                    self.connection.unsubscribe(number)
+                    self.connection._unsubscribe(number)
                 return lane
         return None
 

@@ -82,7 +82,7 @@ class StreamSettings(Retries):
 
 def check_release(version: str) -> None:
     """Raise if a release does not divide streams among consumers."""
-    if not Release.of_broker(version).has_stream_groups:
+    if not Release._of_broker(version)._has_stream_groups:
         raise InvalidValue(
             "broker release",
             version,

@@ -88,7 +88,7 @@ class StoredMessage(DecodedLater, StreamMessage):
         self.attempt = 1
 
     def _decoded(self) -> Mapping[str, Any]:
-        return decode(self.encoded, self.queue, self.offset)._properties  # noqa: SLF001
+        return decode(self.encoded, self.queue, self.offset)._properties
 
 
 class Undecodable(StreamMessage):

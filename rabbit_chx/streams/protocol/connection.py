@@ -106,7 +106,7 @@ class StreamConnection:
         """The user who logged in; None with a client certificate."""
         return self._calls.user
 
-    def give_up_at(self, when: float) -> None:
+    def _give_up_at(self, when: float) -> None:
         """From now on, end every wait at a time of the monotonic clock."""
         self._calls.give_up_at = when
 
@@ -126,12 +126,12 @@ class StreamConnection:
         return self._calls.wire.heartbeat
 
     @property
-    def heard(self) -> float:
+    def _heard(self) -> float:
         """When the broker last proved with an answer that it knew the connection, on the monotonic clock."""
         return self._calls.heard
 
     @property
-    def is_receiving(self) -> bool:
+    def _is_receiving(self) -> bool:
         """Whether a frame has arrived in part, and the last piece within `timeout`."""
         wire = self._calls.wire
         return wire.has_part and time.monotonic() - wire.last_data < self.timeout
@@ -141,8 +141,8 @@ class StreamConnection:
         return self._calls.wire.fileno()
 
     @property
-    def has_unread(self) -> bool:
-        """Whether received data may be waiting in memory, where polling the socket does not show it. `events` consumes all of it."""
+    def _has_unread(self) -> bool:
+        """Whether received data may be waiting in memory, where polling the socket does not show it. `_events` consumes all of it."""
         return self._calls.unread
 
     def close(self, reason: str = "OK") -> None:
@@ -152,7 +152,7 @@ class StreamConnection:
                 self._calls.call(Command.CLOSE, U16.pack(OK), requests.string(reason), timeout=_CLOSE_SECONDS)
         self._calls.wire.close()
 
-    def abort(self) -> None:
+    def _abort(self) -> None:
         """Break the connection, from any thread."""
         self._calls.wire.abort()
 
@@ -188,7 +188,7 @@ class StreamConnection:
 
     def _supports(self, command: Command) -> bool:
         """Whether the broker supports a command that 3.10 lacks. 3.10 also lacks the query, so only later releases get it."""
-        if self._commands is None and Release.of_broker(self.release).lists_stream_commands:
+        if self._commands is None and Release._of_broker(self.release)._lists_stream_commands:
             fields = self._calls.call(Command.EXCHANGE_COMMAND_VERSIONS, requests.command_versions())
             self._commands = answers.commands(fields)
         return command in (self._commands or ())
@@ -246,7 +246,7 @@ class StreamConnection:
 
     # ---- reading
 
-    def subscribe(
+    def _subscribe(
         self, stream: str, start: OffsetSpec, *, credit: int, properties: Mapping[str, str] | None = None
     ) -> int:
         """Subscribe to a stream and return the number of the subscription.
@@ -254,9 +254,9 @@ class StreamConnection:
         Args:
             stream: its name.
             start: where to start.
-            credit: how many chunks the broker may send before a call of `credit` allows more, at most 65,535.
-            properties: subscription properties of the stream protocol. With ``single-active-consumer``, `events` yields the
-                broker's questions, which `answer_update` must answer within a minute.
+            credit: how many chunks the broker may send before a call of `_credit` allows more, at most 65,535.
+            properties: subscription properties of the stream protocol. With ``single-active-consumer``, `_events` yields the
+                broker's questions, which `_answer_update` must answer within a minute.
         """
         # The broker removes the subscriptions of a stream that moves; what is under way for one must not reach another.
         number = _free(self._subscriptions, "subscriptions", self._last_subscription + 1)
@@ -272,11 +272,11 @@ class StreamConnection:
         self._subscriptions[number] = stream
         return number
 
-    def credit(self, subscription: int, chunks: int) -> None:
+    def _credit(self, subscription: int, chunks: int) -> None:
         """Allow the broker to send more chunks."""
         self._calls.send(requests.one_way(Command.CREDIT, U8.pack(subscription), U16.pack(chunks)))
 
-    def chunks(self, timeout: float) -> Iterator[tuple[int, memoryview]]:
+    def _chunks(self, timeout: float) -> Iterator[tuple[int, memoryview]]:
         """Yield the chunks of all subscriptions as they arrive, each with the number of its subscription.
 
         A chunk is a header of 48 bytes and entries, as the stream stores them. The connection does not reuse its memory. The iterator
@@ -285,20 +285,20 @@ class StreamConnection:
         Raises:
             StreamUnavailable: the connection was lost, or a stream was deleted or moved.
         """
-        for found in self.events(timeout):
+        for found in self._events(timeout):
             if isinstance(found, Delivery):
                 yield found.subscription, found.chunk
 
-    def events(self, timeout: float) -> Iterator[Delivery | ConsumerUpdate]:
-        """Yield what arrives for the subscriptions, as `chunks` does, and the changes of single active consumers."""
+    def _events(self, timeout: float) -> Iterator[Delivery | ConsumerUpdate]:
+        """Yield what arrives for the subscriptions, as `_chunks` does, and the changes of single active consumers."""
         return self._arriving(self._calls.deliveries, timeout)
 
-    def answer_update(self, update: ConsumerUpdate, start: OffsetSpec | None) -> None:
+    def _answer_update(self, update: ConsumerUpdate, start: OffsetSpec | None) -> None:
         """Answer that a consumer is active and starts here, or with None that it is passive."""
         self._calls.send(requests.consumer_update_answer(update.correlation, start))
 
-    def unsubscribe(self, subscription: int, *, timeout: float | None = None) -> list[memoryview]:
-        """End a subscription and return its chunks that `chunks` has not yielded yet.
+    def _unsubscribe(self, subscription: int, *, timeout: float | None = None) -> list[memoryview]:
+        """End a subscription and return its chunks that `_chunks` has not yielded yet.
 
         Without a ``timeout``, an answer may take longer while chunks arrive before it.
         """
@@ -315,7 +315,7 @@ class StreamConnection:
         ours = [each for each in arrived if each.subscription == subscription]
         for each in ours:
             if isinstance(each, ConsumerUpdate):  # the broker waits for the answer of one that is gone, too
-                self.answer_update(each, OffsetSpec.next() if each.active else None)
+                self._answer_update(each, OffsetSpec.next() if each.active else None)
         return [each.chunk for each in ours if isinstance(each, Delivery)]
 
     def store_offset(self, reference: str, stream: str, offset: int) -> None:
@@ -338,7 +338,7 @@ class StreamConnection:
 
     # ---- writing
 
-    def declare_publisher(self, stream: str, publisher: str | None = None) -> int:
+    def _declare_publisher(self, stream: str, publisher: str | None = None) -> int:
         """Prepare to publish and return the number to publish with.
 
         Args:
@@ -354,7 +354,7 @@ class StreamConnection:
         self._publishers[number] = stream
         return number
 
-    def delete_publisher(self, publisher: int) -> None:
+    def _delete_publisher(self, publisher: int) -> None:
         """Remove a publisher; its number can be reused."""
         self._calls.call(Command.DELETE_PUBLISHER, U8.pack(publisher), stream=self._publishers.get(publisher))
         self._publishers.pop(publisher, None)
@@ -365,10 +365,10 @@ class StreamConnection:
         needs = permissions.publishing(stream, named=True, missing="read")
         return self._calls.call(Command.QUERY_PUBLISHER_SEQUENCE, *fields, stream=stream, access=needs).u64()
 
-    def publish(
+    def _publish(
         self, publisher: int, ids: Iterable[int], messages: Iterable[bytes], *, timeout: float | None = None
     ) -> None:
-        """Send messages; `confirms` yields their confirms.
+        """Send messages; `_confirms` yields their confirms.
 
         Args:
             publisher: its number.
@@ -382,7 +382,7 @@ class StreamConnection:
         for frame in requests.publish_frames(publisher, ids, messages, self.frame_max):
             self._calls.send(frame, timeout)
 
-    def confirms(self, timeout: float) -> Iterator[Confirms | Refusals]:
+    def _confirms(self, timeout: float) -> Iterator[Confirms | Refusals]:
         """Yield confirms and refusals of published messages, until nothing has arrived for ``timeout`` seconds.
 
         Raises:

@@ -46,7 +46,7 @@ def shake_hands(
         release = version_in(properties)
     except BrokerUnavailable as error:
         raise StreamUnavailable(f"{calls.wire.where}: {error}", "unsupported") from None
-    if url.external and Release.of_broker(release).rejects_stream_certificates:
+    if url.external and Release._of_broker(release)._rejects_stream_certificates:
         raise StreamUnavailable(
             f"the broker at {calls.wire.where} is RabbitMQ {release}, which does not support client certificates instead of "
             "passwords on the stream port",

@@ -91,8 +91,8 @@ def connect_until(
     opened: _Opened = partial(StreamConnection, timeout=timeout, **options)
     if stream is not None:
         opened = partial(_with_stream, opened, stream=stream, leader=leader, follow=follow_advertised)
-    connection = _first(opened, BrokerUrl.several(url, streams=True), timeout, give_up_at)
-    connection.give_up_at(give_up_at)
+    connection = _first(opened, BrokerUrl._several(url, streams=True), timeout, give_up_at)
+    connection._give_up_at(give_up_at)
     return connection
 
 
@@ -229,7 +229,7 @@ class Link:
         """From now on, end every wait for the broker at a time of the monotonic clock."""
         self._give_up_at = when
         if self._connection is not None:
-            self._connection.give_up_at(when)
+            self._connection._give_up_at(when)
 
     @property
     def connection(self) -> StreamConnection:

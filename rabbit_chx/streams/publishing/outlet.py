@@ -140,7 +140,7 @@ class Outlet:
         self._thread.join(timeout / 2)
         connection = self._connection
         if self._thread.is_alive() and connection is not None:
-            connection.abort()
+            connection._abort()
             self._thread.join(timeout / 2)
 
     # -- the thread
@@ -205,8 +205,8 @@ class Outlet:
         else:
             connection = self._connect(math.inf)
         try:
-            connection.give_up_at(math.inf)
-            self._number = connection.declare_publisher(self.stream, self._name)
+            connection._give_up_at(math.inf)
+            self._number = connection._declare_publisher(self.stream, self._name)
             stored = self._last_id(connection)
             # A stream that was created again has fewer.
             self._stored = min(self._stored, stored) if self._was_connected else stored
@@ -244,7 +244,7 @@ class Outlet:
 
     def _publish(self, connection: StreamConnection, ids: Iterable[int], messages: Iterable[bytes]) -> None:
         try:
-            connection.publish(self._number, ids, messages, timeout=self._timeouts.confirm)
+            connection._publish(self._number, ids, messages, timeout=self._timeouts.confirm)
         except StreamUnavailable:
             # A broker that takes nothing for so long is not tried again.
             self._look_at_the_clock(time.monotonic())
@@ -263,11 +263,11 @@ class Outlet:
                 if self._send(connection):
                     self._sleeps = False
                     timeout = _GATHER if self.outbox.is_empty else 0
-                found = selector.select(0 if connection.has_unread else timeout)
+                found = selector.select(0 if connection._has_unread else timeout)
                 with suppress(BlockingIOError):
                     self._woken.recv(1 << 10)
                 now = time.monotonic()
-                arrived = connection.has_unread or any(key.fileobj is not self._woken for key, _ in found)
+                arrived = connection._has_unread or any(key.fileobj is not self._woken for key, _ in found)
                 if arrived or now - taken_at >= _LOOK_AGAIN:
                     self._take(connection)
                     taken_at = now
@@ -303,7 +303,7 @@ class Outlet:
 
     def _take(self, connection: StreamConnection) -> None:
         """Take the confirms that have arrived."""
-        for outcome in connection.confirms(0):
+        for outcome in connection._confirms(0):
             if isinstance(outcome, Refusals):
                 raise self._refused(outcome)
             self._confirmed(outcome)

@@ -235,7 +235,7 @@ def _drop_head(topology: Topology) -> Iterator[Finding]:
     for queue in topology.queues:
         if queue.name not in targets or queue.type == "stream":  # the limits of a stream are its retention
             continue
-        policy = topology.policy_of(queue)
+        policy = topology._policy_of(queue)
         ruled = {f"x-{name}": value for name, value in policy.definition.items()} if policy else {}
         settings: dict[str, Any] = {**ruled, **queue.arguments}
         limits = [name for name in ("x-max-length", "x-max-length-bytes") if name in settings]

@@ -53,12 +53,12 @@ def ordered_findings(
 def release_hazards(release: Release) -> dict[str, str]:
     """The faults of a release that stop consumers of ordered queues, keyed by the code of the finding."""
     found = {}
-    if release.active_timeout_stops:
+    if release._active_timeout_stops:
         found["consumer-timeout"] = (
             f"RabbitMQ {release} stops delivering from a queue once all its consumers have exceeded consumer_timeout "
             "(rabbitmq-server #17317). Upgrade to 4.3.6, and keep handlers below this timeout"
         )
-    if release.requeue_stops_takeover:
+    if release._requeue_stops_takeover:
         found["takeover"] = (
             f"RabbitMQ {release} may stop delivering from a queue after a consumer requeues messages and a consumer of "
             "higher priority joins (rabbitmq-server #14141). Upgrade to 4.2, or never requeue"
@@ -67,7 +67,7 @@ def release_hazards(release: Release) -> dict[str, str]:
 
 
 def _is_delayed(queue: Queue, topology: Topology) -> bool:
-    policy = topology.policy_of(queue)
+    policy = topology._policy_of(queue)
     keys = [*(name.removeprefix("x-") for name in queue.arguments), *(policy.definition if policy else ())]
     return any(key.startswith(_RETRY) for key in keys)
 
@@ -77,7 +77,7 @@ def _is_delayed(queue: Queue, topology: Topology) -> bool:
 
 def _has_limit(queue: Queue, topology: Topology, release: Release | None) -> bool:
     """Whether messages of a queue are dropped or dead-lettered when they are returned too often."""
-    policy = topology.policy_of(queue)
+    policy = topology._policy_of(queue)
     declared = queue if release is None else as_declared(queue, release)
     by_policy = None if policy is None else policy.definition.get(_LIMIT_KEY)
     return limit_applies(release, declared.arguments.get(DELIVERY_LIMIT), by_policy)
@@ -90,14 +90,14 @@ def limit_applies(release: Release | None, *limits: object) -> bool:
     default, and a limit of -1 drops what is returned once. Without a release, as in the newest one.
     """
     given = [limit for limit in limits if isinstance(limit, int)]
-    if release is not None and not release.has_default_delivery_limit:
+    if release is not None and not release._has_default_delivery_limit:
         return bool(given)
     return not given or any(limit >= 0 for limit in given)
 
 
 def limit_warning(release: Release | None) -> str:
     """Explain the effect of a delivery limit and how to remove it; without a release, for the newest one."""
-    if release is None or release.has_default_delivery_limit:
+    if release is None or release._has_default_delivery_limit:
         advice = (
             f"Declare queues with {DELIVERY_LIMIT}: -1; for existing queues without this argument, set a policy with "
             "delivery-limit: -1"
@@ -123,7 +123,7 @@ def _applied(wanted: Topology, observed: Observed) -> Topology:
 def as_declared(queue: Queue, release: Release) -> Queue:
     """The queue to declare on a release: before 4.0, a limit of -1 is left out, because it drops what is returned once."""
     if (
-        release.has_default_delivery_limit
+        release._has_default_delivery_limit
         or not queue.is_ordered
         or queue.arguments.get(DELIVERY_LIMIT) != -1
     ):

@@ -118,7 +118,7 @@ def _older_policy(policy: Policy, release: Release | None) -> Iterator[Finding]:
         yield Finding("error", "refused-setting", f"policy {policy.name!r}", message)
 
     limit = policy.definition.get("delivery-limit")
-    if release and not release.has_default_delivery_limit and isinstance(limit, int) and limit < 0:
+    if release and not release._has_default_delivery_limit and isinstance(limit, int) and limit < 0:
         message = (
             f"RabbitMQ before 4.0 refuses delivery-limit: {limit}. Leave it out: there is no limit by default"
         )

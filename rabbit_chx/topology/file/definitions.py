@@ -194,7 +194,7 @@ def to_definitions(topology: Topology) -> dict[str, Any]:
             for each in sorted(whole.policies, key=lambda each: each.name)
         ],
         "queues": [
-            {**_row(each, "name", "durable", "auto_delete"), "arguments": _sorted(each.declared_arguments)}
+            {**_row(each, "name", "durable", "auto_delete"), "arguments": _sorted(each._declared_arguments)}
             for each in sorted(kept, key=lambda each: each.name)
         ],
         "exchanges": [

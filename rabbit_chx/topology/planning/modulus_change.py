@@ -30,8 +30,8 @@ def change_modulus(
     if not found:
         return Part([Bind(binding) for binding in missing])
     release, exchange = request.observed.release, found[0].source
-    gone = {binding.identity for binding in extra}
-    after = [*(binding for binding in found if binding.identity not in gone), *missing]
+    gone = {binding._identity for binding in extra}
+    after = [*(binding for binding in found if binding._identity not in gone), *missing]
     share = modulus_moved(found, after, release)
     cost = "an unknown share" if share is None else f"{share:.2%}"
     part = Part(_steps(found, missing, extra, request))

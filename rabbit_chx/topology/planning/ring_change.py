@@ -103,9 +103,9 @@ def repairs(difference: RingDifference) -> tuple[Bind | Unbind, ...]:
     steps: list[Bind | Unbind] = []
     for each in difference.destinations:
         if each.keep is not None:
-            listed = {binding.identity for binding in each.found}
-            steps += [] if each.keep.identity in listed else [Bind(each.keep)]
-            steps += [Unbind(found) for found in each.found if found.identity != each.keep.identity]
+            listed = {binding._identity for binding in each.found}
+            steps += [] if each.keep._identity in listed else [Bind(each.keep)]
+            steps += [Unbind(found) for found in each.found if found._identity != each.keep._identity]
     return tuple(steps)
 
 
@@ -152,7 +152,7 @@ def change_ring(difference: RingDifference, exchange: Exchange, request: Request
 def _change(difference: RingDifference, exchange: Exchange, request: Request) -> Part:
     name, case = difference.exchange, case_of(difference, request.waiting)
     try:
-        difference.ring.refuse_duplicates()
+        difference.ring._refuse_duplicates()
     except Unpredictable as reason:
         return Part(
             refusals=[f"exchange {name!r}: {reason}; build a new exchange under another name (blue/green)"]

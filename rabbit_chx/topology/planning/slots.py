@@ -61,7 +61,7 @@ class SlotScale:
         self._shares: Mapping[Destination, float] | None = None
         ring = observed.rings.get(slots.exchange)
         if top.type == MODULUS_HASH:
-            bindings = [(bound.destination, bound.key) for bound in slots.top_bindings]
+            bindings = [(bound.destination, bound.key) for bound in slots._top_bindings]
             self._shares = modulus_shares(bindings, observed.release)
         elif ring is not None and ring.known:
             self._shares = shares(ring)

@@ -208,13 +208,13 @@ def ring_after(ring: Ring, step: Bind | Unbind) -> Ring:
 
 def left_behind(plan: Plan, observed: Observed) -> set[str]:
     """The queues that a plan unbinds from everything and keeps."""
-    bound = {each.identity for each in observed.topology.bindings}
+    bound = {each._identity for each in observed.topology.bindings}
     unbound: set[str] = set()
     for step in plan.steps:
         if isinstance(step, Bind):
-            bound.add(step.binding.identity)
+            bound.add(step.binding._identity)
         elif isinstance(step, Unbind):
-            bound.discard(step.binding.identity)
+            bound.discard(step.binding._identity)
             unbound |= {step.binding.destination} if isinstance(step.binding.destination, str) else set()
     deleted = {step.name for step in plan.steps if isinstance(step, DeleteQueue)}
     return unbound - {destination for _, destination, *_ in bound} - deleted

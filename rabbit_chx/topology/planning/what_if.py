@@ -88,7 +88,7 @@ def what_if(
     if target == before:
         return ()
     wanted = tuple(Binding(exchange, destination, str(weight)) for destination, weight in target.items())
-    case = Case(exchange, topology.ring(exchange, parsed).require_known(), wanted)
+    case = Case(exchange, topology.ring(exchange, parsed)._require_known(), wanted)
     first, *others = strategies(case, found, topology)
     return (replace(first, chosen=True), *others)
 
@@ -133,7 +133,7 @@ def changed_weights(
     }
     slots = topology.slots_of(exchange)
     # Equal counts are weights as well.
-    count = slots.count if slots and slots.has_counts and len({*now.values()}) > 1 else 0
+    count = slots.count if slots and slots._has_counts and len({*now.values()}) > 1 else 0
     for name in add:
         if name in by_name:
             raise InvalidValue(f"change of exchange {exchange!r}", name, "a queue that is not bound yet")

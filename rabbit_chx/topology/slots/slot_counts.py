@@ -81,7 +81,7 @@ class SlotCounts:
             value = headers.get(self.mirror.hash_header)
             shown = text_of(value)
         else:
-            part = self.mirror.hash_on.part
+            part = self.mirror._hash_on.part
             value = keys[0] if part == "routing_key" else properties.get(part)
             shown = text_of(value)
         known = repr(value)
@@ -94,7 +94,7 @@ class SlotCounts:
             if isinstance(self.mirror, ModulusHashExchange):
                 return name_of(self.mirror.route(keys[0], cc=keys[1:]))
             hashed = headers if self.mirror.hash_header is not None else value
-            return name_of(self.mirror.explain(hashed).destination)
+            return name_of(self.mirror._explain(hashed).destination)
         except RabbitChxError:  # a header that clients encode differently, for example
             return None
 

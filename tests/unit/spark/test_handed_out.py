@@ -27,7 +27,7 @@ def tags(messages: list[Delivery]) -> list[int]:
 
 def last(done: Batch | None) -> tuple[int, int] | None:
     """The connection and the tag that are acknowledged."""
-    return None if done is None else (done.connection, done.messages[-1].tag)
+    return None if done is None else (done._connection, done.messages[-1].tag)
 
 
 @pytest.fixture

@@ -260,7 +260,7 @@ TOP = Topology(
 )
 
 
-def slotted(*queues, top=SLOTS.top_bindings) -> Observed:
+def slotted(*queues, top=SLOTS._top_bindings) -> Observed:
     """A broker whose slots lead to these queues; a tuple stands for several, None for no queue."""
     pairs = zip(SLOTS.names, queues, strict=True)
     lists = [(name, one if isinstance(one, tuple) else (one,)) for name, one in pairs if one is not None]
@@ -294,14 +294,14 @@ def test_slots_that_are_unfinished_empty_or_lead_elsewhere():
 
 
 def test_slot_exchanges_and_the_bindings_to_them_are_part_of_what_is_wanted():
-    observed = slotted(*"aabbbbbb", top=SLOTS.top_bindings[1:])
+    observed = slotted(*"aabbbbbb", top=SLOTS._top_bindings[1:])
     assert [(one.kind, one.where) for one in drift(TOP, observed)] == [
         ("missing-binding", "binding of exchange 'tenants.slot.0' to exchange 'tenants'")
     ]
     without = replace(
         observed.topology,
         exchanges=tuple(each for each in observed.topology.exchanges if each.name != "tenants.slot.7"),
-        bindings=(*SLOTS.top_bindings[:7], *observed.topology.bindings_from("tenants.slot.0")),
+        bindings=(*SLOTS._top_bindings[:7], *observed.topology.bindings_from("tenants.slot.0")),
     )
     found = drift(TOP, replace(observed, topology=without))
     assert ("missing-exchange", "exchange 'tenants.slot.7'") in {(one.kind, one.where) for one in found}
@@ -376,7 +376,7 @@ def test_live_slots_of_a_pair_must_lead_to_queues_of_the_same_numbers():
         names = (*orders.names, *payments.names)
         bindings = [Binding(name, queue, "1") for name, queue in zip(names, queues, strict=True)]
         exchanges = (*top, *orders.exchanges, *payments.exchanges)
-        tops = (*orders.top_bindings, *payments.top_bindings)
+        tops = (*orders._top_bindings, *payments._top_bindings)
         return Observed(topology=Topology(exchanges=exchanges, bindings=(*tops, *bindings)))
 
     assert kinds(leading([0, 1] * 16), wanted) == []

@@ -239,7 +239,7 @@ def test_a_release_that_tears_rings_with_double_bindings_is_not_planned_on() -> 
     broker = made(FOUR, release="3.10.5")
     double = Binding("x", "d", "7")
     topology = replace(broker.seen().topology, bindings=(*broker.bindings, double))
-    torn = Ring(topology.ring_bindings("x"), None, broker.release, "a queue is bound twice")
+    torn = Ring(topology._ring_bindings("x"), None, broker.release, "a queue is bound twice")
     (refusal,) = plan(FOUR, broker.seen(topology=topology, rings={"x": torn}, worker_pool_size=1)).refusals
     assert "'d' is bound twice" in refusal
     assert "blue/green" in refusal

@@ -53,7 +53,7 @@ def test_queues_come_last_and_go_from_the_end(exchange, stem, change, expected) 
 
 def test_a_new_queue_is_declared_like_the_last_and_a_removed_one_no_longer() -> None:
     found = scaled(topology(), "slots", add=["extra"], remove=["s.0"])
-    assert found.queue("extra").declared_arguments == found.queue("s.3").declared_arguments
+    assert found.queue("extra")._declared_arguments == found.queue("s.3")._declared_arguments
     assert found.queue("s.0") is None
     assert queues_of(found, "slots") == ["s.1", "s.2", "s.3", "extra"]
 

@@ -80,7 +80,7 @@ def test_no_queue_has_no_number_of_slots() -> None:
 @pytest.mark.parametrize("count", [1, 3, 48, 64])
 def test_a_modulus_top_sends_each_slot_the_hashes_with_its_remainder(count: int) -> None:
     slots = Slots("t", count, {"a": 1})
-    found = modulus_shares([(bound.destination, bound.key) for bound in slots.top_bindings])
+    found = modulus_shares([(bound.destination, bound.key) for bound in slots._top_bindings])
     for place in {0, count // 2, count - 1}:
         assert found[ToExchange(slots.names[place])] == len(range(place, HASHES, count)) / HASHES
     assert sum(found.values()) == pytest.approx(1)
