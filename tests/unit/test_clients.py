@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import pyarrow as pa
 import pytest
 
-from rabbit_chx import broker, consuming, publishing, streams, topology
+from rabbit_chx import broker, consuming, publishing, streams
 from rabbit_chx.base.timeouts import DEFAULTS, HEARTBEAT, HEARTBEAT_OF_CALLER, Timeouts
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.credentials import Credentials
@@ -123,7 +123,7 @@ CONNECTING = [
     *CLIENTS,
     *(broker.connect, streams.connect, streams.StreamConnection),
     *(publishing.check_access, consuming.members),
-    *(topology.apply, topology.apply_async, topology.Management, topology.Management.of),
+    *(broker.apply, broker.apply_async, broker.Management, broker.Management.of),
 ]
 """Every client, and whatever else of the public packages connects."""
 

@@ -118,10 +118,18 @@ def workers(request: pytest.FixtureRequest) -> Iterator[Callable[[Handler], Prog
     async def make(handler: Handler) -> Progress:
         return LoopWorkers(handler.in_loop, 1, 10)
 
+    async def cancelled() -> None:
+        """Otherwise a worker that was to begin warns in a later test that it has not."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     yield lambda handler: asyncio.run_coroutine_threadsafe(make(handler), loop).result(PATIENCE)
+    asyncio.run_coroutine_threadsafe(cancelled(), loop).result(PATIENCE)
     loop.call_soon_threadsafe(loop.stop)
     thread.join(PATIENCE)
     loop.close()
