@@ -40,7 +40,7 @@ class Advice(StrEnum):
         "pass --pairs with keys and queues that consumers logged, or --node",
     )
     READ_BROKER = (
-        "Read a broker with rabbit_chx.topology.read()",
+        "Read a broker with rabbit_chx.broker.read()",
         "The URL of a broker is given with -U or --url",
     )
     NAME_ONCE = ("Use Ring.bind() to mirror a second binding", "Name each queue once")
