@@ -12,6 +12,7 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.errors import BrokerUnavailable
 from spark_connector import WriteFailed
 from tests.broker.spark_frames import TEXT, frame, rows, source, write
+from tests.canary import may_hold
 from tests.inbox import Inbox
 from tests.users import a_user
 
@@ -254,7 +255,7 @@ def test_a_wrong_password_is_reported_before_a_task_or_by_it(broker):
 def test_the_password_may_come_from_a_file_or_the_environment(broker, inbox, tmp_path, monkeypatch):
     schema, batch = rows(1)
     url = f"amqp://{broker.username}@{broker.url.rpartition('@')[2]}"
-    file = tmp_path / "password"
+    file = may_hold(tmp_path / "password")
     file.write_text(broker.password + "\n")
     monkeypatch.setenv("CONNECTOR_PASSWORD", broker.password)
     for given in (
