@@ -13,7 +13,7 @@ import pika
 from rabbit_chx.streams import BrokerUrl, StreamReader, Timeouts, connect
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 from spark_connector import RabbitMQDataSource
-from tests.faults.secret_scenarios import Scenarios, Site, common
+from tests.faults.secret_scenarios import Scenarios, Site, common, show
 from tests.patience import wait_until
 from tests.programs import stopping
 from tests.spark.streams import Streams
@@ -26,7 +26,7 @@ ROWS = 20
 
 def read(site: Site, url: str, *, stream: str = STREAM, **options: Any) -> None:
     with StreamReader(url, stream, timeouts=Timeouts(connect=5, reconnect=5), **options) as reader:
-        site.places.show(reader, reader.bounds())
+        show(reader, reader.bounds())
         found = list(reader.messages(0, ROWS))
     assert len(found) == ROWS
 
@@ -35,7 +35,7 @@ def closed_in_the_middle(site: Site) -> None:
     """The connection ends while it is subscribed."""
     with connect(site.stream()) as connection:
         number = connection.subscribe(STREAM, OffsetSpec.first(), credit=1)
-        site.places.show(connection, number)
+        show(connection, number)
         site.broker.ctl("close_all_user_connections", site.user, "a test of secrets")
         for _ in connection.chunks(20):
             pass
@@ -66,11 +66,11 @@ def spark_read(site: Site, url: str, tls: dict[str, str] | None = None, **option
     source = RabbitMQDataSource(given)
     streaming = source.streamReader(source.schema())
     batch = source.reader(source.schema())
-    site.places.show(batch, streaming, batch._job, batch._job.options)
+    show(batch, streaming, batch._job, batch._job.options)
     partitions = batch.partitions()
     with stopping(streaming):
-        site.places.note("files", json.dumps([streaming.initialOffset(), streaming.latestOffset()]))
-    site.places.show(*partitions)
+        print(json.dumps([streaming.initialOffset(), streaming.latestOffset()]))
+    show(*partitions)
     assert sum(rows.num_rows for one in partitions for rows in batch.read(one)) == ROWS
 
 
@@ -78,14 +78,14 @@ def spark_receive(site: Site, url: str, tls: dict[str, str] | None = None, **opt
     """Receive the messages of a queue as Spark does on the driver."""
     source = RabbitMQDataSource({"url": url, "queue": QUEUE, **_brief(site), **(tls or {}), **options})
     reader = source.streamReader(source.schema())
-    site.places.show(reader, reader._options)
+    show(reader, reader._options)
     start = reader.initialOffset()
     with stopping(reader):
         wait_until(lambda: reader.latestOffset()["rows"] == ROWS, "all messages", pause=0.1)
         end = reader.latestOffset()
-        site.places.note("files", json.dumps([start, end]))
+        print(json.dumps([start, end]))
         partitions = reader.partitions(start, end)
-        site.places.show(reader, reader._reader)
+        show(reader, reader._reader)
     assert sum(rows.num_rows for one in partitions for rows in reader.read(one))
 
 
@@ -169,7 +169,7 @@ SPARK_QUEUE: Scenarios = _of_both(spark_receive, queue=QUEUE) | {
 def _of_exchange(site: Site, management: str) -> None:
     source = RabbitMQDataSource({"url": site.amqp(), "exchange": "amq.fanout", "managementUrl": management})
     reader = source.reader(source.schema())
-    site.places.show(reader._job.options)
+    show(reader._job.options)
     reader.partitions()
 
 

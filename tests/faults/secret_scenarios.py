@@ -1,6 +1,6 @@
 """What can go wrong with a connection that holds a secret: each scenario is called with a site, and raises an error.
 
-A scenario shows its objects to the site's places, and its error has the words beside it.
+A scenario prints its objects, and its error has the words beside it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from rabbit_chx.topology import Management, Plan, apply, apply_async
 from rabbit_chx.topology.model import Queue
 from rabbit_chx.topology.planning.steps import DeclareQueue
 from tests.faults.proxy import Proxy
-from tests.faults.secret_places import Places
 from tests.patience import wait_until
 from tests.tls import Authority, Listener
 
@@ -45,7 +44,6 @@ class Site:
     """Part of each message."""
     authority: Authority
     listener: Listener
-    places: Places
     kept: Path
     """A folder for what may hold secrets: password files."""
 
@@ -132,7 +130,7 @@ class Site:
         """A publisher with short timeouts, except for the first connection."""
         timeouts = Timeouts(**({"connect": 20.0, "reconnect": 0.5, "retry": 0.1} | (timeouts or {})))
         made = Publisher(url, exchange, timeouts=timeouts, **options)
-        self.places.show(made)
+        show(made)
         return made
 
     def publish(
@@ -145,7 +143,7 @@ class Site:
                 bulk.add_many([self.body] * rows, key, headers={"token": self.body})
                 bulk.flush(5)
             finally:
-                self.places.show(publisher, publisher.totals, bulk, bulk.failures, publisher.error)
+                show(publisher, publisher.totals, bulk, bulk.failures, publisher.error)
 
 
 Scenario = Callable[[Site], object]
@@ -157,6 +155,12 @@ def silent() -> Iterator[str]:
     """The address of a server that accepts connections and sends nothing."""
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def show(*objects: object) -> None:
+    """Print the texts of objects."""
+    for each in objects:
+        print(repr(each), str(each), f"{each}")
 
 
 def _each(urls: Iterator[str], call: Callable[[str], object]) -> None:
@@ -236,7 +240,7 @@ def held_back(site: Site, *, cut: bool) -> None:
         wait_until(lambda: publisher.totals.bytes, "they are written, and can no longer be withdrawn")
         if cut:
             proxy.__exit__()
-        site.places.show(publisher)
+        show(publisher)
         bulk.flush(None if cut else 0.1)
 
 
@@ -244,7 +248,7 @@ def reported_failures(site: Site) -> None:
     failures: list[Any] = []
     site.publish(site.publisher(site.amqp()), "nowhere", on_failure=failures.append)
     assert len(failures) == 20
-    site.places.show(*failures)
+    show(*failures)
     raise RuntimeError(f"reported failures: {failures[0]}")
 
 
@@ -312,7 +316,7 @@ def appliers(carry_out: Callable[..., object]) -> Scenarios:
             "rejected|permission",
         ),
         "a dry run, which succeeds": (
-            lambda site: site.places.show(carry_out(site.tls, tls=site.context(), dry_run=True), PLAN),
+            lambda site: show(carry_out(site.tls, tls=site.context(), dry_run=True), PLAN),
             "",
         ),
         "closed by the broker": (closed, "closed|permission"),
@@ -324,7 +328,7 @@ def appliers(carry_out: Callable[..., object]) -> Scenarios:
 
 def management(site: Site, url: str, *, timeout: float = 10.0, **options: Any) -> Management:
     made = Management(url, timeout=timeout, **options)
-    site.places.show(made)
+    show(made)
     return made
 
 
@@ -351,5 +355,5 @@ READER: Scenarios = common(overview, Management, Site.http) | {
         lambda site: overview(site, site.http(where=site.address)), "AMQP port"
     ),
     "a port without TLS": (lambda site: overview(site, site.http(scheme="https")), "TLS"),
-    "pika's parameters": (lambda site: site.places.show(parameters_of(site.amqp())), ""),
+    "pika's parameters": (lambda site: show(parameters_of(site.amqp())), ""),
 }  # fmt: skip
