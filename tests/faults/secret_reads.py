@@ -18,14 +18,14 @@ from tests.patience import wait_until
 from tests.programs import stopping
 from tests.spark.streams import Streams
 
-STREAM, QUEUE = "secrets.read", "secrets.read.queue"
+STREAM, QUEUE, CLOSED = "secrets.read", "secrets.read.queue", "secrets.closed"
 ROWS = 20
 
 # -- the stream protocol -------------------------------------------------------------------------------------
 
 
-def read(site: Site, url: str, *, stream: str = STREAM, **options: Any) -> None:
-    with StreamReader(url, stream, timeouts=Timeouts(connect=5, reconnect=5), **options) as reader:
+def read(site: Site, url: str, **options: Any) -> None:
+    with StreamReader(url, STREAM, timeouts=Timeouts(connect=5, reconnect=5), **options) as reader:
         show(reader, reader.bounds())
         found = list(reader.messages(0, ROWS))
     assert len(found) == ROWS
@@ -43,13 +43,9 @@ def closed_in_the_middle(site: Site) -> None:
 
 STREAM_READER: Scenarios = common(read, BrokerUrl.for_streams, Site.stream) | {
     "a read that succeeds": (lambda site: read(site, site.stream()), ""),
-    "no such stream": (lambda site: read(site, site.stream(), stream="secrets.read.no"), "has no stream"),
-    "no permission": (lambda site: read(site, site.stream(), stream="secrets.closed"), "read permission"),
-    "no such virtual host": (lambda site: read(site, site.stream(vhost="no")), "no such virtual host"),
     "a wrong password file": (
         lambda site: read(site, site.stream(""), credentials=site.file("wrong-stream", site.wrong)), "rejected the user"
     ),
-    "the port of AMQP": (lambda site: read(site, site.stream(where=site.address)), "it speaks AMQP"),
     "closed by the broker": (closed_in_the_middle, "lost|closed the connection"),
 }  # fmt: skip
 
@@ -142,10 +138,6 @@ def _of_both(run: Any, **source: str) -> Scenarios:
 
 SPARK_READ: Scenarios = _of_both(spark_read, stream=STREAM) | {
     "a read that succeeds": (lambda site: spark_read(site, site.amqp()), ""),
-    "no such stream": (
-        lambda site: spark_read(site, site.amqp(), stream="secrets.read.no"), "a stream in the virtual host"
-    ),
-    "no permission": (lambda site: spark_read(site, site.amqp(), stream="secrets.closed"), "read permission"),
     "a management API that refuses": (
         lambda site: _of_exchange(site, site.http(site.wrong)), "rejected the user"
     ),
@@ -162,7 +154,7 @@ SPARK_QUEUE: Scenarios = _of_both(spark_receive, queue=QUEUE) | {
     "a read that succeeds": (lambda site: spark_receive(site, site.amqp()), ""),
     "over TLS, with a locked key": (lambda site: spark_receive(site, site.tls, _locked(site)), ""),
     "no such queue": (lambda site: spark_receive(site, site.amqp(), queue="secrets.read.no"), "secrets.read.no"),
-    "no permission": (lambda site: spark_receive(site, site.amqp(), queue="secrets.closed"), "permission"),
+    "no permission": (lambda site: spark_receive(site, site.amqp(), queue=CLOSED), "permission"),
 }  # fmt: skip
 
 
@@ -175,14 +167,14 @@ def _of_exchange(site: Site, management: str) -> None:
 
 def fill(streams: Streams, body: str) -> None:
     """Declare and fill the streams and the queue that the scenarios read."""
-    for stream in (STREAM, "secrets.closed"):
-        streams.declare(stream)
-        streams.fill(stream, [body.encode()] * ROWS, headers={"token": body})
+    streams.declare(STREAM)
+    streams.fill(STREAM, [body.encode()] * ROWS, headers={"token": body})
     streams.channel.queue_declare(QUEUE, durable=True)
+    streams.channel.queue_declare(CLOSED, durable=True)
     for _ in range(ROWS):
         streams.channel.basic_publish("", QUEUE, body.encode(), pika.BasicProperties(headers={"token": body}))
 
 
 def remove(streams: Streams) -> None:
-    for queue in (STREAM, "secrets.closed", QUEUE):
+    for queue in (STREAM, QUEUE, CLOSED):
         streams.channel.queue_delete(queue)

@@ -17,7 +17,6 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from rabbit_chx.broker.amqp import parameters_of
-from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.broker.tls import context
 from rabbit_chx.publishing import Publisher, Timeouts
 from rabbit_chx.topology import Management, Plan, apply, apply_async
@@ -220,14 +219,6 @@ def publish(site: Site, url: str, **options: Any) -> None:
     site.publish(site.publisher(url, timeouts={"connect": 3.0}, **options), "nowhere")
 
 
-def closed_in_the_middle(site: Site) -> None:
-    publisher = site.publisher(site.amqp(), timeouts={"reconnect": 20})
-    with publisher:
-        site.broker.ctl("close_all_user_connections", site.user, "a test of secrets")
-        wait_until(lambda: publisher.totals.connections == 2, "it connects again")
-        publisher.publish(site.body, "nowhere")
-
-
 def held_back(site: Site, *, cut: bool) -> None:
     """Nothing that the publisher sends arrives; then the connection is cut, or a flush times out."""
     with contextlib.ExitStack() as stack:
@@ -273,14 +264,10 @@ PUBLISHER: Scenarios = common(publish, Publisher, Site.amqp) | {
     "a password file of two lines": (
         lambda site: with_credentials(site, site.file("lines", f"{site.wrong}\n{site.wrong}\n")), "several lines"
     ),
-    "no such virtual host": (lambda site: publish(site, site.amqp(vhost="no")), "no such virtual host"),
-    "no permission": (lambda site: publish(site, site.amqp(), exchange="amq.topic"), "no write permission"),
-    "no exchange": (lambda site: publish(site, site.amqp(), exchange="amq.direct.no"), "ACCESS_REFUSED"),
     "no such host": (lambda site: publish(site, site.amqp(where="no.invalid")), "no broker answers"),
     "invalid credentials": (lambda site: Publisher(site.amqp(), credentials=site.wrong), "got 'str'"),
     "a wrong passphrase": (lambda site: site.context(key=site.wrong), "look at the passphrase"),
     "a locked key that opens": (lambda site: publish(site, site.tls, tls=site.context()), "NO_ROUTE"),
-    "closed by the broker": (closed_in_the_middle, "NO_ROUTE"),
     "cut in the middle": (partial(held_back, cut=True), "not confirmed"),
     "not confirmed in time": (partial(held_back, cut=False), "unconfirmed after 0.1 seconds"),
     "on_failure": (reported_failures, "reported failures"),
@@ -301,13 +288,6 @@ def with_aio_pika(url: str, **options: Any) -> object:
 
 def appliers(carry_out: Callable[..., object]) -> Scenarios:
     """The scenarios of one of the two."""
-
-    def closed(site: Site) -> None:
-        def close(_: object) -> None:
-            site.broker.ctl("close_all_user_connections", site.user, "a test of secrets")
-
-        carry_out(site.amqp(), on_step=close)
-
     return common(lambda _, url, **options: carry_out(url, **options), carry_out, Site.amqp) | {
         "no such virtual host": (lambda site: carry_out(site.amqp(vhost="no")), "no such virtual host"),
         "no permission": (lambda site: carry_out(site.amqp()), "ACCESS_REFUSED|permission"),
@@ -319,7 +299,6 @@ def appliers(carry_out: Callable[..., object]) -> Scenarios:
             lambda site: show(carry_out(site.tls, tls=site.context(), dry_run=True), PLAN),
             "",
         ),
-        "closed by the broker": (closed, "closed|permission"),
     }
 
 
@@ -349,7 +328,6 @@ def two_passwords(site: Site) -> None:
 READER: Scenarios = common(overview, Management, Site.http) | {
     "a host that sends nothing": (no_answer, "did not answer"),
     "two passwords": (two_passwords, "rejected the user"),
-    "a user without the tag": (lambda site: read(management(site, site.http()), "/"), "needs the tag"),
     "404": (lambda site: overview(site, site.http(path="/nothing/here")), "not a management API|answered 40"),
     "the port of AMQP": (
         lambda site: overview(site, site.http(where=site.address)), "AMQP port"

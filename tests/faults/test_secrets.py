@@ -128,7 +128,6 @@ def environments(site):
         "no broker": {amqp: site.amqp(where="127.0.0.1:1")},
         "tls": {amqp: site.tls},
         "admin": {amqp: site.broker.url, http: site.broker.management_url},
-        "api": {http: site.http()},
         "wrong api": {http: site.http(WRONG)},
         "no api": {http: site.http(where="127.0.0.1:1")},
         "node": {"RABBIT_CHX_NODE": f"false --secret {OF_NODE}"},
@@ -144,11 +143,9 @@ COMMANDS = {
     "publish, unroutable": (
         f"{PUBLISH} amq.direct --resume {{files}}/position --output json", ["user"], 1, '"returned": 1'
     ),
-    "publish, no permission": (f"{PUBLISH} amq.topic", ["user"], 1, "no write permission"),
     "publish, malformed": (f"{PUBLISH} amq.direct", ["malformed"], 64, "%2F"),
     "plan, 401": ("plan topology.yaml", ["user", "wrong api"], 1, "rejected the user"),
     "plan --debug, 401": ("--debug plan topology.yaml", ["user", "wrong api"], 1, "(?s)Traceback.*rejected"),
-    "plan, without the tag": ("plan topology.yaml --output json", ["user", "api"], 1, "needs the tag"),
     "plan, no API": ("plan topology.yaml", ["user", "no api"], 1, "Connection refused"),
     "plan --node": ("plan topology.yaml", ["admin", "node"], 1, "'?false"),
     "check, wrong password": ("check topology.yaml --amqp-only --metrics {files}/prom", ["wrong"], 1, REFUSED),
@@ -160,10 +157,8 @@ COMMANDS = {
         "check topology.yaml --amqp-only --tls-cert-file {tls}/client.pem --tls-key-file {tls}/locked.key",
         ["tls"], 64, "no passphrase",
     ),
-    "apply, no permission": ("apply topology.yaml --yes --amqp-only --output json", ["user"], 1, "permission"),
     "export, wrong password": ("export -o {files}/out.yaml", ["user", "wrong api"], 1, "rejected the user"),
     "parity, wrong password": ("parity", ["wrong"], 1, REFUSED),
-    "parity, no permission": ("parity -n 10", ["user"], 1, "permission"),
     "doctor": ("doctor", ["wrong", "wrong api"], 1, "rejected"),
     "doctor --output json": ("doctor --output json", ["user", "wrong api"], 1, "secretive"),
 }  # fmt: skip
