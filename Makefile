@@ -73,7 +73,7 @@ lint: .venv/.test ## check style and types
 
 # Computations, and checks of sources and of this suite, come out the same on each Python, and take half of the time.
 SAME := $(patsubst %,tests/unit/topology/test_%.py,ring_paths plan plan_file what_if change_records load_problems) \
-  $(patsubst %,tests/unit/test_%.py,second_try leaks architecture streams_hostile_entries report pictures advice cli_scale_others)
+  $(patsubst %,tests/unit/test_%.py,second_try leaks canary architecture streams_hostile_entries report pictures advice cli_scale_others)
 
 newest: .venv/.test ## the unit tests on the newest supported Python that this machine has
 	$(call bootstrap,newest)

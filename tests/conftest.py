@@ -39,6 +39,7 @@ pytest_plugins = [
         "second_try",
         "skips",
         "leaks",
+        "canary",
         "wheels",
     )
 ]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from tests.members import in_background
 from tests.patience import PATIENCE
 from tests.proof import in_ci
 
@@ -43,6 +45,23 @@ def needed(*names: str) -> str:
         reason = f"{' or '.join(names)} is not installed: run scripts/bootstrap.py watch"
         (pytest.fail if in_ci() else pytest.skip)(reason)
     return found
+
+
+@contextmanager
+def command_lines() -> Iterator[set[str]]:
+    """The command lines of all programs that run meanwhile."""
+    lines: set[str] = set()
+
+    def watch(ended: threading.Event) -> None:
+        is_last = False
+        while not is_last:
+            is_last = ended.wait(0.1)
+            for process in Path("/proc").glob("[0-9]*"):
+                with suppress(OSError):  # it has ended
+                    lines.add((process / "cmdline").read_text(errors="replace").replace("\0", " "))
+
+    with in_background(watch):
+        yield lines
 
 
 @contextmanager

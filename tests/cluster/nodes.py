@@ -23,6 +23,7 @@ from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.testing import Broker, cleanup
 from rabbit_chx.testing.docker_node import LOOPBACK, NETWORK, DockerNode, find
 from rabbit_chx.testing.node import READY, START_SECONDS, STOP_SECONDS, NodeSettings
+from tests.canary import of_broker
 from tests.patience import wait_until
 
 NAMES = ("rabbit-1", "rabbit-2", "rabbit-3")
@@ -204,7 +205,7 @@ class Cluster:
         """For each comparison of rings with the mirror: rings, wrong, noticed without a bucket, seconds."""
         image, password, cookie = (
             f"rabbitmq:{release}-management",
-            secrets.token_hex(12),
+            of_broker(secrets.token_hex(12)),
             secrets.token_hex(16),
         )
         self.members = []

@@ -13,20 +13,20 @@ import pika
 from rabbit_chx.streams import BrokerUrl, StreamReader, Timeouts, connect
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 from spark_connector import RabbitMQDataSource
-from tests.faults.secret_scenarios import Scenarios, Site, common
+from tests.faults.secret_scenarios import Scenarios, Site, common, show
 from tests.patience import wait_until
 from tests.programs import stopping
 from tests.spark.streams import Streams
 
-STREAM, QUEUE = "secrets.read", "secrets.read.queue"
+STREAM, QUEUE, CLOSED = "secrets.read", "secrets.read.queue", "secrets.closed"
 ROWS = 20
 
 # -- the stream protocol -------------------------------------------------------------------------------------
 
 
-def read(site: Site, url: str, *, stream: str = STREAM, **options: Any) -> None:
-    with StreamReader(url, stream, timeouts=Timeouts(connect=5, reconnect=5), **options) as reader:
-        site.places.show(reader, reader.bounds())
+def read(site: Site, url: str, **options: Any) -> None:
+    with StreamReader(url, STREAM, timeouts=Timeouts(connect=5, reconnect=5), **options) as reader:
+        show(reader, reader.bounds())
         found = list(reader.messages(0, ROWS))
     assert len(found) == ROWS
 
@@ -35,7 +35,7 @@ def closed_in_the_middle(site: Site) -> None:
     """The connection ends while it is subscribed."""
     with connect(site.stream()) as connection:
         number = connection._subscribe(STREAM, OffsetSpec.first(), credit=1)
-        site.places.show(connection, number)
+        show(connection, number)
         site.broker.ctl("close_all_user_connections", site.user, "a test of secrets")
         for _ in connection._chunks(20):
             pass
@@ -43,13 +43,9 @@ def closed_in_the_middle(site: Site) -> None:
 
 STREAM_READER: Scenarios = common(read, BrokerUrl.for_streams, Site.stream) | {
     "a read that succeeds": (lambda site: read(site, site.stream()), ""),
-    "no such stream": (lambda site: read(site, site.stream(), stream="secrets.read.no"), "has no stream"),
-    "no permission": (lambda site: read(site, site.stream(), stream="secrets.closed"), "read permission"),
-    "no such virtual host": (lambda site: read(site, site.stream(vhost="no")), "no such virtual host"),
     "a wrong password file": (
         lambda site: read(site, site.stream(""), credentials=site.file("wrong-stream", site.wrong)), "rejected the user"
     ),
-    "the port of AMQP": (lambda site: read(site, site.stream(where=site.address)), "it speaks AMQP"),
     "closed by the broker": (closed_in_the_middle, "lost|closed the connection"),
 }  # fmt: skip
 
@@ -66,11 +62,11 @@ def spark_read(site: Site, url: str, tls: dict[str, str] | None = None, **option
     source = RabbitMQDataSource(given)
     streaming = source.streamReader(source.schema())
     batch = source.reader(source.schema())
-    site.places.show(batch, streaming, batch._job, batch._job.options)
+    show(batch, streaming, batch._job, batch._job.options)
     partitions = batch.partitions()
     with stopping(streaming):
-        site.places.note("files", json.dumps([streaming.initialOffset(), streaming.latestOffset()]))
-    site.places.show(*partitions)
+        print(json.dumps([streaming.initialOffset(), streaming.latestOffset()]))
+    show(*partitions)
     assert sum(rows.num_rows for one in partitions for rows in batch.read(one)) == ROWS
 
 
@@ -78,14 +74,14 @@ def spark_receive(site: Site, url: str, tls: dict[str, str] | None = None, **opt
     """Receive the messages of a queue as Spark does on the driver."""
     source = RabbitMQDataSource({"url": url, "queue": QUEUE, **_brief(site), **(tls or {}), **options})
     reader = source.streamReader(source.schema())
-    site.places.show(reader, reader._options)
+    show(reader, reader._options)
     start = reader.initialOffset()
     with stopping(reader):
         wait_until(lambda: reader.latestOffset()["rows"] == ROWS, "all messages", pause=0.1)
         end = reader.latestOffset()
-        site.places.note("files", json.dumps([start, end]))
+        print(json.dumps([start, end]))
         partitions = reader.partitions(start, end)
-        site.places.show(reader, reader._reader)
+        show(reader, reader._reader)
     assert sum(rows.num_rows for one in partitions for rows in reader.read(one))
 
 
@@ -142,10 +138,6 @@ def _of_both(run: Any, **source: str) -> Scenarios:
 
 SPARK_READ: Scenarios = _of_both(spark_read, stream=STREAM) | {
     "a read that succeeds": (lambda site: spark_read(site, site.amqp()), ""),
-    "no such stream": (
-        lambda site: spark_read(site, site.amqp(), stream="secrets.read.no"), "a stream in the virtual host"
-    ),
-    "no permission": (lambda site: spark_read(site, site.amqp(), stream="secrets.closed"), "read permission"),
     "a management API that refuses": (
         lambda site: _of_exchange(site, site.http(site.wrong)), "rejected the user"
     ),
@@ -162,27 +154,27 @@ SPARK_QUEUE: Scenarios = _of_both(spark_receive, queue=QUEUE) | {
     "a read that succeeds": (lambda site: spark_receive(site, site.amqp()), ""),
     "over TLS, with a locked key": (lambda site: spark_receive(site, site.tls, _locked(site)), ""),
     "no such queue": (lambda site: spark_receive(site, site.amqp(), queue="secrets.read.no"), "secrets.read.no"),
-    "no permission": (lambda site: spark_receive(site, site.amqp(), queue="secrets.closed"), "permission"),
+    "no permission": (lambda site: spark_receive(site, site.amqp(), queue=CLOSED), "permission"),
 }  # fmt: skip
 
 
 def _of_exchange(site: Site, management: str) -> None:
     source = RabbitMQDataSource({"url": site.amqp(), "exchange": "amq.fanout", "managementUrl": management})
     reader = source.reader(source.schema())
-    site.places.show(reader._job.options)
+    show(reader._job.options)
     reader.partitions()
 
 
 def fill(streams: Streams, body: str) -> None:
     """Declare and fill the streams and the queue that the scenarios read."""
-    for stream in (STREAM, "secrets.closed"):
-        streams.declare(stream)
-        streams.fill(stream, [body.encode()] * ROWS, headers={"token": body})
+    streams.declare(STREAM)
+    streams.fill(STREAM, [body.encode()] * ROWS, headers={"token": body})
     streams.channel.queue_declare(QUEUE, durable=True)
+    streams.channel.queue_declare(CLOSED, durable=True)
     for _ in range(ROWS):
         streams.channel.basic_publish("", QUEUE, body.encode(), pika.BasicProperties(headers={"token": body}))
 
 
 def remove(streams: Streams) -> None:
-    for queue in (STREAM, "secrets.closed", QUEUE):
+    for queue in (STREAM, QUEUE, CLOSED):
         streams.channel.queue_delete(queue)

@@ -1,6 +1,6 @@
 """What can go wrong with a connection that holds a secret: each scenario is called with a site, and raises an error.
 
-A scenario shows its objects to the site's places, and its error has the words beside it.
+A scenario prints its objects, and its error has the words beside it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from urllib.parse import quote, urlsplit
 
 from rabbit_chx.broker import Management, apply, apply_async
 from rabbit_chx.broker.amqp import parameters_of
-from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.broker.tls import context
 from rabbit_chx.publishing import Publisher, Timeouts
 from rabbit_chx.topology import Plan
 from rabbit_chx.topology.model import Queue
 from rabbit_chx.topology.planning.steps import DeclareQueue
 from tests.faults.proxy import Proxy
-from tests.faults.secret_places import Places
 from tests.patience import wait_until
 from tests.tls import Authority, Listener
 
@@ -46,7 +44,6 @@ class Site:
     """Part of each message."""
     authority: Authority
     listener: Listener
-    places: Places
     kept: Path
     """A folder for what may hold secrets: password files."""
 
@@ -133,7 +130,7 @@ class Site:
         """A publisher with short timeouts, except for the first connection."""
         timeouts = Timeouts(**({"connect": 20.0, "reconnect": 0.5, "retry": 0.1} | (timeouts or {})))
         made = Publisher(url, exchange, timeouts=timeouts, **options)
-        self.places.show(made)
+        show(made)
         return made
 
     def publish(
@@ -146,7 +143,7 @@ class Site:
                 bulk.add_many([self.body] * rows, key, headers={"token": self.body})
                 bulk.flush(5)
             finally:
-                self.places.show(publisher, publisher.totals, bulk, bulk.failures, publisher.error)
+                show(publisher, publisher.totals, bulk, bulk.failures, publisher.error)
 
 
 Scenario = Callable[[Site], object]
@@ -158,6 +155,12 @@ def silent() -> Iterator[str]:
     """The address of a server that accepts connections and sends nothing."""
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def show(*objects: object) -> None:
+    """Print the texts of objects."""
+    for each in objects:
+        print(repr(each), str(each), f"{each}")
 
 
 def _each(urls: Iterator[str], call: Callable[[str], object]) -> None:
@@ -217,14 +220,6 @@ def publish(site: Site, url: str, **options: Any) -> None:
     site.publish(site.publisher(url, timeouts={"connect": 3.0}, **options), "nowhere")
 
 
-def closed_in_the_middle(site: Site) -> None:
-    publisher = site.publisher(site.amqp(), timeouts={"reconnect": 20})
-    with publisher:
-        site.broker.ctl("close_all_user_connections", site.user, "a test of secrets")
-        wait_until(lambda: publisher.totals.connections == 2, "it connects again")
-        publisher.publish(site.body, "nowhere")
-
-
 def held_back(site: Site, *, cut: bool) -> None:
     """Nothing that the publisher sends arrives; then the connection is cut, or a flush times out."""
     with contextlib.ExitStack() as stack:
@@ -237,7 +232,7 @@ def held_back(site: Site, *, cut: bool) -> None:
         wait_until(lambda: publisher.totals.bytes, "they are written, and can no longer be withdrawn")
         if cut:
             proxy.__exit__()
-        site.places.show(publisher)
+        show(publisher)
         bulk.flush(None if cut else 0.1)
 
 
@@ -245,7 +240,7 @@ def reported_failures(site: Site) -> None:
     failures: list[Any] = []
     site.publish(site.publisher(site.amqp()), "nowhere", on_failure=failures.append)
     assert len(failures) == 20
-    site.places.show(*failures)
+    show(*failures)
     raise RuntimeError(f"reported failures: {failures[0]}")
 
 
@@ -270,14 +265,10 @@ PUBLISHER: Scenarios = common(publish, Publisher, Site.amqp) | {
     "a password file of two lines": (
         lambda site: with_credentials(site, site.file("lines", f"{site.wrong}\n{site.wrong}\n")), "several lines"
     ),
-    "no such virtual host": (lambda site: publish(site, site.amqp(vhost="no")), "no such virtual host"),
-    "no permission": (lambda site: publish(site, site.amqp(), exchange="amq.topic"), "no write permission"),
-    "no exchange": (lambda site: publish(site, site.amqp(), exchange="amq.direct.no"), "ACCESS_REFUSED"),
     "no such host": (lambda site: publish(site, site.amqp(where="no.invalid")), "no broker answers"),
     "invalid credentials": (lambda site: Publisher(site.amqp(), credentials=site.wrong), "got 'str'"),
     "a wrong passphrase": (lambda site: site.context(key=site.wrong), "look at the passphrase"),
     "a locked key that opens": (lambda site: publish(site, site.tls, tls=site.context()), "NO_ROUTE"),
-    "closed by the broker": (closed_in_the_middle, "NO_ROUTE"),
     "cut in the middle": (partial(held_back, cut=True), "not confirmed"),
     "not confirmed in time": (partial(held_back, cut=False), "unconfirmed after 0.1 seconds"),
     "on_failure": (reported_failures, "reported failures"),
@@ -298,13 +289,6 @@ def with_aio_pika(url: str, **options: Any) -> object:
 
 def appliers(carry_out: Callable[..., object]) -> Scenarios:
     """The scenarios of one of the two."""
-
-    def closed(site: Site) -> None:
-        def close(_: object) -> None:
-            site.broker.ctl("close_all_user_connections", site.user, "a test of secrets")
-
-        carry_out(site.amqp(), on_step=close)
-
     return common(lambda _, url, **options: carry_out(url, **options), carry_out, Site.amqp) | {
         "no such virtual host": (lambda site: carry_out(site.amqp(vhost="no")), "no such virtual host"),
         "no permission": (lambda site: carry_out(site.amqp()), "ACCESS_REFUSED|permission"),
@@ -313,10 +297,9 @@ def appliers(carry_out: Callable[..., object]) -> Scenarios:
             "rejected|permission",
         ),
         "a dry run, which succeeds": (
-            lambda site: site.places.show(carry_out(site.tls, tls=site.context(), dry_run=True), PLAN),
+            lambda site: show(carry_out(site.tls, tls=site.context(), dry_run=True), PLAN),
             "",
         ),
-        "closed by the broker": (closed, "closed|permission"),
     }
 
 
@@ -325,7 +308,7 @@ def appliers(carry_out: Callable[..., object]) -> Scenarios:
 
 def management(site: Site, url: str, *, timeout: float = 10.0, **options: Any) -> Management:
     made = Management(url, timeout=timeout, **options)
-    site.places.show(made)
+    show(made)
     return made
 
 
@@ -346,11 +329,10 @@ def two_passwords(site: Site) -> None:
 READER: Scenarios = common(overview, Management, Site.http) | {
     "a host that sends nothing": (no_answer, "did not answer"),
     "two passwords": (two_passwords, "rejected the user"),
-    "a user without the tag": (lambda site: read(management(site, site.http()), "/"), "needs the tag"),
     "404": (lambda site: overview(site, site.http(path="/nothing/here")), "not a management API|answered 40"),
     "the port of AMQP": (
         lambda site: overview(site, site.http(where=site.address)), "AMQP port"
     ),
     "a port without TLS": (lambda site: overview(site, site.http(scheme="https")), "TLS"),
-    "pika's parameters": (lambda site: site.places.show(parameters_of(site.amqp())), ""),
+    "pika's parameters": (lambda site: show(parameters_of(site.amqp())), ""),
 }  # fmt: skip

@@ -25,8 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_connector import register
 from spark_connector.session import PREFIX
-from tests.faults.secret_places import command_lines
 from tests.patience import PATIENCE
+from tests.programs import command_lines
 from tests.spark.conftest import SETTINGS
 
 DEADLINE = 2 * PATIENCE

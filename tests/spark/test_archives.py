@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from rabbit_chx.streams import connect
+from tests.canary import may_hold
 from tests.inbox import Inbox
 from tests.patience import PATIENCE
 from tests.programs import ran
@@ -259,7 +260,7 @@ def test_the_documented_install_is_enough_for_the_examples_of_the_pages(rabbitmq
     ]
     lines = "\n".join(blocks).replace("user@host", f"user@{amqp.hostname}:{amqp.port}")
     lines = lines.replace("rabbitmq-stream://user:password@host", rabbitmq_broker.stream_url)
-    (tmp_path / "pages.py").write_text(PAGES.format(blocks=lines))
+    may_hold(tmp_path / "pages.py").write_text(PAGES.format(blocks=lines))
     with (
         Inbox(rabbitmq_broker.url) as inbox,
         Streams(rabbitmq_broker.url) as own,

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tests.canary import may_hold
 from tests.deliveries import Delivery, deliveries
 from tests.inbox import Inbox
 from tests.proof import LONG
@@ -165,7 +166,7 @@ def test_speculation_is_rejected_unless_allowed(spark, broker, inbox):
 
 
 def test_files_that_spark_distributes_are_found(spark, broker, inbox, tmp_path):
-    file = tmp_path / "rabbit-password"
+    file = may_hold(tmp_path / "rabbit-password")
     file.write_text(broker.password)
     spark.sparkContext.addFile(str(file))
     url = f"amqp://{broker.username}@{broker.url.rpartition('@')[2]}"

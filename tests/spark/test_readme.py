@@ -17,6 +17,7 @@ from tests.broker.erlang import container_of
 from tests.broker.test_guides import answered, at
 from tests.broker.worker_programs import started
 from tests.brokers import say
+from tests.canary import may_hold
 from tests.patience import wait_until
 from tests.queues import a_channel, bind_ring, delete_named
 from tests.unit.test_docs import README, SAME, marked
@@ -76,7 +77,7 @@ class Newcomer:
             return ""
         block = at(self._broker, block).replace("amqp://guest:guest@localhost", self._broker.url)
         if language == "python":
-            Path("program.py").write_text(block)
+            may_hold(Path("program.py")).write_text(block)
             block = f"export AMQP_URL={self._broker.url}\npython program.py"
         management = {"RABBITMQ_MANAGEMENT_URL": self._broker.management_url}
         done = answered(["set -e", *block.splitlines()], outside(self.programs, **management))
@@ -93,7 +94,8 @@ class Newcomer:
     def work(self, program: str):
         """Start a worker."""
         management = f'exchange="orders", management={self._broker.management_url!r}'
-        Path("worker.py").write_text(at(self._broker, program).replace('exchange="orders"', management))
+        program = at(self._broker, program).replace('exchange="orders"', management)
+        may_hold(Path("worker.py")).write_text(program)
         return started(["worker.py"], programs=self.programs)
 
 
