@@ -60,7 +60,7 @@ def test_a_test_that_shows_a_secret_fails(pytester, monkeypatch) -> None:
     )
     result = pytester.runpytest_subprocess("-p", "tests.canary", "-p", "tests.second_try", "--second-try")
     result.assert_outcomes(passed=len(SHOWS) + 2, errors=len(SHOWS), failed=1)
-    assert result.stdout.str().count("the test shows a secret\n") == len(SHOWS)
+    assert result.outlines.count("the test shows a secret") == len(SHOWS)
     result.stdout.fnmatch_lines("*no second try: *test_output broke a promise*")
 
 
