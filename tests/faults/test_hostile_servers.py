@@ -67,7 +67,7 @@ def python(call: str) -> tuple[str, ...]:
         f"""\
 import asyncio, logging, os, sys
 {QUIET}from rabbit_chx import RabbitChxError
-from rabbit_chx.broker import drain, drain_async
+from rabbit_chx.broker import *
 from rabbit_chx.publishing import Publisher, Timeouts, check_access
 from rabbit_chx.topology import *
 try:
