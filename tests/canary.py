@@ -137,7 +137,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             look_at_files(folder)
         if _shown:
             text = "\n".join(["the test shows a secret", *dict.fromkeys(_shown), report.longreprtext])
-            # Whoever shows it once in a while shows it (tests/second_try.py).
+            # A leak that appears only sometimes is still a leak: no second try (tests/second_try.py).
             report.outcome, report.longrepr, report.final = "failed", text, True
             _shown.clear()
     return report

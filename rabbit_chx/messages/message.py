@@ -11,8 +11,8 @@ from rabbit_chx.messages.message_fields import PROPERTIES, Headers, Properties, 
 T = TypeVar("T")
 _COUNT: Final = "x-delivery-count"
 SENT_AGAIN: Final = tuple(name for name in PROPERTIES if name not in {"headers", "user_id", "expiration"})
-"""The properties of a copy of a message. The broker refuses a ``user_id`` of another user. With an ``expiration``, whose time begins
-anew, it may drop the copy; the broker leaves it out, too, when it dead-letters a message."""
+"""The properties of a copy of a message. The broker rejects the ``user_id`` of another user, and the countdown of an ``expiration``
+would restart, so that the copy could expire; the broker also removes it from messages that it dead-letters."""
 
 
 class _Property(Generic[T]):
@@ -100,7 +100,7 @@ class Message:
     def properties(self) -> Properties:
         """The properties that are set, without the headers: what ``publish(..., **message.properties)`` sends again.
 
-        They leave out ``user_id``, which the broker refuses from another user, and ``expiration``, since its time would begin anew.
+        They leave out ``user_id``, because the broker rejects the name of another user, and ``expiration``, whose countdown would restart.
         """
         found = {name: getattr(self, name) for name in SENT_AGAIN}
         return cast("Properties", {name: value for name, value in found.items() if value is not None})
