@@ -1,6 +1,6 @@
 """A member whose handler says "begun", waits for a file and says "ended", so that a test can stop it meanwhile.
 
-python -m tests.faults.stopping_worker '{"kind": "Group", "file": ..., "url": ..., "close": 60, ...}'
+MEMBER='{"kind": "Group", "file": ..., "url": ..., "close": 60, ...}' python -m tests.faults.stopping_worker
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import sys
 import time
 from pathlib import Path
@@ -43,4 +44,4 @@ def main(*, kind: str, file: str, url: str, close: float, **options: Any) -> Non
 
 
 if __name__ == "__main__":
-    main(**json.loads(sys.argv[1]))
+    main(**json.loads(os.environ["MEMBER"]))

@@ -42,7 +42,7 @@ def test_a_handler_finishes_after_sigterm_amid_an_outage(broker, queues, kind, t
         source = {"stream": queue} if kind == "StreamGroup" else {"exchange": "amq.direct", "queues": [queue]}
         url = broker.stream_url if kind == "StreamGroup" else broker.url
         options = {"kind": kind, "url": url, "name": queue, "file": str(tmp_path / queue), "close": close}
-        return started(["-m", "tests.faults.stopping_worker", json.dumps(options | source)])
+        return started(["-m", "tests.faults.stopping_worker"], {"MEMBER": json.dumps(options | source)})
 
     patient, hasty = queues
     with ExitStack() as outage, worker(patient, 10 * PATIENCE) as waits, worker(hasty, 1) as cuts:
