@@ -6,9 +6,10 @@ import json
 import secrets
 import signal
 import subprocess
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
+from pika.exceptions import ChannelClosedByBroker
 
 from tests.broker.worker_programs import started
 from tests.faults.load import killed
@@ -31,9 +32,15 @@ def queues(broker, request):
             channel.queue_declare(name, durable=True, arguments=arguments)
             channel.basic_publish("", name, b"x")
     yield names
+
     with broker.connection() as connection:
-        for name in names:
-            connection.channel().queue_delete(name)
+
+        def deleted(name):
+            with suppress(ChannelClosedByBroker):
+                return connection.channel().queue_delete(name)
+
+        for name in names:  # 4.0 refuses at first: "home node is down or inaccessible"
+            wait_until(lambda name=name: deleted(name), f"queue {name}, whose node is up again")
 
 
 @pytest.mark.parametrize("kind", ["Group", "AsyncGroup", "StreamGroup"])
