@@ -26,7 +26,7 @@ from tests.broker.stream_scene import a_name, streams_at
 from tests.broker.topology_site import CLIENTS, Site
 from tests.brokers import revive, running
 from tests.proof import LONG, record_result
-from tests.queues import bind_ring, confirming_channel, delete_exchange, message_count
+from tests.queues import a_channel, bind_ring, confirming_channel, delete_exchange, message_count
 from tests.spark.conftest import inbox, streams  # noqa: F401 - the same fixtures for both folders
 from tests.verbs import Result, run_verb
 
@@ -125,6 +125,13 @@ def site(broker):
     """A virtual host of its own."""
     with Site(broker) as site:
         yield site
+
+
+@pytest.fixture
+def channel(site):
+    """A channel in the virtual host of the test."""
+    with a_channel(site) as channel:
+        yield channel
 
 
 @pytest.fixture

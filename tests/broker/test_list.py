@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from functools import partial
-
 import pytest
 
 from tests.patience import wait_until
-from tests.queues import a_channel, bind_ring
-from tests.verbs import Result, run_verb
+from tests.queues import bind_ring
+from tests.verbs import Result
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 
-@pytest.fixture
-def run(site, capsys, monkeypatch):
-    monkeypatch.setenv("RABBITMQ_MANAGEMENT_URL", site.broker.management_url)
-    monkeypatch.delenv("AMQP_URL", raising=False)
-    return partial(run_verb, capsys)
-
-
-@pytest.fixture
-def channel(site):
-    with a_channel(site) as channel:
-        yield channel
-
-
 def rows(found: Result) -> dict[str, dict]:
-    return {each["exchange"]: each for each in map(json.loads, found.out.splitlines())}
+    return {each["exchange"]: each for each in found.rows}
 
 
 def kinds(row: dict) -> set[str]:
@@ -91,7 +75,7 @@ def test_messages_that_wait_and_queues_without_consumers_are_listed_for_all_virt
 
     def row() -> dict:
         found = run("list", "--url", server, *node, "--output", "json")
-        (one,) = (each for each in map(json.loads, found.out.splitlines()) if each["vhost"] == site.vhost)
+        (one,) = (each for each in found.rows if each["vhost"] == site.vhost)
         return one
 
     wait_until(

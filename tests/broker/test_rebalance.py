@@ -23,7 +23,7 @@ from tests.json_lines import printed
 from tests.members import Member, in_background, running
 from tests.patience import wait_until
 from tests.proof import never, promised
-from tests.verbs import Result, run_verb
+from tests.verbs import Result
 
 pytestmark = [pytest.mark.one_release, pytest.mark.broker]
 
@@ -104,17 +104,6 @@ def traffic(site: Site, keys) -> AbstractContextManager[Member]:
 @pytest.fixture
 def shop(site, tmp_path):
     return Shop(site, tmp_path)
-
-
-@pytest.fixture
-def run(broker, monkeypatch, capsys):
-    monkeypatch.setenv("RABBITMQ_MANAGEMENT_URL", broker.management_url)
-
-    def run(*arguments: object, url: str = broker.url) -> Result:
-        monkeypatch.setenv("AMQP_URL", url.rpartition("/")[0] if url == broker.url else url)
-        return run_verb(capsys, *arguments)
-
-    return run
 
 
 def is_traced(site: Site) -> bool:
@@ -279,28 +268,28 @@ def test_the_moves_of_an_interrupted_change_come_first_and_only_after_a_yes(
 
 
 @pytest.fixture
-def member(site):
-    """The URL of a user with only the tag management, who may read traced messages."""
+def as_member(site):
+    """Options that name a user with only the tag management, who may read traced messages."""
     site.management._request("PUT", ["users", "reader"], body={"password": "sesame", "tags": "management"})
     site.grant("reader", "^amq\\.gen-", "^amq\\.gen-", "^(amq\\.gen-.*|amq\\.rabbitmq\\.trace)$")
-    yield f"amqp://reader:sesame@{urlsplit(site.broker.url).netloc.rpartition('@')[2]}"
+    yield ["--url", f"amqp://reader:sesame@{urlsplit(site.broker.url).netloc.rpartition('@')[2]}"]
     site.management._request("DELETE", ["users", "reader"])
 
 
 @pytest.mark.long
-def test_a_user_without_tags_measures_what_others_trace(shop, site, run, member) -> None:
+def test_a_user_without_tags_measures_what_others_trace(shop, site, run, as_member) -> None:
     with traffic(site, ["a", "b", "c"]):
-        found = run("rebalance", shop.file, "--sample", 1, "--dry-run", url=member)
+        found = run("rebalance", shop.file, "--sample", 1, "--dry-run", *as_member)
         assert found.code == 1
         assert "are not traced" in found.err
         site.broker.ctl("trace_on", "-p", site.vhost)
-        found = run("rebalance", shop.file, "--sample", 2, "--dry-run", "--output", "json", url=member)
+        found = run("rebalance", shop.file, "--sample", 2, "--dry-run", "--output", "json", *as_member)
         assert found.code in {0, 2}, found.err
         assert is_traced(site)  # rebalance did not turn it on, so it must not turn it off
         assert by_type(found)["rebalancing"][0]["messages"]
     # Messages published a moment ago must not count as published during the sample.
-    found = run("rebalance", shop.file, "--sample", 1, "--dry-run", url=member)
+    found = run("rebalance", shop.file, "--sample", 1, "--dry-run", *as_member)
     assert found.code == 1
     assert "no message was published" in found.err
     site.grant("reader", "^$", "^$", "^$")
-    assert "set_permissions" in run("rebalance", shop.file, "--sample", 1, "--dry-run", url=member).err
+    assert "set_permissions" in run("rebalance", shop.file, "--sample", 1, "--dry-run", *as_member).err

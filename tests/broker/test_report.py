@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from click.testing import CliRunner
 
 from rabbit_chx import ConsistentHashExchange, Ring
-from rabbit_chx.cli.report import report
-from tests.broker.erlang import quick_command
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
@@ -23,15 +20,13 @@ queues: {"orders.a": {}, "orders.b": {}}
 KEYS = [f"customer-{number}" for number in range(500)]
 
 
-def test_shares_and_the_sample_are_those_of_the_brokers_ring(broker, orders, tmp_path) -> None:
+def test_shares_and_the_sample_are_those_of_the_brokers_ring(broker, orders, run, node, tmp_path) -> None:
     (tmp_path / "topology.yaml").write_text(FILE)
     (tmp_path / "keys.txt").write_text("\n".join(KEYS))
     out = tmp_path / "report.html"
     given = ["--file", tmp_path / "topology.yaml", "--keys", tmp_path / "keys.txt", "--live", "--out", out]
-    place = ["--url", broker.url, "--management-url", broker.management_url]
-    node = ["--node", quick_command(broker)]
-    done = CliRunner().invoke(report, [*map(str, given), *place, *node], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
+    found = run("report", *given, "--url", broker.url, *node)
+    assert found.code == 0, found.err
 
     page = re.sub(r"<[^>]*>", " ", out.read_text())
     assert f"RabbitMQ {broker.release}" in page

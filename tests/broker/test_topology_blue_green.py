@@ -11,7 +11,7 @@ from rabbit_chx.broker.applying.apply import apply
 from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Exchange, Queue, Topology
 from rabbit_chx.topology.planning.plan import plan
-from tests.broker.topology_load import KEYS, Load, assert_share, differing, drained, landing
+from tests.broker.topology_load import KEYS, Load, assert_share, differing, drained, landing, said
 from tests.broker.topology_site import Site, apply_one_by_one
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
@@ -46,12 +46,6 @@ class Switch:
     @property
     def notes(self) -> str:
         return " ".join(self.planned.notes)
-
-
-def said(queues: dict[str, int], keys) -> list[str]:
-    """Where the mirror of an exchange puts each key."""
-    exchange = ConsistentHashExchange(queues)
-    return [exchange.destinations[index] for index in exchange.route_many(keys)]
 
 
 @pytest.mark.parametrize("upstream", [CONSISTENT_HASH, MODULUS_HASH])

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import pytest
 
-from rabbit_chx import ConsistentHashExchange, Ring
+from rabbit_chx import Ring
 from rabbit_chx.broker.applying.apply import apply
 from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue, Topology
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.steps import Bind, Unbind
-from tests.broker.topology_load import KEYS, assert_share, differing, landing
+from tests.broker.topology_load import KEYS, assert_share, differing, landing, said
 from tests.broker.topology_site import Site, apply_one_by_one
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
@@ -62,12 +62,6 @@ def site(broker):
             management=site.management,
         )
         yield site
-
-
-def said(ring: Ring, keys=KEYS) -> list[str]:
-    """Where the mirror of an exchange puts each key."""
-    exchange = ConsistentHashExchange(ring)
-    return [exchange.destinations[index] for index in exchange.route_many(keys)]
 
 
 class Watch:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
-from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-import pika
 import pytest
 
 from rabbit_chx import ToExchange
@@ -21,6 +18,7 @@ from rabbit_chx.broker.reading.ring_order import learn
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
 from tests.broker.erlang import quick_command
+from tests.broker.topology_site import Site
 from tests.patience import wait_until
 from tests.queues import message_count
 from tests.users import a_user
@@ -30,45 +28,16 @@ pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 ODD = "a/b c%2F#ü"
 
 
-@pytest.fixture(scope="module")
-def odd_vhost(broker):
+@pytest.fixture
+def site(broker):
     """A virtual host with a name that has to be escaped."""
-    name = f"v/ü %2F {uuid.uuid4().hex[:8]}"
-    broker.ctl("add_vhost", name)
-    broker.ctl("set_permissions", "-p", name, broker.username, ".*", ".*", ".*")
-    yield name
-    broker.ctl("delete_vhost", name)
+    with Site(broker, "v/ü %2F") as site:
+        yield site
 
 
 @pytest.fixture
-def vhost(broker, management, odd_vhost):
-    """The same, empty before each test."""
-    yield odd_vhost
-    wait_until(
-        lambda: not any(queue.exclusive for queue, *_ in management.queues(odd_vhost)),
-        "exclusive queues are deleted, which 4.3 does after it has answered the end of their connection",
-    )
-    with connected(broker, odd_vhost) as connection:
-        channel = connection.channel()
-        for exchange in management.exchanges(odd_vhost):
-            if exchange.name and not exchange.name.startswith("amq."):
-                channel.exchange_delete(exchange.name)
-        for queue, *_ in management.queues(odd_vhost):
-            channel.queue_delete(queue.name)
-
-
-@contextmanager
-def connected(broker, vhost):
-    parameters = pika.URLParameters(broker.url)
-    parameters.virtual_host = vhost
-    with pika.BlockingConnection(parameters) as connection:
-        yield connection
-
-
-@pytest.fixture
-def channel(broker, vhost):
-    with connected(broker, vhost) as connection:
-        yield connection.channel()
+def vhost(site) -> str:
+    return site.vhost
 
 
 def declare(channel, exchange: Exchange) -> None:
@@ -265,9 +234,3 @@ def test_what_the_api_refuses_is_named(broker, management) -> None:
     parts = urlsplit(broker.url)
     with pytest.raises(BrokerUnavailable, match=f"{parts.port}"):
         Management(f"http://{parts.hostname}:{parts.port}").overview()
-
-
-def test_a_user_without_a_tag_is_told_which_one(broker, vhost) -> None:
-    expected = pytest.raises(BrokerUnavailable, match="tag management")
-    with a_user(broker, "^c", "^w", ".*", vhost=vhost) as user, expected:
-        user.management.overview()

@@ -11,6 +11,7 @@ from collections import defaultdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Self
 
+from rabbit_chx import ConsistentHashExchange
 from rabbit_chx.publishing import Publisher
 from tests.inbox import emptied
 from tests.patience import PATIENCE, wait_until
@@ -19,6 +20,7 @@ from tests.queues import a_channel
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rabbit_chx import Ring
     from tests.broker.topology_site import Site
 
 KEYS: Final = tuple(f"customer-{number}" for number in range(20_000))
@@ -47,6 +49,12 @@ def landing(site: Site, exchange: str, keys: Sequence[str] = KEYS) -> list[str]:
     found = drained(site)
     assert all(len(places) == 1 for places in found.values())
     return [found[number][0] for number in range(len(keys))]
+
+
+def said(queues: Ring | Mapping[str, int], keys: Sequence[str] = KEYS) -> list[str]:
+    """The queue in which the mirror of an exchange puts a message of each key."""
+    exchange = ConsistentHashExchange(queues)
+    return [exchange.destinations[index] for index in exchange.route_many(keys)]
 
 
 def differing(before: Sequence[str], after: Sequence[str]) -> set[int]:

@@ -30,9 +30,9 @@ CLASSIC, QUORUM, STREAM = Queue("plain"), Queue("replicated", "quorum"), Queue("
 class Site:
     """A virtual host of its own, and ways to reach it."""
 
-    def __init__(self, broker) -> None:
+    def __init__(self, broker, name: str = "v/ü") -> None:
         self.broker = broker
-        self.vhost = f"v/ü {uuid.uuid4().hex[:8]}"
+        self.vhost = f"{name} {uuid.uuid4().hex[:8]}"
         self.management = Management(
             broker.management_url, credentials=lambda: (broker.username, broker.password)
         )
