@@ -231,10 +231,3 @@ def test_a_binding_made_by_hand_is_named_and_predictions_are_right_or_refused(sc
     scene.check_keys(f"a binding made by hand {place} of a recorded ring, read with a node", exported)
     assert scene.live("apply", new, "--yes", *scene.node).code == 0
     assert scene.live("check", new).code == 0
-
-
-def test_a_binding_older_than_the_record_is_part_of_it(scene) -> None:
-    scene.by_hand(("bind", "x", "1"))
-    assert scene.live("export", "-o", scene.file, *scene.node).code == 0
-    assert scene.live("apply", scene.file, "--yes", *scene.node).code == 0
-    assert scene.live("check", scene.file).code == 0

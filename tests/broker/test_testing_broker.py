@@ -95,11 +95,6 @@ def test_rabbitmqctl_prints_data_and_its_failure_is_an_error(broker):
 # --- its rings ----------------------------------------------------------------------------------------------
 
 
-def test_a_ring_has_queues_and_exchanges_in_the_order_they_were_bound(broker):
-    bind(broker, "ring.mixed", [("ring.q2", "2"), (ToExchange("ring.x"), "1"), ("ring.q1", "3")])
-    assert broker.ring("ring.mixed") == ["ring.q2"] * 2 + [ToExchange("ring.x")] + ["ring.q1"] * 3
-
-
 def test_names_of_any_characters_come_back_as_they_are(broker):
     destinations = [(f"queue {ODD_NAME}", "1"), (ToExchange(f"exchange {ODD_NAME}"), "1"), ("q" * 255, "1")]
     bind(broker, ODD_NAME, destinations)

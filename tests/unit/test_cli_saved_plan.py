@@ -47,11 +47,6 @@ def saved(run, write, live, applied, tmp_path):
     return path
 
 
-def test_a_saved_plan_is_applied_without_a_question(run, saved, applied) -> None:
-    assert run("apply", saved).code == 0
-    assert applied == STEPS
-
-
 def test_a_saved_plan_has_no_user_and_no_password_and_others_may_read_it(saved) -> None:
     text = saved.read_text()
     assert "ci-" not in text
