@@ -1,7 +1,4 @@
-"""Bindings and buckets: what bind, unbind, a restart and a reading of the ring do beyond the laws of tests/property.
-
-The expected orders are what Erlang's own ``lists:usort/1`` made of the same bindings.
-"""
+"""Bindings and buckets: what bind, unbind, a restart and a reading of the ring do beyond the laws of tests/property."""
 
 from __future__ import annotations
 
@@ -24,7 +21,6 @@ from rabbit_chx import (
 )
 from rabbit_chx.errors import RingUnknown
 from tests.unit.complaints import complaint
-from tests.unit.erlang import SORTED_BINDINGS
 
 OLD = ["3.8.35", "3.9.20", "3.10.0", "3.10.5"]  # the releases on which a second binding adds buckets
 
@@ -76,16 +72,6 @@ def test_unbinding_one_of_two_bindings_must_name_it() -> None:
 
 
 # ---- restarts
-
-
-def as_bound(key: str, kind: str, name: str) -> RingBinding:
-    return RingBinding(name if kind == "queue" else ToExchange(name), key)
-
-
-def test_bindings_sort_as_erlang_sorts_them() -> None:
-    bindings = [as_bound(*item) for item in SORTED_BINDINGS]
-    for shuffled in (bindings[::-1], bindings[7:] + bindings[:7], sorted(bindings, key=str)):
-        assert sorted(shuffled, key=lambda binding: binding._sort_key) == bindings
 
 
 @pytest.mark.parametrize("release", ["3.10.8", "3.12", "4.0.5", "4.1"])
