@@ -19,8 +19,16 @@ _ANSWERS = {
     spec.Confirm.Select: spec.Confirm.SelectOk,
 }
 _CLOSE = spec.Channel.Close.INDEX.to_bytes(4, "big")
-ACK_ALL = frame.Method(1, spec.Basic.Ack(0, multiple=True)).marshal()
 _CAPABILITIES = {"publisher_confirms": True, "basic.nack": True, "connection.blocked": True}
+
+
+def confirm(number: int, *, multiple: bool = False, ack: bool = True) -> bytes:
+    """The confirm of a message, or of all up to this one; without ``ack``, their rejection."""
+    method = spec.Basic.Ack(number, multiple) if ack else spec.Basic.Nack(number, multiple, requeue=False)
+    return frame.Method(1, method).marshal()
+
+
+ACK_ALL = confirm(0, multiple=True)
 
 
 def received(client: socket.socket) -> Iterator[bytes]:

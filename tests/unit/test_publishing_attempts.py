@@ -6,7 +6,7 @@ import threading
 from contextlib import suppress
 
 import pytest
-from pika import exceptions, frame, spec
+from pika import exceptions
 from pika.adapters.utils import io_services_utils
 
 from rabbit_chx.broker.amqp import connect, parameters_of
@@ -16,7 +16,7 @@ from rabbit_chx.publishing.attempts import Address, Attempts
 from rabbit_chx.publishing.messages import OutgoingMessage, Owner
 from rabbit_chx.publishing.outbox import Outbox
 from rabbit_chx.publishing.properties import encode_properties
-from tests.amqp_server import AmqpServer
+from tests.amqp_server import AmqpServer, confirm
 from tests.patience import wait_until
 
 TIMEOUTS = Timeouts(connect=10, reconnect=100, retry=1, confirm=1, blocked=1)
@@ -138,19 +138,25 @@ def test_events_of_a_connection_that_has_ended_are_an_error_of_amqp():
         connection.process_data_events(0)
 
 
-def test_a_publisher_that_gives_up_while_nobody_publishes_says_so_in_the_log(caplog):
-    """Otherwise, "trying again" would be its last word."""
+def left_alone(timeouts):
+    """An open publisher whose server has confirmed a message, and is gone."""
     ended = threading.Event()
 
-    def confirm(client):
-        client.sendall(frame.Method(1, spec.Basic.Ack(1)).marshal())
+    def confirm_one(client):
+        client.sendall(confirm(1))
         ended.wait(60)
 
-    with AmqpServer(confirm) as server:
-        publisher = Publisher(server.url, "x", timeouts=Timeouts(connect=60, reconnect=0.1))
+    with AmqpServer(confirm_one) as server:
+        publisher = Publisher(server.url, "x", timeouts=timeouts)
         publisher.open()
         publisher.publish(b"")
     ended.set()
+    return publisher
+
+
+def test_a_publisher_that_gives_up_while_nobody_publishes_says_so_in_the_log(caplog):
+    """Otherwise, "trying again" would be its last word."""
+    publisher = left_alone(Timeouts(connect=60, reconnect=0.1))
     wait_until(lambda: publisher.error, "the publisher gives up")
     publisher.close()
     assert caplog.messages[-1] == f"{publisher.error}; the next call tries again"
@@ -171,7 +177,7 @@ def test_an_outage_is_logged_once_and_when_it_is_over_and_not_at_each_attempt(ca
     def cut(client):
         cuts.append(client)
         if len(cuts) == 4:
-            client.sendall(frame.Method(1, spec.Basic.Ack(1)).marshal())
+            client.sendall(confirm(1))
 
     with AmqpServer(cut) as server, Publisher(server.url, "x") as publisher:
         publisher.publish(b"1", "k", timeout=60)
@@ -182,17 +188,7 @@ def test_an_outage_is_logged_once_and_when_it_is_over_and_not_at_each_attempt(ca
 
 
 def test_a_message_that_is_withdrawn_says_that_there_is_no_connection(caplog):
-    ended = threading.Event()
-
-    def confirm(client):
-        client.sendall(frame.Method(1, spec.Basic.Ack(1)).marshal())
-        ended.wait(60)
-
-    with AmqpServer(confirm) as server:
-        publisher = Publisher(server.url, "x", timeouts=Timeouts(connect=60, reconnect=60))
-        publisher.open()
-        publisher.publish(b"")
-    ended.set()
+    publisher = left_alone(Timeouts(connect=60, reconnect=60))
     wait_until(lambda: "trying again" in caplog.text, "an attempt fails")
     with pytest.raises(
         PublishFailed, match=r"withdrawn after 0\.1 seconds without a connection: .*127\.0\.0\.1"

@@ -22,7 +22,7 @@ from rabbit_chx.publishing.bulk import Bulk
 from rabbit_chx.publishing.encoder import Encoder
 from rabbit_chx.publishing.outbox import Outbox
 from rabbit_chx.publishing.pipeline import AmqpPipeline
-from tests.amqp_server import AmqpServer
+from tests.amqp_server import AmqpServer, confirm
 from tests.patience import wait_until
 
 if TYPE_CHECKING:
@@ -69,10 +69,8 @@ class Script:
     def _answer(self, client: socket.socket, number: int, body: bytes) -> None:
         if body.startswith(b"late"):
             self.late.set()
-        elif body.startswith(b"no"):
-            client.sendall(method(spec.Basic.Nack(number, requeue=False), 1))
         else:
-            client.sendall(method(spec.Basic.Ack(number), 1))
+            client.sendall(confirm(number, ack=not body.startswith(b"no")))
 
     def send(self, content: object, channel: int = 0) -> None:
         assert self._ready.wait(PATIENCE)

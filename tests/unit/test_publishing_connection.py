@@ -19,6 +19,7 @@ from rabbit_chx.broker.receiving import PRIVATE_NAMES, has_private_names
 from rabbit_chx.publishing.connection import PublisherConnection, encode
 from rabbit_chx.publishing.messages import OutgoingMessage
 from rabbit_chx.publishing.properties import encode_properties
+from tests.amqp_server import confirm
 
 
 class Recorder:
@@ -102,11 +103,6 @@ def test_a_method_that_pika_lacks_is_noticed_although_this_package_overrides_it(
         assert not connection.fast
 
 
-def confirm(number, multiple, acked):
-    method = spec.Basic.Ack(number, multiple) if acked else spec.Basic.Nack(number, multiple, requeue=False)
-    return frame.Method(1, method).marshal()
-
-
 def returned(key, properties, body):
     """A message that a server returns: after its method, the same frames as when it was published."""
     published = encode([OutgoingMessage(0, b"x", b"k", properties, body)], frame_max=131_072)
@@ -135,7 +131,11 @@ events = st.lists(
 @given(events, st.data())
 def test_confirms_and_returns_are_read_as_sent_wherever_the_stream_is_cut(sent, data):
     recorder = Recorder()
-    make = {"confirm": confirm, "return": returned, "heartbeat": lambda: frame.Heartbeat().marshal()}
+    make = {
+        "confirm": lambda number, multiple, ack: confirm(number, multiple=multiple, ack=ack),
+        "return": returned,
+        "heartbeat": lambda: frame.Heartbeat().marshal(),
+    }
     stream = b"".join(make[kind](*values) for kind, values in sent)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
     with new_connection(recorder) as connection:
@@ -150,7 +150,7 @@ def test_confirms_and_returns_are_read_as_sent_wherever_the_stream_is_cut(sent, 
 
 def test_confirms_alone_are_not_decoded_by_pika(connection, recorder, monkeypatch):
     monkeypatch.setattr(connection, "_process_frame", lambda _: pytest.fail("pika decoded a confirm"))
-    stream = b"".join(confirm(number, False, number % 3 > 0) for number in range(1, 1_001))
+    stream = b"".join(confirm(number, ack=number % 3 > 0) for number in range(1, 1_001))
     for start in range(0, len(stream), 4_096):  # as pika reads: the last frame is cut each time
         connection._on_data_available(stream[start : start + 4_096])
     assert [number for _, (number, *_) in recorder.seen] == list(range(1, 1_001))
@@ -158,7 +158,7 @@ def test_confirms_alone_are_not_decoded_by_pika(connection, recorder, monkeypatc
 
 def test_the_heartbeat_checker_sees_what_was_read_and_sent(connection):
     received, sent = connection.bytes_received, connection.bytes_sent
-    connection._on_data_available(confirm(1, False, True))
+    connection._on_data_available(confirm(1))
     connection._emit(b"abc" * 100_000, frames=3)
     assert connection.bytes_received == received + 21
     assert connection.bytes_sent == sent + 300_000
@@ -170,5 +170,5 @@ def test_without_the_fast_path_pika_reads_and_sends(recorder, monkeypatch):
     monkeypatch.setattr(receiving, "PRIVATE_NAMES", (*PRIVATE_NAMES, "_missing"))
     with new_connection(recorder) as connection:
         assert not connection.fast
-        connection._on_data_available(confirm(5, True, True) + confirm(6, False, False))
+        connection._on_data_available(confirm(5, multiple=True) + confirm(6, ack=False))
     assert recorder.seen == [("confirm", (5, True, True)), ("confirm", (6, False, False))]

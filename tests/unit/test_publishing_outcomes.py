@@ -16,7 +16,7 @@ from rabbit_chx.broker.properties import decoded
 from rabbit_chx.errors import PublishFailed
 from rabbit_chx.publishing import Failure, Outcome, Publisher, Timeouts, Totals
 from rabbit_chx.publishing.properties import DEFAULT_FRAME_MAX, encode_properties
-from tests.amqp_server import AmqpServer, received
+from tests.amqp_server import AmqpServer, confirm, received
 from tests.patience import wait_until
 
 if TYPE_CHECKING:
@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from rabbit_chx.publishing import Bulk
 
 TIMEOUTS = Timeouts(connect=60, reconnect=60, retry=0.001, confirm=60)
-
-
-def confirm(number: int, *, ack: bool) -> bytes:
-    method = spec.Basic.Ack(number) if ack else spec.Basic.Nack(number, requeue=False)
-    return frame.Method(1, method).marshal()
 
 
 def test_a_message_that_one_queue_rejected_may_be_in_another_although_it_was_returned_later() -> None:

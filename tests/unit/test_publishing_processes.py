@@ -12,6 +12,7 @@ from pika import spec
 
 from tests.amqp_server import ACK_ALL, AmqpServer, confirm_all, received
 from tests.patience import wait_until
+from tests.programs import ran
 
 if TYPE_CHECKING:
     import socket
@@ -106,9 +107,7 @@ def command(program: str, *arguments: str) -> list[str]:
 
 
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(program, *arguments), capture_output=True, text=True, timeout=120, check=True
-    )
+    return ran(command(program, *arguments), check=True)
 
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="this system does not fork")
