@@ -59,7 +59,7 @@ def with_rstream(
 async def _publish(broker, stream, values, compression) -> None:
     messages = [AMQPMessage(body=value) for value in values]
     lots = [messages[start : start + LOT] for start in range(0, len(messages), LOT)]
-    async with Producer(**_place(broker), default_batch_publishing_delay=0.05) as producer:
+    async with Producer(**place(broker), default_batch_publishing_delay=0.05) as producer:
         for start in range(0, len(lots), LOTS):
             await _confirmed(producer, stream, lots[start : start + LOTS], compression)
 
@@ -107,14 +107,15 @@ async def _read(broker, stream, count) -> list[tuple[int, bytes]]:
         if len(found) == count:
             done.set()
 
-    async with Consumer(**_place(broker)) as consumer:
+    async with Consumer(**place(broker)) as consumer:
         first = ConsumerOffsetSpecification(OffsetType.FIRST, None)
         await consumer.subscribe(stream, keep, offset_specification=first)
         await done.wait()
     return found
 
 
-def _place(broker) -> dict:
+def place(broker) -> dict:
+    """The arguments of clients of rstream."""
     parts = urlsplit(broker.stream_url)
     assert parts.hostname
     assert parts.port

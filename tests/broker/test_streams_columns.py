@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -11,10 +10,10 @@ import pika
 import pytest
 import rstream
 
-from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.streams import StreamReader
 from tests.broker.privileges import release_of
 from tests.broker.stream_scene import streams_at
+from tests.broker.stream_writers import place
 from tests.stream_chunks import moment
 from tests.stream_messages import EXCHANGE, FROM_0_9_1, SECONDS, Properties, expected_of
 
@@ -22,13 +21,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
 
 @pytest.fixture
-def url(broker):
-    return BrokerUrl.for_streams(broker.stream_url)
-
-
-@pytest.fixture
-def stream(url):
-    with streams_at(url, f"columns {uuid.uuid4().hex[:8]}") as (name,):
+def stream(stream_url):
+    with streams_at(stream_url, f"columns {uuid.uuid4().hex[:8]}") as (name,):
         yield name
 
 
@@ -39,7 +33,7 @@ def rows_of(url, stream) -> list[dict]:
     return [row for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict")]
 
 
-def test_messages_published_over_amqp_0_9_1_are_read(broker, url, stream) -> None:
+def test_messages_published_over_amqp_0_9_1_are_read(broker, stream_url, stream) -> None:
     before = datetime.now(UTC)
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         channel = connection.channel()
@@ -49,30 +43,19 @@ def test_messages_published_over_amqp_0_9_1_are_read(broker, url, stream) -> Non
         for name, sent in FROM_0_9_1.items():
             exchange, key = ("", stream) if name == "default exchange" else (EXCHANGE, sent.routing_key)
             properties = Properties(sent)
-            properties.user_id = properties.user_id and url.user
+            properties.user_id = properties.user_id and stream_url.user
             channel.basic_publish(exchange, key, sent.body, properties)
         channel.queue_unbind(stream, EXCHANGE)
-    rows = rows_of(url, stream)
+    rows = rows_of(stream_url, stream)
     release = ".".join(map(str, release_of(broker)[:2]))
     for offset, (name, row) in enumerate(zip(FROM_0_9_1, rows, strict=True)):
         assert abs((row.pop("stream_timestamp") - before).total_seconds()) < 600
         expected = asdict(expected_of(name, release, stream)) | {"stream": stream, "offset": offset}
-        expected |= {"user_id": expected["user_id"] and url.user}
+        expected |= {"user_id": expected["user_id"] and stream_url.user}
         assert row == expected, name
 
 
-def producing(url) -> rstream.Producer:
-    return rstream.Producer(
-        url.host,
-        url.port,
-        username=url.user,
-        password=url.password,
-        load_balancer_mode=True,
-        default_batch_publishing_delay=0.01,
-    )
-
-
-async def test_messages_of_a_stream_client_are_read(url, stream) -> None:
+async def test_messages_of_a_stream_client_are_read(broker, stream_url, stream) -> None:
     message = rstream.AMQPMessage(
         body=b"in AMQP 1.0",
         properties=rstream.Properties(
@@ -81,10 +64,10 @@ async def test_messages_of_a_stream_client_are_read(url, stream) -> None:
         application_properties={b"text": "k\u00e4se", b"number": 5, b"true": True},
     )
 
-    async with producing(url) as producer:
+    async with rstream.Producer(**place(broker), default_batch_publishing_delay=0.01) as producer:
         for each in (message, b"no AMQP 1.0"):
             await producer.send_wait(stream, each)
-    first, second = rows_of(url, stream)
+    first, second = rows_of(stream_url, stream)
     assert {
         name: value for name, value in first.items() if value is not None and name != "stream_timestamp"
     } == {
@@ -98,23 +81,3 @@ async def test_messages_of_a_stream_client_are_read(url, stream) -> None:
         "offset": 0,
     }
     assert (second["body"], second["headers"], second["offset"]) == (b"no AMQP 1.0", {}, 1)
-
-
-@pytest.mark.parametrize("codec", [rstream.CompressionType.No, rstream.CompressionType.Gzip])
-async def test_sub_entry_batches_of_a_stream_client_are_read(url, stream, codec) -> None:
-    bodies = [b"body %d" % number for number in range(100)]
-    confirmed = asyncio.Event()
-
-    async def settle(_) -> None:
-        confirmed.set()
-
-    async with producing(url) as producer:
-        await producer.send_wait(stream, b"before")
-        await producer.send_sub_entry(
-            stream, [rstream.AMQPMessage(body=body) for body in bodies], codec, on_publish_confirm=settle
-        )
-        await asyncio.wait_for(confirmed.wait(), 20)
-        await producer.send_wait(stream, b"after")
-    rows = rows_of(url, stream)
-    assert [row["body"] for row in rows] == [b"before", *bodies, b"after"]
-    assert [row["offset"] for row in rows] == list(range(102))

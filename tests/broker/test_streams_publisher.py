@@ -122,19 +122,9 @@ def test_a_named_publisher_stores_each_message_once_when_connections_are_lost(br
     assert bodies(stream_url, stream) == [b"%d" % number for number in range(60_000)]
 
 
-def test_invalid_arguments_and_missing_streams_are_refused(stream_connection, stream_url, stream):
+def test_a_publisher_to_a_missing_stream_is_refused_when_it_is_opened(stream_url):
     with refused("no such stream"):
         StreamPublisher(stream_url, "nothing").open()
-    with StreamPublisher(stream_url, stream) as publisher:
-        with pytest.raises(InvalidValue, match="invalid body in row 0: got 'int', expected bytes or str"):
-            publisher.publish_many([5])
-        with pytest.raises(InvalidValue, match="invalid publishing id: got 0"):
-            publisher.publish_many([b""], ids=range(1))
-        with refused("frame too large"):
-            publisher.publish_many([bytes(1 << 20)])
-        delete_completely(stream_connection, stream)
-        with pytest.raises(PublishFailed, match=r"1 of 1 messages were not confirmed.*has no stream"):
-            publisher.publish_many([b"a"])
 
 
 def test_a_forked_child_refuses_what_its_parent_has_opened_and_opens_its_own(stream_url, stream):

@@ -71,14 +71,6 @@ def test_a_range_yields_its_messages_and_no_others(reader, stream_connection, st
     assert [message.offset for message in reader.messages(95, 105)] == list(range(95, 105))
 
 
-def test_arrow_batches_have_the_requested_columns(stream_url, stream_connection, stream):
-    fill(stream_connection, stream, range(50))
-    with StreamReader(stream_url, stream) as reader:
-        batches = reader.read(7, 43, columns=["offset", "body"])
-        rows = [row for batch in batches for row in batch.to_pylist()]
-    assert rows == [{"offset": number, "body": b"%010d" % number} for number in range(7, 43)]
-
-
 def test_holes_are_skipped(reader, broker, stream_connection, stream):
     fill(stream_connection, stream, range(10))
     store_offsets(stream_connection, stream)

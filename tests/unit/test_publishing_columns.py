@@ -126,6 +126,7 @@ def test_bodies_are_bytes_or_str_within_the_limit() -> None:
     ]
     for wrong in ([b"a", b"abc"], [b"a", "éa"], [b"a", None]):
         assert complaint(lambda wrong=wrong: body_column(wrong, 2)).what == "body in row 1"
+    assert "got 'int', expected bytes or str" in str(complaint(lambda: body_column([5], 2)))
 
 
 def test_columns_of_uneven_length_are_refused() -> None:

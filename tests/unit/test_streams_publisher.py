@@ -113,6 +113,7 @@ TOO_HIGH = 2**64
         lambda publisher: publisher.publish_many(
             [b"a"] * 3_000, "k", ids=range(TOO_HIGH - 2_999, TOO_HIGH + 1)
         ),
+        lambda publisher: publisher.publish_many([b"a"], "k", ids=range(1)),
         lambda publisher: publisher.publish_many([b"a", b"b"], "k", ids=[1, TOO_HIGH]),
         lambda publisher: publisher.publish_many([b"a", b"b"], "k", ids=[2, 2]),
         lambda publisher: publisher.publish_many([b"a", b"b"], "k", ids=[2]),
