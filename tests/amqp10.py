@@ -5,15 +5,12 @@ from __future__ import annotations
 import socket
 import struct
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 from rabbit_chx.streams.messages.amqp10 import Budget, read
 from tests.patience import PATIENCE
 from tests.stream_forgeries import NULL, compound, symbol, text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 SASL_INIT, SASL_OUTCOME = 0x41, 0x44
 OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x10, 0x19)
@@ -48,9 +45,6 @@ class Sender:
 
     def __exit__(self, *_: object) -> None:
         self._close()
-
-    def send_all(self, messages: Iterable[bytes]) -> list[Outcome]:
-        return [self.send(each) for each in messages]
 
     def send(self, message: bytes) -> Outcome:
         """Publish a message, and wait for the broker's answer."""

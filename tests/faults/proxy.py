@@ -99,10 +99,6 @@ class Proxy:
             pair.flowing.clear()
             pair.answering.clear()
 
-    def strand(self) -> None:
-        """Let nothing through on connections that are made from now on, until `heal`."""
-        self._flowing = False
-
     def heal(self) -> None:
         """End the partition; data sent during it arrives late."""
         self._flowing = True

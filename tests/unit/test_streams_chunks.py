@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from rabbit_chx.errors import CorruptChunk, MissingDependency
+from rabbit_chx.errors import CorruptChunk
 from rabbit_chx.streams.messages import sub_entries
 from rabbit_chx.streams.messages.arrow.batch import record_batches
 from rabbit_chx.streams.messages.chunks import parse_chunk, records_of
@@ -62,13 +62,6 @@ def test_sub_entry_batches_are_decompressed(codec: str) -> None:
         [sized(b"before"), a_batch(number, 50, compress(plain), len(plain)), sized(b"after")], records=52
     )
     assert list(records_of(parse_chunk(chunk, "s"))) == [b"before", *bodies, b"after"]
-
-
-def test_snappy_without_its_library_is_refused(monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "snappy", None)
-    chunk = parse_chunk(a_chunk([a_batch(2, 1, b"x", 5)], records=1), "s")
-    with pytest.raises(MissingDependency, match=r"snappy.*pip install python-snappy"):
-        records_of(chunk)
 
 
 def test_snappy_is_not_decompressed_beyond_the_announced_size(monkeypatch) -> None:

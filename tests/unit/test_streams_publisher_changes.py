@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -27,10 +27,6 @@ from rabbit_chx.streams.publishing.pipeline import StreamPipeline
 from tests.patience import PATIENCE, wait_until, wait_until_async
 from tests.unit import stream_servers
 from tests.unit.stream_servers import FIRST, Connection
-
-if TYPE_CHECKING:
-    pass
-
 
 servers = stream_servers.servers
 
