@@ -30,7 +30,7 @@ from tests.faults.scene import scene, survives  # noqa: F401 - the fixtures
 from tests.faults.spark_programs import Program
 from tests.faults.spark_read import committed, compare, table
 from tests.proof import LONG, Fault, never, record_result
-from tests.queues import delete_exchange, message_count
+from tests.queues import bind_ring, delete_exchange, message_count
 from tests.spark.conftest import spark  # noqa: F401 - one Spark for both folders
 from tests.tls import Authority
 
@@ -142,10 +142,7 @@ class Topology:
 
     def declare(self) -> None:
         with self.channel() as channel:
-            channel.exchange_declare(self.exchange, "x-consistent-hash", durable=True)
-            for queue in self.queues:
-                channel.queue_declare(queue, durable=True, arguments=self.arguments)
-        self.bind()
+            bind_ring(channel, self.exchange, self.queues, self.arguments)
 
     def bind(self, what: str = "queue_bind") -> None:
         """Bind all queues, or unbind them."""

@@ -38,8 +38,6 @@ class Proxy:
         """Bytes from the broker, and others that arrive in their place."""
         self.connections = 0
         self.cuts = 0
-        self.held = 0
-        """Bytes that were held back."""
         self._target = (parts.hostname, parts.port)
         self._pairs: list[_Pair] = []
         self._flowing = True
@@ -76,11 +74,6 @@ class Proxy:
             with suppress(OSError):
                 for _ in range(times):
                     pair.inject(data)
-
-    def orphan(self) -> None:
-        """Reset only the publisher's side, and hold back what it had sent until `release`."""
-        for pair in self._pairs:
-            pair.orphan()
 
     def hold(self) -> None:
         """Hold back what the publisher sends from now on."""
@@ -130,7 +123,6 @@ class _Pair:
         self._client, self._server = client, server
         self._lock = threading.Lock()
         self.ended = False
-        self._orphaned = False
         self.flowing, self.answering = threading.Event(), threading.Event()
         if flowing:
             self.flowing.set()
@@ -154,11 +146,6 @@ class _Pair:
         self.answering.set()
         return news
 
-    def orphan(self) -> None:
-        """The publisher sees a reset; the broker sees nothing yet."""
-        self._orphaned = True
-        _reset(self._client)
-
     def inject(self, data: bytes) -> None:
         if self.ended:
             raise OSError
@@ -174,11 +161,6 @@ class _Pair:
                 data = self._read() if self.flowing.is_set() else self._hold()
                 if not data or not self._send(data):
                     break
-        if self._orphaned:
-            # A reset right after the held bytes could discard them.
-            with suppress(OSError):
-                self._server.shutdown(socket.SHUT_WR)
-            self._threads[1].join(10)
         self.end()
 
     def _read(self) -> bytes:
@@ -193,28 +175,19 @@ class _Pair:
         while not self.flowing.wait(0.01):
             with suppress(OSError, ValueError):
                 if select.select([self._client], [], [], 0)[0]:
-                    data = self._client.recv(_CHUNK)
-                    self._proxy.held += len(data)
-                    held += data
+                    held += self._client.recv(_CHUNK)
         return held or self._read()
 
     def _from_broker(self) -> None:
         with suppress(OSError):
             while data := self._server.recv(_CHUNK):
                 self.answering.wait()
-                if self._orphaned:
-                    continue
                 if self._proxy.delay:
                     time.sleep(self._proxy.delay)
                 before, after = self._proxy.damage
-                try:
-                    self._client.sendall(data.replace(before, after) if before else data)
-                except OSError:
-                    if not self._orphaned:
-                        raise
+                self._client.sendall(data.replace(before, after) if before else data)
         self.answering.wait()
-        if not self._orphaned:
-            self.end()
+        self.end()
 
     def _send(self, data: bytes) -> bool:
         """Forward bytes according to the settings; return False if the connection was cut meanwhile."""
