@@ -3,119 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
-from typing import Self
 from unittest.mock import Mock
 
-import pyarrow as pa
 import pytest
 
-from rabbit_chx.base import outages
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.streams.ends import Bounds
-from rabbit_chx.streams.protocol.opening import OnOtherNode
-from spark_connector import RabbitMQDataSource
-from spark_connector.reading import rows, schema, stream_access
-from spark_connector.reading.offsets import DataLoss, SavedOffset, offsets_in
-from spark_connector.reading.readers import StreamingReader
+from spark_connector.reading import schema, stream_access
+from spark_connector.reading.offsets import DataLoss, offsets_in
 from spark_connector.reading.stream_access import StreamAccess
+from tests.unit.spark import stream_queries
+from tests.unit.spark.stream_queries import Node, Query, ranges, reader, source_of, stored
 
+cluster = stream_queries.cluster
 limits = pytest.mark.pyspark("4.2", "it has no read limits")
-
-
-class Node:
-    """A node that has a stream up to some offset; a connection to it; a reader at it."""
-
-    def __init__(self, end: int, made: int) -> None:
-        self.end = end
-        self.made = made
-        """A number that another stream of the same name does not have."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Nothing to do."""
-
-    def stored_at(self, offset: int) -> int | None:
-        return self.made + offset if offset < self.end else None
-
-    def _check_same(self, offset: int, time_ms: int) -> None:
-        if self.stored_at(offset) not in {None, time_ms}:
-            raise StreamUnavailable("created again", "no such stream", "s")
-
-    def read(
-        self, start: int, end: int, *, columns: tuple[str, ...], binary_headers: bool
-    ) -> Iterator[pa.RecordBatch]:
-        assert (columns, binary_headers) == (("offset",), False)
-        if end > self.end:
-            raise StreamUnavailable("beyond", "beyond the end", "s", 0, self.end)
-        yield pa.RecordBatch.from_pydict({"offset": range(start, end)})
-
-
-class Cluster:
-    """The leader and a replica of a stream, without sockets."""
-
-    def __init__(self) -> None:
-        self.leader, self.replica = Node(100, 7_000), Node(100, 7_000)
-
-    def connected(self, _options, _stream="", *, leader: bool = False, **_) -> Node:
-        return self.leader if leader else self.replica
-
-    def recreate(self, end: int) -> None:
-        self.leader, self.replica = Node(end, 9_000), Node(end, 9_000)
-
-
-@pytest.fixture
-def cluster(monkeypatch):
-    cluster = Cluster()
-    monkeypatch.setattr(stream_access, "connected", cluster.connected)
-    monkeypatch.setattr(rows, "stream_reader", cluster.connected)
-    monkeypatch.setattr(stream_access, "bounds", lambda node, stream: Bounds(0, node.end))
-    monkeypatch.setattr(stream_access, "stored_at", lambda node, stream, offset: node.stored_at(offset))
-    monkeypatch.setattr(stream_access, "_PAUSE_SECONDS", 0.001)
-    return cluster
-
-
-def source_of(**options: str) -> RabbitMQDataSource:
-    given = {"url": "amqp://h", "stream": "s", "startingOffsets": "earliest", "connectionTimeoutMs": "10"}
-    return RabbitMQDataSource({**given, "columns": "offset", **options})
-
-
-def reader(**options: str) -> StreamingReader:
-    source = source_of(**options)
-    made = source.streamReader(source.schema())
-    assert isinstance(made, StreamingReader)
-    return made
-
-
-def stored(offset: dict[str, SavedOffset]) -> dict[str, SavedOffset]:
-    """An offset after a round trip through a checkpoint."""
-    return json.loads(json.dumps(offset))
-
-
-def ranges(planned) -> list[tuple[int, int]]:
-    return [(one.range.start, one.range.end) for one in planned]
-
-
-class Query:
-    """Plans micro-batches as Spark does: before 4.2, it passes no start to `latestOffset`; since then also a limit."""
-
-    def __init__(self, reader: StreamingReader, *, passes_start: bool = True, limited: bool = False) -> None:
-        self.reader = reader
-        self.at = stored(reader.initialOffset())
-        self._passes_start = passes_start
-        self._limited = limited
-
-    def plan(self) -> list[tuple[int, int]]:
-        given = [self.at] if self._passes_start else []
-        given += [self.reader.getDefaultReadLimit()] if self._limited else []
-        start, self.at = self.at, stored(self.reader.latestOffset(*given))
-        return ranges(self.reader.partitions(start, self.at))
 
 
 @pytest.fixture(params=[True, False], ids=["4.2", "4.0"])
@@ -333,124 +234,3 @@ def test_an_offset_beyond_the_end_is_an_error_in_batches_and_in_new_queries(clus
     for plan in (source.reader(schema).partitions, source.streamReader(schema).initialOffset):
         with pytest.raises(InvalidValue, match="got 101, expected an offset from 0 to 100, where the stream"):
             plan()
-
-
-@pytest.mark.parametrize(("seconds", "still"), [(1e9, 0), (0.0, 3)])
-def test_an_outage_is_logged_when_it_begins_while_it_lasts_and_when_it_ends(
-    cluster, monkeypatch, caplog, seconds, still
-) -> None:
-    failures: list[StreamUnavailable] = []
-
-    def bounds(node, stream):
-        if failures:
-            raise failures.pop()
-        return Bounds(0, node.end)
-
-    monkeypatch.setattr(stream_access, "bounds", bounds)
-    monkeypatch.setattr(outages, "_EVERY_SECONDS", seconds)
-    query = Query(reader())
-    failures += [StreamUnavailable("the connection to h was lost: reset", "lost")] * 4
-    query.plan()
-    query.plan()
-    first, *others, last = [record.getMessage() for record in caplog.records]
-    assert first == (
-        "read of the option stream: the connection to h was lost: reset; trying to reconnect for 120 s"
-    )
-    assert len(others) == still
-    assert all(re.search(r"no connection for \d+ s: the connection to h was lost", line) for line in others)
-    assert re.fullmatch(r"read of the option stream: connected again after \d+ s", last)
-
-
-class Elsewhere:
-    """A cluster of two nodes. The node at the address has stream ``s`` only; stream ``t`` is on the other node."""
-
-    def __init__(self, monkeypatch, release: str) -> None:
-        self.here, self.there = Mock(), Mock()
-        self.release = release
-        self.failures: list[StreamUnavailable] = []
-        """Of the next attempts to connect to a node with the other stream."""
-        self.opened: list[str | None] = []
-        """For which stream each connection was."""
-        self.pauses: list[float] = []
-        monkeypatch.setattr(stream_access, "connected", self.connected)
-        monkeypatch.setattr(stream_access, "bounds", self.bounds)
-        monkeypatch.setattr(stream_access, "stored_at", self.stored_at)
-        monkeypatch.setattr("spark_connector.reading.stream_access.time.sleep", self.pauses.append)
-
-    def connected(self, _options, *, stream: str | None = None) -> Mock:
-        self.opened.append(stream)
-        if stream is None:
-            return self.here
-        if self.failures:
-            raise self.failures.pop()
-        return self.there
-
-    def bounds(self, node: Mock, stream: str) -> Bounds:
-        return Bounds(0, 100 if self.release == "4.3" else self.stored_at(node, stream, 100))
-
-    def stored_at(self, node: Mock, stream: str, offset: int) -> int:
-        if node is self.here and stream == "t":
-            raise StreamUnavailable("not available on this node", "not available", stream)
-        return offset
-
-
-UNREACHABLE = OnOtherNode("it is on there; followAdvertised", "not available", "t")
-AWAY = StreamUnavailable("stream 't' has no leader at the moment", "not available", "t")
-
-
-@pytest.mark.parametrize("release", ["4.2", "4.3"])
-def test_a_stream_on_another_node_is_no_outage(monkeypatch, caplog, release) -> None:
-    cluster, made = Elsewhere(monkeypatch, release), reader(stream="s,t", startingOffsets="latest")
-    made.latestOffset(stored(made.initialOffset()))
-    assert cluster.opened == [None, "t"]
-    cluster.here.close.assert_not_called()
-    assert (cluster.pauses, caplog.records) == ([], [])
-
-
-@pytest.mark.parametrize("release", ["4.2", "4.3"])
-def test_a_stream_on_a_node_that_cannot_be_reached_fails_the_first_question_and_no_later_one(
-    monkeypatch, caplog, release
-) -> None:
-    cluster, made = Elsewhere(monkeypatch, release), reader(stream="s,t", startingOffsets="latest")
-    cluster.failures = [UNREACHABLE]
-    with pytest.raises(StreamUnavailable, match="it is on there; followAdvertised"):
-        made.initialOffset()
-    assert (cluster.opened, cluster.pauses, caplog.records) == ([None, "t"], [], [])
-    made.initialOffset()
-    made._access.close()
-    cluster.failures = [UNREACHABLE] * 3
-    assert made._access.stored_at("t", 99) == 99
-    assert cluster.opened[-5:] == [None, *["t"] * 4]
-    assert len(cluster.pauses) == 3
-    assert "it is on there; followAdvertised; trying to reconnect" in caplog.text
-    cluster.here.close.assert_called_once_with()  # by this test
-
-
-def test_a_stream_that_has_no_leader_for_a_moment_does_not_fail_a_query(monkeypatch, caplog) -> None:
-    cluster, made = Elsewhere(monkeypatch, "4.2"), reader(stream="s,t", startingOffsets="latest")
-    lost = StreamUnavailable("the connection to h was lost: reset", "lost")
-    cluster.failures = [lost, AWAY, AWAY]
-    made.latestOffset(stored(made.initialOffset()))
-    assert (len(cluster.pauses), cluster.failures) == (3, [])
-    first, last = [record.getMessage() for record in caplog.records]
-    assert first.endswith("stream 't' has no leader at the moment; trying to reconnect for 120 s")
-    assert "connected again" in last
-
-
-@pytest.mark.parametrize(
-    ("error", "enabled"),
-    [
-        (ConnectionRefusedError(111, "refused"), True),
-        (OSError(113, "No route"), False),
-        (TimeoutError(), False),
-    ],
-)
-def test_a_first_connection_fails_at_once_and_only_a_refused_one_names_the_plugin(
-    error, enabled, monkeypatch
-) -> None:
-    asked = Mock(side_effect=error)
-    monkeypatch.setattr("socket.getaddrinfo", asked)
-    with pytest.raises(StreamUnavailable) as caught:
-        reader(reconnectTimeoutMs="5000").latestOffset()
-    asked.assert_called_once()
-    assert ("rabbitmq-plugins enable rabbitmq_stream" in str(caught.value)) == enabled
