@@ -1,4 +1,4 @@
-"""Groups on streams: how members share streams, hand them over, and take batches."""
+"""Groups on streams: how members share streams and hand them over."""
 
 from __future__ import annotations
 
@@ -213,30 +213,6 @@ def test_members_continue_when_the_first_stream_is_deleted(broker, stream_url, s
             publisher.publish_many([b"x"] * 100, ["1", "2"] * 50)
         wait_until(lambda: len({*seen.all}) == 100)
     assert {stream for stream, *_ in seen.all} == {*left}
-
-
-# ---- batches
-
-
-@pytest.mark.one_release
-def test_a_batch_has_its_messages_as_arrow_columns(stream_url, stream_connection, stream):
-    pytest.importorskip("pyarrow")
-    fill(stream_connection, stream, range(1, 3001))
-    bodies, spans = [], []
-
-    def handle(batch):
-        columns = batch.arrow(["body", "offset"])
-        assert len(batch) == columns.num_rows
-        assert columns["offset"][0].as_py() == batch.first
-        spans.append((batch.first, batch.last))
-        bodies.extend(columns["body"].to_pylist())
-
-    group = StreamGroup(stream_url, stream=stream, name="g", start=10)
-    with running(group, handle, "run_batches"):
-        wait_until(lambda: len(bodies) == 2990)
-    assert bodies == [b"%010d" % number for number in range(11, 3001)]
-    assert spans[0][0] == 10
-    assert [first for first, _ in spans[1:]] == [last + 1 for _, last in spans[:-1]]
 
 
 # ---- a handler that does not return
