@@ -14,7 +14,6 @@ from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.spark, pytest.mark.pyspark("4.1", "queue_of needs its Arrow functions")]
 
-RELEASES = [pytest.param("3.10.8", marks=pytest.mark.long), "4.3.6"]
 QUEUES = {"q0": 1, 'it\'s \\ a "queue"': 2, "q2": 1, "größe": 3}
 KEYS = [letter * count for letter in "xé" for count in range(256 // len(letter.encode()))]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -49,9 +48,8 @@ def keys(spark):
     return spark.createDataFrame([(key,) for key in KEYS], "routing_key string").cache()
 
 
-@pytest.mark.parametrize("release", RELEASES)
-def test_routing_keys_of_every_length(keys, release):
-    exchange = ConsistentHashExchange(QUEUES, release=release)
+def test_routing_keys_of_every_length(keys):
+    exchange = ConsistentHashExchange(QUEUES)
     assert values(keys, queue_of("routing_key", exchange)) == [exchange.route(key) for key in KEYS]
 
 
@@ -67,9 +65,8 @@ def forms(exchange, column: str) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("release", RELEASES)
-def test_headers_of_every_type(spark, release):
-    exchange = ConsistentHashExchange(QUEUES, release=release, hash_header="h")
+def test_headers_of_every_type(spark):
+    exchange = ConsistentHashExchange(QUEUES, hash_header="h")
     rows = list(zip(*(given for _, given in HEADERS.values()), strict=True))
     df = spark.createDataFrame(rows, ", ".join(f"`{type_}` {type_}" for type_ in HEADERS)).coalesce(1)
     columns = {(type_, form): made for type_ in HEADERS for form, made in forms(exchange, type_).items()}
@@ -133,11 +130,7 @@ def test_queue_of_works_on_a_stream(spark, keys, tmp_path):
     assert found == {key: exchange.route(key) for key in KEYS}
 
 
-@pytest.mark.parametrize(
-    ("key", "shown"),
-    [("NULL", "got None"), pytest.param("repeat('k', 256)", "256 bytes", marks=pytest.mark.long)],
-)
-def test_a_key_that_cannot_be_sent_fails_the_job_with_a_clear_error(spark, key, shown):
-    df = spark.range(1).select(F.expr(key).cast("string").alias("routing_key"))
-    with pytest.raises(PythonException, match=rf"invalid routing key: .*{shown}"):
+def test_a_key_that_cannot_be_sent_fails_the_job_with_a_clear_error(spark):
+    df = spark.range(1).select(F.lit(None).cast("string").alias("routing_key"))
+    with pytest.raises(PythonException, match=r"invalid routing key: .*got None"):
         df.select(queue_of("routing_key", ConsistentHashExchange(QUEUES))).collect()

@@ -11,6 +11,7 @@ from pyspark.sql.functions import udf
 
 from tests.broker.stream_scene import stored
 from tests.patience import PATIENCE
+from tests.spark.streams import numbered
 from tests.spark.test_batch_write import failure
 from tests.spark.test_read_streams import given
 from tests.spark.test_write_to_streams import bodies, numbers, write
@@ -59,10 +60,6 @@ def copy(spark, broker, source, target, checkpoint, *, partitions, **options):
     assert query.awaitTermination(2 * PATIENCE)
 
 
-def fill(streams, stream, first, end):
-    streams.fill(stream, [b"%d" % number for number in range(first, end)])
-
-
 def forget_last_commit(checkpoint: Path) -> None:
     """Leave the checkpoint of a driver that was killed before its commit."""
     log = checkpoint / "commits"
@@ -78,16 +75,16 @@ def test_a_restarted_query_with_fewer_partitions_fails_and_continues_under_anoth
     spark, broker, streams, tmp_path, partitions
 ):
     source, target = streams.stream(), streams.stream()
-    fill(streams, source, 0, 400)
+    streams.fill(source, numbered(0, 400))
     copy(spark, broker, source, target, tmp_path, partitions=4)
-    fill(streams, source, 400, 800)
+    streams.fill(source, numbered(400, 800))
     copy(spark, broker, source, target, tmp_path, partitions=4)
     forget_last_commit(tmp_path)
     complaint = failure(lambda: copy(spark, broker, source, target, tmp_path, partitions=partitions))
     assert HOW_TO_CONTINUE in complaint
     assert "had at least 4" in complaint
     copy(spark, broker, source, target, tmp_path, partitions=partitions, producerName="again")
-    fill(streams, source, 800, 1_000)
+    streams.fill(source, numbered(800, 1_000))
     copy(spark, broker, source, target, tmp_path, partitions=partitions, producerName="again")
     found = Counter(bodies(broker, target))
     assert sorted(found) == ROWS
@@ -98,7 +95,7 @@ def test_a_restarted_query_with_fewer_partitions_fails_and_continues_under_anoth
 def test_spark_tells_each_task_the_run_of_its_query(spark, broker, streams, tmp_path, for_each_batch):
     """So only the first micro-batch of a run asks for rows of earlier attempts."""
     source, target = streams.stream(), streams.stream()
-    fill(streams, source, 0, 10)
+    streams.fill(source, numbered(0, 10))
     run = udf(lambda _: TaskContext.get().getLocalProperty("spark.jobGroup.id"), "string")
     reads = given(broker, stream=source, startingOffsets="earliest")
     rows = spark.readStream.format("rabbitmq").options(**reads).load().select(run("value").alias("value"))
