@@ -134,11 +134,6 @@ def test_a_repeated_task_without_a_row_for_a_stream_that_has_rows_of_it_fails(
     assert problem(AGAIN, "01") == ""
 
 
-def test_a_repeated_task_without_rows_fails_if_the_stream_has_rows_of_it(broker: Broker) -> None:
-    assert problem(FIRST, "01", stream="e") == ""
-    assert "for stream 'e' number 0, but the stream has 2" in problem(AGAIN, "", stream="e")
-
-
 def test_a_batch_under_a_given_name_is_compared_on_its_first_attempt(broker: Broker) -> None:
     assert problem(FIRST, "01") == ""
     assert "for stream 'e-1' number 0" in problem(FIRST, "0")
