@@ -1,4 +1,4 @@
-"""Filters and the options that replace them, and what PySpark does with filters and limits of sources written in Python."""
+"""Filters and the options that replace them, and what PySpark does with filters of sources written in Python."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 
 from rabbit_chx import SuperStream
 from rabbit_chx.streams import StreamPublisher
-from tests.programs import stopping
-from tests.spark.test_read_streams import admission, read
+from tests.spark.test_read_streams import read
 
 pytestmark = [pytest.mark.spark]
 
@@ -118,57 +117,3 @@ def filtered_source(spark):
 
     spark.dataSource.register(Source)
     return spark.read.format("filtered").load()
-
-
-@admission
-def test_spark_does_not_wait_for_the_least_number_of_rows_of_a_source_written_in_python(spark, tmp_path):
-    query = (
-        impatient_source(spark)
-        .writeStream.format("memory")
-        .queryName("impatient")
-        .option("checkpointLocation", str(tmp_path))
-        .start()
-    )
-    with stopping(query):
-        query.processAllAvailable()
-        assert spark.table("impatient").count() == 1
-
-
-def impatient_source(spark):
-    """A stream of one row, whose micro-batches have at least 1,000 rows, if Spark sees to it."""
-    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-    from pyspark.sql.streaming.datasource import ReadMinRows
-
-    class Reader(DataSourceStreamReader):
-        def initialOffset(self):  # noqa: N802
-            return {"at": 0}
-
-        def getDefaultReadLimit(self):  # noqa: N802
-            return ReadMinRows(1_000)
-
-        def latestOffset(self, start, limit):  # noqa: N802
-            assert limit == ReadMinRows(1_000)
-            return {"at": 1}
-
-        def partitions(self, start, end):
-            return [InputPartition(at) for at in range(start["at"], end["at"])]
-
-        def read(self, partition):
-            yield (partition.value,)
-
-        def commit(self, end):
-            pass
-
-    class Source(DataSource):
-        @classmethod
-        def name(cls):
-            return "impatient"
-
-        def schema(self):
-            return "at int"
-
-        def streamReader(self, schema):  # noqa: N802
-            return Reader()
-
-    spark.dataSource.register(Source)
-    return spark.readStream.format("impatient").load()

@@ -304,7 +304,7 @@ def test_a_proxy_in_the_environment_is_ignored_and_one_that_is_named_is_used(mon
     assert b"Proxy-Authorization" not in direct[0]
 
 
-def test_a_proxy_gets_no_password_in_clear_that_its_url_protects(monkeypatch):
+def test_a_proxy_gets_no_password_in_clear_that_its_url_protects():
     with pytest.raises(
         InvalidValue, match=r"management proxy: got 'https://proxy\.corp', expected an http"
     ) as caught:

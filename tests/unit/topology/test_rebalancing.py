@@ -186,8 +186,7 @@ def test_a_message_is_counted_by_the_part_that_is_hashed() -> None:
     slots = {counts.route(["same"], {"tenant": f"t{number}"}, {})[0] for number in range(50)}
     assert len(slots) > 3
     assert counts.route(["a"], {"tenant": "x"}, {}) == counts.route(["b"], {"tenant": "x"}, {})
-    # Clients encode this value differently, so the broker hashes different terms.
-    assert counts.route([""], {"tenant": 1.5}, {})[0] in {None, *wanted.slots[0].names}
+    assert counts.route([""], {"tenant": [1]}, {}) == (None, "[1]")  # clients encode a list differently
 
 
 def test_cc_keys_count_where_the_broker_hashes_them() -> None:

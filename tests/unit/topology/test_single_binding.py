@@ -87,5 +87,5 @@ def test_an_apply_that_binds_a_second_queue_does_not_record_what_was_only_believ
     before, second = observed.rings["x"], Binding("x", "b", "1")
     change = RingChange("x", before, before.bind("b"), 0.25, 0.25)
     played = Played(http=RING, bound=[ONLY])
-    assert isinstance(played.run(Bind(second), changes=(change,)).done, tuple)
+    played.run(Bind(second), changes=(change,))
     assert [each.destination for each in played.recorded[1:]] == ["b"]
