@@ -6,10 +6,9 @@ import json
 import secrets
 import signal
 import subprocess
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 import pytest
-from pika.exceptions import ChannelClosedByBroker
 
 from tests.broker.worker_programs import started
 from tests.faults.load import killed
@@ -24,23 +23,17 @@ CUT = "the handler did not return within 1 s of the stop; its messages from '{}'
 
 @pytest.fixture
 def queues(broker, request):
-    """Two queues or streams, with a message in each."""
+    """Two queues or streams, with a message in each.
+
+    They stay: after a kill, 4.0 may refuse for minutes to delete a stream (404, "home node is down or inaccessible").
+    """
     names = [f"stop-{secrets.token_hex(3)}" for _ in range(2)]
     arguments = STREAM if request.getfixturevalue("kind") == "StreamGroup" else ORDERED
     with a_channel(broker) as channel:
         for name in names:
             channel.queue_declare(name, durable=True, arguments=arguments)
             channel.basic_publish("", name, b"x")
-    yield names
-
-    with broker.connection() as connection:
-
-        def deleted(name):
-            with suppress(ChannelClosedByBroker):
-                return connection.channel().queue_delete(name)
-
-        for name in names:  # 4.0 refuses at first: "home node is down or inaccessible"
-            wait_until(lambda name=name: deleted(name), f"queue {name}, whose node is up again")
+    return names
 
 
 @pytest.mark.parametrize("kind", ["Group", "AsyncGroup", "StreamGroup"])
