@@ -30,7 +30,7 @@ from tests.patience import PATIENCE, wait_until
 pytestmark = pytest.mark.broker
 proves = pytest.mark.proves(
     "Streams",
-    "runs of publishers to streams through a fault or the end of the program, each outcome compared with the streams",
+    "outcomes reported by stream publishers when a fault occurs or their program exits, compared with the streams",
     "a message that is lost, stored twice, stored though unsent, or stored but never published: 4 of 4 seen",
 )
 
