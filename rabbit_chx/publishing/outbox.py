@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Generic, Protocol, TypeVar
 
+from rabbit_chx.base.unfair import UnfairCondition
 from rabbit_chx.errors import BrokerUnavailable, RabbitChxError
 from rabbit_chx.publishing.messages import Outcome, OutgoingMessage, Owner, Totals
 
@@ -42,7 +43,7 @@ class BaseOutbox(Generic[Item]):
     """What the outboxes of both protocols have in common. Shared by all threads; every method may be called from any of them."""
 
     def __init__(self, *, max_messages: int, max_bytes: int) -> None:
-        self._changed = threading.Condition()  # re-entrant, so `stop_accepting` may run in a signal handler
+        self._changed = UnfairCondition()  # re-entrant, so `stop_accepting` may run in a signal handler
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._unsent: deque[Item] = deque()

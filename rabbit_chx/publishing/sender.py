@@ -92,7 +92,10 @@ class Sender:
 
     def wake(self) -> None:
         """Look into the outbox: there is something to send."""
-        self._wanted.set()
+        if not self._wanted.is_set():
+            self._wanted.set()
+        if self._woken:  # it has not looked yet
+            return
         with self._guard:
             if self._connection is not None and not self._woken:
                 self._woken = True

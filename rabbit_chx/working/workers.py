@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from queue import SimpleQueue
 from time import monotonic
 from typing import Any, Final, Protocol, TypeAlias
 
+from rabbit_chx.base.unfair import UnfairCondition
 from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.messages.message import Message
 from rabbit_chx.working.markers import HOLD, Kind, kind_of
@@ -134,7 +134,7 @@ class Progress(ABC):
     """What becomes of each message, and which lanes have messages to acknowledge."""
 
     def __init__(self, heartbeat: int) -> None:
-        self.lock: Final = UnfairLock()
+        self.lock: Final = UnfairCondition()
         """The lock that guards all lanes."""
         self.stopping: Final = threading.Event()
         """Set when no further message is given out."""
@@ -306,34 +306,3 @@ class Workers(Progress):
                 self._ready.put(lane)
                 return
             taken = self.next_of(lane, taken)
-
-
-_TRIES: Final = 100
-
-
-class UnfairLock:
-    """A `threading.Lock` for threads that take it for a microsecond, again and again.
-
-    A thread that waits for a `threading.Lock` gets it as soon as it is released, but cannot run before it has the GIL. The
-    thread that has the GIL soon needs the lock again, and waits in its turn: from then on, each use of the lock costs a
-    switch of threads (a lock convoy). Here, a waiting thread lets the others run and then tries again.
-    """
-
-    def __init__(self) -> None:
-        lock = threading.Lock()
-        self._acquire = lock.acquire
-        self._release = lock.release
-
-    def __enter__(self) -> None:
-        if not self._acquire(False):
-            self._wait()
-
-    def __exit__(self, *_: object) -> None:
-        self._release()
-
-    def _wait(self) -> None:
-        for _ in range(_TRIES):
-            time.sleep(0)  # releases the GIL
-            if self._acquire(False):
-                return
-        self._acquire()

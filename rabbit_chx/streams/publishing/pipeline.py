@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 from rabbit_chx.base.text import seconds
 from rabbit_chx.base.timeouts import Timeouts, deadline_of
+from rabbit_chx.base.unfair import UnfairCondition
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError, StreamUnavailable
 from rabbit_chx.publishing.messages import Outcome, OutgoingMessage, Owner
 from rabbit_chx.publishing.outbox import NO_MORE
@@ -63,7 +64,7 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
         self._routes = None
         if stream is None:
             self._routes = Routes(source, connect, find, self._settle, self._use)
-        self._numbers = threading.Lock()
+        self._numbers = UnfairCondition()
         self._next = 1
         """The next publishing id of all streams."""
         self._accepting = True

@@ -92,6 +92,9 @@ class Routes:
 
     def known(self, deadline: float | None) -> Partitions | None:
         """Return the streams as soon as they are known and do not change; None if that is not so by the deadline."""
+        current = self.current
+        if current is not None and self._error is None and self._refusal is None:
+            return current  # without the lock, which nearly every message would need
 
         def ready() -> bool:
             return bool(self.current or self._error or self._refusal or self._stopping.is_set())

@@ -1,4 +1,4 @@
-"""The lock that workers of a group share."""
+"""The lock that many threads take again and again: the workers of a group, and the callers of a publisher."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rabbit_chx.working.workers import UnfairLock, Workers
+from rabbit_chx.base.unfair import UnfairCondition
+from rabbit_chx.publishing import Publisher
+from rabbit_chx.streams import StreamPublisher
+from rabbit_chx.working.workers import Workers
 from tests.patience import PATIENCE
 
 THREADS = 4
@@ -33,7 +36,7 @@ def in_threads(work: Callable[[], object]) -> None:
 
 @pytest.mark.usefixtures("often_interrupted")
 def test_one_thread_at_a_time_has_the_lock() -> None:
-    lock, inside, most = UnfairLock(), 0, 0
+    lock, inside, most = UnfairCondition(), 0, 0
 
     def work() -> None:
         nonlocal inside, most
@@ -48,7 +51,7 @@ def test_one_thread_at_a_time_has_the_lock() -> None:
 
 
 def test_a_thread_waits_while_another_has_the_lock() -> None:
-    lock, has_it = UnfairLock(), threading.Event()
+    lock, has_it = UnfairCondition(), threading.Event()
 
     def work() -> None:
         with lock:
@@ -63,31 +66,36 @@ def test_a_thread_waits_while_another_has_the_lock() -> None:
 
 
 def test_an_error_releases_the_lock() -> None:
-    lock = UnfairLock()
+    lock = UnfairCondition()
     with pytest.raises(ValueError, match="within"), lock:
         raise ValueError("within")
     with lock:
         pass
 
 
+def test_a_thread_that_has_the_lock_may_take_it_again() -> None:
+    """A signal handler runs in such a thread, and may stop the publisher."""
+    lock = UnfairCondition()
+    with lock, lock:
+        pass
+
+
 def test_a_waiting_thread_does_not_queue_up_for_the_lock() -> None:
-    lock, tries = UnfairLock(), []
-    acquire = lock._acquire
+    lock, tries = UnfairCondition(), []
 
-    def released_at_the_third_try(*blocking: bool) -> bool:
-        assert blocking == (False,)
+    def taken_at_the_third_try(*blocking: bool) -> bool:
         tries.append(blocking)
-        if len(tries) == 3:
-            lock._release()
-        return acquire(*blocking)
+        return len(tries) == 3
 
+    lock.acquire = taken_at_the_third_try  # type: ignore[assignment]
+    lock.release = lambda: None  # type: ignore[method-assign]
     with lock:
-        lock._acquire = released_at_the_third_try  # type: ignore[method-assign]
-        with lock:
-            assert len(tries) == 3
-        assert acquire(False)
+        assert tries == [(False,)] * 3
 
 
-def test_workers_share_one() -> None:
-    """With threading.Lock, four busy threads wait for each other several times as often."""
-    assert type(Workers(print, THREADS, 10).lock) is UnfairLock
+def test_workers_and_callers_share_such_locks() -> None:
+    """With those of `threading`, busy threads wait for each other several times as often."""
+    to_queues = Publisher("amqp://localhost")._pipeline
+    to_streams = StreamPublisher("rabbitmq-stream://localhost", "events")._pipeline
+    locks = Workers(print, THREADS, 10).lock, to_queues.outbox._changed, to_streams._numbers
+    assert {type(each) for each in locks} == {UnfairCondition}
