@@ -10,6 +10,7 @@ from typing import Any, Generic, Self, Unpack
 
 from rabbit_chx.base.text import counted
 from rabbit_chx.base.timeouts import deadline_of
+from rabbit_chx.base.unfair import UnfairCondition
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, PublishFailed, RabbitChxError
 from rabbit_chx.messages.message_fields import Headers, Properties, PropertyColumns
 from rabbit_chx.publishing.encoder import HeaderColumn
@@ -28,7 +29,7 @@ class BaseBulk(Generic[AnyPipeline]):
         self._began = pipeline.totals()
         self._since = time.monotonic()
         self._rows = Rows(on_failure, pipeline.part)
-        self._adding = threading.RLock()  # one thread at a time numbers its rows, and a hook may add more
+        self._adding = UnfairCondition()  # one thread at a time numbers its rows, and a hook may add more
         self._told = threading.local()
         self._raises = on_failure is None
 

@@ -95,7 +95,8 @@ def test_a_waiting_thread_does_not_queue_up_for_the_lock() -> None:
 
 def test_workers_and_callers_share_such_locks() -> None:
     """With those of `threading`, busy threads wait for each other several times as often."""
-    to_queues = Publisher("amqp://localhost")._pipeline
+    bulk = Publisher("amqp://localhost").bulk()
     to_streams = StreamPublisher("rabbitmq-stream://localhost", "events")._pipeline
-    locks = Workers(print, THREADS, 10).lock, to_queues.outbox._changed, to_streams._numbers
+    of_callers = bulk._adding, bulk._pipeline.outbox._changed, to_streams._numbers
+    locks = Workers(print, THREADS, 10).lock, *of_callers
     assert {type(each) for each in locks} == {UnfairCondition}
