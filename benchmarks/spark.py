@@ -4,7 +4,7 @@ More ways write the rows to a stream, each exactly once; the same messages to a 
 sink that drops them, to measure the time of Spark itself.
 
     python benchmarks/spark.py [--rows 200000] [--rounds 3] [--connections N] [--release 4.3] [--json]
-    python benchmarks/spark.py --rows 2000000        the run in the documentation; takes some minutes
+    python benchmarks/spark.py --rows 500000         the run in the documentation; takes some minutes
     python benchmarks/spark.py --rows 100000 --partitions 1000        small partitions, compared with a sink that drops the rows
 
 The other ways publish persistent, mandatory messages to the same exchange of one throw-away broker, over the same number of

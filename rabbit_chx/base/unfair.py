@@ -16,7 +16,8 @@ class UnfairCondition(threading.Condition):
     thread that has the GIL soon needs the lock again, and waits in its turn: from then on, each use of the lock costs a
     switch of threads (a lock convoy). Here, a waiting thread lets the others run and then tries again.
 
-    The lock is re-entrant, so a signal handler may take it.
+    Only `with` does so: `acquire`, and the end of `wait`, queue up as in Python. The lock is re-entrant, so a signal handler
+    may take it.
     """
 
     def __enter__(self) -> bool:

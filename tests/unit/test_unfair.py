@@ -75,9 +75,14 @@ def test_an_error_releases_the_lock() -> None:
 
 def test_a_thread_that_has_the_lock_may_take_it_again() -> None:
     """A signal handler runs in such a thread, and may stop the publisher."""
-    lock = UnfairCondition()
-    with lock, lock:
-        pass
+    lock, has_it = UnfairCondition(), threading.Event()
+
+    def work() -> None:
+        with lock, lock:
+            has_it.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    assert has_it.wait(PATIENCE)
 
 
 def test_a_waiting_thread_does_not_queue_up_for_the_lock() -> None:
