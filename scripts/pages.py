@@ -27,9 +27,12 @@ def filled(page: str, tables: Mapping[str, str]) -> str:
 def table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a Markdown table, in which columns of numbers are aligned to the right."""
     rows = [(*titles,), *map(tuple, rows)]
-    line = "|".join("---:" if all(map(_is_number, column)) else "---" for column in zip(*rows[1:], strict=True))
+    line = "|".join(
+        "---:" if all(map(_is_number, column)) else "---" for column in zip(*rows[1:], strict=True)
+    )
     head, *body = (
-        f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |".replace("|  |", "| |") for row in rows
+        f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |".replace("|  |", "| |")
+        for row in rows
     )
     return "\n".join([head, f"|{line}|", *body])
 
