@@ -5,10 +5,13 @@ A table goes between the marks `<!-- NAME: begin -->` and `<!-- NAME: end -->`; 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+_NUMBER: Final = re.compile(r"[\d,]+(\.\d+)?")  # 10,400 and 17.5, but not a release such as 4.3.6
 
 
 def filled(page: str, tables: Mapping[str, str]) -> str:
@@ -28,14 +31,11 @@ def table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a Markdown table, in which columns of numbers are aligned to the right."""
     rows = [(*titles,), *map(tuple, rows)]
     line = "|".join(
-        "---:" if all(map(_is_number, column)) else "---" for column in zip(*rows[1:], strict=True)
+        "---:" if numbers and all(map(_NUMBER.fullmatch, numbers)) else "---"
+        for _, *numbers in zip(*rows, strict=True)
     )
     head, *body = (
         f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |".replace("|  |", "| |")
         for row in rows
     )
     return "\n".join([head, f"|{line}|", *body])
-
-
-def _is_number(cell: str) -> bool:
-    return cell.replace(",", "").replace(".", "").isdigit()

@@ -25,12 +25,12 @@ class Authority:
             made = ("-subj", f"/CN={ca}", *self._new_key(ca), "-out", f"{ca}.pem")
             self._openssl("req", "-x509", "-days", "2", *signs, *made)
 
-    def issue(self, name, *, names=None, dates=("-days", "2"), ca="ca"):
+    def issue(self, name, *, names=None, days=2, ca="ca"):
         self._openssl("req", "-subj", f"/CN={name}", *self._new_key(name), "-out", f"{name}.csr")
         extensions = (f"subjectAltName={names or self._hosts}", "authorityKeyIdentifier=keyid")
         (self.folder / "ext").write_text("\n".join(extensions))
-        signed = ("-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial", "-extfile", "ext")
-        self._openssl("x509", "-req", "-in", f"{name}.csr", *signed, *dates, "-out", f"{name}.pem")
+        signed = ("-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial", "-days", str(days))
+        self._openssl("x509", "-req", "-in", f"{name}.csr", *signed, "-extfile", "ext", "-out", f"{name}.pem")
 
     def lock(self, name, passphrase):
         """Write an encrypted copy of a key as locked.key."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
+from datetime import timedelta
 from itertools import chain
 from urllib.parse import urlsplit
 
@@ -79,8 +80,22 @@ def handled_again(url, exchange, count) -> list:
     """What a group of one handles until it has handled this many messages."""
     seen: list = []
     with members(url, exchange, 1, seen):
-        wait_until(lambda: len(seen) >= count, "messages")
+        wait_until(lambda: len(seen) >= count, lambda: f"{count} messages: {positions(url, exchange, seen)}")
     return seen
+
+
+def positions(url, exchange, seen) -> dict[str, tuple]:
+    """Of each stream: the offsets that were handled, what it holds by the time of the chunk, and the stored offset."""
+    found = {}
+    for number in range(STREAMS):
+        with StreamReader(url, f"{exchange}-{number}") as reader:
+            bounds = reader.bounds()
+            chunks = Counter(str(each.stream_timestamp) for each in reader.messages(bounds.first, bounds.end))
+        with connect(url) as connection:
+            stored = connection.query_offset("billing", reader.stream)
+        handled = sorted(each.offset for each in seen if each.queue == reader.stream)
+        found[reader.stream] = (handled, bounds, chunks, stored)
+    return found
 
 
 def offsets_of(url, exchange) -> dict[str, list[int]]:
@@ -199,8 +214,8 @@ def test_offsets_of_a_group_with_members_are_not_reset(group, broker, stream_url
 
 def test_a_group_goes_on_where_its_offsets_are_reset_to(group, broker, stream_url, exchange):
     all_messages = offsets_of(stream_url, exchange)
-    handled_again(stream_url, exchange, MESSAGES)
-    between = datetime.now(UTC)
+    seen = handled_again(stream_url, exchange, MESSAGES)
+    between = max(message.stream_timestamp for message in seen) + timedelta(milliseconds=1)
     with Publisher(broker.url, exchange) as publisher:
         publisher.publish_many([b"later"] * MESSAGES, [f"key-{row}" for row in range(MESSAGES)])
     handled_again(stream_url, exchange, MESSAGES)

@@ -114,7 +114,7 @@ def authority(broker, tmp_path_factory):
         authority.issue(name)
     authority.issue("stranger", ca="other-ca")
     authority.issue("elsewhere", names="DNS:elsewhere.example")
-    authority.issue("expired", dates=("-days", "0"))
+    authority.issue("expired", days=0)
     return authority
 
 

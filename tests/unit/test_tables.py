@@ -34,6 +34,17 @@ def test_a_page_without_the_marks_of_a_table_is_an_error(page):
         tables.filled(page, {"a": "new"})
 
 
+def test_columns_of_numbers_are_aligned_to_the_right():
+    rows = [("a|b", "4.3.6", "10,400", "17.5", ""), ("", "4.0.5", "8", "6", "7")]
+    assert tables.table(("what", "release", "rows", "s", "note"), rows).splitlines() == [
+        "| what | release | rows | s | note |",
+        "|---|---|---:|---:|---|",
+        "| a&#124;b | 4.3.6 | 10,400 | 17.5 | |",
+        "| | 4.0.5 | 8 | 6 | 7 |",
+    ]
+    assert tables.table(("what", "rows"), []).splitlines() == ["| what | rows |", "|---|---|"]
+
+
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_each_example_of_the_reference_is_a_topology(example):
     loads(example, format="yaml")

@@ -35,7 +35,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     authority = Authority(tmp_path_factory.mktemp("tls"), "IP:127.0.0.1")
     authority.issue("good")
     authority.issue("elsewhere", names="DNS:elsewhere.example")
-    authority.issue("expired", dates=("-days", "0"))
+    authority.issue("expired", days=0)
     return authority
 
 
