@@ -13,6 +13,7 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import AsyncStreamGroup, Reject, StreamGroup, StreamUnavailable, connect
+from rabbit_chx.streams.group import member as group_member
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 from tests.broker.stream_scene import fill
 from tests.faults.proxy import Proxy
@@ -344,3 +345,31 @@ def test_reading_is_the_only_permission_that_a_member_needs(broker, stream_conne
         assert len(handle_all(StreamGroup(url, exchange=exchange, name="g"), 10)) == 10
     stored = [stream_connection.query_offset("g", f"{exchange}-{number}") for number in range(2)]
     assert sum(last + 1 for last in stored if last is not None) == 10
+
+
+def test_what_is_left_in_an_unbound_stream_is_handled_by_another_member(
+    broker, stream_url, streams_of, monkeypatch
+):
+    monkeypatch.setattr(group_member, "_LOOK_EVERY", 0.1)
+    exchange, seen, stopped = streams_of(count=2), Seen(), threading.Event()
+    first, second = (StreamGroup(stream_url, exchange=exchange, name="billing") for _ in range(2))
+    publish(broker, exchange, range(400))
+    unbound = f"{exchange}-0"
+
+    def slowly(message):
+        seen.all.append((message.queue, message.offset, 1))
+        if message.queue == unbound:
+            stopped.wait(PATIENCE)
+
+    with running(first, slowly):
+        wait_until(lambda: len({stream for stream, _, _ in seen.all}) == 2)
+        with running(second, seen.by(2)):
+            wait_until(lambda: [each.stream for each in second.status.partitions] == [f"{exchange}-1"])
+            with a_channel(broker) as channel:
+                channel.queue_unbind(unbound, exchange, "1", {"x-stream-partition-order": 0})
+            wait_until(lambda: all(each._member._given_up == {unbound} for each in (first, second)))
+            first.stop()
+            stopped.set()
+            wait_until(lambda: len(set(seen.all)) == 400, lambda: f"all messages: {second.status}")
+            wait_until(lambda: second.status.streams == (f"{exchange}-1",), "the stream is left")
+            assert second.status.connected

@@ -110,6 +110,28 @@ def test_a_stream_that_was_unbound_is_left_when_its_messages_are_handled(joined,
     assert look("s-0", "s-1") == ("s-0", "s-1")
 
 
+def test_a_stream_that_was_unbound_is_kept_until_its_messages_are_handled(joined):
+    """Also by a member that waits for it, and by one that has lost its connection: the others may end before."""
+    connection, again = Connection(["s-0", "s-1"]), Connection(["s-0", "s-1"])
+    member = joined(connection, again)
+    member._listen_again = math.inf
+    connection.partitions = again.partitions = lambda _: ["s-1"]
+    for _ in range(3):
+        member._look_again = 0.0
+        member._turn(0.01)
+    assert connection.ended == ["g (joining)"]
+    lane = member._lanes["s-0"]
+    lane.assign(0, None)
+    lane.end = 1
+    connection.close()
+    member._turn(0.01)
+    assert not member.status.connected
+    member._connect_again = 0.0
+    member._serve()
+    assert (again.subscriptions, member.status.connected) == (["g (joining)", "s-0", "s-1"], True)
+    assert member.status.streams == ("s-0", "s-1")
+
+
 def test_streams_are_kept_when_their_exchange_is_deleted(joined, caplog):
     def partitions(_: str) -> list[str]:
         raise StreamUnavailable(
@@ -164,6 +186,7 @@ def test_streams_whose_offsets_are_not_stored_leave_no_other_unstored(joined, mo
 def test_a_connection_whose_stream_was_unbound_is_closed(joined):
     connection, there = Connection(["s-0", "s-1"], elsewhere=("s-1",)), Connection(["s-0", "s-1"])
     member = joined(connection, there)
+    member._lanes["s-0"].assign(0, None)
     connection.partitions = there.partitions = lambda _: ["s-1"]
     for _ in range(2):
         member._look(connection)

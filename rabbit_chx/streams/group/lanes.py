@@ -280,8 +280,10 @@ class StreamLane(OneByOne):
 
     @property
     def is_drained(self) -> bool:
-        """Whether no message is left for this member, as far as it knows."""
-        return self.channel is None or (self.following is not None and self.end_of_messages <= self.following)
+        """Whether this member has the stream, and no message is left in it, as far as it knows."""
+        return (
+            self.channel is not None and self.following is not None and self.end_of_messages <= self.following
+        )
 
     @property
     def end_of_messages(self) -> int:

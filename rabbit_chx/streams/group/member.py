@@ -245,7 +245,13 @@ class StreamMember(Running):
             self._former = known
 
     def _give_up(self) -> None:
-        """Leave the streams that are given up. The broker refuses a member that joins one with another number before that."""
+        """Leave the streams that are given up. The broker refuses a member that joins one with another number before that.
+
+        Only the member that has such a stream knows when it is drained: it leaves, the broker gives the stream to the next member, and
+        that one leaves. A member that has lost it joins it again: the others may end before it is drained.
+        """
+        if not self._given_up & self._lanes.keys():
+            return
         for place in list(self._places):
             with self._guarded(place):
                 for lane in [each for each in place.lanes.values() if each.stream in self._given_up]:
@@ -253,10 +259,11 @@ class StreamMember(Running):
                         self._assignments.settle(place, lane)
                         place.forget(lane.stream)
                         self._assignments.lose(lane, place.connection)
-        for name in self._given_up & {lane.stream for lane in self._unserved}:
-            log.warning("group %r: stream %r is not bound any more", self._settings.name, name)
-            self._drop(name)
-            self._close_idle()
+                        self._drop(lane.stream)
+                        log.warning(
+                            "group %r: stream %r is not bound any more", self._settings.name, lane.stream
+                        )
+        self._close_idle()
 
     def _drop(self, stream: str) -> None:
         with self.workers.lock:
