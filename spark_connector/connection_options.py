@@ -13,6 +13,7 @@ from typing import ClassVar, Final
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.base.timeouts import HEARTBEAT
+from rabbit_chx.base.urls import is_host
 from rabbit_chx.publishing import BrokerUrl, Timeouts
 from spark_connector.option_table import (
     OptionTable,
@@ -188,7 +189,9 @@ def _check_where(options: ConnectionOptions, found: set[str]) -> None:
     if "url" in found and (others := sorted(found & {"host", "port", "virtual_host"})):
         got = ["url", *map(option_name, others)]
         raise InvalidValue("broker address", got, "either url, or host with port and virtualHost")
-    if options.url is None and (not options.host or re.search(r"[\s/?#@,]", options.host)):
+    if options.url is None and (
+        re.search(r"[\s/?#@,]", options.host or "") or not is_host(options.host or "")
+    ):
         hint = "Use url for a URL, or for several brokers"
         raise invalid_option("host", without_password(options.host or ""), "one host name or address", hint)
 

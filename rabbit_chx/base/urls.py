@@ -231,15 +231,21 @@ class ManagementUrl:
         )
 
 
+def is_host(text: str) -> bool:
+    """Whether a connection can ask for the address of a host of this name; of a..b, none can."""
+    try:
+        return bool(text.encode("idna")) and text.isprintable()
+    except UnicodeError:
+        return False
+
+
 def _split(url: str, schemes: set[str]) -> SplitResult | None:
     """The parts of a URL; None where it is invalid. No error may quote the URL: it may hold a password."""
     if not url.isprintable() or " " in url:  # urlsplit() silently drops some of these characters
         return None
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in schemes and parts.hostname and parts.port != 0
-        # As a connection does; it fails for a host such as a..b.
-        (parts.hostname or "").encode("idna")
+        usable = parts.scheme in schemes and is_host(parts.hostname or "") and parts.port != 0
     except ValueError:  # its text quotes the URL, so it must not become the cause of another error
         return None
     # An unescaped password ends at its first / ? or #; the @ before the host is then in what follows.

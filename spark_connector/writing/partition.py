@@ -40,7 +40,7 @@ def write_partition(batches: Iterator[pa.RecordBatch], job: WriteJob, task: Task
     try:
         job.options.check_speculation(on=task.speculation)
         progress.write(batches)
-        sink.finish()
+        sink.finish(whole=not progress.stopped)
     except (PermanentFailure, InvalidValue, MissingDependency, BrokerUnavailable) as error:
         if isinstance(error, BrokerUnavailable) and not error.permanent:
             raise
@@ -97,7 +97,7 @@ class _Progress:
             where = f"of partition {self.task.partition}"
             named = [f"row {self.rows + row} {where}: {reason}" for row, reason in prepared.invalid]
             if options.invalid_rows == "fail":
-                self.sink.finish()
+                self.sink.finish(whole=False)
                 others = f" (and {len(named) - 1} more in the same Arrow batch)" if len(named) > 1 else ""
                 raise PermanentFailure(
                     f"{named[0]}{others}. No row of this Arrow batch was published; use split_valid(df) to separate "

@@ -207,6 +207,8 @@ def as_binary(column: pa.Array) -> pa.Array:
 
 def as_seconds(column: pa.Array) -> pa.Array:
     """Whole seconds since 1970, rounded down; a date begins at midnight in UTC."""
+    if pa.types.is_date32(column.type):  # Spark has dates that are beyond a timestamp
+        return pc.multiply(column.cast(pa.int32()).cast(pa.int64()), 86_400)
     ticks = column.cast(pa.timestamp("us", getattr(column.type, "tz", None))).cast(pa.int64())
     whole = pc.divide(ticks, 1_000_000)
     return pc.subtract(whole, pc.less(pc.subtract(ticks, pc.multiply(whole, 1_000_000)), 0).cast(pa.int64()))

@@ -62,8 +62,8 @@ class DryRunSink:
             check_access(self._options, sorted(new))
             self._asked |= new
 
-    def finish(self) -> None:
-        """Wait until the broker has confirmed each row; raise the first failure."""
+    def finish(self, *, whole: bool) -> None:
+        """Wait until the broker has confirmed each row; raise the first failure. ``whole``: these are all rows of the partition."""
 
     def close(self) -> None:
         """Release the connection."""
@@ -134,9 +134,9 @@ class BrokerSink(PublishingSink):
         for _, arguments in self._chunks(prepared):
             self._bulk.add_many(**arguments)
             if self._bulk.totals.failed:
-                self.finish()
+                self.finish(whole=False)
 
-    def finish(self) -> None:
+    def finish(self, *, whole: bool) -> None:  # noqa: ARG002 - for streams
         """Flush. A refusal by the broker is permanent; after a lost connection another attempt may succeed."""
         if self._bulk is None or self._publisher is None:
             return

@@ -64,14 +64,13 @@ class StreamSink(PublishingSink):
                         self._output(stream).send(some)
             done += count
 
-    def finish(self) -> None:
-        """Wait for all confirms. Check that no other writer has used the producer names, and that no stream has more rows."""
-        stopped = self.verdict.problem() is not None
+    def finish(self, *, whole: bool) -> None:
+        """Wait for all confirms. Of a whole partition, check that no other writer has used the names, and no stream has more rows."""
         with stream_errors():
             for stream, output in self._outputs.items():
                 with self._same_rows(stream):
-                    output.finish(stopped=stopped)
-            if self._producer is not None and not stopped:
+                    output.finish(whole=whole)
+            if self._producer is not None and whole:
                 self._check_earlier_attempts(self._producer)
         self._progress.add(self.counts()["confirmed"])
 
@@ -83,12 +82,12 @@ class StreamSink(PublishingSink):
 
     def counts(self) -> dict[str, int]:
         """The totals of the publishers without the rows that the streams already had, and the number of these."""
-        totals = [output.publisher.totals for output in self._outputs.values()]
+        outputs = self._outputs.values()
+        totals = [output.publisher.totals for output in outputs]
         counts = {name: sum(getattr(one, name) for one in totals) for name in TOTALS}
-        dropped = sum(one.duplicates for one in totals)
         for name in ("published", "confirmed"):
-            counts[name] -= dropped
-        counts["already_stored"] = dropped + sum(output.skipped for output in self._outputs.values())
+            counts[name] -= sum(one.duplicates for one in totals)
+        counts["already_stored"] = sum(output.already_stored for output in outputs)
         return {**counts, "earlier_partitions": self._earlier_partitions}
 
     @property
@@ -214,12 +213,18 @@ class _Output:
         if new:
             self._bulk._add_encoded(messages[len(messages) - len(new) :], new)
 
-    def finish(self, *, stopped: bool) -> None:
+    @property
+    def already_stored(self) -> int:
+        """The rows that the stream has from earlier attempts, those that this one did not come to included."""
+        met = self.skipped + self.publisher.totals.duplicates
+        return met if self.ids is None else max(met, self.ids.stored)
+
+    def finish(self, *, whole: bool) -> None:
         try:
             self._bulk.flush()
         except PublishFailed as failed:
             raise self._bulk.error or failed from None
-        if self.ids is None or stopped:
+        if self.ids is None or not whole:
             return
         self.ids.end()
         if self.ids.last != self.publisher.sequence():

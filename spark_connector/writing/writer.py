@@ -158,7 +158,8 @@ class Writer(DataSourceArrowWriter, DataSourceStreamWriter):
                 f"{before}, so rows may be stored twice. {SAME_PARTITIONS}"
             )
         if problems := _problems(written):
-            raise WriteFailed(self._job.failure(problems, f"{confirmed} rows", written[0].query_id))
+            stored = confirmed + sum(one.already_stored for one in written)
+            raise WriteFailed(self._job.failure(problems, f"{stored} rows", written[0].query_id))
         if lost := sum(one.published for one in written) - confirmed:
             raise WriteFailed(f"{lost} rows were published but not confirmed")
         return written

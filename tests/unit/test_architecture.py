@@ -117,6 +117,7 @@ OPEN_TO_SPARK = {
     "rabbit_chx.topology.routes",
     "rabbit_chx.base.text",
     "rabbit_chx.base.timeouts",
+    "rabbit_chx.base.urls",
     *(f"rabbit_chx.{name}" for name in ("consuming", "publishing", "streams", "topology")),
 }
 """The public packages that the Spark connector uses, and the files that are open to it."""

@@ -143,7 +143,6 @@ def test_host_port_and_virtual_host_make_a_url() -> None:
     assert options.urls == [BrokerUrl("h", 5, tls=True, user="u@x", named_vhost="a/b")]
     assert options.where == "h:5, virtual host 'a/b', user 'u@x'"
     assert WriteOptions.of({"host": "::1"}).urls == [BrokerUrl("::1")]
-    complaint(lambda: WriteOptions.of({"host": "a,b"}))
 
 
 def test_several_urls_are_separated_by_commas_and_get_the_username() -> None:
@@ -192,6 +191,11 @@ def test_writes_that_differ_only_in_their_target_share_a_connection() -> None:
         WriteOptions.of({"host": "h", "password": "a"}).connection
         != WriteOptions.of({"host": "h", "password": "b"}).connection
     )
+
+
+@pytest.mark.parametrize("host", ["", "a,b", "rabbit..local", ".rabbit", "a" * 64, "a\0b"])
+def test_a_host_that_no_connection_can_look_up_is_refused(host: str) -> None:
+    complaint(lambda: WriteOptions.of({"host": host, "exchange": "x"}))
 
 
 @pytest.mark.parametrize("host", ["amqp://u:s3cr3t@h", "u:s3cr3t@h"])

@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import types as t
 
 from spark_connector.writing.prepare import Prepared, prepare
@@ -118,6 +119,14 @@ def test_numbers_and_times_of_every_type() -> None:
         },
         {"day": datetime(2024, 2, 29, tzinfo=UTC), "d": -2.0},
     ]
+
+
+@pytest.mark.parametrize("day", [2_932_897, 106_751_992, 2**31 - 1])
+def test_a_date_after_9999_is_an_invalid_header(day: int) -> None:
+    """Once, one that is beyond a timestamp in microseconds ended the task with an error of Arrow's."""
+    due = pa.StructArray.from_arrays([pa.array([0, day], pa.date32())], names=["due"])
+    shape = layout(headers=t.StructType([t.StructField("due", t.DateType())]))
+    assert complaints([b"", b""], shape, headers=due).keys() == {1}
 
 
 def test_infinity_and_nan_are_invalid_headers() -> None:

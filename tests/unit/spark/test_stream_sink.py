@@ -199,6 +199,19 @@ TEXTS = [str(number).encode() for number in range(80)]
 NUMBER = {message: number for number, message in enumerate(encode_messages(bodies=TEXTS, routing_keys=TEXTS))}
 
 
+@pytest.mark.parametrize("size", [2, 5])
+def test_a_repeated_write_names_its_invalid_row_and_what_is_stored(broker: Broker, size: int) -> None:
+    """Once, it said that 0 rows were stored, or, of a larger Arrow batch, that the rows were other ones."""
+    column = pa.array(["a", "b", "c", None, "e"])
+    rows = pa.record_batch([column, column.fill_null("key")], names=["value", "key"])
+    again = job(stream="e", producerName="p")
+    for length in (2, size):
+        batches = (rows.slice(start, length) for start in range(0, 5, length))
+        with pytest.raises(WriteFailed, match=r"^row 3 of partition 0: .* 2 rows are in the broker already"):
+            Writer(again).commit([write_partition(batches, again, FIRST)])
+    assert len(broker.stored) == 2
+
+
 def attempt(rows: Sequence[int], partitions: int, task: Task, done: Sequence[int] | None = None) -> str:
     """Write numbers to a stream in contiguous partitions, of which only those in ``done`` run. Return the error."""
     write, size = job(**NAMED), -(-len(rows) // partitions)

@@ -229,7 +229,7 @@ def test_a_kept_connection_has_the_name_of_the_query_that_uses_it(monkeypatch: p
     for query in ("q", "other", "q", "", "other", ""):
         sink = BrokerSink(job(), Task(query_id=query))
         sink.limits()
-        sink.finish()
+        sink.finish(whole=True)
         sink.close()
     assert [name.split(" pid")[0] for name in opened] == [
         "rabbit-chx spark query q batch  partition 0 attempt 0",
