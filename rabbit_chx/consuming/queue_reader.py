@@ -6,7 +6,7 @@ import math
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -124,10 +124,12 @@ class QueueReader:
         self._count: int | None = None
         self._number += 1
         self._heard = 0.0
-        self._delivered = self._acked = 0
-        """The delivery tags of the last message that came, and of the last one that was acknowledged."""
+        self._delivered = self._acked = self._acked_there = 0
+        """The delivery tags of the last message that came, of the last one that was acknowledged, and of the last one of which
+        the broker was told that."""
+        self._is_cancelled = False
+        """Whether the broker has ended the consumer: it exceeded consumer_timeout, or the queue was deleted or moved."""
         self._wanted = 1
-        self._calls: deque[Callable[[], None]] = deque()
         self._connection: BlockingConnection | None = None
         self._channel: BlockingChannel | None = None
         self._error: RabbitChxError | None = None
@@ -222,7 +224,6 @@ class QueueReader:
             if batch._connection != self._number or last.tag <= self._acked:
                 return
             self._acked = last.tag
-        self._calls.append(partial(self._acknowledge, last.tag, batch._connection))
         self._wake()
 
     def waiting(self, timeout: float = 10.0) -> int | None:
@@ -291,7 +292,7 @@ class QueueReader:
             log.warning("%s", warning)
         channel = connection.channel()
         channel.basic_qos(prefetch_count=self._prefetch)
-        channel.add_on_cancel_callback(lambda _: self._calls.append(self._cancelled))
+        channel.add_on_cancel_callback(self._on_cancelled)
         with expecting_refusals(channel):
             consume(channel, self._queue, self._on_deliveries, consumer_tag="rabbit-chx")
         with self._changed:
@@ -308,8 +309,13 @@ class QueueReader:
                 close_in_one_step({channel: ""}, self._prefetch)
 
     def _turn(self, connection: BlockingConnection) -> None:
-        while self._calls:
-            self._calls.popleft()()
+        # One for all that wait: a quorum queue keeps back more than 32 at a time, and drops them when the channel is closed.
+        if self._acked > self._acked_there and self._channel is not None and self._channel.is_open:
+            self._acked_there = self._acked
+            self._channel.basic_ack(self._acked_there, multiple=True)
+            self._acknowledged, self._acknowledged_at = True, monotonic()
+        if self._is_cancelled:
+            raise _TakenBack
         if self._asked:
             channel = connection.channel()
             count = channel.queue_declare(self._queue, passive=True).method.message_count
@@ -337,25 +343,18 @@ class QueueReader:
             if len(self._messages) >= self._wanted or self._is_full:
                 self._changed.notify()
 
-    def _acknowledge(self, tag: int, connection: int) -> None:
-        if connection == self._number and self._channel is not None and self._channel.is_open:
-            self._channel.basic_ack(tag, multiple=True)
-            self._acknowledged, self._acknowledged_at = True, monotonic()
-
-    def _cancelled(self) -> None:
-        """End the connection: the consumer exceeded consumer_timeout, or the queue was deleted or moved."""
-        raise _TakenBack
+    def _on_cancelled(self, _: object) -> None:
+        self._is_cancelled = True
 
     def _forget(self) -> None:
         """Forget everything that belongs to the lost connection."""
         with self._changed:
             self._number += 1
             self._messages.clear()
-            self._delivered = self._acked = 0
+            self._delivered = self._acked = self._acked_there = 0
             self._connection = self._channel = None
-            self._is_checked = self._asked = False
+            self._is_checked = self._asked = self._is_cancelled = False
             self._changed.notify()
-        self._calls.clear()
 
     def _fail(self, error: RabbitChxError) -> None:
         with self._changed:

@@ -79,6 +79,19 @@ def test_messages_arrive_in_order_and_unacknowledged_ones_return_in_order(broker
     assert [int(body) for body in rest] == list(range(10, 30))
 
 
+@pytest.mark.newest_first
+def test_what_is_acknowledged_just_before_the_end_is_not_delivered_again(broker, channel, declare):
+    """A quorum queue applies 32 acknowledgements at a time; the broker drops those that wait when the channel is closed."""
+    queue = declare(500, **KINDS["quorum"])
+    with QueueReader(broker.url, queue) as reader:
+        batches = [batch for _ in range(500) for batch in taken(reader, 1)]
+        for batch in batches:
+            reader.acknowledge(batch)
+    assert bodies(batches) == list(range(500))
+    with QueueReader(broker.url, queue) as reader:
+        assert bodies([reader.take(500)]) == []
+
+
 def test_a_reader_holds_as_many_messages_as_its_prefetch_whatever_their_size(broker, channel, declare):
     """SECURITY.md: the number limits no memory."""
     queue = declare()
