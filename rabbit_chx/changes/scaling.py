@@ -138,7 +138,7 @@ def carry_out(
         check_current(plan, bindings, _reordered(plan, bindings, driver, management))
         found = unfinished_on(management, driver.vhost)
         change.records = list(found.records)
-        if found.holds or drain_first or removed:
+        if found.holds or drain_first or removed or restores:
             # A drain must be permitted before anything is changed that needs it.
             driver.run(delete_commands(driver.run(check_replies())))
         if restores is None:
@@ -147,7 +147,7 @@ def carry_out(
             change.begin_to_restore(restores, found.holds)
         change.carry_out(plan, drain_first, removed)
         if restores is not None:
-            change.delete_all(restores.created)
+            change.delete_all({*restores.created})
         if not more:
             if restores is None:  # an interrupted abort has released the queues whose holds named these
                 change.drain_and_delete(earlier)
@@ -274,7 +274,7 @@ class _Change:
             for queue in gaining:
                 self._release(named.pop(queue))
 
-    def drain_and_delete(self, queues: set[str]) -> None:
+    def drain_and_delete(self, queues: set[str], patience: float = _EMPTY_IN) -> None:
         """Drain and delete queues that no hold names; one that cannot be drained is kept while it is consumed.
 
         The count of the broker leaves out messages that a consumer has not acknowledged; they would be lost with the queue.
@@ -287,8 +287,8 @@ class _Change:
                 self._drain(drained, _SETTLE, ())
             except NotDrained as late:
                 drained.difference_update(late.queues)
-        self.delete(drained)
-        self.delete(there - drained, _EMPTY_IN, may_be_consumed=False)
+        self.delete(drained, patience)
+        self.delete(there - drained, patience, may_be_consumed=False)
 
     def delete(
         self, queues: Iterable[str], patience: float = _EMPTY_IN, *, may_be_consumed: bool = True
@@ -305,12 +305,13 @@ class _Change:
             else:
                 self.on_done(Done("delete", queue))
 
-    def delete_all(self, queues: Iterable[str]) -> None:
-        """Delete these queues when they are empty: members may still have the markers of released queues."""
-        self.delete(queues, self.timeout)
-        if left := self._unbound(self._existing({*queues})):
+    def delete_all(self, queues: set[str]) -> None:
+        """Drain and delete these queues: members may still have their messages, or the markers of released queues."""
+        self.drain_and_delete(queues, self.timeout)
+        if left := self._unbound(self._existing(queues)):
             raise NotDrained(
-                f"{listed(sorted(left))} did not become empty within {seconds(self.timeout)}", tuple(left)
+                f"{listed(sorted(left))} did not become empty within {seconds(self.timeout)}, or is consumed by others than members",
+                tuple(left),
             )
 
     def _unbound(self, queues: set[str]) -> set[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, Final
+
+import click
 
 from rabbit_chx.broker.applying.apply import this_process
 from rabbit_chx.broker.management import Management
@@ -94,8 +96,10 @@ def _is_after_switch(done: Done) -> bool:
 # -- what is unfinished ---------------------------------------------------------------------------------
 
 
-def print_unfinished(live: BrokerAccess, wanted: Topology) -> bool:
+def print_unfinished(live: BrokerAccess, wanted: Topology, is_own: Callable[[Collection[str]], bool]) -> bool:
     """Print that an interrupted command left a change unfinished, with the queues that it left held; return whether.
+
+    One of exchanges that are not ``is_own`` ends the command: it would release their queues without moving their keys.
 
     Raises:
         BrokerUnavailable: another command is carrying the change out.
@@ -110,6 +114,11 @@ def print_unfinished(live: BrokerAccess, wanted: Topology) -> bool:
             f"a change is in progress ({found.running}). {NOTHING_CHANGED} Run this command again when it has ended; "
             "`rabbit-chx scale FILE --status` shows it"
         )
+    before = found.record.before if found.record else None
+    if before and not is_own(before.keys()):
+        others = f"{min(before)!r}" + (f" and {len(before) - 1} more" if len(before) > 1 else "")
+        notice("Refused", f"an interrupted change of exchange {others} comes first")
+        click.get_current_context().exit(refused(Exit.PARTLY))
     if found:
         names = ", ".join(repr(hold.queue) for hold in found.holds)
         left = f"left queues held, and is finished first: {names}" if names else "is finished first"

@@ -107,7 +107,7 @@ def rebalance(
     slots = slots_behind(wanted, name)
     capacity = _capacity(slots, capacities)
     _refuse_pairs(wanted, name)
-    unfinished = print_unfinished(live, wanted)
+    unfinished = print_unfinished(live, wanted, {name, *slots.names}.issuperset)
     failed = Exit.PARTLY if unfinished else Exit.FAILED
     with _named_if_unfinished(failed):
         observed = live.read(wanted)

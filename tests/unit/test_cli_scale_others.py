@@ -259,6 +259,43 @@ def test_while_another_command_changes_the_queues_nothing_is_changed(others, run
     assert "a change is in progress (me on host, process 7). Nothing was changed." in found.err
 
 
+@pytest.mark.parametrize(
+    ("verb", "of"),
+    [
+        (("scale", "--add=1", "--exchange=tenants"), {"orders": ()}),
+        (("scale", "--add=1", "--exchange=orders"), {"tenants.slot.00": ()}),
+        (("rebalance", "--exchange=tenants"), {"orders": (), "tenants.slot.00": ()}),
+    ],
+)
+@pytest.mark.parametrize("option", ["--yes", "--dry-run"])
+def test_an_interrupted_change_of_another_exchange_comes_first(
+    others, run, monkeypatch, verb, of, option
+) -> None:
+    """It would only be released, and its record deleted."""
+    record = ChangeRecord(f"{CHANGES}1", of)
+    left = Queue(record.name, arguments=record.arguments)
+    monkeypatch.setattr(NoQueues, "queues", lambda *_: [(left, 0)])
+    found = run(*verb, others[0], option)
+    assert (found.code, found.out) == (3, "")
+    assert f"Refused: an interrupted change of exchange {min(of)!r}" in found.err
+    assert UNFINISHED in found.err
+
+
+@pytest.mark.parametrize(
+    ("exchange", "of"),
+    [("orders", {"orders": (), "new": ()}), ("tenants", {"tenants.slot.00": ()})],
+)
+def test_an_interrupted_change_of_the_same_exchange_is_continued(
+    others, run, monkeypatch, exchange, of
+) -> None:
+    record = ChangeRecord(f"{CHANGES}1", of)
+    left = Queue(record.name, arguments=record.arguments)
+    monkeypatch.setattr(NoQueues, "queues", lambda *_: [(left, 0)])
+    found = run("scale", others[0], "-x", exchange, "--add", "1", "--dry-run", "--max-moved", "100")
+    assert found.code == 2
+    assert "an interrupted change is finished first" in found.err
+
+
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_lock_that_is_refused_leaves_nothing_to_write_or_to_continue(
     others, run, monkeypatch, listed

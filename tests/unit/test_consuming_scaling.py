@@ -267,6 +267,19 @@ def test_a_queue_that_an_interrupted_change_left_is_drained_before_it_is_deleted
     assert scene.done == ["drained queue 'm0'", "deleted queue 'm0'"]
 
 
+@pytest.mark.parametrize("stuck", [False, True])
+def test_a_new_queue_of_an_abandoned_change_is_drained_before_it_is_deleted(scene, stuck) -> None:
+    """It gained its keys from no other queue, so that no hold names it."""
+    record = ChangeRecord(f"{CHANGES}1", created=("m9",))
+    scene.existing |= {record.name: record.arguments, "m9": {}}
+    scene.groups["mailer"].add("m9")
+    scene.stuck = {"m9"} if stuck else set()
+    with pytest.raises(NotDrained, match="'m9' did not become empty") if stuck else nullcontext():
+        scene.scale(Plan("/"), restores=record, timeout=0.1)
+    assert scene.drained == ["m9"]
+    assert ("m9" in scene.existing, bool(scene.recorded)) == (stuck, stuck)
+
+
 def test_one_repeat_finishes_the_removal_of_a_queue_without_keys_wherever_it_was_killed(scene) -> None:
     """No hold names such a queue."""
     for number in count():
