@@ -49,6 +49,33 @@ def text_of(key: Any) -> str:
     return key.decode(errors="backslashreplace") if isinstance(key, bytes) else str(key)
 
 
+def unescaped(literal: str) -> str:
+    r"""What a literal of Python means, which is given without its quotes.
+
+    >>> unescaped(r"it\'s \xe4")
+    "it's ä"
+    """
+    return literal.encode("latin-1", "backslashreplace").decode("unicode_escape")
+
+
+def text_of_reply(reply: str) -> str:
+    r"""A broker's reply as text. One that is not UTF-8 is a literal of bytes in the exceptions of pika.
+
+    RabbitMQ 3.12 to 4.0.4 send a name that Latin-1 can encode in Latin-1, and 3.10 may cut UTF-8 within a letter.
+
+    >>> text_of_reply(r"b'no queue \xe4'"), text_of_reply(r"b'no queue \xc3\xa4\xc3...'")
+    ('no queue ä', 'no queue ä\ufffd...')
+    """
+    if reply[:2] not in {"b'", 'b"'}:
+        return reply
+    try:
+        sent = unescaped(reply[2:-1]).encode("latin-1")
+    except ValueError:  # a server that is no RabbitMQ may send anything
+        return reply
+    text = sent.decode(errors="replace")
+    return sent.decode("latin-1") if text.replace("\ufffd", "").isascii() else text
+
+
 def too_long(text: str | bytes, size: int) -> str:
     """The beginning of a text that is too long, and its size in bytes.
 

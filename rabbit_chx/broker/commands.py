@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from pika.exceptions import ChannelClosedByBroker
 from pika.spec import ACCESS_REFUSED
 
+from rabbit_chx.base.text import text_of_reply
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.permissions import Needs, backend_failed, why_denied
 from rabbit_chx.broker.reasons import why_down
@@ -99,6 +100,7 @@ class Refused(Exception):
     """
 
     def __init__(self, code: int, text: str) -> None:
+        text = text_of_reply(text)
         super().__init__(code, text)
         self.code = code
         self.text = text
@@ -240,7 +242,7 @@ def is_missing(text: str) -> bool:
 
     The code does not tell: the broker answers 404 for a classic queue on a stopped node, too.
     """
-    return text.startswith("NOT_FOUND - no queue ")
+    return text_of_reply(text).startswith("NOT_FOUND - no queue ")
 
 
 def why_ended(
@@ -253,7 +255,7 @@ def why_ended(
     if isinstance(error, BrokerUnavailable):
         return error
     if isinstance(error, (Refused, ChannelClosedByBroker)):
-        code, words = error.args[:2]
+        code, words = error.args[0], text_of_reply(error.args[1])
         denied = needs and why_denied(words, needs, what=what)
         text = denied or f"the broker refused it: {code} {words}"
         return BrokerUnavailable(text, permanent=code == ACCESS_REFUSED and not backend_failed(words))

@@ -8,6 +8,7 @@ from typing import Final
 
 from rabbit_chx.base.advice import Advice
 from rabbit_chx.base.plugins import why_refused_type
+from rabbit_chx.base.text import text_of_reply, unescaped
 from rabbit_chx.broker.permissions import Needs, backend_failed, why_denied
 from rabbit_chx.errors import BrokerUnavailable
 
@@ -66,7 +67,7 @@ def why_down(error: BaseException, where: str, *, needs: Needs | None = None) ->
                 "rabbitmq.conf or in the URL"
             )
         case exceptions.ConnectionClosedByBroker() | exceptions.ChannelClosedByBroker():
-            return _why_closed(error.reply_code, error.reply_text, where, needs or Needs())
+            return _why_closed(error.reply_code, text_of_reply(error.reply_text), where, needs or Needs())
         case exceptions.ProtocolVersionMismatch() | exceptions.InvalidFrameError() | NotAmqp():
             is_tls = isinstance(error, NotAmqp) and error.first.startswith(_TLS_RECORDS)
             hint = " but TLS: its URL begins with amqps" if is_tls else ""
@@ -88,7 +89,7 @@ def _the_broker(where: str) -> str:
 
 def why_refused(error: BaseException, needs: Needs, *, at: Needs | None = None, what: str = "this") -> str:
     """Why the broker refused work that needs these permissions (see `why_denied`), or ended the connection."""
-    words = str(getattr(error, "reply_text", error))
+    words = text_of_reply(str(getattr(error, "reply_text", error)))
     denied = why_denied(words, needs, at=at, what=what)
     return denied or why_refused_type(words) or str(why_down(error, _BROKER))
 
@@ -185,7 +186,7 @@ def _why_not_opened(text: str, where: str, otherwise: str) -> BrokerUnavailable:
     closed = _CLOSED_BY_BROKER(text)
     if closed is None:  # a broker that is killed ends the connection, too: no fault of user or password
         return BrokerUnavailable(f"the connection to {where} {otherwise}")
-    return why_rejected(int(closed[1]), closed[2], where)
+    return why_rejected(int(closed[1]), text_of_reply(unescaped(closed[2])), where)
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -10,6 +10,7 @@ from typing import Final
 import pika
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
+from rabbit_chx.base.text import text_of_reply
 from rabbit_chx.base.timeouts import CONNECT
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect, expecting_refusals
@@ -82,6 +83,6 @@ def _reply(connection: pika.BlockingConnection, exchange: str) -> tuple[int, str
             channel.basic_publish(exchange, "", b"", pika.BasicProperties(expiration=_NOT_AN_EXPIRATION))
             channel.basic_qos(prefetch_count=1)  # waits for an answer, which may be the refusal
     except ChannelClosedByBroker as closed:
-        return closed.reply_code, closed.reply_text
+        return closed.reply_code, text_of_reply(closed.reply_text)
     channel.close()
     return 0, ""

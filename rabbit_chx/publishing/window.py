@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, product
 from typing import Any, Final, TypeAlias
 
+from rabbit_chx.base.text import text_of_reply
 from rabbit_chx.publishing.messages import OutgoingMessage
 from rabbit_chx.publishing.properties import split_properties
 
@@ -133,6 +134,7 @@ def refused_messages(text: str, in_flight: Iterable[OutgoingMessage]) -> list[Ou
     The reply names no message, only what was wrong. After such an error the broker ignores what follows on the channel, so what
     was in flight is sent again, except the message that it refused.
     """
+    text = text_of_reply(text)
     exchange, size = _EXCHANGE(text), _SIZE(text)
     if exchange:
         name = (exchange[1] or exchange[2]).encode()

@@ -198,7 +198,7 @@ class AsyncRuns(Runs[_M]):
         stop = partial(asyncio.get_running_loop().call_soon_threadsafe, member.stop)
         try:
             with stopped_by_signals(stop) if signals else nullcontext():
-                await asyncio.wrap_future(outcome)
+                await _ended(outcome)
         except asyncio.CancelledError:
             # In `asyncio.run`, Ctrl-C after SIGTERM is a cancellation too.
             with suppress(Exception):
@@ -206,6 +206,7 @@ class AsyncRuns(Runs[_M]):
             raise
         finally:
             self._forget(member)
+        outcome.result()
 
     @asynccontextmanager
     async def _run_while_block(self, new: Callable[[], _M]) -> AsyncIterator[None]:
@@ -214,13 +215,13 @@ class AsyncRuns(Runs[_M]):
         assert block is not None
         before, failed, in_block = block.cancelling(), False, True
 
-        def on_end(ended: asyncio.Future[None]) -> None:
+        def on_end(_: asyncio.Future[None]) -> None:
             nonlocal failed
-            if not ended.cancelled() and ended.exception() is not None and in_block:
+            if outcome.exception() is not None and in_block:
                 failed = True
                 block.cancel()
 
-        asyncio.wrap_future(outcome).add_done_callback(on_end)
+        _ended(outcome).add_done_callback(on_end)
         raised: BaseException | None = None
         try:
             yield
@@ -241,13 +242,32 @@ async def _end(member: Running, outcome: Future[None], patience: float | None = 
     """Stop the member and wait until it has ended; a cancellation lets it wait for no handler any longer."""
     member.stop(patience)
     try:
-        await asyncio.wrap_future(outcome)
+        await _ended(outcome)
     except asyncio.CancelledError:
         member.stop(patience=0.0)
-        ended = asyncio.wrap_future(outcome)
-        await asyncio.wait([ended])
-        ended.exception()  # the cancellation counts; without this, asyncio logs that the error was never retrieved
+        await _ended(outcome)
         raise
+    outcome.result()
+
+
+def _ended(outcome: Future[None]) -> asyncio.Future[None]:
+    """Return a future of the event loop that is done when the outcome is, and does not have its error.
+
+    asyncio cannot pass on a StopIteration, and turns the CancelledError of an executor's future into its own.
+    """
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not ended.done():  # its task may have been cancelled
+            ended.set_result(None)
+
+    def on_done(_: Future[None]) -> None:
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(wake)
+
+    outcome.add_done_callback(on_done)
+    return ended
 
 
 def _settle(outcome: Future[None], run: Callable[[], None]) -> None:

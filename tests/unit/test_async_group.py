@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import gc
 import threading
 
@@ -48,6 +49,27 @@ async def test_a_stopped_group_of_the_event_loop_returns_from_each_run_and_block
     await group.run(coroutine)
     async with group.running(coroutine) as running:
         assert running is group
+
+
+@pytest.mark.parametrize(
+    "error", [StopIteration("no tenant"), concurrent.futures.CancelledError("no tenant")]
+)
+async def test_an_error_for_which_asyncio_has_another_meaning_ends_the_run_and_the_block(error, monkeypatch):
+    """A coroutine cannot raise StopIteration: Python makes it the cause of a RuntimeError."""
+
+    def fail(*_, **__):
+        raise error
+
+    async def run_block():
+        async with AsyncGroup(**GIVEN).running(coroutine):
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr("rabbit_chx.consuming.group.connect", fail)
+    for run in (AsyncGroup(**GIVEN).run(coroutine), run_block()):
+        running = asyncio.create_task(run)
+        await asyncio.wait([running], timeout=20)
+        assert not running.cancelled()
+        assert error in (running.exception(), running.exception().__cause__)
 
 
 # ---- a block while which a group runs

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from rabbit_chx import InvalidValue, Ring
-from rabbit_chx.broker.commands import OnChannel, Pause, Refused, Surprise, carry_out as do_each
+from rabbit_chx.broker.commands import OnChannel, Pause, Refused, Surprise, carry_out as do_each, is_missing
 from rabbit_chx.broker.driver import at_once
 from rabbit_chx.broker.permissions import NOTHING
 from rabbit_chx.changes.records import declare_commands, hold_commands
@@ -27,7 +27,7 @@ from rabbit_chx.working.settings import Settings
 from rabbit_chx.working.workers import Workers
 from tests.unit.test_consuming_lanes import SETTINGS
 from tests.unit.topology.broker_model import hashed, made, slotted
-from tests.wire import encoded_properties
+from tests.wire import encoded_properties, refusal
 
 
 def test_a_hold_survives_writing_and_reading() -> None:
@@ -89,6 +89,14 @@ def held(monkeypatch):
 def test_a_queue_stays_held_while_the_broker_cannot_reach_its_hold(held, text) -> None:
     assert held(10.0, text)
     assert held(10.5, ABSENT) is None
+
+
+@pytest.mark.parametrize("name", ["ä".encode("latin-1"), "ä".encode()[:1] + b"..."], ids=["4.0", "3.10"])
+def test_a_queue_is_missing_though_the_reply_is_not_utf_8(held, name) -> None:
+    error = refusal(404, b"NOT_FOUND - no queue 'q" + name)
+    assert is_missing(error.reply_text)
+    assert held(10.0, error.reply_text)
+    assert held(11.0, error.reply_text) is None
 
 
 def test_a_queue_stays_held_when_a_node_does_not_know_the_hold_for_a_moment(held) -> None:

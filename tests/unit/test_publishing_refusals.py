@@ -13,7 +13,10 @@ from rabbit_chx.broker.amqp import parameters_of
 from rabbit_chx.broker.reasons import NotAmqp, why_down
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.publishing import Publisher, Timeouts, check_access
+from rabbit_chx.publishing.window import refused_messages
 from tests.amqp_server import AmqpServer, confirm_all, received
+from tests.unit.test_publishing_window import message
+from tests.wire import refusal
 
 # -- options -------------------------------------------------------------------------------------------------
 
@@ -86,6 +89,22 @@ def test_the_brokers_reply_decides_whether_a_failure_is_permanent(error, permane
     assert reason.permanent is permanent
     assert words in str(reason)
     assert "\n" not in str(reason)
+
+
+def test_a_reply_in_latin_1_names_what_is_missing():
+    """RabbitMQ 4.0.4 sends it if a name has a letter such as ä."""
+    error = refusal(
+        403, f"ACCESS_REFUSED - write access to exchange 'ä' in vhost '/' {USER}".encode("latin-1")
+    )
+    assert "no write permission on exchange 'ä' in virtual host '/'" in str(why_down(error, "h"))
+    vhost = CLOSED(530, "NOT_ALLOWED - access to vhost 'ä' refused for user 'u'".encode("latin-1"))
+    assert "`rabbitmqctl set_permissions -p 'ä' u " in str(why_down(ACCESS(repr(vhost)), "h"))
+
+
+def test_a_reply_in_latin_1_tells_which_messages_were_refused():
+    error = refusal(404, "NOT_FOUND - no exchange 'ä' in vhost '/'".encode("latin-1"))
+    refused, other = message(1, exchange="ä".encode()), message(2, exchange=b"a")
+    assert refused_messages(error.reply_text, [refused, other]) == [refused]
 
 
 def test_a_missing_permission_names_user_and_virtual_host_once():
@@ -180,7 +199,9 @@ def check(text):
 
 @pytest.mark.parametrize("operation", ["", "write "], ids=["3.10", "4.3"])
 def test_a_refused_topic_is_no_refusal_of_the_exchange(operation):
-    check(f"ACCESS_REFUSED - {operation}access to topic '' in exchange 'x' in vhost '/' {USER}")
+    text = f"ACCESS_REFUSED - {operation}access to topic '' in exchange 'ä' in vhost '/' {USER}"
+    check(text)
+    check(text.encode("latin-1"))  # 4.0.4
 
 
 @pytest.mark.parametrize("operation", ["", "write "], ids=["3.10", "4.3"])

@@ -19,8 +19,8 @@ from rabbit_chx.publishing.properties import encode_properties
 from rabbit_chx.publishing.window import Window, find_returned
 
 
-def message(row: int, key: bytes = b"") -> OutgoingMessage:
-    return OutgoingMessage(row, b"", key, b"", b"")
+def message(row: int, key: bytes = b"", *, exchange: bytes = b"") -> OutgoingMessage:
+    return OutgoingMessage(row, exchange, key, b"", b"")
 
 
 def rows(messages: list[OutgoingMessage]) -> list[int]:

@@ -18,7 +18,7 @@ from rabbit_chx.broker.properties import Properties
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.messages.message import Message
 from rabbit_chx.streams import BatchFailed, Reject, StreamGroup
-from rabbit_chx.streams.group import parking
+from rabbit_chx.streams.group import offsets, parking
 from rabbit_chx.streams.group.lanes import Attention, StreamLane
 from rabbit_chx.streams.group.member import StreamMember
 from rabbit_chx.streams.group.workers import StreamWorkers
@@ -312,6 +312,19 @@ def test_the_offset_of_a_parked_message_is_stored_before_the_next_one_is_handled
     assert len(driver.sent) == 1
     assert stored[0] == ("s", 0, 0)
     assert one.member.workers._ready.qsize() == 1
+
+
+def test_a_member_that_cannot_store_what_it_parked_handles_no_more_and_waits_for_no_handler(
+    handled, monkeypatch
+):
+    monkeypatch.setattr(offsets, "_READ_BACK", 0.05)
+    connection = SimpleNamespace(is_open=True, store_offset=lambda *_: None, query_offset=lambda *_: None)
+    one = handled(Encoding())
+    one.member._places.append(SimpleNamespace(connection=connection, lanes={0: one.lane}))
+    one.fail()
+    assert "did not store the offset" in str(one.member._error)
+    assert one.member.workers.next_of(one.lane) is None
+    assert one.lane.is_idle
 
 
 def test_what_is_parked_of_a_batch_before_a_refusal_counts_as_handled(handled):

@@ -8,7 +8,7 @@ from typing import Any
 
 from rabbit_chx.base.text import described
 from rabbit_chx.broker.commands import Refused
-from rabbit_chx.errors import CorruptStream, MissingDependency
+from rabbit_chx.errors import CorruptStream, MissingDependency, RabbitChxError
 from rabbit_chx.streams.group.batch import (
     BatchFailed,
     StreamBatch,
@@ -145,7 +145,10 @@ class Failures(Attempts):
         elif left is None and error is None:
             self._workers.finished(lane, channel, item)
             item = rest
-        self._settle(lane)
+        try:
+            self._settle(lane)
+        except RabbitChxError as refused:
+            self._fail(refused)  # before the worker gets its lane back, so that it takes no other message
         if item is not None:
             self.put_back(lane, channel, item)
         self._workers.submit(lane)
