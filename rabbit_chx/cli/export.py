@@ -26,7 +26,7 @@ from rabbit_chx.topology.file.definitions import (
     unordered_rings,
 )
 from rabbit_chx.topology.file.dump import dumps, json_text
-from rabbit_chx.topology.file.exportable import exportable
+from rabbit_chx.topology.file.exportable import exportable, weight_of
 from rabbit_chx.topology.file.load import read_file, topologies
 from rabbit_chx.topology.model import Topology
 
@@ -112,13 +112,15 @@ def _in_ring_order(topology: Topology, live: BrokerAccess | None) -> _WithRings:
     if live is not None:
         observed = replace(live, url=live.given.with_vhost(topology.vhost)).read(topology)
         for name, ring in observed.rings.items():
-            destinations = {bound.destination for bound in topology.bindings_from(name)}
-            if ring.known and {each.destination for each in ring.bindings} == destinations:
+            in_file = {(bound.destination, weight_of(bound)) for bound in topology.bindings_from(name)}
+            in_ring = {(bound.destination, weight_of(bound)) for bound in ring.bindings}
+            # Of two bindings of a queue, only one is in effect.
+            if ring.known and in_ring <= in_file and dict(in_ring).keys() == dict(in_file).keys():
                 rings[name] = ring
     topology = in_ring_order(topology, rings) if rings else topology
     if topology.unordered:
         how = (
-            "the order could not be read from the broker (pass --node)"
+            "the order could not be read from the broker (pass --node), or the broker has other bindings"
             if live
             else "pass --url and --node to read it from the broker that exported the file, or use `rabbit-chx export` without FILE"
         )

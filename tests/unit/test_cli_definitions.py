@@ -9,7 +9,7 @@ import pytest
 from rabbit_chx.broker.management import Management
 from rabbit_chx.cli.ask.broker_access import BrokerAccess
 from rabbit_chx.topology.file.load import load
-from rabbit_chx.topology.model import Observed
+from rabbit_chx.topology.model import Binding, Exchange, Observed, Queue, Topology
 from tests.unit.test_hostile_http import HEAD, answering
 
 
@@ -106,6 +106,19 @@ def test_plan_and_export_are_about_the_virtual_host_of_the_url_or_about_all(run,
     made = tmp_path / "made"
     assert run("export", file, "--url", url, "-o", made).code == 0
     assert len([*made.iterdir()] if made.is_dir() else [made]) == count
+
+
+@pytest.mark.parametrize(("weight", "order"), [("1", "{orders.3: 1, orders.2: 1,"), ("3", "order: unknown")])
+def test_an_export_of_a_file_takes_only_the_order_from_the_broker(run, file, live, weight, order):
+    """Once, the weights of the broker as well."""
+    queues = {f"orders.{number}": weight if number == 5 else "1" for number in (3, 2, *range(4, 16), 0, 1)}
+    bindings = tuple(Binding("orders", queue, key) for queue, key in queues.items())
+    exchanges = (Exchange("orders", "x-consistent-hash"),)
+    live(Topology("shop", exchanges, tuple(map(Queue, queues)), bindings))
+    found = run("export", file, "--vhost", "shop", "--url", "amqp://host/shop")
+    assert found.code == 0
+    assert order in found.out
+    assert ("order: unknown" in found.out) == ("the broker has other bindings" in found.err)
 
 
 def test_a_topology_file_for_another_virtual_host_is_refused(run, write):

@@ -117,6 +117,11 @@ def test_a_ring_with_a_hole_or_an_invalid_line_is_never_taken_for_a_ring(text):
     assert isinstance(parse_rings(f"ring eA==\n{text}\ndone")["x"], RingUnknown)
 
 
+def test_the_output_of_another_program_is_no_ring():
+    with pytest.raises(RingUnknown, match="invalid line: 'ring of power'"):
+        parse_rings("ring of power\n0 queue cQ==\ndone")
+
+
 def test_a_name_with_a_lone_surrogate_is_refused_before_a_node_is_asked() -> None:
     with pytest.raises(InvalidValue, match="without lone surrogates"):
         rings_expression("\ud800")

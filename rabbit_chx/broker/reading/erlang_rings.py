@@ -15,7 +15,6 @@ Names go in as Erlang bytes and come out as base64, so any name survives. This f
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
@@ -62,7 +61,12 @@ def parse_rings(text: str, *, vhost: str = "/") -> dict[str, list[Destination] |
     starts = [number for number, line in enumerate(lines) if line.startswith("ring ")]
     rings: dict[str, list[Destination] | RingUnknown] = {}
     for start, stop in pairwise([*starts, len(lines)]):
-        name = decoded_name(lines[start].removeprefix("ring "))
+        try:
+            name = decoded_name(lines[start].removeprefix("ring "))
+        except ValueError:
+            raise RingUnknown(
+                f"the rings of virtual host {vhost!r} have an invalid line: {lines[start]!r}"
+            ) from None
         try:
             rings[name] = _buckets(lines[start + 1 : stop], name)
         except RingUnknown as unknown:
@@ -76,7 +80,7 @@ def _buckets(lines: Sequence[str], exchange: str) -> list[Destination]:
         try:
             bucket, kind, encoded = line.split(" ")
             name = decoded_name(encoded)
-        except (ValueError, binascii.Error):
+        except ValueError:
             raise RingUnknown(f"the ring of exchange {exchange!r} has an invalid line: {line!r}") from None
         if bucket != str(expected):
             # A hole: releases before 3.9.21 and 3.10.6 tear them, and messages that hit one are lost.

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from rabbit_chx.base.names import name_flaw
 from rabbit_chx.mirror.releases import MAX_WEIGHT
-from rabbit_chx.mirror.ring import Destination, Ring, ToExchange, parse_weight
+from rabbit_chx.mirror.ring import Destination, Ring, RingBinding, ToExchange, parse_weight
 from rabbit_chx.topology.model import (
     CONSISTENT_HASH,
     HASHING,
@@ -149,18 +149,18 @@ def _ring_bindings(
             len(found) - 1
         )
         plain_first = sorted(found, key=lambda each: bool(each.arguments))
-        weight = _weight(plain_first[0]) if buckets is None else buckets[destination]
-        bound = min(plain_first, key=lambda each: _weight(each) != weight)
+        weight = weight_of(plain_first[0]) if buckets is None else buckets[destination]
+        bound = min(plain_first, key=lambda each: weight_of(each) != weight)
         if weight > MAX_WEIGHT:
             notes.append(
                 f"exchange {exchange!r}: the weight of {str(destination)!r} is {weight}, written as {MAX_WEIGHT}"
             )
-        is_as_bound = _weight(bound) == weight <= MAX_WEIGHT
+        is_as_bound = weight_of(bound) == weight <= MAX_WEIGHT
         key = bound.key if is_as_bound else str(min(weight, MAX_WEIGHT))
         yield replace(bound, key=key)
 
 
-def _weight(bound: Binding) -> int:
+def weight_of(bound: Binding | RingBinding) -> int:
     """The weight, which a live broker may have let exceed the limit of a file."""
     is_number = re.fullmatch(r"\+?[0-9]{1,255}", bound.key, re.ASCII)
     return (int(bound.key) if is_number else 0) or parse_weight(bound.key, of=bound.destination)

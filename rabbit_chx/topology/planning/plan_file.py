@@ -125,10 +125,15 @@ def load_plan(path: str | Path) -> SavedPlan:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, InvalidValue):
             raise
-        hint = "The file is damaged: plan again"
-        expected = "a file that `rabbit-chx plan --out` has written"
-        raise InvalidValue("plan file", str(path), expected, hint) from None
+        raise _damaged(path) from None
+    if not reviewed:
+        raise _damaged(path)
     return SavedPlan(options, reviewed)
+
+
+def _damaged(path: str | Path) -> InvalidValue:
+    hint = "The file is damaged: plan again"
+    return InvalidValue("plan file", str(path), "a file that `rabbit-chx plan --out` has written", hint)
 
 
 def _check_format(value: Mapping[str, Any]) -> None:
