@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice, product
+from itertools import chain, product
 from typing import Any, Final, TypeAlias
 
 from rabbit_chx.base.text import text_of_reply
@@ -22,6 +22,8 @@ from rabbit_chx.publishing.properties import split_properties
 Confirm: TypeAlias = tuple[int, bool, bool]
 """Delivery tag, whether it confirms all tags up to this one, and whether it is an ack (otherwise a nack)."""
 
+_MOST: Final = 10_000
+"""How many numbers a window holds, confirmed or not, before it looks which of them it needs."""
 # The words of rabbit_misc:not_found/1, rabbit_access_control:check_resource_access/4 and rabbit_channel:check_msg_size/3.
 _EXCHANGE: Final = re.compile(
     "NOT_FOUND - no exchange '(.*)' in vhost|ACCESS_REFUSED - .*access to exchange '(.*)' in vhost", re.DOTALL
@@ -37,21 +39,37 @@ class Window:
         # before its predecessors.
         self._sent: deque[OutgoingMessage | None] = deque()
         self._first = 1
+        # The messages before these, by number: the broker has confirmed many later ones, and may never confirm these.
+        self._late: dict[int, OutgoingMessage] = {}
+        self._most = _MOST
         self._searched = 0  # the number of the message that was found last
         self.largest_body: int = 0
         """Bytes of the largest body sent since the window was last empty."""
 
     def __len__(self) -> int:
-        return len(self._sent)
+        return len(self._late) + len(self._sent)
 
     def __iter__(self) -> Iterator[OutgoingMessage]:
-        return (message for message in self._sent if message is not None)
+        return chain(self._late.values(), filter(None, self._sent))
 
     def sent(self, messages: Sequence[OutgoingMessage]) -> None:
         """Add messages that were sent, in this order."""
+        sent = self._sent
         largest = max([len(message.body) for message in messages], default=0)
-        self.largest_body = max(self.largest_body, largest) if self._sent else largest
-        self._sent.extend(messages)
+        self.largest_body = max(self.largest_body, largest) if sent or self._late else largest
+        sent.extend(messages)
+        if len(sent) > self._most:
+            self._set_aside()
+
+    def _set_aside(self) -> None:
+        """Drop the numbers of confirmed messages if most are: behind one that the broker never confirms, they would pile up."""
+        sent, unconfirmed = self._sent, len(list(filter(None, self._sent)))
+        while len(sent) > 2 * unconfirmed:
+            message = sent.popleft()
+            if message is not None:
+                self._late[self._first] = message
+            self._first += 1
+        self._most = max(2 * len(sent), _MOST)
 
     def settle(self, confirms: Iterable[Confirm]) -> tuple[list[OutgoingMessage], list[OutgoingMessage]]:
         """Remove the messages that were confirmed and return them, acked and nacked; ignore unknown tags."""
@@ -62,26 +80,34 @@ class Window:
             settled = acked if positive else nacked
             position = number - self._first
             if multiple:
-                count = len(sent) if number == 0 else max(min(position + 1, len(sent)), 0)
-                settled.extend(message for message in islice(sent, count) if message is not None)
-                for _ in range(count):
-                    sent.popleft()
-                self._first += count
+                settled += self._up_to(number)
             elif 0 <= position < len(sent):
                 message = sent[position]
                 if message is not None:
                     settled.append(message)
                     sent[position] = None
+            elif number in self._late:
+                settled.append(self._late.pop(number))
             while sent and sent[0] is None:
                 sent.popleft()
                 self._first += 1
         return acked, nacked
 
+    def _up_to(self, number: int) -> list[OutgoingMessage]:
+        """Remove and return the messages up to a number, or all for 0."""
+        sent, late = self._sent, self._late
+        found = [late.pop(each) for each in list(late) if each <= number or number == 0]
+        count = len(sent) if number == 0 else max(min(number - self._first + 1, len(sent)), 0)
+        found += filter(None, [sent.popleft() for _ in range(count)])
+        self._first += count
+        return found
+
     def find_returned(self, *passes: Callable[[OutgoingMessage], bool]) -> OutgoingMessage | None:
         """Find the returned message: in the first pass that has one, the first match after the previously found message.
 
         Identical messages cannot be distinguished, but it does not matter which of them is marked. If the previous return
-        was taken for that of a later, similar message, the match may be before it.
+        was taken for that of a later, similar message, the match may be before it. A message before a confirmed one is returned
+        no more, so none of those that were set aside.
         """
         after = max(self._searched - self._first + 1, 0)
         for positions, matches in product((range(after, len(self._sent)), range(after)), passes):
@@ -96,6 +122,7 @@ class Window:
         """Empty the window when its channel is gone; return the unconfirmed messages in publish order."""
         left = list(self)
         self._sent.clear()
+        self._late.clear()
         self._first, self._searched = 1, 0
         return left
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -69,7 +70,10 @@ class WindowModel(RuleBasedStateMachine):
         assert len(self.window) >= len(self.model)
 
 
-TestWindow = WindowModel.TestCase
+class TestWindow(WindowModel.TestCase):
+    @pytest.fixture(autouse=True)
+    def set_aside_early(self, monkeypatch) -> None:
+        monkeypatch.setattr("rabbit_chx.publishing.window._MOST", 4)
 
 
 def test_returns_are_found_in_publish_order() -> None:
@@ -103,6 +107,28 @@ def test_confirms_read_together_are_booked_one_after_the_other() -> None:
     acked, nacked = window.settle([(3, False, True), (1, False, False), (4, True, True), (9, False, True)])
     assert (rows(acked), rows(nacked)) == ([2, 1, 3], [0])
     assert rows(window.abandon()) == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("confirm", "left"),
+    [(None, [1, 9]), ((2, False, True), [9]), ((2, True, True), [9]), ((0, True, True), [])],
+)
+def test_the_window_does_not_grow_behind_a_message_that_is_never_confirmed(
+    confirm: Any, left: list[int]
+) -> None:
+    window = Window()
+    window.sent([message(0), message(1)])
+    window.settle([(1, False, True)])
+    for first in range(3, 200_000, 500):
+        window.sent([message(first + each) for each in range(500)])
+        returned = window.find_returned(lambda one, row=first: one.row == row)
+        assert returned is not None
+        window.settle([(first + each, False, True) for each in range(500)])
+    window.sent([message(9)])
+    assert len(window) < 20_000
+    window.settle([confirm] if confirm else [])
+    assert rows(list(window)) == rows(window.abandon()) == left
+    assert not window
 
 
 # -- what was returned ---------------------------------------------------------------------------------------
