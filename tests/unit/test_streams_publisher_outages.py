@@ -15,6 +15,7 @@ from rabbit_chx.base import outages
 from rabbit_chx.errors import BrokerUnavailable, PublishFailed, StreamUnavailable
 from rabbit_chx.publishing import Failure, Outcome
 from rabbit_chx.streams import StreamPublisher, Timeouts, connect
+from rabbit_chx.streams.protocol.answers import Refusals
 from rabbit_chx.streams.publishing import outlet, routes
 from rabbit_chx.streams.publishing.lots import LotOutbox
 from tests.patience import PATIENCE, wait_until
@@ -22,6 +23,8 @@ from tests.unit import stream_servers
 from tests.unit.stream_servers import FIRST, SECOND, Connection, lose
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rabbit_chx.base.urls import BrokerUrl
 
 
@@ -350,6 +353,80 @@ def test_connections_that_open_and_confirm_nothing_are_given_up_like_none(server
         assert caught.value.may_have_arrived
         assert len(servers.opened) > 10
         publisher.publish(b"c")  # tries again
+
+
+def sent_again(
+    monkeypatch: pytest.MonkeyPatch, servers: stream_servers.Servers, arriving: Callable[[Connection], object]
+) -> tuple[StreamPublisher, PublishFailed | None]:
+    """Publish 5,000 messages, lose the connection before they are confirmed, and let messages arrive on each later one."""
+    monkeypatch.setattr(outlet, "_AT_ONCE", 1_000)
+    published = Connection._publish
+
+    def publish(connection: Connection, *given: Any, **more: Any) -> None:
+        published(connection, *given, **more)
+        arriving(connection)
+
+    servers.silent = True
+    timeouts = Timeouts(reconnect=5)
+    with ThreadPoolExecutor() as pool, StreamPublisher(FIRST, "events", timeouts=timeouts) as publisher:
+        publishing = pool.submit(publisher.publish_many, [b"a"] * 5_000)
+        wait_until(lambda: len(servers.stored) == 5_000, "all are sent")
+        monkeypatch.setattr(Connection, "_publish", publish)
+        servers.silent = False
+        servers.close_connections()
+        error = publishing.exception(PATIENCE)
+    assert error is None or isinstance(error, PublishFailed)
+    return publisher, error
+
+
+@pytest.mark.usefixtures("clock")
+def test_confirms_are_taken_while_many_messages_are_sent_again(servers, monkeypatch) -> None:
+    """A broker that cannot send its confirms reads nothing, and both would wait for each other."""
+
+    def arriving(connection: Connection) -> None:
+        if len(connection._arrived) > 1_000:
+            raise StreamUnavailable("the broker took no data", "lost")
+
+    publisher, error = sent_again(monkeypatch, servers, arriving)
+    assert error is None
+    totals = publisher.totals
+    assert (totals.confirmed, totals.resent, totals.connections) == (5_000, 5_000, 2)
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_connection_that_is_lost_while_messages_are_sent_again_leaves_those_that_it_has_not_confirmed(
+    servers, monkeypatch
+) -> None:
+    arrived: list[list[int]] = []
+
+    def arriving(connection: Connection) -> None:
+        arrived.append(list(connection._arrived))
+        if len(arrived) == 2:
+            servers.close_connections()
+
+    publisher, error = sent_again(monkeypatch, servers, arriving)
+    assert error is None
+    starts = [(each[0], each[-1]) for each in arrived]
+    assert starts == [
+        (1, 1_000),
+        (1_001, 2_000),
+        *((start + 1, start + 1_000) for start in range(1_000, 5_000, 1_000)),
+    ]
+    totals = publisher.totals
+    assert (totals.confirmed, totals.resent, totals.connections) == (5_000, 6_000, 3)
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_refusal_that_arrives_while_messages_are_sent_again_ends_all_of_them(servers, monkeypatch) -> None:
+    def refuse(connection: Connection) -> None:
+        connection._arrived.clear()
+        monkeypatch.setattr(Connection, "_confirms", lambda *_: iter([Refusals(0, {3: 17})]))
+
+    publisher, error = sent_again(monkeypatch, servers, refuse)
+    assert error is not None
+    rejected = [each.row for each in error.failures if each.outcome is Outcome.REJECTED]
+    totals = publisher.totals
+    assert (rejected, totals.rejected, totals.unknown, totals.resent) == ([2], 1, 4_999, 1_000)
 
 
 def test_losses_long_after_each_other_do_not_add_up(servers, monkeypatch) -> None:

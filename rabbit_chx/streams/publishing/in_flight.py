@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 
 from rabbit_chx.streams.publishing.lots import Lot
 
@@ -31,10 +30,6 @@ class InFlight:
         """Add lots that are sent for the first time."""
         self._lots.extend(lots)
         self._count += sum(map(len, lots))
-
-    def entries(self) -> Iterable[tuple[int, bytes]]:
-        """Return the encoded messages with their publishing ids."""
-        return chain.from_iterable(lot.entries() for lot in self._lots)
 
     def confirm(self, ids: Iterable[int]) -> list[Lot]:
         """Note which messages are confirmed; remove and return the lots of which all are, and all of the lots before them."""

@@ -235,12 +235,18 @@ class Outlet:
         return last
 
     def _send_again(self, connection: StreamConnection) -> None:
-        for lot in self._in_flight:
-            lot.owner.sent_again(lot.unconfirmed)
-        ids, messages = zip(*self._in_flight.entries(), strict=True)
-        self.outbox.note_sent(sum(map(len, messages)), len(messages))
-        self._publish(connection, ids, messages)
-        self._moved = time.monotonic()
+        lots = deque(self._in_flight)
+        while lots:
+            entries: list[tuple[int, bytes]] = []
+            while lots and len(entries) < _AT_ONCE:
+                lot = lots.popleft()
+                lot.owner.sent_again(lot.unconfirmed)
+                entries += lot.entries()
+            ids, messages = [number for number, _ in entries], [message for _, message in entries]
+            self.outbox.note_sent(sum(map(len, messages)), len(messages))
+            self._publish(connection, ids, messages)
+            self._moved = time.monotonic()
+            self._take(connection)  # a broker that cannot send its confirms reads nothing
 
     def _publish(self, connection: StreamConnection, ids: Iterable[int], messages: Iterable[bytes]) -> None:
         try:
