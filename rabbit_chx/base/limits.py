@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from operator import index
-from typing import Any
+from typing import Any, Final
 
 from rabbit_chx.errors import InvalidValue
+
+LONGEST: Final = 1e9
+"""Seconds that anything waits at most, which are 31 years: Python takes no more than 292."""
 
 
 def as_integer(value: Any) -> int | None:
@@ -29,11 +32,11 @@ def check_integer(what: str, got: Any, least: int, most: int) -> int:
 
 
 def check_seconds(what: str, got: Any) -> float:
-    """Return a number of seconds; raise InvalidValue for any other value.
+    """Return a number of seconds, at most `LONGEST`; raise InvalidValue for any other value.
 
     >>> check_seconds("backoff", 0.5)
     0.5
     """
     if not isinstance(got, (int, float)) or isinstance(got, bool) or not 0 <= got < math.inf:
         raise InvalidValue(what, got, "seconds, at least 0")
-    return got
+    return min(got, LONGEST)

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, fields
 from typing import ClassVar, Final
 
-from rabbit_chx.base.limits import check_seconds
+from rabbit_chx.base.limits import LONGEST, check_seconds
 from rabbit_chx.errors import InvalidValue
 
 CONNECT: Final = 10.0
@@ -44,6 +44,7 @@ class Timeouts:
             value = getattr(self, field.name)
             if type(value) not in {int, float} or not 0 < value < math.inf:
                 raise InvalidValue(f"{field.name} timeout", value, "a number of seconds greater than 0")
+            object.__setattr__(self, field.name, min(value, LONGEST))
 
     def __repr__(self) -> str:
         return f"Timeouts({', '.join(f'{name}={getattr(self, name)!r}' for name in self._honoured)})"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -105,7 +104,7 @@ class BaseOutbox(Generic[Item]):
     def wait_until_settled(self, timeout: float) -> bool:
         """Wait until nothing is pending; return whether that is so."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._pending, min(timeout, threading.TIMEOUT_MAX))
+            return self._changed.wait_for(lambda: not self._pending, timeout)
 
     def totals(self) -> Totals:
         """Return all counters as of one moment."""

@@ -36,7 +36,7 @@ class Receipt(Owner):
         """Wait for the outcome; return whether there is one."""
         if seconds is None:
             return self._pending.acquire()
-        return self._pending.acquire(timeout=min(max(seconds, 0.0), threading.TIMEOUT_MAX))
+        return self._pending.acquire(timeout=max(seconds, 0.0))
 
 
 def publish_failed(failure: Failure) -> PublishFailed:
@@ -80,7 +80,7 @@ class Callbacks:
         """Wait until all have returned, but not inside one of them."""
         if threading.get_ident() != self._thread_id:
             with self._changed:
-                self._changed.wait_for(lambda: not self._coming, min(seconds, threading.TIMEOUT_MAX))
+                self._changed.wait_for(lambda: not self._coming, seconds)
 
     def end(self) -> None:
         """Let the thread end after the callbacks that it has."""

@@ -86,7 +86,7 @@ class Rows:
 
     def wait_for(self, parts: Sequence[Part], deadline: float | None) -> bool:
         """Wait until no message of these parts is pending; return whether that is so at the deadline."""
-        left = None if deadline is None else min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
+        left = None if deadline is None else deadline - time.monotonic()
         with self._changed:
             return self._changed.wait_for(lambda: not any(part.pending for part in parts), left)
 

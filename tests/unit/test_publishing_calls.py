@@ -136,6 +136,15 @@ def test_a_publisher_that_was_closed_has_no_error() -> None:
     assert publisher.error is None
 
 
+def test_a_timeout_may_be_longer_than_python_waits() -> None:
+    longest = dict.fromkeys(("connect", "reconnect", "retry", "confirm", "blocked", "close"), 1e100)
+    with (
+        AmqpServer(lambda _: None) as server,
+        Publisher(server.url, "x", timeouts=Timeouts(**longest)) as publisher,
+    ):
+        assert publisher.totals.connections == 1
+
+
 def test_each_thread_learns_the_outcome_of_its_own_messages() -> None:
     def work(number: int) -> list[str]:
         told = []

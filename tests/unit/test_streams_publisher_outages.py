@@ -258,19 +258,32 @@ def test_a_thread_that_is_stopped_while_it_notices_a_loss_ends(servers, monkeypa
 
 
 def test_a_call_in_another_thread_waits_until_the_streams_are_known(servers, monkeypatch) -> None:
-    publisher = StreamPublisher(FIRST, super_stream="events")
+    publisher = StreamPublisher(FIRST, super_stream="events", name="job", timeouts=Timeouts(connect=1e100))
     with ThreadPoolExecutor() as pool:
         opening, answers = stream_servers.opened_without_streams(publisher, pool, monkeypatch)
         with pytest.raises(
             PublishFailed, match=r"the streams of 'events' were unknown or changing for 0\.05"
         ):
             publisher.publish(b"a", "k", timeout=0.05)
-        second = pool.submit(publisher.publish, b"b", "k")
+        with pytest.raises(StreamUnavailable, match="did not answer QueryPublisherSequence in time"):
+            publisher.sequence(0.05)
+        last = pool.submit(publisher.sequence, 1e100)
+        second = pool.submit(publisher.publish, b"b", "k", timeout=1e100)
         answers.set()
+        assert last.result(PATIENCE) in {0, 1}
         second.result(PATIENCE)
         opening.result(PATIENCE)
-    publisher.close()
+    publisher.close(1e100)
     assert len(servers.stored) == 1
+
+
+def test_the_last_id_may_take_any_time(servers, monkeypatch) -> None:
+    with StreamPublisher(FIRST, "events", name="job") as publisher, ThreadPoolExecutor() as pool:
+        asked, answers = stream_servers.delayed(monkeypatch, "query_publisher_sequence")
+        last = pool.submit(publisher.sequence, 1e100)
+        assert asked.wait(PATIENCE)
+        answers.set()
+        assert last.result(PATIENCE) == 0
 
 
 def test_closing_waits_for_missing_confirms_but_not_longer_than_its_timeout(servers) -> None:

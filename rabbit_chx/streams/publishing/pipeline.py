@@ -240,6 +240,11 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
         self.check()
         self.check_open()
         deadline = deadline_of(timeout)
+        late = StreamUnavailable(
+            "the broker did not answer QueryPublisherSequence in time", "lost", self._stream
+        )
+        if self._routes is not None and self._routes.known(deadline) is None:
+            raise late
         outlets = list(self._outlets.values())
         answers = [outlet.sequence() for outlet in outlets]
         try:
@@ -248,8 +253,7 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
                 for answer in answers
             )
         except TimeoutError:
-            text = "the broker did not answer QueryPublisherSequence in time"
-            raise StreamUnavailable(text, "lost", self._stream) from None
+            raise late from None
         for outlet in outlets:
             outlet.told = min(outlet.told, lowest)
         return lowest
