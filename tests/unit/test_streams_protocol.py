@@ -10,6 +10,7 @@ import re
 import struct
 from contextlib import suppress
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -238,7 +239,7 @@ def test_metadata_has_the_nodes_of_each_stream() -> None:
         "0001 74 0002 ffff 00000000"
         "0001 75 0006 ffff 00000001 0000"
     )
-    found = metadata(answer(sent).fields)
+    found = metadata(answer(sent).fields, ["u", "t"])
     a, b = Node("a", 5552), Node("b", 5553)
     assert (found["s"].leader, found["s"].replicas, found["s"].nodes) == (a, (b,), (b, a))
     assert (found["t"].exists, found["t"].nodes) == (False, ())
@@ -287,6 +288,7 @@ def test_every_code_of_the_protocol_document_has_a_reason(code: int) -> None:
         ("0014 0001 0000", "Tune is truncated"),
         ("0003 0001 02 7fffffff 00", "PublishConfirm is truncated, too short for 2147483647 elements"),
         ("0003 0001 02 00000002 0000000000000001", "PublishConfirm is truncated"),
+        ("0004 0001 02 00000000", "PublishError has no message"),
         ("0010 0001 0006 0009 73", "MetadataUpdate is truncated"),
         ("0010 0001 0006 0001 ff", "a string in MetadataUpdate is not UTF-8"),
     ],
@@ -297,8 +299,15 @@ def test_malformed_frames_are_refused(sent: str, words: str) -> None:
     assert caught.value.problem == "protocol"
 
 
+def test_metadata_about_other_streams_than_those_asked_for_is_refused() -> None:
+    connection, empty = object.__new__(StreamConnection), "800f 0001 00000001 00000000 00000000"
+    connection._calls = SimpleNamespace(call=lambda *_: answer(empty).fields)  # type: ignore[assignment]
+    with pytest.raises(StreamUnavailable, match="a malformed frame: Metadata lacks stream 's'"):
+        connection.metadata(iter(["s"]))
+
+
 READERS = {
-    Command.METADATA: metadata,
+    Command.METADATA: lambda fields: metadata(fields, ()),
     Command.STREAM_STATS: stats,
     Command.EXCHANGE_COMMAND_VERSIONS: commands,
     Command.OPEN: lambda fields: fields.string_map(),

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, TypeAlias
@@ -135,7 +135,7 @@ class Confirms:
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Messages that the broker did not store: publishing id -> response code."""
+    """Messages that the broker did not store, at least one: publishing id -> response code."""
 
     publisher: int
     codes: dict[int, int]
@@ -284,7 +284,10 @@ def _pushed(command: Command, fields: Fields) -> Frame:
             return Confirms(fields.u8(), fields.numbers())
         case Command.PUBLISH_ERROR:
             publisher = fields.u8()
-            return Refusals(publisher, {fields.u64(): fields.u16() for _ in range(fields.count())})
+            codes = {fields.u64(): fields.u16() for _ in range(fields.count())}
+            if not codes:
+                raise malformed(f"{command.title} has no message")
+            return Refusals(publisher, codes)
         case Command.METADATA_UPDATE:
             return MetadataUpdate(fields.u16(), fields.string())
         case Command.CONSUMER_UPDATE:
@@ -352,8 +355,8 @@ class StreamStats:
     """The last committed offset; requires RabbitMQ 4.3."""
 
 
-def metadata(fields: Fields) -> dict[str, StreamMetadata]:
-    """Read the answer to `Metadata`."""
+def metadata(fields: Fields, streams: Iterable[str]) -> dict[str, StreamMetadata]:
+    """Read the answer to `Metadata` about these streams."""
     nodes = {}
     for _ in range(fields.count()):
         number = fields.u16()
@@ -364,6 +367,9 @@ def metadata(fields: Fields) -> dict[str, StreamMetadata]:
         numbers = [fields.u16() for _ in range(fields.count())]
         replicas = tuple(nodes[each] for each in numbers if each in nodes)
         found[stream] = StreamMetadata(stream, leader, replicas, code)
+    for stream in streams:
+        if stream not in found:
+            raise malformed(f"{fields.title} lacks stream {stream!r}")
     return found
 
 

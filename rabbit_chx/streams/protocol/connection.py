@@ -162,7 +162,8 @@ class StreamConnection:
         """Return the leader and the replicas of each stream; ``exists`` is False for a missing stream."""
         if isinstance(streams, str):  # otherwise each letter would be a name
             raise InvalidValue("streams", streams, "a list of names")
-        return answers.metadata(self._calls.call(Command.METADATA, requests.array(map(name, streams))))
+        asked = list(streams)
+        return answers.metadata(self._calls.call(Command.METADATA, requests.array(map(name, asked))), asked)
 
     def partitions(self, super_stream: str, *, access: permissions.Access | None = None) -> list[str]:
         """Return the streams of a super stream in partition order.
