@@ -139,11 +139,12 @@ def test_a_reader_of_a_queue_gives_up_on_connections_that_open_and_are_lost(
 
     def lost(self: QueueReader, _: object, backoff: Backoff) -> None:
         attempts.append(1)
-        self._channel: Any = SimpleNamespace(is_open=True, basic_ack=lambda *_, **__: None)
+        self._channel: Any = SimpleNamespace(is_open=True, is_closed=False, basic_ack=lambda *_, **__: None)
         backoff.works()
         clock.now += 1.0
         if acknowledges:
-            self._acknowledge(1, self._number)
+            self._acked = 1
+            self._turn(SimpleNamespace(is_open=True))
         if len(attempts) == 300:
             self._stop.set()
         raise StreamLostError("end of file")
