@@ -80,7 +80,11 @@ class Window:
             settled = acked if positive else nacked
             position = number - self._first
             if multiple:
-                settled += self._up_to(number)
+                if self._late:
+                    settled += self._late_up_to(number)
+                count = len(sent) if number == 0 else max(min(position + 1, len(sent)), 0)
+                settled += filter(None, [sent.popleft() for _ in range(count)])
+                self._first += count
             elif 0 <= position < len(sent):
                 message = sent[position]
                 if message is not None:
@@ -93,14 +97,10 @@ class Window:
                 self._first += 1
         return acked, nacked
 
-    def _up_to(self, number: int) -> list[OutgoingMessage]:
-        """Remove and return the messages up to a number, or all for 0."""
-        sent, late = self._sent, self._late
-        found = [late.pop(each) for each in list(late) if each <= number or number == 0]
-        count = len(sent) if number == 0 else max(min(number - self._first + 1, len(sent)), 0)
-        found += filter(None, [sent.popleft() for _ in range(count)])
-        self._first += count
-        return found
+    def _late_up_to(self, number: int) -> list[OutgoingMessage]:
+        """Remove and return the messages up to a number that were set aside, or all for 0."""
+        late = self._late
+        return [late.pop(each) for each in list(late) if each <= number or number == 0]
 
     def find_returned(self, *passes: Callable[[OutgoingMessage], bool]) -> OutgoingMessage | None:
         """Find the returned message: in the first pass that has one, the first match after the previously found message.
