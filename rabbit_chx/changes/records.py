@@ -57,6 +57,8 @@ class ChangeRecord:
     """Higher than that of all records that this one replaces."""
     is_abort: bool = False
     """Whether the state before is being restored."""
+    exchange: str = ""
+    """The exchange that the command names; empty if the change is that of a whole file."""
 
     @classmethod
     def of(
@@ -66,6 +68,7 @@ class ChangeRecord:
         exchanges: Iterable[Exchange],
         bindings: Iterable[Binding],
         by: str,
+        exchange: str = "",
     ) -> Self:
         """Create the record of a plan, which is not on the broker yet; ``exchanges`` and ``bindings`` are those on the broker now."""
         new = (step.exchange for step in made.steps if isinstance(step, DeclareExchange))
@@ -88,7 +91,7 @@ class ChangeRecord:
         created = tuple(queue.name for queue in declared if queue.type != "stream")
         plain = not any(step.binding.arguments for step in steps)
         known = {source: tuple(listed) for source, listed in before.items()} if plain else None
-        return cls(_new_name(), known, created, tuple(removed), now(), by)
+        return cls(_new_name(), known, created, tuple(removed), now(), by, exchange=exchange)
 
     @classmethod
     def read(cls, name: str, record: object) -> Self:
@@ -104,6 +107,7 @@ class ChangeRecord:
                 as_text(found["by"]),
                 as_whole(found["number"]),
                 as_bool(found["is_abort"]),
+                as_text(found["exchange"]),
             )
         except (KeyError, ValueError):
             raise InvalidValue(

@@ -102,6 +102,7 @@ def carry_out(
     timeout: float = 300.0,
     restores: ChangeRecord | None = None,
     more: bool = False,
+    exchange: str = "",
 ) -> None:
     """Finish an interrupted call if there is one, and carry out a plan without breaking the order of any key.
 
@@ -116,6 +117,7 @@ def carry_out(
         timeout: seconds for the drain of one stage, in which members must handle all that is in the queues that lose keys.
         restores: the record of the change that the plan abandons, as `plan_back` made it.
         more: another call will complete the change; the record of an interrupted one is kept until then.
+        exchange: the exchange that the change is for, which is recorded; empty for that of a whole file.
 
     Raises:
         InvalidValue: no order of steps keeps the order of keys, or the bindings have changed since the plan was made.
@@ -132,7 +134,7 @@ def carry_out(
     deleted = {*removed, *earlier, *(each for hold in found.holds for each in hold.removed)}
     needs = needs_of_change(plan, management.exchanges(driver.vhost), deleted)
     members = Members(connection, management, driver.vhost, group, timeout)
-    change = _Change(members, management, driver, on_done, timeout, this_process(), needs)
+    change = _Change(members, management, driver, on_done, timeout, this_process(), needs, exchange)
     with _locked(driver, needs):
         bindings = management.bindings(driver.vhost)
         check_current(plan, bindings, _reordered(plan, bindings, driver, management))
@@ -147,7 +149,7 @@ def carry_out(
             change.begin_to_restore(restores, found.holds)
         change.carry_out(plan, drain_first, removed)
         if restores is not None:
-            change.delete_all({*restores.created})
+            change.drain_and_delete_all({*restores.created})
         if not more:
             if restores is None:  # an interrupted abort has released the queues whose holds named these
                 change.drain_and_delete(earlier)
@@ -165,6 +167,7 @@ class _Change:
     timeout: float
     by: str
     needs: Needs
+    exchange: str = ""
     records: list[ChangeRecord] = field(default_factory=list)
     """Those on the broker."""
     _restoring: bool = False
@@ -219,7 +222,7 @@ class _Change:
         queues = [queue for queue, *_ in self.management.queues(self.driver.vhost) if queue.name in removed]
         exchanges = self.management.exchanges(self.driver.vhost)
         bindings = self.management.bindings(self.driver.vhost)
-        made = ChangeRecord.of(plan, queues, exchanges, bindings, self.by)
+        made = ChangeRecord.of(plan, queues, exchanges, bindings, self.by, self.exchange)
         new = made.after(self.records[-1] if self.records else None)
         self.driver.run(declare_commands(new))
         self.records.append(new)
@@ -274,7 +277,7 @@ class _Change:
             for queue in gaining:
                 self._release(named.pop(queue))
 
-    def drain_and_delete(self, queues: set[str], patience: float = _EMPTY_IN) -> None:
+    def drain_and_delete(self, queues: set[str]) -> None:
         """Drain and delete queues that no hold names; one that cannot be drained is kept while it is consumed.
 
         The count of the broker leaves out messages that a consumer has not acknowledged; they would be lost with the queue.
@@ -287,15 +290,13 @@ class _Change:
                 self._drain(drained, _SETTLE, ())
             except NotDrained as late:
                 drained.difference_update(late.queues)
-        self.delete(drained, patience)
-        self.delete(there - drained, patience, may_be_consumed=False)
+        self.delete(drained)
+        self.delete(there - drained, may_be_consumed=False)
 
-    def delete(
-        self, queues: Iterable[str], patience: float = _EMPTY_IN, *, may_be_consumed: bool = True
-    ) -> None:
+    def delete(self, queues: Iterable[str], *, may_be_consumed: bool = True) -> None:
         """Delete those of these queues that exist and are not bound; the broker cancels their consumers, and members drop them."""
         for queue in sorted(self._unbound(self._existing({*queues}))):
-            commands = delete_when_empty(self.driver.vhost, queue, patience, may_be_consumed=may_be_consumed)
+            commands = delete_when_empty(self.driver.vhost, queue, _EMPTY_IN, may_be_consumed=may_be_consumed)
             try:
                 self.driver.run(commands)
             except (Surprise, Refused) as error:
@@ -305,13 +306,12 @@ class _Change:
             else:
                 self.on_done(Done("delete", queue))
 
-    def delete_all(self, queues: set[str]) -> None:
-        """Drain and delete these queues: members may still have their messages, or the markers of released queues."""
-        self.drain_and_delete(queues, self.timeout)
-        if left := self._unbound(self._existing(queues)):
+    def drain_and_delete_all(self, queues: set[str]) -> None:
+        """As `drain_and_delete`, but raise if a queue is kept."""
+        self.drain_and_delete(queues)
+        if left := sorted(self._unbound(self._existing(queues))):
             raise NotDrained(
-                f"{listed(sorted(left))} did not become empty within {seconds(self.timeout)}, or is consumed by others than members",
-                tuple(left),
+                f"{listed(left)} could not be deleted: not empty, or still consumed", tuple(left)
             )
 
     def _unbound(self, queues: set[str]) -> set[str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -96,10 +96,10 @@ def _is_after_switch(done: Done) -> bool:
 # -- what is unfinished ---------------------------------------------------------------------------------
 
 
-def print_unfinished(live: BrokerAccess, wanted: Topology, is_own: Callable[[Collection[str]], bool]) -> bool:
+def print_unfinished(live: BrokerAccess, wanted: Topology, finishes: Collection[str] = ()) -> bool:
     """Print that an interrupted command left a change unfinished, with the queues that it left held; return whether.
 
-    One of exchanges that are not ``is_own`` ends the command: it would release their queues without moving their keys.
+    Exit if the command named an exchange that is not in ``finishes``, in which "" stands for a whole file; empty means any.
 
     Raises:
         BrokerUnavailable: another command is carrying the change out.
@@ -114,11 +114,8 @@ def print_unfinished(live: BrokerAccess, wanted: Topology, is_own: Callable[[Col
             f"a change is in progress ({found.running}). {NOTHING_CHANGED} Run this command again when it has ended; "
             "`rabbit-chx scale FILE --status` shows it"
         )
-    before = found.record.before if found.record else None
-    if before and not is_own(before.keys()):
-        others = f"{min(before)!r}" + (f" and {len(before) - 1} more" if len(before) > 1 else "")
-        notice("Refused", f"an interrupted change of exchange {others} comes first")
-        click.get_current_context().exit(refused(Exit.PARTLY))
+    if finishes and found.record and found.record.exchange not in finishes:
+        _exit_before_another_change(found.record.exchange)
     if found:
         names = ", ".join(repr(hold.queue) for hold in found.holds)
         left = f"left queues held, and is finished first: {names}" if names else "is finished first"
@@ -130,6 +127,13 @@ def print_unfinished(live: BrokerAccess, wanted: Topology, is_own: Callable[[Col
             f"once it is finished, and they are empty, these are deleted: {', '.join(map(repr, sorted(removed)))}",
         )
     return bool(found)
+
+
+def _exit_before_another_change(exchange: str) -> NoReturn:
+    """Exit, because this command would release the held queues and delete the record, but leave the change half done."""
+    of = f"exchange {exchange!r}" if exchange else "the whole file"
+    notice("Refused", f"this command cannot finish the interrupted change of {of}")
+    click.get_current_context().exit(refused(Exit.PARTLY))
 
 
 def refused(failed: Exit) -> Exit:

@@ -107,7 +107,7 @@ def rebalance(
     slots = slots_behind(wanted, name)
     capacity = _capacity(slots, capacities)
     _refuse_pairs(wanted, name)
-    unfinished = print_unfinished(live, wanted, {name, *slots.names}.issuperset)
+    unfinished = print_unfinished(live, wanted, {name})
     failed = Exit.PARTLY if unfinished else Exit.FAILED
     with _named_if_unfinished(failed):
         observed = live.read(wanted)
@@ -145,7 +145,7 @@ def rebalance(
             return failed
         if unfinished and not plans:
             plans = [Plan(wanted.vhost)]  # deletes the record of the change
-        return carry_out_plans(live, plans, output)
+        return carry_out_plans(live, plans, output, exchange=name)
 
 
 def _finish(
@@ -160,7 +160,7 @@ def _finish(
     observed = live.read(wanted)
     left = unfinished_moves(slots, observed)
     plans = [plan_moves(wanted, exchange, left, observed)] if left else []
-    return carry_out_plans(live, plans, output, more=more)
+    return carry_out_plans(live, plans, output, more=more, exchange=exchange)
 
 
 @contextmanager

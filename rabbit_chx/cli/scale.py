@@ -66,16 +66,11 @@ class _Change:
         """The topology of the file with these queues; no new one gets a name that is taken."""
         return scaled(self.file, self.exchange, to=self.to, add=self.add, remove=self.remove, taken=taken)
 
-    @property
-    def own(self) -> set[str]:
-        """The exchange, and those of its slots."""
-        return {self.exchange, *sources_of(self.file, self.exchange)}
-
     def used_elsewhere(self, live: BrokerAccess) -> set[Destination]:
         """What only other exchanges of the broker lead to; a new queue of an interrupted change is bound here, if at all."""
         management = live.management
         visible_nodes(management)  # fails soon if a node is silent
-        own = self.own
+        own = {self.exchange, *sources_of(self.file, self.exchange)}
         bindings = [each for each in management.bindings(self.file.vhost) if each.source]
         here = {each.destination for each in bindings if each.source in own}
         return {each.destination for each in bindings if not each.source.startswith(OWN)} - here
@@ -269,7 +264,9 @@ class _Run:
 
     def scale(self, wanted: Topology) -> int:
         """Finish an interrupted change, and make the broker match the topology."""
-        unfinished = print_unfinished(self.live, wanted, self._continues)
+        # The plan for one exchange makes the others match the file, too.
+        finishes = {"", self.changed.exchange} if self.changed else ()
+        unfinished = print_unfinished(self.live, wanted, finishes)
         failed = Exit.PARTLY if unfinished else Exit.FAILED
         if unfinished and not self.dry_run:
             if not confirmed("Finish the interrupted change?", yes=self.yes):
@@ -283,10 +280,6 @@ class _Run:
                 raise
             notice("Error", str(error))
             return failed
-
-    def _continues(self, exchanges: Collection[str]) -> bool:
-        """Whether this command finishes a change of these exchanges, which the file may not have."""
-        return self.changed is None or not self.changed.own.isdisjoint(exchanges)
 
     def _change(self, wanted: Topology, failed: Exit) -> int:
         """Plan and carry out; ``failed`` is the exit code if nothing more is changed."""
@@ -365,9 +358,9 @@ class _Run:
 
     def _carry_out(self, made: Plan, failed: Exit, **options: Any) -> Exit:
         """Carry out a plan; ``failed`` is the exit code if it changes nothing."""
-        code = carry_out_plans(
-            self.live, [made], self.output, group=self.group, timeout=self.timeout, **options
-        )
+        options |= {"group": self.group, "timeout": self.timeout}
+        exchange = self.changed.exchange if self.changed else ""
+        code = carry_out_plans(self.live, [made], self.output, exchange=exchange, **options)
         if code == Exit.FAILED:
             return failed
         self.touched.append(made.vhost)

@@ -49,7 +49,7 @@ def like(valid: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 CHANGE = {"before": {"orders": [["a", "1"]]}, "created": ["c"], "removed": [REMOVED]} | {
-    "since": "", "by": "", "number": 1, "is_abort": False
+    "since": "", "by": "", "number": 1, "is_abort": False, "exchange": ""
 }  # fmt: skip
 STATUS = {"host": "h", "pid": 1, "queues": {"a": {"handled": 1, "rate": 0.5, "hold": None, "oldest": 1.0}}}
 BODIES = st.binary(max_size=40) | VALUES.map(lambda value: json.dumps(value).encode())

@@ -13,6 +13,7 @@ from rabbit_chx.mirror.ring import Ring
 from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.model import Binding, Queue
 from rabbit_chx.topology.planning.scaled import scaled
+from rabbit_chx.topology.planning.steps import Plan
 from rabbit_chx.topology.planning.what_if import assume_applied
 from rabbit_chx.working.markers import CHANGES
 from tests.unit.conftest import NoQueues
@@ -48,6 +49,29 @@ def others(write, live):
 
     on_broker()
     return path, on_broker
+
+
+@pytest.fixture
+def interrupted(run, monkeypatch):
+    """Begin a change that is interrupted; return the list of what later commands carry out."""
+
+    def interrupted(*verb: object) -> list[Plan]:
+        carried_out: list[Plan] = []
+
+        def begin(plan: Plan, *_, exchange: str = "", **__) -> None:
+            record = ChangeRecord.of(plan, (), (), (), "me", exchange)
+            begun = Queue(record.name, arguments=record.arguments)
+            monkeypatch.setattr(NoQueues, "queues", lambda *_: [(begun, 0)])
+            raise BrokerUnavailable("the broker is gone")
+
+        monkeypatch.setattr("rabbit_chx.cli.carry_out.carry_out", begin)
+        assert run(*verb, "--yes").code == 3
+        monkeypatch.setattr(
+            "rabbit_chx.cli.carry_out.carry_out", lambda plan, *_, **__: carried_out.append(plan)
+        )
+        return carried_out
+
+    return interrupted
 
 
 @pytest.mark.parametrize("exchange", ["orders", "tenants"])
@@ -259,43 +283,6 @@ def test_while_another_command_changes_the_queues_nothing_is_changed(others, run
     assert "a change is in progress (me on host, process 7). Nothing was changed." in found.err
 
 
-@pytest.mark.parametrize(
-    ("verb", "of"),
-    [
-        (("scale", "--add=1", "--exchange=tenants"), {"orders": ()}),
-        (("scale", "--add=1", "--exchange=orders"), {"tenants.slot.00": ()}),
-        (("rebalance", "--exchange=tenants"), {"orders": (), "tenants.slot.00": ()}),
-    ],
-)
-@pytest.mark.parametrize("option", ["--yes", "--dry-run"])
-def test_an_interrupted_change_of_another_exchange_comes_first(
-    others, run, monkeypatch, verb, of, option
-) -> None:
-    """It would only be released, and its record deleted."""
-    record = ChangeRecord(f"{CHANGES}1", of)
-    left = Queue(record.name, arguments=record.arguments)
-    monkeypatch.setattr(NoQueues, "queues", lambda *_: [(left, 0)])
-    found = run(*verb, others[0], option)
-    assert (found.code, found.out) == (3, "")
-    assert f"Refused: an interrupted change of exchange {min(of)!r}" in found.err
-    assert UNFINISHED in found.err
-
-
-@pytest.mark.parametrize(
-    ("exchange", "of"),
-    [("orders", {"orders": (), "new": ()}), ("tenants", {"tenants.slot.00": ()})],
-)
-def test_an_interrupted_change_of_the_same_exchange_is_continued(
-    others, run, monkeypatch, exchange, of
-) -> None:
-    record = ChangeRecord(f"{CHANGES}1", of)
-    left = Queue(record.name, arguments=record.arguments)
-    monkeypatch.setattr(NoQueues, "queues", lambda *_: [(left, 0)])
-    found = run("scale", others[0], "-x", exchange, "--add", "1", "--dry-run", "--max-moved", "100")
-    assert found.code == 2
-    assert "an interrupted change is finished first" in found.err
-
-
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_lock_that_is_refused_leaves_nothing_to_write_or_to_continue(
     others, run, monkeypatch, listed
@@ -315,6 +302,42 @@ def test_a_lock_that_is_refused_leaves_nothing_to_write_or_to_continue(
     assert "Nothing was changed." in found.err
     assert "Not finished" not in found.err
     assert "Write this into the file" not in found.out
+
+
+@pytest.mark.parametrize("verb", [("scale", "--add=1"), ("rebalance",)], ids=["scale", "rebalance"])
+def test_the_interrupted_change_of_another_exchange_is_refused_and_its_record_kept(
+    others, run, interrupted, verb
+) -> None:
+    file, _ = others
+    finished = interrupted("scale", file, "-x", "orders", "--add", "1")
+    found = run(*verb, file, "-x", "tenants", "--yes")
+    assert (found.code, finished) == (3, [])
+    assert "Refused: this command cannot finish the interrupted change of exchange 'orders'" in found.err
+    assert UNFINISHED in found.err
+
+
+def test_rebalance_does_not_finish_an_interrupted_change_of_a_whole_file(others, run, interrupted) -> None:
+    """`scale` does, because it makes the whole broker match the file."""
+    file, on_broker = others
+    on_broker("orders", to=2)
+    finished = interrupted("scale", file)
+    found = run("rebalance", file, "-x", "tenants", "--yes")
+    assert (found.code, finished) == (3, [])
+    assert "this command cannot finish the interrupted change of the whole file" in found.err
+    run("scale", file, "-x", "tenants", "--add", "1", "--yes")
+    assert finished
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [("scale", "-x", "orders", "--add", "1"), ("scale", "-x", "orders", "--to", "6"), ("scale",)],
+    ids=["repeated", "another target", "whole file"],
+)
+def test_the_interrupted_change_of_the_same_exchange_is_finished(others, run, interrupted, verb) -> None:
+    file, _ = others
+    finished = interrupted("scale", file, "-x", "orders", "--add", "1")
+    run(*verb, file, "--yes")
+    assert finished
 
 
 def test_a_change_that_was_found_unfinished_stays_so_if_the_broker_goes_away(

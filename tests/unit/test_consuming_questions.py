@@ -161,7 +161,7 @@ REMOVED = asdict(Queue("b"))
         *({"created": value} for value in (7, None, "abc", {"a": 1}, [1], ["q" * 256])),
         *({"removed": value} for value in (7, "a", [7], [{}], [{"name": "a"}])),
         *({"removed": [REMOVED | wrong]} for wrong in ({"name": 7}, {"type": "none"}, {"type": []}, {"durable": 1}, {"arguments": []})),
-        *({name: value} for name in ("since", "by") for value in (7, None, [])),
+        *({name: value} for name in ("since", "by", "exchange") for value in (7, None, [])),
         *({"number": value} for value in (None, "1", True, 1.5, 1 << 70)),
         {"is_abort": 1},
     ],
