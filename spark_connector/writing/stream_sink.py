@@ -216,8 +216,9 @@ class _Output:
     @property
     def already_stored(self) -> int:
         """The rows that the stream has from earlier attempts, those that this one did not come to included."""
-        met = self.skipped + self.publisher.totals.duplicates
-        return met if self.ids is None else max(met, self.ids.stored)
+        if self.ids is not None and self.ids.rows < self.ids.stored:
+            return self.ids.stored
+        return self.skipped + self.publisher.totals.duplicates
 
     def finish(self, *, whole: bool) -> None:
         try:
