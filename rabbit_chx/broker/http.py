@@ -23,6 +23,7 @@ from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from rabbit_chx.base.urls import ManagementUrl
+from rabbit_chx.broker.sockets import first_open
 from rabbit_chx.broker.tls import default_context
 from rabbit_chx.errors import InvalidValue
 
@@ -82,6 +83,7 @@ class HttpClient:
         seconds = min(_CONNECT_SECONDS, timeout)
         with closing(self._connection(netloc, timeout=seconds)) as connection:
             connection.response_class = partial(Answer, deadline=deadline)  # type: ignore[assignment]
+            connection._create_connection = _connected  # type: ignore[attr-defined]
             if proxy is not None and url.tls:
                 connection.set_tunnel(url.netloc, headers=own)
             target = url.base if proxy is not None and not url.tls else url.path
@@ -93,6 +95,12 @@ class HttpClient:
             connection.request(method, target + path, body, sent)
             with cast("Answer", connection.getresponse()) as answer:
                 yield answer
+
+
+def _connected(address: tuple[str, int], timeout: float, _: object) -> socket.socket:
+    opened = first_open(*address, timeout)
+    opened.settimeout(timeout)
+    return opened
 
 
 def _with_port(proxy: ManagementUrl) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import socket
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -20,6 +19,7 @@ from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect, server_version
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.scratch import check_known
+from rabbit_chx.broker.sockets import first_open
 from rabbit_chx.cli.ask.broker_access import reached, tracer_hint
 from rabbit_chx.cli.ask.options import Login, broker_options, management_options, output_option, pairs
 from rabbit_chx.cli.show.output import Check, print_json, waiting
@@ -252,7 +252,7 @@ def _advertised(node: Node | None) -> str:
     if node is None:
         return "the node advertises no address"
     try:
-        socket.create_connection((node.host, node.port), _ADVERTISED_SECONDS).close()
+        first_open(node.host, node.port, _ADVERTISED_SECONDS).close()
     except (OSError, UnicodeError) as error:  # not every text is the name of a host
         return f"{node.host}:{node.port}, which the node advertises, cannot be reached from here ({getattr(error, 'strerror', None) or error})"
     return f"the node advertises {node.host}:{node.port}"

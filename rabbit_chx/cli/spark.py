@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 from rabbit_chx import __version__
 from rabbit_chx.base.urls import BrokerUrl
+from rabbit_chx.broker.sockets import first_open
 from rabbit_chx.cli.ask.options import pairs
 from rabbit_chx.cli.show.output import Check, waiting
 from rabbit_chx.errors import MissingDependency, RabbitChxError
@@ -251,7 +252,7 @@ def _check_reachable(target: str) -> None:
         return
     try:
         address = urlsplit(target)
-        socket.create_connection((address.hostname or "", address.port or 15002), 5.0).close()
+        first_open(address.hostname or "", address.port or 15002, 5.0).close()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RabbitChxError(f"cannot connect to {place.strip('/')}: {reason}") from None

@@ -126,6 +126,7 @@ PRIVATE_FOR_SPARK = {"_add_encoded", "_check_same", "_hash_on", "_max_property_b
 PRIVATE_OF_LIBRARIES = {
     *("_impl", "_consumers", "_cancelled", "_adapter_call_later", "_adapter_remove_timeout"),  # of pika
     *("_terminate_stream", "_MAX_RECV_BYTES"),  # also of pika
+    "_create_connection",  # of http.client
     *("_jsc", "_HANDLER", "_value_"),  # of PySpark, of the type of a signal handler, of an Enum
 }
 """The private attributes of other people's objects that nothing public replaces."""

@@ -12,6 +12,7 @@ import time
 import tracemalloc
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
+from types import SimpleNamespace
 
 import pytest
 
@@ -316,14 +317,33 @@ def test_a_proxy_gets_no_password_in_clear_that_its_url_protects():
 def test_the_default_port_of_a_proxy_is_80(monkeypatch, url):
     asked = []
 
-    def refuse(address, *_, **__):
+    def refuse(*address, **_):
         asked.append(address)
         raise ConnectionRefusedError
 
-    monkeypatch.setattr("socket.create_connection", refuse)
+    monkeypatch.setattr("socket.getaddrinfo", refuse)
     with pytest.raises(BrokerUnavailable):
         Management(url, proxy="http://proxy.corp").whoami()
     assert set(asked) == {("proxy.corp", 80)}
+
+
+def test_the_addresses_of_a_host_share_the_time_to_connect(monkeypatch):
+    now, waited = 0.0, []
+
+    def connect_to(self, _):
+        nonlocal now
+        waited.append(self.gettimeout())
+        now += waited[-1]
+        raise TimeoutError
+
+    kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+    found = [(*kind, (f"127.0.0.{number}", 15672)) for number in (1, 2)]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
+    monkeypatch.setattr(socket.socket, "connect", connect_to)
+    monkeypatch.setattr("rabbit_chx.broker.sockets.time", SimpleNamespace(monotonic=lambda: now))
+    with pytest.raises(BrokerUnavailable, match="no connection within 5 seconds"):
+        Management("http://broker:15672").whoami()
+    assert waited == [2.5, 2.5]
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,8 @@ def test_the_addresses_of_a_host_and_the_tls_handshake_share_the_time_to_connect
     found = [(*kind, (f"127.0.0.{number}", 5551)) for number in (1, 2, 3)]
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
     monkeypatch.setattr(socket.socket, "connect", connect_to)
-    monkeypatch.setattr("rabbit_chx.streams.protocol.wire.time", SimpleNamespace(monotonic=lambda: now))
+    for module in ("rabbit_chx.streams.protocol.wire", "rabbit_chx.broker.sockets"):
+        monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=lambda: now))
     with pytest.raises(StreamUnavailable, match=r"TLS with the broker at .* failed: timed out"):
         open_wire(BrokerUrl("h", 5551, tls=True, streams=True), SilentServer(ssl.PROTOCOL_TLS_CLIENT), 9.0)
     assert waited == [3.0, 3.0, 3.0, 2.0]

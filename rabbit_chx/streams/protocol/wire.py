@@ -11,9 +11,8 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from rabbit_chx.base.text import seconds
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.guards import Guard
 from rabbit_chx.broker.reasons import why_tls_failed, why_unreachable
+from rabbit_chx.broker.sockets import first_open
 from rabbit_chx.broker.tls import default_context, warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.streams.protocol.answers import SIZE, Command
@@ -230,7 +230,7 @@ def open_wire(
         warn_if_unchecked(tls, where)
     deadline = min(time.monotonic() + timeout, give_up_at)
     try:
-        plain = _first_open(url, deadline)
+        plain = first_open(url.host, url.port, deadline - time.monotonic())
     except (OSError, OverflowError, UnicodeError) as error:  # a server may advertise any host and port
         advice = f"; {_ENABLE}" if isinstance(error, ConnectionRefusedError) else ""
         raise StreamUnavailable(f"{why_unreachable(error, where)}{advice}", "unreachable") from None
@@ -249,26 +249,3 @@ def open_wire(
         # A broker that is restarting ends handshakes, too, so another attempt may succeed.
         raise StreamUnavailable(f"{reason}; is this a port without TLS?", "lost") from None
     return Wire(sock, where)
-
-
-def _first_open(url: BrokerUrl, deadline: float) -> socket.socket:
-    """Connect to one of the addresses that a host name has, which share the time: `socket.create_connection` gives it to each."""
-    found = socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
-    failed = OSError("the host has no address")
-    for left, (*kind, _, address) in zip(range(len(found), 0, -1), found, strict=True):
-        try:
-            return _opened(kind, address, max((deadline - time.monotonic()) / left, _LEAST_WAIT))
-        except OSError as error:
-            failed = error
-    raise failed
-
-
-def _opened(kind: Sequence[int], address: Any, timeout: float) -> socket.socket:
-    plain = socket.socket(*kind)
-    try:
-        plain.settimeout(timeout)
-        plain.connect(address)
-    except BaseException:
-        plain.close()
-        raise
-    return plain
