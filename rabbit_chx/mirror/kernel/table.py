@@ -24,6 +24,12 @@ SEEDS: Final = 1 << SEED_BITS
 
 _MASK21: Final = np.uint64(SEEDS - 1)
 _ROWS: Final = 1 << 14
+_CACHED: Final = 6
+"""The ranges of sizes whose visits are kept, about 20 MB each."""
+_WIDER: Final = 16
+"""Visits that begin at so many times fewer buckets are not used: they cost less than a draw, but again with each use."""
+_cache: list[Visits] = []
+"""Most recently used first."""
 
 
 @lru_cache(maxsize=16)
@@ -79,19 +85,19 @@ class BucketTable:
 
 def visits(low: int, high: int) -> Visits:
     """Return visits that cover at least these sizes: drawing costs more than a wider range, so ranges are rounded and cached."""
-    return _visits_between(1 << low.bit_length() - 1, 1 << (high - 1).bit_length())
+    found = _cached(low, high) or Visits(1 << low.bit_length() - 1, 1 << (high - 1).bit_length())
+    _cache[:] = [found, *(each for each in _cache if each is not found)][:_CACHED]
+    return found
 
 
 def all_buckets(buckets: int) -> NDArray[Any]:
     """Return the bucket of every key from 0 to 2^21 - 1 in a ring of that size; further sizes near it cost little more."""
     full = 1 << (buckets - 1).bit_length()
-    return _visits_between(max(full // 2, 1), full).at(buckets)
+    return (_cached(buckets, buckets) or visits(max(full // 2, 1), full)).at(buckets)
 
 
-@lru_cache(maxsize=6)
-def _visits_between(low: int, high: int) -> Visits:
-    """Cache visits between powers of two, about 20 MB each."""
-    return Visits(low, high)
+def _cached(low: int, high: int) -> Visits | None:
+    return next((each for each in _cache if each.low <= low < _WIDER * each.low and high <= each.high), None)
 
 
 class Visits:

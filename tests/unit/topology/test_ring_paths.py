@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rabbit_chx import Release, Ring, ToExchange, moved, shares
-from rabbit_chx.mirror.kernel.table import SEEDS, all_buckets, bucket_table
+from rabbit_chx.mirror.kernel.table import SEEDS, all_buckets, bucket_table, visits
 from rabbit_chx.mirror.movement import MovementTracker, keys_of, moved_among
 from rabbit_chx.topology.diff import RingDifference, destination_differences
 from rabbit_chx.topology.model import Binding
@@ -78,6 +78,14 @@ def path(before: Ring, target):
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 255, 256, 300])
 def test_all_buckets_are_those_of_the_table(size: int) -> None:
     assert (all_buckets(size) == bucket_table(size).all()).all()
+
+
+def test_visits_are_drawn_once_for_all_sizes_in_their_range() -> None:
+    wide = visits(1, 16)
+    assert visits(2, 3) is visits(5, 16) is wide
+    for size in (1, 5, 16):
+        assert (all_buckets(size) == bucket_table(size).all()).all()
+    assert visits(16, 17) is not wide
 
 
 @pytest.mark.parametrize(
