@@ -81,9 +81,17 @@ class Scene:
     """An exchange with its queues, a topology file, a publisher that runs until the end, and members."""
 
     def __init__(
-        self, site: Site, folder: Path, text: str, *, queues: int = 8, milliseconds: float = 5
+        self,
+        site: Site,
+        folder: Path,
+        text: str,
+        *,
+        queues: int = 8,
+        milliseconds: float = 5,
+        waiting: int = 1500,
     ) -> None:
-        self.site, self.text, self.milliseconds = site, text, milliseconds
+        """``waiting`` messages wait in the queues most of the time: the fewer, the sooner a queue is drained."""
+        self.site, self.text, self.milliseconds, self.waiting = site, text, milliseconds, waiting
         self.log = folder / "handled.txt"
         self.log.touch()
         self._reader, self._handled, self._lock = self.log.open("rb"), 0, threading.Lock()
@@ -176,7 +184,8 @@ class Scene:
                     number += 1
                     self.published = number * len(KEYS)
                     behind = self.published - self.handled()
-                    self._stop.wait(0.0 if behind < 250 else 0.1 if behind < 1500 else 0.5)
+                    some, many = self.waiting / 6, self.waiting
+                    self._stop.wait(0.0 if behind < some else 0.1 if behind < many else 0.5)
                     while self.published - self.handled() > MOST_WAITING and not self._stop.is_set():
                         self._stop.wait(0.1)
         except BaseException as error:  # noqa: BLE001 - the test fails with it

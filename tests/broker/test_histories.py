@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.newest_first, pytest.mark.timeout(
 
 AT_ONCE = 40 if LONG else 8
 """Histories that share a virtual host and, if there is one, a restart."""
-ROUNDS = 10 if LONG else 2
+ROUNDS = 6 if LONG else 2
 """Every second one has a restart, with which a record on Mnesia ends."""
 KEYS = [f"key-{number}" for number in range(20)]
 WEIGHTS = ["1", "2", "3", "5"]

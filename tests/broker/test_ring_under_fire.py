@@ -16,8 +16,8 @@ from tests.proof import LONG, Check, dice, record_result
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800 if LONG else 600), pytest.mark.newest_first]
 
-STEPS = 10_000 if LONG else 300
-RESTARTS = ["restart_app"] * 12 + ["restart"] * 8 if LONG else ["restart_app"]
+STEPS = 5_000 if LONG else 300
+RESTARTS = ["restart_app"] * 6 + ["restart"] * 4 if LONG else ["restart_app"]
 SAMPLE = 400
 """Steps on which each of the mistakes is tried."""
 

@@ -34,7 +34,7 @@ pytestmark = [
 UNBOUND = RING.replace('queues:\n  "orders.{0..%(last)d}"', 'queues:\n  "orders.{0..11}"')
 """Declares all twelve queues, regardless of how many are bound."""
 
-MANY = 10_000 if LONG else 2_000
+MANY = 5_000 if LONG else 2_000
 
 
 @pytest.fixture

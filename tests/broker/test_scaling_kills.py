@@ -36,13 +36,13 @@ STEPWISE = (
     WAYS if LONG else pytest.mark.parametrize("scene", [FEW_SLOTS], ids=["slots"], indirect=True)
 )  # a ring takes 12 minutes
 KILLED = -signal.SIGKILL
-KILLS = 6 if LONG else 1
+KILLS = 3 if LONG else 1
 """In each direction."""
 
 
 @pytest.fixture
 def scene(request, site, tmp_path):
-    with Scene(site, tmp_path, request.param, queues=4) as scene:
+    with Scene(site, tmp_path, request.param, queues=4, milliseconds=2, waiting=300) as scene:
         scene.start_members(2)
         scene.start_publishing()
         yield scene

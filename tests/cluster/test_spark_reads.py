@@ -17,7 +17,7 @@ from tests.proof import LONG
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
-ROUNDS = 3 if LONG else 1
+ROUNDS = 2 if LONG else 1
 """How often each leader moves to every node."""
 MOVE = (
     'rabbit_stream_coordinator:restart_stream(rabbit_misc:r(<<"/">>, queue, <<"{stream}">>), '

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.broker
 SMOKE = {"test_kills_lose_nothing_in_classic_queues"}
 if LONG:
     SMOKE |= {"test_kills_lose_nothing", "test_graceful_restarts_lose_nothing"}
-KILLS = int(os.environ.get("RABBIT_CHX_FAULT_KILLS", "10" if LONG else "2"))
+KILLS = int(os.environ.get("RABBIT_CHX_FAULT_KILLS", "5" if LONG else "2"))
 
 
 def test_kills_lose_nothing(broker, scene):

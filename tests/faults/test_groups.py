@@ -22,7 +22,7 @@ from tests.proof import LONG, SEED, dice
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(3600 if LONG else 600)]
 
 ALSO = {"test_every_fault_keeps_every_message_and_the_order_of_each_key": ["4.0"]}
-MESSAGES = int(os.environ.get("RABBIT_CHX_GROUP_MESSAGES", "300000" if LONG else "30000"))
+MESSAGES = int(os.environ.get("RABBIT_CHX_GROUP_MESSAGES", "150000" if LONG else "30000"))
 ROUNDS = 4 if LONG else 1
 HEARTBEAT = 2
 

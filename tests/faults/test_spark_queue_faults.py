@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.timeout(3_600 if LONG else 1_200),
 ]
 
-KILLS = 10 if LONG else 2
+KILLS = 5 if LONG else 2
 MOST = 1_000
 """Rows of a micro-batch."""
 RATE = 500

@@ -37,8 +37,8 @@ pytestmark = [
     pytest.mark.timeout(3_600 if LONG else 1_200),
 ]
 
-KILLS = 10 if LONG else 1
-CUTS = 5 if LONG else 1
+KILLS = 5 if LONG else 1
+CUTS = 3 if LONG else 1
 """How often the network is cut: the connector notices each cut only after seconds."""
 SHARE = 10_000
 """Messages for each kill of the control."""

@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.timeout(3_600 if LONG else 1_200),
 ]
 
-KILLS = 10 if LONG else 2
+KILLS = 5 if LONG else 2
 ROWS, ROWS_PER_TRIGGER = (900_000, 60_000) if LONG else (0, 5_000)
 """The rows that each of the three streams has besides those of the feed, and the maximum of a micro-batch."""
 LAST_ROWS = 30 * SLOW
