@@ -48,8 +48,8 @@ def scene(request, site, tmp_path):
 
 
 def numbers(scene: Scene) -> Iterator[int]:
-    """The changes before which the command is killed: with Khepri all in the long proof, else a sample."""
-    every = (1 if scene.site.broker.store == "khepri" else 3) if LONG else 6
+    """The changes before which the command is killed: in the long proof all of a ring on Khepri, and every third of others."""
+    every = (1 if scene.text == RING and scene.site.broker.store == "khepri" else 3) if LONG else 6
     return count(1 + dice("kills before a command").randrange(every), every)
 
 
