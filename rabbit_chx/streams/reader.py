@@ -344,10 +344,12 @@ class StreamReader:
         )
 
     def _has_more(self, connection: StreamConnection, at: int) -> bool:
-        """Whether the stream has a chunk at or after an offset."""
+        """Whether the stream has a chunk at or after an offset, which the node may still lack."""
+        # Asked for first: the chunk may arrive in between.
+        is_behind = connection.has_stats and connection.stats(self.stream)._is_behind
         following = first_chunk(connection, self.stream, OffsetSpec.offset(at))
         if following is None:
-            return False
+            return is_behind
         if (
             following.first_offset > at
         ):  # the broker may not notice that retention removed the segment that it reads

@@ -93,10 +93,11 @@ def test_a_gap_behind_the_last_message_is_no_lag(monkeypatch):
     """Each stored offset is an entry of the stream that the broker does not deliver."""
     assignments, it, asked = assignments_of(), lane(), Asked()
     place = SimpleNamespace(connection=asked, lanes={0: it})
-    end, there, looked = 3, None, []
-    monkeypatch.setattr(asked, "stats", lambda _: StreamStats(0, 0, end - 1))
+    end, there, last, looked = 3, None, None, []
+    asked.has_stats = True
+    monkeypatch.setattr(asked, "stats", lambda _: StreamStats(0, end - 1, end - 1, last))
     monkeypatch.setattr(
-        "rabbit_chx.streams.group.assignments.first_chunk", lambda *given: looked.append(given[2]) or there
+        "rabbit_chx.streams.ends.first_chunk", lambda *given: looked.append(given[2]) or there
     )
 
     def lag() -> int:
@@ -115,6 +116,10 @@ def test_a_gap_behind_the_last_message_is_no_lag(monkeypatch):
     assert lag() == 4
     it.add(there)
     it.finish(it.take(), it.channel)
+    assert (lag(), it.take()) == (0, None)
+    end, there, last = 9, None, 6  # the node has not copied the rest
+    assert lag() == 2
+    last = 8
     assert lag() == 0
 
 

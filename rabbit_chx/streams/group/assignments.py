@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Final, cast
 
 from rabbit_chx.errors import StreamUnavailable
-from rabbit_chx.streams.ends import first_chunk
+from rabbit_chx.streams.ends import nothing_from
 from rabbit_chx.streams.group.lanes import Change, StreamLane
 from rabbit_chx.streams.group.offsets import end_before, first_of, store, stored_in, wait_until_stored
 from rabbit_chx.streams.group.places import Place
@@ -220,7 +220,7 @@ class Assignments:
             following = lane.following
         if following is None or not max(following, lane.empty_to) < end:
             return False
-        return first_chunk(place.connection, lane.stream, OffsetSpec.offset(following)) is None
+        return nothing_from(place.connection, lane.stream, following)
 
     def _tell(self, lane: StreamLane, change: Change) -> None:
         with self._workers.lock:
