@@ -222,6 +222,13 @@ class Assignments:
             return False
         return nothing_from(place.connection, lane.stream, following)
 
+    def is_drained(self, place: Place, lane: StreamLane) -> bool:
+        """Whether no message is left in a stream of this member, even if the end that it knows is too small by a chunk."""
+        following = lane.following
+        if following is None or not lane.is_drained:
+            return False
+        return nothing_from(place.connection, lane.stream, following)
+
     def _tell(self, lane: StreamLane, change: Change) -> None:
         with self._workers.lock:
             submit = lane.tell(change)

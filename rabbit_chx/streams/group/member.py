@@ -255,7 +255,7 @@ class StreamMember(Running):
         for place in list(self._places):
             with self._guarded(place):
                 for lane in [each for each in place.lanes.values() if each.stream in self._given_up]:
-                    if lane.is_drained:
+                    if self._assignments.is_drained(place, lane):
                         self._assignments.settle(place, lane)
                         place.forget(lane.stream)
                         self._assignments.lose(lane, place.connection)
