@@ -108,12 +108,15 @@ class Assignments:
         elif isinstance(position, int) and kept is not None and 0 < position < kept:
             text = "group %r: offsets %d to %d of stream %r were never handled: retention has removed them"
             log.warning(text, name, position, kept - 1, stream)
+        is_at_end = position in {"next", "last"}
+        if is_at_end and lane.is_new and not decides:
+            position = "first"  # messages may have been published before the stream was found
         first, is_beyond = 0, False
         if stored is not None and not decides:
             first, is_beyond = stored + 1, self._is_beyond(connection, stream, stored, stats)
         elif position is not None:
             first = first_of(connection, stream, position)
-        if stored is None and (position in {"next", "last"} or isinstance(position, datetime)):
+        if stored is None and (is_at_end or isinstance(position, datetime)):
             # Otherwise a member that takes over before the first store would begin at a later end.
             store(connection, name, stream, first - 1, mark=True)
             stored = first - 1

@@ -234,13 +234,15 @@ class StreamMember(Running):
         self._given_up, self._unbound = unbound & self._unbound, unbound
         with self.workers.lock:
             known = {**self._former, **self._lanes}
-            for name in {*names} - known.keys():
-                known[name] = StreamLane(
+            runs = bool(known)
+            for name in {*names} - self._lanes.keys():
+                known[name] = known.get(name) or StreamLane(
                     name,
                     batches=self._batches,
                     store_every=self._settings.store_every,
                     attention=self._attention,
                 )
+                known[name].is_new = runs
             self._lanes = {name: known.pop(name) for name in in_order({*names, *self._lanes})}
             self._former = known
 
