@@ -51,6 +51,12 @@ def bounds(connection: StreamConnection, stream: str) -> Bounds:
     return Bounds(first, max(chunk.end if chunk else 0, last + 1))
 
 
+def end_in(stats: StreamStats) -> int:
+    """The end of a stream; before RabbitMQ 4.3, it may be too small by a chunk."""
+    last = stats.committed_chunk_id if stats.committed_offset is None else stats.committed_offset
+    return 0 if last is None else last + 1
+
+
 def _stats(connection: StreamConnection, stream: str) -> StreamStats:
     """Ask for the ends of a stream until they are known: after an election, a replica reports the last one with a delay."""
     deadline = time.monotonic() + connection.timeout

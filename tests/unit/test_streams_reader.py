@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from contextlib import nullcontext
-from itertools import count
+from itertools import count, islice
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,7 @@ class Connection:
     committed = END
     """The end of the stream, behind a gap if that is later."""
     reports_last = True
+    first = 0
 
     def __init__(self) -> None:
         self.subscriptions = 0
@@ -47,7 +49,8 @@ class Connection:
 
     def stats(self, _: str) -> StreamStats:
         last = self.committed - 1 if self.copied == END else self.copied - 1
-        return StreamStats(0, self.committed - 1, self.committed - 1, last if self.reports_last else None)
+        last_chunk = last if self.reports_last else None
+        return StreamStats(self.first, self.committed - 1, self.committed - 1, last_chunk)
 
     def _subscribe(self, _: str, start: OffsetSpec, *, credit: int) -> int:
         self.subscriptions += 1
@@ -157,6 +160,27 @@ def test_a_replica_that_does_not_catch_up_is_given_up(reader, connection) -> Non
 def test_a_range_may_end_with_a_gap(reader, connection, reports_last) -> None:
     connection.committed, connection.reports_last = END + 5, reports_last
     assert offsets(reader, END - 3, END + 5) == list(range(END - 3, END))
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("more", [0, 2])
+def test_a_gap_that_retention_removes_at_the_end_of_a_stream_is_no_loss(
+    reader, connection, monkeypatch, lost, more
+) -> None:
+    """Each stored offset of a group is an entry of the stream."""
+    monkeypatch.setattr(reader._backoff, "failed", lambda: 0.0)
+    connection.committed = END + 5
+    chunks = reader._arriving(END - 1, math.inf)
+    assert [chunk and chunk.first_offset for chunk in islice(chunks, 2)] == [END - 1, None]
+    connection.committed, connection.lost = END + 20, lost
+    connection.first = following = END + 5 + more
+    connection.delivered.append((1, a_chunk([sized(b"x")], offset=following)))
+    if more:
+        with pytest.raises(StreamUnavailable, match="begins at offset 207, so offsets 205 to 206 are lost"):
+            next(chunks)
+    else:
+        chunk = next(chunks)
+        assert (chunk and chunk.first_offset) == (None if lost else following)
 
 
 def test_an_abandoned_range_does_not_keep_others_from_beginning(reader, connection) -> None:
