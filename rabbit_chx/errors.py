@@ -266,7 +266,7 @@ tls                TLS rejected a certificate, or the peer does not speak TLS
 login              the broker rejected the user, the password or the certificate
 virtual host       the virtual host does not exist, or the user has no permission in it
 lost               the connection or the TLS handshake ended, the broker does not answer, or the credentials cannot be read now
-not available      the stream currently has no leader, or the connected node has no replica of it
+not available      the stream currently has no leader, or the connected node has no replica of it, or an incomplete one
 no such stream     no stream has this name, but perhaps a queue of another type; or it was created again during a read
 permission         the user has no permission on the stream
 already exists     a stream or queue of this name exists

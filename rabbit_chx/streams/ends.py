@@ -47,8 +47,14 @@ def bounds(connection: StreamConnection, stream: str) -> Bounds:
     if stats.committed_offset is not None:
         return Bounds(first, stats.committed_offset + 1)
     chunk = first_chunk(connection, stream, OffsetSpec.offset(last))
-    # A chunk that the broker does not deliver has one offset.
-    return Bounds(first, chunk.end if chunk else last + 1)
+    # A chunk that the broker does not deliver has one offset. A node that lacks the last chunk may send an earlier one.
+    return Bounds(first, max(chunk.end if chunk else 0, last + 1))
+
+
+def end_in(stats: StreamStats) -> int:
+    """The end of a stream; before RabbitMQ 4.3, it may be too small by a chunk."""
+    last = stats.committed_chunk_id if stats.committed_offset is None else stats.committed_offset
+    return 0 if last is None else last + 1
 
 
 def _stats(connection: StreamConnection, stream: str) -> StreamStats:
@@ -73,12 +79,46 @@ def last_chunk(connection: StreamConnection, stream: str) -> int:
 
 
 def first_chunk(connection: StreamConnection, stream: str, start: OffsetSpec) -> Chunk | None:
-    """Return the first chunk at or after a position; None without one.
+    """Return the first chunk at or after a position; None if the node has none.
 
     The broker sends a committed chunk before it answers the next request, so this needs no timeout.
     """
     found = connection._unsubscribe(connection._subscribe(stream, start, credit=1))
     return parse_chunk(found[0], stream) if found else None
+
+
+def nothing_from(connection: StreamConnection, stream: str, offset: int) -> bool:
+    """Whether a stream has no chunk at or after an offset. False if the node still lacks committed chunks."""
+    # Asked for first: the chunks may arrive in between.
+    is_behind = connection.has_stats and connection.stats(stream)._is_behind
+    return first_chunk(connection, stream, OffsetSpec.offset(offset)) is None and not is_behind
+
+
+def committed_chunk(connection: StreamConnection, stream: str, start: OffsetSpec) -> Chunk | None:
+    """Return the first chunk at or after a position; None if the stream has none. Wait if the node still lacks committed chunks.
+
+    Raises:
+        StreamUnavailable: the node did not get them in time.
+    """
+    if not connection.has_stats:
+        return first_chunk(connection, stream, start)
+    deadline, committed = time.monotonic() + connection.timeout, None
+    while True:
+        stats = _stats(connection, stream)
+        committed = stats.committed_chunk_id if committed is None else committed  # not those that follow
+        found = first_chunk(connection, stream, start)
+        if not stats._lacks(committed) or (found is not None and _is_at(start, found)):
+            return found
+        if time.monotonic() > deadline:
+            text = f"the node has not yet copied stream {stream!r} up to offset {committed}"
+            raise StreamUnavailable(text, "not available", stream)
+        time.sleep(_PAUSE)
+
+
+def _is_at(start: OffsetSpec, chunk: Chunk) -> bool:
+    """Whether a chunk is at or after a position. A node that lacks the position sends the next chunk that it gets."""
+    at = chunk.timestamp_ms if start.kind == OffsetSpec.TIMESTAMP else chunk.end - 1
+    return at >= start.value
 
 
 def offset_at(connection: StreamConnection, stream: str, when: datetime | int) -> int:
@@ -98,8 +138,11 @@ def offset_at(connection: StreamConnection, stream: str, when: datetime | int) -
             expected = "an aware datetime, or milliseconds since 1970 as an integer from 0 to 2^63 - 1"
             raise InvalidValue("time", when, expected, hint)
         since = number
-    found = first_chunk(connection, stream, OffsetSpec.timestamp(since))
-    return found.first_offset if found else bounds(connection, stream).end
+    start, end = OffsetSpec.timestamp(since), 0
+    if (found := committed_chunk(connection, stream, start)) is None:
+        end = bounds(connection, stream).end
+        found = committed_chunk(connection, stream, start)  # stored in between
+    return found.first_offset if found else end
 
 
 def stored_at(connection: StreamConnection, stream: str, offset: int) -> int | None:

@@ -28,7 +28,7 @@ from rabbit_chx.broker.credentials import Credentials
 from rabbit_chx.broker.guards import checked_urls
 from rabbit_chx.errors import InvalidValue, MissingDependency, RabbitChxError, StreamUnavailable
 from rabbit_chx.messages.message import StreamMessage
-from rabbit_chx.streams.ends import Bounds, bounds, first_chunk, offset_at, stored_at
+from rabbit_chx.streams.ends import Bounds, bounds, end_in, first_chunk, offset_at, stored_at
 from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS
 from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
 from rabbit_chx.streams.messages.stored import messages_of
@@ -117,6 +117,8 @@ class StreamReader:
         self._link = Link("StreamReader", opening)
         self._range: object = None
         """The range that began last. Chunks of earlier ones are lost, because ranges share the connection."""
+        self._gap = range(0)
+        """Offsets without a message, at the end of the stream when the reader last looked."""
         self._stopped = False
         self._backoff = Backoff(CALLER_WAITS)
 
@@ -242,7 +244,7 @@ class StreamReader:
         """Yield the chunks of a range over one connection after the other. Without an end, yield None whenever there is no more."""
         at, failing_since, follows = start, math.inf, end == math.inf
         this, seen = object(), None
-        self._range = this
+        self._range, self._gap = this, range(0)
         while at < end:
             try:
                 if seen is not None:
@@ -344,9 +346,14 @@ class StreamReader:
         )
 
     def _has_more(self, connection: StreamConnection, at: int) -> bool:
-        """Whether the stream has a chunk at or after an offset."""
+        """Whether the stream has a chunk at or after an offset, which the node may still lack."""
+        # Asked for first: the chunk may arrive in between.
+        stats = connection.stats(self.stream) if connection.has_stats else None
         following = first_chunk(connection, self.stream, OffsetSpec.offset(at))
         if following is None:
+            if stats is None or stats._is_behind:
+                return stats is not None
+            self._gap = range(at, end_in(stats))
             return False
         if (
             following.first_offset > at
@@ -372,6 +379,8 @@ class StreamReader:
         self._check_first(start, found)
 
     def _check_first(self, start: int, found: Bounds) -> None:
+        if start in self._gap:
+            start = self._gap.stop
         if start < found.first:
             raise StreamUnavailable(
                 f"stream {self.stream!r} begins at offset {found.first}, so offsets {start} to {found.first - 1} are lost: "

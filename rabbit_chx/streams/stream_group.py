@@ -41,7 +41,8 @@ class StreamGroup(StreamOptions):
         stream: a single stream, which one member at a time handles. Pass exactly one of these three.
         start: where to start in a stream for which the broker has no stored offset: ``"first"``, ``"last"`` (the last chunk),
             ``"next"``, an aware datetime, or an offset. Or a function from the name of a stream to one of these, or None for the
-            first message; it decides whenever a stream is assigned, instead of the stored offset.
+            first message; it decides whenever a stream is assigned, instead of the stored offset. A stream that is bound while
+            members run begins with ``"first"`` instead of ``"last"`` or ``"next"``.
         store_every: after how many handled messages of a stream the offset of the last one is stored on the broker.
         store_seconds: after how many seconds it is stored at the latest. It is also stored when a stream is handed over and at a stop.
         on_assigned: called with the name of a stream before its first message.

@@ -17,12 +17,14 @@ from rabbit_chx.streams.protocol.requests import OffsetSpec
 
 HERE, ELSEWHERE = Node("a", 1), Node("b", 1)
 LOST = StreamUnavailable("the connection was lost", "lost")
+_LOOK = -1
+"""The subscription of a look at the end of a stream."""
 
 
 class Connection:
     """A connection to a node that has these streams. It is lost in one of its calls, or never."""
 
-    release, node, _has_unread, heartbeat = "4.3.6", HERE, False, 10.0
+    release, node, _has_unread, has_stats, heartbeat = "4.3.6", HERE, False, False, 10.0
 
     def __init__(self, streams: list[str], elsewhere: tuple[str, ...] = (), lost_in: str = "") -> None:
         self.streams = {stream: [ELSEWHERE if stream in elsewhere else HERE] for stream in streams}
@@ -31,6 +33,8 @@ class Connection:
         """The streams of which others know another number."""
         self.ended: list[str] = []
         """The subscriptions that the member has ended."""
+        self.unread: list[bytes] = []
+        """What a look at the end of a stream finds."""
         self.answers: list[tuple[int, bool]] = []
         self._lost_in = lost_in
         self._socket, self._other = socket.socketpair()
@@ -61,8 +65,10 @@ class Connection:
         there = {name: SimpleNamespace(exists=True, nodes=nodes) for name, nodes in self.streams.items()}
         return {name: there.get(name, gone) for name in names}
 
-    def _subscribe(self, stream: str, *_, properties, **__) -> int:
+    def _subscribe(self, stream: str, *_, properties=None, **__) -> int:
         self._enter("subscribe")
+        if properties is None:
+            return _LOOK
         if stream not in self.streams:
             raise StreamUnavailable(f"no stream {stream!r}", "no such stream", stream)
         if stream in self.refused and "joining" not in properties["name"]:
@@ -80,9 +86,12 @@ class Connection:
         self._enter("answer_update")
         self.answers.append((update.correlation, start is not None))
 
-    def _unsubscribe(self, number: int) -> None:
+    def _unsubscribe(self, number: int) -> list[bytes]:
         self._enter("unsubscribe")
+        if number == _LOOK:
+            return self.unread
         self.ended.append(self.subscriptions[number])
+        return []
 
 
 @pytest.fixture

@@ -13,6 +13,15 @@ from tests.unit.stream_nodes import HERE, LOST, Connection
 joined = stream_nodes.joined
 
 
+def test_a_stream_that_is_bound_or_created_again_while_the_member_runs_is_new(joined):
+    connection = Connection(["s-0", "s-1"])
+    member = joined(connection)
+    connection.partitions = lambda _: ["s-0", "s-1", "s-2"]
+    member._drop("s-1")
+    member._look(connection)
+    assert [lane.stream for lane in member._lanes.values() if lane.is_new] == ["s-1", "s-2"]
+
+
 @pytest.mark.parametrize("call", ["metadata", "subscribe", "events", "answer_update", "unsubscribe"])
 def test_a_connection_that_is_lost_while_a_member_joins_is_replaced(joined, call):
     member = joined(Connection(["s-0", "s-1", "s-2"], lost_in=call))

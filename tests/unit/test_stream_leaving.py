@@ -12,6 +12,7 @@ from rabbit_chx.streams.group import offsets
 from rabbit_chx.streams.protocol.answers import ConsumerUpdate, Delivery
 from rabbit_chx.streams.protocol.calls import Calls
 from rabbit_chx.streams.protocol.connection import StreamConnection
+from tests.stream_chunks import a_chunk, sized
 from tests.unit import stream_nodes
 from tests.unit.stream_nodes import Connection
 from tests.unit.test_stream_groups import chunk
@@ -130,6 +131,24 @@ def test_a_stream_that_was_unbound_is_kept_until_its_messages_are_handled(joined
     member._serve()
     assert (again.subscriptions, member.status.connected) == (["g (joining)", "s-0", "s-1"], True)
     assert member.status.streams == ("s-0", "s-1")
+
+
+def test_a_stream_that_was_unbound_is_kept_while_a_chunk_is_on_its_way(joined):
+    """Before 4.3, the broker reports only the first offset of the last chunk, in whose middle a member may begin."""
+    connection = Connection(["s-0", "s-1"])
+    member = joined(connection)
+    connection.partitions = lambda _: ["s-1"]
+    lane = member._lanes["s-0"]
+    lane.assign(501, 500)
+    lane.end = 100
+    for _ in range(2):
+        member._look(connection)
+    connection.unread = [a_chunk([sized(b"x")] * 1000, offset=99)]
+    member._give_up()
+    assert member.status.streams == ("s-0", "s-1")
+    connection.unread = []
+    member._give_up()
+    assert (connection.ended, member.status.streams) == (["g (joining)", "s-0"], ("s-1",))
 
 
 def test_streams_are_kept_when_their_exchange_is_deleted(joined, caplog):

@@ -68,6 +68,29 @@ def test_a_place_that_a_function_decides_is_that_of_the_status_before_the_first_
     assert (partition.handled, partition.stored, partition.lag) == (99, 500, 900)
 
 
+@pytest.mark.parametrize("start", ["next", "last", "first", lambda _: "next"])
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_stream_that_a_running_group_finds_is_handled_from_its_first_message(monkeypatch, start, is_new):
+    """Members look for new streams every 30 seconds. Once, what was published before was skipped."""
+    monkeypatch.setattr("rabbit_chx.streams.ends.first_chunk", lambda *_: chunk(39, 1))
+    assignments, it, asked, stored, begun = assignments_of(start=start), lane(), Asked(), {}, []
+    asked.has_stats, asked.timeout = True, 1.0
+    asked.stats = lambda _: StreamStats(0, 39, 39)
+    asked.query_offset = lambda group, _: stored.get(group)
+    asked.store_offset = lambda group, _, offset: stored.update({group: offset})
+    asked._answer_update = lambda _, position: begun.append(position.value)
+    it.is_new = is_new
+    it.end_assignment()
+    assignments.on_update(it, ConsumerUpdate(1, 0, active=True))
+    if it.change:
+        it.change.start, it.change.done = "next", True
+    assignments.do_due(place_of(asked), it)
+    end = {"next": 40, "last": 39, "first": 0}.get(start, 40)
+    assert begun == [0 if is_new and isinstance(start, str) else end]
+    # so that a member that is started now begins there, too
+    assert stored.get("g") == (None if start == "first" else begun[0] - 1)
+
+
 @pytest.mark.parametrize(("agreed", "interval"), [(3.0, 3.0), (0.0, 10.0)])
 def test_a_member_trusts_the_broker_for_the_interval_of_the_connection(monkeypatch, agreed, interval):
     """The broker or a URL may shorten the one of the settings; without heartbeats, that one counts."""
@@ -93,10 +116,11 @@ def test_a_gap_behind_the_last_message_is_no_lag(monkeypatch):
     """Each stored offset is an entry of the stream that the broker does not deliver."""
     assignments, it, asked = assignments_of(), lane(), Asked()
     place = SimpleNamespace(connection=asked, lanes={0: it})
-    end, there, looked = 3, None, []
-    monkeypatch.setattr(asked, "stats", lambda _: StreamStats(0, 0, end - 1))
+    end, there, last, looked = 3, None, None, []
+    asked.has_stats = True
+    monkeypatch.setattr(asked, "stats", lambda _: StreamStats(0, end - 1, end - 1, last))
     monkeypatch.setattr(
-        "rabbit_chx.streams.group.assignments.first_chunk", lambda *given: looked.append(given[2]) or there
+        "rabbit_chx.streams.ends.first_chunk", lambda *given: looked.append(given[2]) or there
     )
 
     def lag() -> int:
@@ -115,6 +139,10 @@ def test_a_gap_behind_the_last_message_is_no_lag(monkeypatch):
     assert lag() == 4
     it.add(there)
     it.finish(it.take(), it.channel)
+    assert (lag(), it.take()) == (0, None)
+    end, there, last = 9, None, 6  # the node has not copied the rest
+    assert lag() == 2
+    last = 8
     assert lag() == 0
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from rabbit_chx.errors import CorruptChunk, InvalidMessage, InvalidValue
+from rabbit_chx.errors import CorruptChunk, InvalidMessage, InvalidValue, StreamUnavailable
 from rabbit_chx.streams import StreamBatch, StreamReader
 from rabbit_chx.streams.messages.arrow.batch import COLUMNS, chosen, record_batches, schema
 from rabbit_chx.streams.messages.chunks import parse_chunk
@@ -44,6 +44,21 @@ def test_columns_have_the_requested_order() -> None:
         (5, "orders", b"a", time),
         (6, "orders", b"b", time),
     ]
+
+
+def test_the_rows_before_a_chunk_that_cannot_be_read_come_before_the_error() -> None:
+    """As `messages` yields them: whoever goes on behind the error has no others."""
+
+    def chunks():
+        for first in (0, 2):
+            yield parsed([b"a", b"b"], offset=first)
+        raise error
+
+    error, found = StreamUnavailable("offsets 4 to 9 are lost", "truncated", "orders", 10), []
+    with pytest.raises(StreamUnavailable) as raised:
+        found.extend(record_batches(chunks(), ["offset"]))
+    assert raised.value is error
+    assert [batch.column("offset").to_pylist() for batch in found] == [[0, 1, 2, 3]]
 
 
 @pytest.mark.parametrize(

@@ -253,8 +253,12 @@ def test_unknown_stats_are_none() -> None:
 
     found = stats(answer(sent(first_chunk_id=0, committed_chunk_id=7, something_new=1)).fields)
     assert (found.first_chunk_id, found.committed_chunk_id, found.committed_offset) == (0, 7, None)
+    assert (found.last_chunk_id, found._is_behind) == (None, False)
     empty = stats(answer(sent(first_chunk_id=-1, committed_chunk_id=-1, committed_offset=-1)).fields)
     assert (empty.first_chunk_id, empty.committed_chunk_id, empty.committed_offset) == (None, None, None)
+    for last, is_behind in ((-1, True), (6, True), (7, False), (9, False)):
+        found = stats(answer(sent(first_chunk_id=0, committed_chunk_id=7, last_chunk_id=last)).fields)
+        assert (found.last_chunk_id, found._is_behind) == (last, is_behind)
 
 
 def test_commands_of_other_versions_are_unsupported() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from contextlib import nullcontext
-from itertools import count
+from itertools import count, islice
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import pytest
 
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.streams import StreamReader, Timeouts, reader as module
+from rabbit_chx.streams.protocol.answers import StreamStats
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 from tests.stream_chunks import a_chunk, sized
 
@@ -33,25 +35,33 @@ class Connection:
     _is_receiving = False
     arrives_after = 0
     """How often nothing but a part of a chunk has arrived."""
+    copied = END
+    """The end of what the node has."""
+    committed = END
+    """The end of the stream, behind a gap if that is later."""
+    reports_last = True
+    first = 0
 
     def __init__(self) -> None:
         self.subscriptions = 0
         self.next: dict[int, int] = {}
         self.delivered: deque[tuple[int, bytes]] = deque()
 
-    def stats(self, _: str) -> SimpleNamespace:
-        return SimpleNamespace(first_chunk_id=0, committed_chunk_id=END - 1, committed_offset=END - 1)
+    def stats(self, _: str) -> StreamStats:
+        last = self.committed - 1 if self.copied == END else self.copied - 1
+        last_chunk = last if self.reports_last else None
+        return StreamStats(self.first, self.committed - 1, self.committed - 1, last_chunk)
 
     def _subscribe(self, _: str, start: OffsetSpec, *, credit: int) -> int:
         self.subscriptions += 1
         number = max(self.next, default=0) + 1
-        self.next[number] = start.value
+        self.next[number] = min(start.value, self.copied)
         self._credit(number, credit)
         return number
 
     def _credit(self, number: int, chunks: int) -> None:
         first = self.next[number]
-        self.next[number] = min(first + chunks, END)
+        self.next[number] = min(first + chunks, self.copied)
         for offset in range(first, self.next[number]):
             self.delivered.append((number, a_chunk([sized(b"%d" % offset)], offset=offset, time=self.time)))
 
@@ -120,6 +130,59 @@ def test_a_chunk_that_arrives_slowly_is_waited_for_and_not_asked_for_again(
     assert connection.subscriptions == 1
 
 
+def test_a_range_on_a_replica_that_catches_up_ends_with_its_last_message(
+    reader, connection, monkeypatch
+) -> None:
+    """The leader tells a replica how far the stream is committed before it sends the chunks."""
+
+    def first_chunk(*given: object) -> object:
+        asked.append(given)
+        if len(asked) == 3:
+            connection.copied = END
+            connection._credit(1, END - 150)
+        return there(*given)
+
+    asked: list[object] = []
+    connection.copied, there = 150, module.first_chunk
+    monkeypatch.setattr(module, "first_chunk", first_chunk)
+    assert offsets(reader, 100, END) == list(range(100, END))
+
+
+def test_a_replica_that_does_not_catch_up_is_given_up(reader, connection) -> None:
+    connection.copied = 150
+    range_ = reader._over_one_connection(140, END)
+    with pytest.raises(StreamUnavailable, match=r"sent no chunk .*; the next offset is 150$") as raised:
+        list(range_)
+    assert not raised.value.permanent
+
+
+@pytest.mark.parametrize("reports_last", [True, False])
+def test_a_range_may_end_with_a_gap(reader, connection, reports_last) -> None:
+    connection.committed, connection.reports_last = END + 5, reports_last
+    assert offsets(reader, END - 3, END + 5) == list(range(END - 3, END))
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("more", [0, 2])
+def test_a_gap_that_retention_removes_at_the_end_of_a_stream_is_no_loss(
+    reader, connection, monkeypatch, lost, more
+) -> None:
+    """Each stored offset of a group is an entry of the stream."""
+    monkeypatch.setattr(reader._backoff, "failed", lambda: 0.0)
+    connection.committed = END + 5
+    chunks = reader._arriving(END - 1, math.inf)
+    assert [chunk and chunk.first_offset for chunk in islice(chunks, 2)] == [END - 1, None]
+    connection.committed, connection.lost = END + 20, lost
+    connection.first = following = END + 5 + more
+    connection.delivered.append((1, a_chunk([sized(b"x")], offset=following)))
+    if more:
+        with pytest.raises(StreamUnavailable, match="begins at offset 207, so offsets 205 to 206 are lost"):
+            next(chunks)
+    else:
+        chunk = next(chunks)
+        assert (chunk and chunk.first_offset) == (None if lost else following)
+
+
 def test_an_abandoned_range_does_not_keep_others_from_beginning(reader, connection) -> None:
     kept = reader.messages(0, END)
     next(kept)
@@ -164,15 +227,15 @@ def test_a_time_is_a_datetime_or_milliseconds(reader, given, hint) -> None:
 def test_a_stop_ends_the_wait_for_a_node_that_lags_behind(reader, connection, monkeypatch) -> None:
     asked = []
 
-    def stats(_: str) -> SimpleNamespace:
+    def stats(_: str) -> StreamStats:
         asked.append(True)
         if len(asked) == 3:
             reader.stop()
-        return SimpleNamespace(first_chunk_id=0, committed_chunk_id=END - 1, committed_offset=END - 1)
+        return StreamStats(0, END - 1, END - 1)
 
     monkeypatch.setattr(connection, "stats", stats)
     assert list(reader.follow(END + 5)) == []
-    assert len(asked) == 3
+    assert len(asked) == 4  # the last time for what may follow
 
 
 def test_a_reader_that_is_stopped_while_it_waits_to_connect_does_not_connect(

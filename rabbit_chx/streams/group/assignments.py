@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Final, cast
 
 from rabbit_chx.errors import StreamUnavailable
-from rabbit_chx.streams.ends import first_chunk
+from rabbit_chx.streams.ends import end_in, nothing_from
 from rabbit_chx.streams.group.lanes import Change, StreamLane
 from rabbit_chx.streams.group.offsets import end_before, first_of, store, stored_in, wait_until_stored
 from rabbit_chx.streams.group.places import Place
@@ -106,21 +106,24 @@ class Assignments:
             text = "group %r: retention has removed its offset in stream %r with the messages before offset %s, some of which may be unhandled"
             log.warning(text, name, stream, kept)
         elif isinstance(position, int) and kept is not None and 0 < position < kept:
-            text = "group %r: offsets %d to %d of stream %r were never handled: retention has removed them"
+            text = "group %r: retention has removed offsets %d to %d of stream %r, which may include unhandled messages"
             log.warning(text, name, position, kept - 1, stream)
+        is_at_end = position in {"next", "last"}
+        if is_at_end and lane.is_new and not decides:
+            position = "first"  # messages may have been published before the stream was found
         first, is_beyond = 0, False
         if stored is not None and not decides:
             first, is_beyond = stored + 1, self._is_beyond(connection, stream, stored, stats)
         elif position is not None:
             first = first_of(connection, stream, position)
-        if stored is None and (position in {"next", "last"} or isinstance(position, datetime)):
+        if stored is None and (is_at_end or isinstance(position, datetime)):
             # Otherwise a member that takes over before the first store would begin at a later end.
             store(connection, name, stream, first - 1, mark=True)
             stored = first - 1
         with self._workers.lock:
             lane.assign(first, stored)
             lane.trusted_until = monotonic() + self.interval(connection)
-            lane.end, lane.is_beyond = _end_in(stats), is_beyond
+            lane.end, lane.is_beyond = end_in(stats), is_beyond
         lane.change, lane.told = None, True
         lane.store_again = monotonic() + self._settings.store_seconds
         self._send(place, lane, update, OffsetSpec.offset(first))
@@ -128,7 +131,7 @@ class Assignments:
 
     def _is_beyond(self, connection: StreamConnection, stream: str, stored: int, stats: StreamStats) -> bool:
         """Whether the stored offset is beyond the end of a stream, which is logged."""
-        end = None if stored < _end_in(stats) else end_before(connection, stream, stored + 1)
+        end = None if stored < end_in(stats) else end_before(connection, stream, stored + 1)
         if end is not None:
             text = (
                 "group %r: the stored offset %d of stream %r is beyond its end, %d, so its messages are not handled; any user who "
@@ -208,7 +211,7 @@ class Assignments:
         for lane in place.lanes.values():
             if lane.channel is None:
                 continue
-            end = _end_in(place.connection.stats(lane.stream))
+            end = end_in(place.connection.stats(lane.stream))
             lane.trusted_until = place.connection._heard + self.interval(place.connection)
             if self._follows_only_a_gap(place, lane, end):
                 lane.empty_to = end
@@ -220,16 +223,17 @@ class Assignments:
             following = lane.following
         if following is None or not max(following, lane.empty_to) < end:
             return False
-        return first_chunk(place.connection, lane.stream, OffsetSpec.offset(following)) is None
+        return nothing_from(place.connection, lane.stream, following)
+
+    def is_drained(self, place: Place, lane: StreamLane) -> bool:
+        """Whether no message is left in a stream of this member, even if the end that it knows is too small by a chunk."""
+        following = lane.following
+        if following is None or not lane.is_drained:
+            return False
+        return nothing_from(place.connection, lane.stream, following)
 
     def _tell(self, lane: StreamLane, change: Change) -> None:
         with self._workers.lock:
             submit = lane.tell(change)
         if submit:
             self._workers.submit(lane)
-
-
-def _end_in(stats: StreamStats) -> int:
-    """The end of a stream; before RabbitMQ 4.3, it may be too small by a chunk."""
-    last = stats.committed_chunk_id if stats.committed_offset is None else stats.committed_offset
-    return 0 if last is None else last + 1

@@ -54,6 +54,9 @@ class Change:
 class StreamLane(OneByOne):
     """One stream of a member."""
 
+    is_new = False
+    """Whether the stream was found while the member ran, perhaps after its first messages were published."""
+
     def __init__(self, stream: str, *, batches: bool, store_every: int, attention: Attention) -> None:
         self.stream: Final = stream
         self.subscription: int | None = None

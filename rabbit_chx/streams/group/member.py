@@ -234,13 +234,15 @@ class StreamMember(Running):
         self._given_up, self._unbound = unbound & self._unbound, unbound
         with self.workers.lock:
             known = {**self._former, **self._lanes}
-            for name in {*names} - known.keys():
-                known[name] = StreamLane(
+            runs = bool(known)
+            for name in {*names} - self._lanes.keys():
+                known[name] = known.get(name) or StreamLane(
                     name,
                     batches=self._batches,
                     store_every=self._settings.store_every,
                     attention=self._attention,
                 )
+                known[name].is_new = runs
             self._lanes = {name: known.pop(name) for name in in_order({*names, *self._lanes})}
             self._former = known
 
@@ -255,7 +257,7 @@ class StreamMember(Running):
         for place in list(self._places):
             with self._guarded(place):
                 for lane in [each for each in place.lanes.values() if each.stream in self._given_up]:
-                    if lane.is_drained:
+                    if self._assignments.is_drained(place, lane):
                         self._assignments.settle(place, lane)
                         place.forget(lane.stream)
                         self._assignments.lose(lane, place.connection)

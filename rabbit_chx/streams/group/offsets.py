@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from rabbit_chx.base.text import listed
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
-from rabbit_chx.streams.ends import bounds, first_chunk, last_chunk, offset_at
+from rabbit_chx.streams.ends import bounds, committed_chunk, last_chunk, offset_at
 from rabbit_chx.streams.group.places import in_order
 from rabbit_chx.streams.group.settings import Position, name_beside
 from rabbit_chx.streams.protocol.connection import StreamConnection
@@ -160,7 +160,7 @@ class GroupOffsets:
         found, stored, lag = bounds(connection, stream), connection.query_offset(self._name, stream), None
         if stored is not None and (stored < found.end or end_before(connection, stream, stored + 1) is None):
             # A stored offset is an entry of the stream itself, so that the end alone would show a lag of 1.
-            following = first_chunk(connection, stream, OffsetSpec.offset(stored + 1))
+            following = committed_chunk(connection, stream, OffsetSpec.offset(stored + 1))
             lag = max(0, found.end - max(stored + 1, following.first_offset)) if following else 0
         return PartitionOffsets(stream, found.first, found.end, stored, lag)
 

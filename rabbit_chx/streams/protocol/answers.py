@@ -353,6 +353,17 @@ class StreamStats:
     """The first offset of the last committed chunk; requires RabbitMQ 3.11."""
     committed_offset: int | None
     """The last committed offset; requires RabbitMQ 4.3."""
+    last_chunk_id: int | None = None
+    """The first offset of the last chunk on this node, or -1 without a chunk; the first releases of 3.11 do not report it."""
+
+    def _lacks(self, chunk: int | None) -> bool:
+        """Whether the node does not have a committed chunk yet: the leader announces chunks to a replica before it sends them."""
+        return chunk is not None and self.last_chunk_id is not None and self.last_chunk_id < chunk
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether the node lacks committed chunks."""
+        return self._lacks(self.committed_chunk_id)
 
 
 def metadata(fields: Fields, streams: Iterable[str]) -> dict[str, StreamMetadata]:
@@ -378,7 +389,10 @@ def stats(fields: Fields) -> StreamStats:
     found = {fields.string(): fields.i64() for _ in range(fields.count())}
     known = {name: value for name, value in found.items() if value >= 0}
     return StreamStats(
-        *(known.get(each) for each in ("first_chunk_id", "committed_chunk_id", "committed_offset"))
+        known.get("first_chunk_id"),
+        known.get("committed_chunk_id"),
+        known.get("committed_offset"),
+        found.get("last_chunk_id"),
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rabbit_chx.errors import InvalidValue
+from rabbit_chx.errors import InvalidValue, RabbitChxError
 from rabbit_chx.messages.message_fields import FIELDS
 from rabbit_chx.streams.messages.amqp10 import MAX_ITEMS, as_bytes, as_text
 from rabbit_chx.streams.messages.arrow.fields import Found, find
@@ -122,12 +122,16 @@ def record_batches(
 def _groups(chunks: Iterable[Chunk], most_rows: int, most_bytes: int) -> Iterator[list[Chunk]]:
     waiting: list[Chunk] = []
     rows = size = 0
-    for chunk in chunks:
-        waiting.append(chunk)
-        rows, size = rows + chunk.records, size + len(chunk.data)
-        if rows >= most_rows or size >= most_bytes:
-            yield waiting
-            waiting, rows, size = [], 0, 0
+    try:
+        for chunk in chunks:
+            waiting.append(chunk)
+            rows, size = rows + chunk.records, size + len(chunk.data)
+            if rows >= most_rows or size >= most_bytes:
+                yield waiting
+                waiting, rows, size = [], 0, 0
+    except RabbitChxError:  # a later chunk is damaged, or retention has removed it
+        yield waiting
+        raise
     yield waiting
 
 
