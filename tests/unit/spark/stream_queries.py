@@ -24,6 +24,8 @@ class Node:
         self.end = end
         self.made = made
         """A number that another stream of the same name does not have."""
+        self.gap = range(0)
+        """Offsets without a message."""
 
     def __enter__(self) -> Self:
         return self
@@ -35,7 +37,7 @@ class Node:
         """Nothing to do."""
 
     def stored_at(self, offset: int) -> int | None:
-        return self.made + offset if offset < self.end else None
+        return self.made + offset if offset < self.end and offset not in self.gap else None
 
     def _check_same(self, offset: int, time_ms: int) -> None:
         if self.stored_at(offset) not in {None, time_ms}:

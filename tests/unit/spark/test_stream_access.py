@@ -55,6 +55,39 @@ def test_a_new_stream_that_is_shorter_is_recognised(cluster, passes_start) -> No
     assert [*query.plan(), *query.plan()] == [(0, 30)]
 
 
+def test_a_new_stream_is_recognised_after_a_restart_though_the_last_offsets_were_a_gap(
+    cluster, passes_start
+) -> None:
+    query = Query(reader(), passes_start=passes_start)
+    query.plan()
+    cluster.leader = cluster.replica = Node(110, 7_000)
+    cluster.leader.gap = range(100, 110)
+    query.reader._access.close()
+    assert query.plan() == [(100, 110)]
+    at, query.reader = query.at, reader()
+    query.reader.partitions(at, at)
+    assert query.plan() == []
+    assert query.at == at, "otherwise Spark would run an empty micro-batch"
+    cluster.recreate(120)
+    query.reader = reader()
+    query.reader.partitions(at, at)
+    with pytest.raises(DataLoss, match="was deleted and created again"):
+        query.plan()
+
+
+def test_a_new_stream_whose_last_offsets_are_a_gap_is_not_taken_for_the_old_one(
+    cluster, passes_start
+) -> None:
+    query = Query(reader(failOnDataLoss="false"), passes_start=passes_start)
+    query.plan()
+    cluster.recreate(120)
+    cluster.leader.gap = cluster.replica.gap = range(110, 120)
+    query.reader._access.close()
+    end = stored(query.reader.latestOffset(query.at) if passes_start else query.reader.latestOffset())
+    planned = query.reader.partitions(query.at, end)
+    assert [batch.num_rows for one in planned for batch in query.reader.read(one)] == [120]
+
+
 @pytest.mark.parametrize("limit", [pytest.param("20", marks=limits), pytest.param("19", marks=limits), None])
 def test_a_new_stream_is_read_from_its_first_row_wherever_the_first_micro_batch_of_it_ends(
     cluster, limit
