@@ -9,7 +9,7 @@ from typing import Self
 import pyarrow as pa
 import pytest
 
-from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.errors import InvalidMessage, StreamUnavailable
 from rabbit_chx.streams.ends import Bounds
 from spark_connector import RabbitMQDataSource
 from spark_connector.reading import rows, stream_access
@@ -26,6 +26,8 @@ class Node:
         """A number that another stream of the same name does not have."""
         self.gap = range(0)
         """Offsets without a message."""
+        self.invalid: set[int] = set()
+        """Offsets of messages that cannot be decoded."""
 
     def __enter__(self) -> Self:
         return self
@@ -49,6 +51,8 @@ class Node:
         assert (columns, binary_headers) == (("offset",), False)
         if end > self.end:
             raise StreamUnavailable("beyond", "beyond the end", "s", 0, self.end)
+        if found := self.invalid & {*range(start, end)}:
+            raise InvalidMessage("not valid AMQP 1.0", "s", min(found))
         yield pa.RecordBatch.from_pydict({"offset": range(start, end)})
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.streams.ends import Bounds
-from spark_connector.reading import schema, stream_access
+from spark_connector.reading import rows, schema, stream_access
 from spark_connector.reading.offsets import DataLoss, offsets_in
 from spark_connector.reading.stream_access import StreamAccess
 from tests.unit.spark import stream_queries
@@ -240,6 +240,18 @@ def test_a_task_at_a_replica_that_lags_behind_reads_from_the_leader(cluster) -> 
     cluster.leader.end = 90
     with pytest.raises(StreamUnavailable, match="beyond"):
         list(reader().read(partition))
+
+
+def test_a_task_leaves_out_invalid_messages_over_one_connection(cluster, monkeypatch, caplog) -> None:
+    opened = Mock(side_effect=cluster.connected)
+    monkeypatch.setattr(rows, "stream_reader", opened)
+    cluster.replica.invalid = {0, 40, 41, 99}
+    made = reader(invalidRows="drop")
+    (partition,) = made.partitions({"s": {"offset": 0}}, {"s": {"offset": 100}})
+    read = [offset for batch in made.read(partition) for offset in batch.column("offset").to_pylist()]
+    assert read == [*range(1, 40), *range(42, 99)]
+    assert [json.loads(line)["offset"] for line in caplog.messages] == [0, 40, 41, 99]
+    opened.assert_called_once()
 
 
 @pytest.mark.parametrize("streaming", [False, True])
