@@ -116,7 +116,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         """The saved offsets that the last `latestOffset` checked, of streams that were not created again."""
         self._target: dict[str, Bounds] | None = None
         self._latest: dict[str, int] | None = None
-        self._planned: dict[str, int] = {}
+        self._planned: Mapping[str, SavedOffset] = {}
         """Where the last micro-batch ends: PySpark before 4.2 does not pass it to `latestOffset`, but after a restart any
         version first asks for the `partitions` between this offset and itself."""
         self._initial: dict[str, SavedOffset] | None = None
@@ -131,7 +131,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         """Where a new query starts. Spark asks until a micro-batch is committed, and expects the same answer each time."""
         if self._initial is None:
             self._initial = self._tracker.to_save(self._start(), {})
-        self._planned = offsets_in(self._initial)
+        self._planned = self._initial
         return self._initial
 
     def _start(self) -> dict[str, int]:
@@ -158,19 +158,18 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
         A stream that is not in ``start`` joins at its first offset. The checkpoint then contains this offset, and the next
         micro-batch reads the first rows of the stream.
         """
-        if start is not None:
-            check_of_streams(start)
-        before = dict(start or {})
-        found = self._found(self._planned if start is None else offsets_in(before))
-        self._latest = _ends(found)
-        if start is None:
-            self._planned = self._latest
-            return self._tracker.to_save(self._latest, {})
+        saved = self._planned if start is None else start
+        check_of_streams(saved)
+        before = dict(saved)
+        found = self._found(offsets_in(before))
+        end = self._latest = _ends(found)
         check_present(before, found, self._job.options.source)
         begin = self._begin(before, found)
-        end = {stream: bounds.end if stream in begin else bounds.first for stream, bounds in found.items()}
+        if start is not None:
+            end = {stream: last if stream in begin else found[stream].first for stream, last in end.items()}
         most = getattr(limit, "max_rows", None)  # absent with trigger(once=True)
-        return self._tracker.to_save(end if most is None else limited(begin, end, most), before)
+        self._planned = self._tracker.to_save(end if most is None else limited(begin, end, most), before)
+        return self._planned
 
     def _begin(self, before: dict[str, SavedOffset], found: dict[str, Bounds]) -> dict[str, int]:
         """Return the next offset of each stream, and drop streams that were created again from ``before``."""
@@ -225,7 +224,7 @@ class StreamingReader(DataSourceStreamReader, AvailableNow):  # type: ignore[mis
             start = earlier(start, end)
         check_present(start, end, self._job.options.source)
         first, last = offsets_in(start), offsets_in(end)
-        self._planned = last
+        self._planned = end
         moved = {stream for stream in first if start[stream] != end[stream]}
         # Streams that were created again after an earlier run had planned this micro-batch.
         planned = {stream: end[stream] for stream in moved if not self._tracker.is_own(stream, end[stream])}

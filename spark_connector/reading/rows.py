@@ -41,21 +41,10 @@ class ReadJob:
             InvalidMessage: a message cannot be decoded, and ``invalidRows`` is ``fail``.
             StreamUnavailable: the broker refused the read, or was unreachable for ``reconnectTimeoutMs``.
         """
-        pending = [wanted]
-        while pending:
-            part = pending.pop()
-            start = part.start
-            try:
-                for start, batch in self._rows(part):  # noqa: B007 - where the rows before an invalid message begin
-                    yield batch
-            except CorruptChunk as error:  # its hint names a parameter of Python
-                raise CorruptChunk(error.reason, error.stream, error.offset) from None
-            except InvalidMessage as error:
-                self._drop(error)
-                pending += [
-                    part._replace(start=error.offset + 1),
-                    part._replace(start=start, end=error.offset),
-                ]
+        try:
+            yield from self._rows(wanted)
+        except CorruptChunk as error:  # its hint names a parameter of Python
+            raise CorruptChunk(error.reason, error.stream, error.offset) from None
 
     def _drop(self, error: InvalidMessage) -> None:
         """Log the message that the read leaves out, or raise if ``invalidRows`` is ``fail``."""
@@ -64,17 +53,17 @@ class ReadJob:
             raise InvalidMessage(f"{error.reason}. {hint}", error.stream, error.offset) from None
         warn("invalid message", error.stream, offset=error.offset)
 
-    def _rows(self, wanted: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield the rows of a range, each batch with the offset after it; after a lost connection the task reconnects."""
+    def _rows(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range; after a lost connection the task reconnects."""
         backoff = Backoff(CALLER_WAITS)
         start, last_seen, leader = wanted.start, time.monotonic(), False
         outage = outage_of(f"task for stream {wanted.stream!r}", self.options.timeouts.reconnect)
         while start < wanted.end:
             try:
-                for start, batch in self._batches(wanted, start, leader=leader):  # noqa: B020 - where the next attempt continues
+                for start, batch in self._batches(wanted, start, leader=leader):  # noqa: B007, B020 - where the next attempt continues
                     outage.ended()
                     backoff.works()
-                    yield start, batch
+                    yield batch
                     last_seen = time.monotonic()
             except StreamUnavailable as error:
                 if error.problem == "truncated" and error.first is not None:
@@ -92,15 +81,23 @@ class ReadJob:
     def _batches(
         self, wanted: OffsetRange, start: int, *, leader: bool
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield batches over one connection, each with the offset after it."""
+        """Yield batches over one connection, each with the offset after it. Leave out invalid messages, or raise."""
         name = Task.current().connection_name(self.options.connection_name)
         with stream_reader(self.options, wanted.stream, connection_name=name, leader=leader) as reader:
             if wanted.seen is not None:
                 reader._check_same(*wanted.seen)  # a check that needs the reader's connection
             binary = HEADERS_AS_STRUCTS in self.schema.types
-            for batch in reader.read(start, wanted.end, columns=self._decoded, binary_headers=binary):
-                if batch.num_rows:
-                    yield batch.column("offset")[-1].as_py() + 1, self._returned(batch)
+            pending = [(start, wanted.end)]
+            while pending:
+                start, end = pending.pop()
+                try:
+                    for batch in reader.read(start, end, columns=self._decoded, binary_headers=binary):
+                        if batch.num_rows:
+                            start = batch.column("offset")[-1].as_py() + 1
+                            yield start, self._returned(batch)
+                except InvalidMessage as error:
+                    self._drop(error)
+                    pending += [(error.offset + 1, end), (start, error.offset)]
 
     def skip(self, stream: str, start: int, first: int) -> int:
         """Return where a read from ``start`` continues if retention has deleted the offsets before ``first``. Log the deleted rows.

@@ -6,12 +6,14 @@ import signal
 import socket
 import ssl
 import struct
+import sys
 import threading
 import time
-from contextlib import suppress
-from itertools import pairwise
+from contextlib import closing, suppress
+from itertools import count, pairwise
 from select import select
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -19,6 +21,7 @@ from hypothesis import given, settings, strategies as st
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams import connect
+from rabbit_chx.streams.protocol import wire as wire_module
 from rabbit_chx.streams.protocol.answers import ANSWER, OK, Command
 from rabbit_chx.streams.protocol.calls import Calls
 from rabbit_chx.streams.protocol.handshake import _node
@@ -152,6 +155,63 @@ def test_a_frame_that_is_sent_in_part_ends_the_connection(ends) -> None:
         signal.signal(signal.SIGALRM, before)
     assert wire.closed
     assert theirs.recv(1)
+
+
+def test_an_interrupt_after_bytes_have_arrived_ends_the_connection(ends) -> None:
+    """What is received next would begin amid the frame whose bytes are lost."""
+    wire, theirs = ends
+
+    class Interrupted(socket.socket):
+        def recv_into(self, *given: Any) -> int:
+            super().recv_into(*given)
+            raise KeyboardInterrupt
+
+    wire._socket = Interrupted(fileno=wire._socket.detach())
+    theirs.sendall(sized(chunk_frame(100)) * 2)
+    with pytest.raises(KeyboardInterrupt):
+        wire.receive(soon())
+    for use in (lambda: wire.receive(soon()), lambda: wire.send(b"", 1)):
+        with pytest.raises(StreamUnavailable, match="the connection to broker is closed") as caught:
+            use()
+        assert caught.value.problem == "lost"
+
+
+def test_after_an_interrupt_at_any_line_of_receiving_the_next_frame_is_whole_or_the_connection_is_closed(
+    monkeypatch,
+) -> None:
+    monkeypatch.setattr(wire_module, "RECEIVE", 150)
+    frames = [chunk_frame(size) for size in (10, 200, 20)]  # the second one needs a larger buffer
+    left = 0
+
+    def interrupt(code: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if code.f_code.co_filename != wire_module.__file__:
+            return None
+        left -= event == "line"
+        if left == 0:
+            raise KeyboardInterrupt
+        return interrupt
+
+    for line in count(1):
+        left = line
+        ours, theirs = socket.socketpair()
+        with closing(Wire(ours, "broker")) as wire, theirs:
+            theirs.sendall(b"".join(map(sized, frames)))
+            before = sys.gettrace()
+            try:
+                sys.settrace(interrupt)
+                for _ in frames:
+                    wire.receive(soon())
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(before)
+            if left > 0:
+                break
+            if not wire.closed:
+                assert all(each in frames for each in iter(lambda: wire.receive(time.monotonic()), None))
+                assert not wire.has_part
+    assert line > 50
 
 
 def test_the_reason_of_a_broker_that_closes_the_connection_is_told_though_it_is_gone(ends) -> None:

@@ -131,9 +131,9 @@ class Wire:
         if self._start + size > len(self._buffer):
             # In a new buffer, because returned frames are views of the current one.
             rest = self._buffer[self._start : self._end]
-            self._buffer = _buffer(max(RECEIVE, size))
-            self._buffer[: len(rest)] = rest
-            self._start, self._end = 0, len(rest)
+            larger, end = _buffer(max(RECEIVE, size)), len(rest)
+            larger[:end] = rest
+            self._buffer, self._start, self._end = larger, 0, end  # no call in between, so no interrupt
         while self._end - self._start < size:
             if not self._fill(deadline):
                 return False
@@ -149,6 +149,7 @@ class Wire:
             try:
                 self._socket.settimeout(min(wait, self.heartbeat / 2 or wait))
                 count = self._socket.recv_into(self._buffer[self._end :])
+                self._end += count
             # all but the first with a timeout of 0
             except (TimeoutError, BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 silence = time.monotonic() - self._last_received
@@ -159,10 +160,12 @@ class Wire:
                     return False
             except OSError as error:
                 raise self._lost(error) from None
+            except BaseException:  # Ctrl-C, for example: bytes that have arrived may be lost
+                self.close()
+                raise
             else:
                 if not count:
                     raise self._lost(ConnectionError("the broker closed it"))
-                self._end += count
                 now = time.monotonic()
                 self.longest_gap = max(self.longest_gap, now - self._last_received)
                 self._last_received = now

@@ -9,7 +9,7 @@ from typing import Self
 import pyarrow as pa
 import pytest
 
-from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.errors import InvalidMessage, StreamUnavailable
 from rabbit_chx.streams.ends import Bounds
 from spark_connector import RabbitMQDataSource
 from spark_connector.reading import rows, stream_access
@@ -24,6 +24,10 @@ class Node:
         self.end = end
         self.made = made
         """A number that another stream of the same name does not have."""
+        self.gap = range(0)
+        """Offsets without a message."""
+        self.invalid: set[int] = set()
+        """Offsets of messages that cannot be decoded."""
 
     def __enter__(self) -> Self:
         return self
@@ -35,7 +39,7 @@ class Node:
         """Nothing to do."""
 
     def stored_at(self, offset: int) -> int | None:
-        return self.made + offset if offset < self.end else None
+        return self.made + offset if offset < self.end and offset not in self.gap else None
 
     def _check_same(self, offset: int, time_ms: int) -> None:
         if self.stored_at(offset) not in {None, time_ms}:
@@ -47,6 +51,8 @@ class Node:
         assert (columns, binary_headers) == (("offset",), False)
         if end > self.end:
             raise StreamUnavailable("beyond", "beyond the end", "s", 0, self.end)
+        if found := self.invalid & {*range(start, end)}:
+            raise InvalidMessage("not valid AMQP 1.0", "s", min(found))
         yield pa.RecordBatch.from_pydict({"offset": range(start, end)})
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
 from rabbit_chx.streams.ends import Bounds
-from spark_connector.reading import schema, stream_access
+from spark_connector.reading import rows, schema, stream_access
 from spark_connector.reading.offsets import DataLoss, offsets_in
 from spark_connector.reading.stream_access import StreamAccess
 from tests.unit.spark import stream_queries
@@ -53,6 +53,39 @@ def test_a_new_stream_that_is_shorter_is_recognised(cluster, passes_start) -> No
     with pytest.raises(DataLoss, match=r"was deleted and created again.*failOnDataLoss=false"):
         strict.plan()
     assert [*query.plan(), *query.plan()] == [(0, 30)]
+
+
+def test_a_new_stream_is_recognised_after_a_restart_though_the_last_offsets_were_a_gap(
+    cluster, passes_start
+) -> None:
+    query = Query(reader(), passes_start=passes_start)
+    query.plan()
+    cluster.leader = cluster.replica = Node(110, 7_000)
+    cluster.leader.gap = range(100, 110)
+    query.reader._access.close()
+    assert query.plan() == [(100, 110)]
+    at, query.reader = query.at, reader()
+    query.reader.partitions(at, at)
+    assert query.plan() == []
+    assert query.at == at, "otherwise Spark would run an empty micro-batch"
+    cluster.recreate(120)
+    query.reader = reader()
+    query.reader.partitions(at, at)
+    with pytest.raises(DataLoss, match="was deleted and created again"):
+        query.plan()
+
+
+def test_a_new_stream_whose_last_offsets_are_a_gap_is_not_taken_for_the_old_one(
+    cluster, passes_start
+) -> None:
+    query = Query(reader(failOnDataLoss="false"), passes_start=passes_start)
+    query.plan()
+    cluster.recreate(120)
+    cluster.leader.gap = cluster.replica.gap = range(110, 120)
+    query.reader._access.close()
+    end = stored(query.reader.latestOffset(query.at) if passes_start else query.reader.latestOffset())
+    planned = query.reader.partitions(query.at, end)
+    assert [batch.num_rows for one in planned for batch in query.reader.read(one)] == [120]
 
 
 @pytest.mark.parametrize("limit", [pytest.param("20", marks=limits), pytest.param("19", marks=limits), None])
@@ -207,6 +240,18 @@ def test_a_task_at_a_replica_that_lags_behind_reads_from_the_leader(cluster) -> 
     cluster.leader.end = 90
     with pytest.raises(StreamUnavailable, match="beyond"):
         list(reader().read(partition))
+
+
+def test_a_task_leaves_out_invalid_messages_over_one_connection(cluster, monkeypatch, caplog) -> None:
+    opened = Mock(side_effect=cluster.connected)
+    monkeypatch.setattr(rows, "stream_reader", opened)
+    cluster.replica.invalid = {0, 40, 41, 99}
+    made = reader(invalidRows="drop")
+    (partition,) = made.partitions({"s": {"offset": 0}}, {"s": {"offset": 100}})
+    read = [offset for batch in made.read(partition) for offset in batch.column("offset").to_pylist()]
+    assert read == [*range(1, 40), *range(42, 99)]
+    assert [json.loads(line)["offset"] for line in caplog.messages] == [0, 40, 41, 99]
+    opened.assert_called_once()
 
 
 @pytest.mark.parametrize("streaming", [False, True])
