@@ -9,7 +9,7 @@ import pytest
 from rabbit_chx import InvalidValue
 from rabbit_chx.broker.commands import OnChannel, Refused, carry_out as do_each
 from rabbit_chx.broker.driver import at_once
-from rabbit_chx.consuming.queues.queues import fit_queues
+from rabbit_chx.consuming.queues.queues import check_readable, fit_queues
 from rabbit_chx.mirror.releases import Release
 from rabbit_chx.working.settings import Settings
 from tests.queues import ORDERED, SINGLE_ACTIVE
@@ -83,3 +83,20 @@ def test_a_queue_whose_type_is_cut_is_not_taken_for_a_classic_one() -> None:
     assert broker.fit() == (name,)
     assert "received 'quorum' but current is 'st" in broker.refused[0][:252]
     assert "'stream'" not in broker.refused[0][:252]
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_a_check_of_a_queue_to_read_refuses_each_argument_once(single) -> None:
+    broker = Broker(q={**ORDERED, "x-single-active-consumer": single})
+    assert at_once(do_each(check_readable("q", NEWEST), broker.do)) == ""
+    assert len(broker.refused) == 2
+
+
+def test_a_reader_warns_of_the_delivery_limit_of_a_queue_with_a_single_active_consumer() -> None:
+    broker = Broker(q=SINGLE_ACTIVE)
+    assert "a delivery limit applies" in at_once(do_each(check_readable("q", NEWEST), broker.do))
+
+
+def test_a_single_active_consumer_that_is_turned_off_is_none() -> None:
+    with pytest.raises(InvalidValue, match="a quorum queue without x-single-active-consumer"):
+        Broker(q={**ORDERED, "x-single-active-consumer": False}).fit()

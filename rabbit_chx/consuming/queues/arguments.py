@@ -17,7 +17,7 @@ from rabbit_chx.broker.applying.broker_errors import INEQUIVALENT
 from rabbit_chx.broker.commands import Command, OnChannel, Refused
 from rabbit_chx.mirror.releases import Release
 from rabbit_chx.topology.checks.ordered_queues import limit_applies, limit_warning
-from rabbit_chx.topology.model import DELIVERY_LIMIT, SINGLE_ACTIVE_CONSUMER
+from rabbit_chx.topology.model import DELIVERY_LIMIT
 
 _MOST_REFUSALS: Final = 30
 
@@ -66,9 +66,7 @@ def _adjust(arguments: dict[str, Any], argument: str, text: str | None, kind: st
     if text is None:
         return
     is_number = kind not in {None, "longstr"} or isinstance(ours, int)
-    if argument == SINGLE_ACTIVE_CONSUMER:  # a value of any type; the next refusal shows the right one
-        arguments[argument] = False
-    elif kind == "bool" or isinstance(ours, bool):
+    if kind == "bool" or isinstance(ours, bool):
         arguments[argument] = text == "true"
     else:
         arguments[argument] = int(text) if is_number and re.fullmatch(r"-?\d+", text) else text
