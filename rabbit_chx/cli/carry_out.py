@@ -114,8 +114,9 @@ def print_unfinished(live: BrokerAccess, wanted: Topology, finishes: Collection[
             f"a change is in progress ({found.running}). {NOTHING_CHANGED} Run this command again when it has ended; "
             "`rabbit-chx scale FILE --status` shows it"
         )
-    if finishes and found.record and found.record.exchange not in finishes:
-        _exit_before_another_change(found.record.exchange)
+    exchange = found.record.exchange if found.record else None
+    if finishes and exchange is not None and exchange not in finishes:
+        _exit_before_another_change(exchange)
     if found:
         names = ", ".join(repr(hold.queue) for hold in found.holds)
         left = f"left queues held, and is finished first: {names}" if names else "is finished first"

@@ -328,6 +328,19 @@ def test_rebalance_does_not_finish_an_interrupted_change_of_a_whole_file(others,
     assert finished
 
 
+@pytest.mark.parametrize("verb", [("scale", "--add", "1"), ("rebalance",)], ids=["scale", "rebalance"])
+def test_a_change_whose_record_names_no_exchange_is_finished_by_the_same_command(
+    others, run, interrupted, monkeypatch, verb
+) -> None:
+    """A command of an earlier version began it."""
+    with monkeypatch.context() as earlier:
+        whole = ChangeRecord.of
+        earlier.setattr(ChangeRecord, "of", lambda *given: replace(whole(*given), exchange=None))
+        finished = interrupted("scale", others[0], "-x", "tenants", "--add", "1")
+    run(*verb, others[0], "-x", "tenants", "--yes")
+    assert finished
+
+
 @pytest.mark.parametrize(
     "verb",
     [("scale", "-x", "orders", "--add", "1"), ("scale", "-x", "orders", "--to", "6"), ("scale",)],
