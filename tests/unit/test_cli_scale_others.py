@@ -353,6 +353,63 @@ def test_the_interrupted_change_of_the_same_exchange_is_finished(others, run, in
     assert finished
 
 
+REBALANCE = ("rebalance", "-x", "tenants", "--keys")
+
+
+@pytest.mark.parametrize(
+    "verb", [("scale", "-x", "tenants", "--add", "1"), REBALANCE], ids=["scale", "rebalance"]
+)
+@pytest.mark.parametrize("refused", ["declined", "locked"])
+def test_after_the_end_of_an_interrupted_change_nothing_else_was_changed(
+    others, run, interrupted, answer, keys, monkeypatch, verb, refused
+) -> None:
+    file, _ = others
+    finished = interrupted("scale", file, "-x", "tenants", "--add", "1")
+    if refused == "locked":
+        lock, begun = Queue(LOCK, exclusive=True, arguments={HOLDER: "another"}), NoQueues.queues(None, "/")
+
+        def second(plan: Plan, *_, **__) -> None:
+            if finished:
+                monkeypatch.setattr(NoQueues, "queues", lambda *_: [(lock, 0), *begun])
+                raise BrokerUnavailable("another apply holds the lock")
+            finished.append(plan)
+
+        monkeypatch.setattr("rabbit_chx.cli.carry_out.carry_out", second)
+    answer("y\nn\n" if refused == "declined" else "y\ny\n")
+    found = run(*verb, *([keys] if verb is REBALANCE else []), file)
+    assert (found.code, len(finished)) == (3, 1)
+    assert "Nothing else was changed." in found.err
+    assert "Nothing was changed." not in found.err
+    assert (UNFINISHED in found.err) == (refused == "declined")
+
+
+@pytest.mark.parametrize("refused", ["declined", "failed"])
+def test_an_interrupted_move_without_a_record_is_finished_and_then_no_longer_unfinished(
+    others, run, live, answer, keys, tmp_path, monkeypatch, refused
+) -> None:
+    """`apply` may have been killed while it moved a slot; after the move, the slot has one queue."""
+    file, _ = others
+    there = assume_applied(load(file))
+    pair = (*there.topology.bindings, Binding("tenants.slot.00", "tenants.1", "1"))
+    rings = {name: ring for name, ring in there.rings.items() if name != "tenants.slot.00"}
+    live(replace(there, topology=replace(there.topology, bindings=pair), rings=rings))
+    carried_out: list[Plan] = []
+
+    def carry_out(plan: Plan, *_, **__) -> None:
+        carried_out.append(plan)
+        if plan.steps:
+            live(there)
+
+    monkeypatch.setattr("rabbit_chx.cli.carry_out.carry_out", carry_out)
+    answer("y\nn\n")
+    found = run(*REBALANCE, keys if refused == "declined" else tmp_path / "missing", file)
+    assert found.code == 3, found.err
+    assert len(carried_out) == 2
+    assert ("Nothing else was changed." if refused == "declined" else "cannot read") in found.err
+    assert "Nothing was changed." not in found.err
+    assert UNFINISHED not in found.err
+
+
 def test_a_change_that_was_found_unfinished_stays_so_if_the_broker_goes_away(
     others, run, monkeypatch
 ) -> None:
