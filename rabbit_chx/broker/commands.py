@@ -120,7 +120,7 @@ class Surprise(Exception):
 
 
 def routed(
-    queue: str, body: bytes, properties: Mapping[str, Any], *, exchange: str = ""
+    queue: str | bytes, body: bytes, properties: Mapping[str, Any], *, exchange: str = ""
 ) -> Generator[Command, Any, bool]:
     """Publish a message to a queue, or with a routing key to an exchange, and return whether the broker accepted it; False if it returned or rejected it."""
     message = {

@@ -57,8 +57,8 @@ class ChangeRecord:
     """Higher than that of all records that this one replaces."""
     is_abort: bool = False
     """Whether the state before is being restored."""
-    exchange: str = ""
-    """The exchange that the command names; empty if the change is that of a whole file."""
+    exchange: str | None = ""
+    """The exchange that the command names; empty if the change is that of a whole file, None if an earlier version began it."""
 
     @classmethod
     def of(
@@ -98,6 +98,7 @@ class ChangeRecord:
         """Read the record of a change from the arguments of its queue."""
         try:
             found = object_in(record, LONGEST_RECORD)
+            exchange = found.get("exchange")
             return cls(
                 name,
                 _bound(found["before"]),
@@ -107,7 +108,7 @@ class ChangeRecord:
                 as_text(found["by"]),
                 as_whole(found["number"]),
                 as_bool(found["is_abort"]),
-                as_text(found["exchange"]),
+                None if exchange is None else as_text(exchange),
             )
         except (KeyError, ValueError):
             raise InvalidValue(

@@ -15,7 +15,7 @@ from rabbit_chx.broker.reading.reader import count_messages
 from rabbit_chx.changes.records import Unfinished, unfinished_on
 from rabbit_chx.changes.scaling import Done, carry_out
 from rabbit_chx.cli.ask.broker_access import BrokerAccess, warn_of_tracer
-from rabbit_chx.cli.show.output import NOTHING_CHANGED, echo, notice, print_json, tell
+from rabbit_chx.cli.show.output import NOTHING_CHANGED, NOTHING_ELSE_CHANGED, echo, notice, print_json, tell
 from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.verb import Exit
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable, RabbitChxError
@@ -35,9 +35,18 @@ _STATES: Final = {
 
 
 def carry_out_plans(
-    live: BrokerAccess, plans: Sequence[Plan], output: str, *, more: bool = False, **options: Any
+    live: BrokerAccess,
+    plans: Sequence[Plan],
+    output: str,
+    *,
+    more: bool = False,
+    touched: bool = False,
+    **options: Any,
 ) -> Exit:
-    """Carry out the plans in order, as one change, and print each action; ``options`` are those of `carry_out`."""
+    """Carry out the plans in order, as one change, and print each action; ``options`` are those of `carry_out`.
+
+    ``touched`` says that the command has changed something before.
+    """
     management = live.management
     finished: list[Done] = []
 
@@ -55,14 +64,17 @@ def carry_out_plans(
         notice("Error", str(stopped))
         if isinstance(stopped, ApplyStopped) and stopped.in_doubt:
             finished.append(Done("step", step=stopped.failed))
-        return Exit.PARTLY if _left_unfinished(finished, management, plans) else Exit.FAILED
+        left = _left_unfinished(finished, management, plans, touched=touched)
+        return Exit.PARTLY if left else Exit.FAILED
     except KeyboardInterrupt:
-        _left_unfinished(finished, management, plans)
+        _left_unfinished(finished, management, plans, touched=touched)
         raise
     return Exit.FINE
 
 
-def _left_unfinished(finished: Sequence[Done], management: Management, plans: Sequence[Plan]) -> bool:
+def _left_unfinished(
+    finished: Sequence[Done], management: Management, plans: Sequence[Plan], *, touched: bool
+) -> bool:
     """Print how to go on if this change or an earlier one is unfinished, as far as the broker tells; return whether.
 
     A change that another command is carrying out, which holds the lock, is not left to this one.
@@ -78,7 +90,7 @@ def _left_unfinished(finished: Sequence[Done], management: Management, plans: Se
     if not begun and finished:
         echo("No bindings were changed; queues that were declared are kept.", err=True)
     elif not begun and is_others:
-        echo(NOTHING_CHANGED, err=True)
+        echo(NOTHING_ELSE_CHANGED if touched else NOTHING_CHANGED, err=True)
     if begun:
         echo(
             "Not finished: run the same command again to continue; held queues stay held until then. `rabbit-chx scale FILE "
@@ -114,8 +126,9 @@ def print_unfinished(live: BrokerAccess, wanted: Topology, finishes: Collection[
             f"a change is in progress ({found.running}). {NOTHING_CHANGED} Run this command again when it has ended; "
             "`rabbit-chx scale FILE --status` shows it"
         )
-    if finishes and found.record and found.record.exchange not in finishes:
-        _exit_before_another_change(found.record.exchange)
+    exchange = found.record.exchange if found.record else None
+    if finishes and exchange is not None and exchange not in finishes:
+        _exit_before_another_change(exchange)
     if found:
         names = ", ".join(repr(hold.queue) for hold in found.holds)
         left = f"left queues held, and is finished first: {names}" if names else "is finished first"
@@ -136,9 +149,9 @@ def _exit_before_another_change(exchange: str) -> NoReturn:
     click.get_current_context().exit(refused(Exit.PARTLY))
 
 
-def refused(failed: Exit) -> Exit:
+def refused(failed: Exit, *, unfinished: bool = True) -> Exit:
     """The exit code of a change that was refused or failed; with an earlier one unfinished, say what finishes that."""
-    if failed == Exit.PARTLY:
+    if failed == Exit.PARTLY and unfinished:
         notice(
             "Note",
             f"the interrupted change is unfinished. {FINISH}. `rabbit-chx scale FILE --abort` abandons it",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import sqrt
 
@@ -42,7 +42,8 @@ from rabbit_chx.topology.slots.slot_counts import SlotCounts
         Exit.FINE: "no moves needed, or all are done",
         Exit.FAILED: "refused, declined or failed; nothing was changed",
         Exit.DIFFERENT: "with --dry-run: moves proposed, or a change is unfinished",
-        Exit.PARTLY: "a change is unfinished, this one or an earlier one: the same command continues it",
+        Exit.PARTLY: "a change is unfinished, this one or an earlier one, or only an earlier one was finished: the same command "
+        "continues",
     },
 )
 @topology_options
@@ -109,7 +110,7 @@ def rebalance(
     _refuse_pairs(wanted, name)
     unfinished = print_unfinished(live, wanted, {name})
     failed = Exit.PARTLY if unfinished else Exit.FAILED
-    with _named_if_unfinished(failed):
+    with _named_if_unfinished(lambda: failed, unfinished=unfinished):
         observed = live.read(wanted)
         warn_of_cluster(observed)
         if left := unfinished_moves(slots, observed):
@@ -124,7 +125,8 @@ def rebalance(
             if not confirmed("Finish the interrupted change?", yes=yes):
                 return Exit.PARTLY
             if code := _finish(live, wanted, name, slots, output, more=unfinished):
-                return code
+                return max(code, failed)
+            failed = Exit.PARTLY
             observed = live.read(wanted)
         queue_of = queue_of_slots(slots, observed)
         counts, seconds, elsewhere = SlotCounts(slots, wanted, observed), 0.0, 0
@@ -138,14 +140,16 @@ def rebalance(
         _print_doubts(found, counts, elsewhere)
         plans = _print_plans(found, wanted, name, observed, output)
         if any(plan.refusals for plan in plans):
-            return refused(failed)
+            return refused(failed, unfinished=unfinished)
         if dry_run:
             return Exit.DIFFERENT if unfinished or plans else Exit.FINE
-        if plans and not agreed(*plans, yes=yes):
-            return failed
+        touched = failed == Exit.PARTLY
+        if plans and not agreed(*plans, yes=yes, touched=touched):
+            return refused(failed, unfinished=unfinished)
         if unfinished and not plans:
             plans = [Plan(wanted.vhost)]  # deletes the record of the change
-        return carry_out_plans(live, plans, output, exchange=name)
+        code = carry_out_plans(live, plans, output, exchange=name, touched=touched)
+        return code and max(code, failed)
 
 
 def _finish(
@@ -160,19 +164,19 @@ def _finish(
     observed = live.read(wanted)
     left = unfinished_moves(slots, observed)
     plans = [plan_moves(wanted, exchange, left, observed)] if left else []
-    return carry_out_plans(live, plans, output, more=more, exchange=exchange)
+    return carry_out_plans(live, plans, output, more=more, touched=more, exchange=exchange)
 
 
 @contextmanager
-def _named_if_unfinished(failed: Exit) -> Iterator[None]:
+def _named_if_unfinished(failed: Callable[[], Exit], *, unfinished: bool) -> Iterator[None]:
     """After an error, say what finishes the change that another command began, if there is one, and exit."""
     try:
         yield
     except (RabbitChxError, click.ClickException) as error:
-        if failed == Exit.FAILED:
+        if failed() == Exit.FAILED:
             raise
         notice("Error", str(error))
-        click.get_current_context().exit(refused(failed))
+        click.get_current_context().exit(refused(failed(), unfinished=unfinished))
 
 
 def _choose(topologies: tuple[Topology, ...], exchange: str | None) -> tuple[Topology, str]:

@@ -161,22 +161,21 @@ def _summary(counts: Counter[Outcome], *, dry_run: bool) -> str:
 def _print(found: Replayed, output: str) -> None:
     if output == "json":
         origin = {each.name: getattr(found.origin, each.name, None) for each in fields(Origin)}
-        print_json(
-            "replay", outcome=found.outcome.value, message_id=_message_id(found), **origin, error=found.error
-        )
+        origin["routing_key"] = _text(origin["routing_key"])
+        message_id = _text(found.message.message_id)
+        print_json("replay", outcome=found.outcome.value, message_id=message_id, **origin, error=found.error)
     elif found.outcome in {Outcome.LISTED, Outcome.UNKNOWN, Outcome.REFUSED}:
         echo(_line(found))
 
 
-def _message_id(found: Replayed) -> str | None:
-    message_id = found.message.message_id
-    return None if message_id is None else text_of(message_id)
+def _text(value: str | bytes | None) -> str | None:
+    return None if value is None else text_of(value)
 
 
 def _line(found: Replayed) -> str:
     origin = found.origin
     if origin is None:
-        return f"{_message_id(found) or 'a message'}: no header says to which exchange it was published"
+        return f"{_text(found.message.message_id) or 'a message'}: no header says to which exchange it was published"
     where = (
         f"exchange {origin.exchange!r}, key {origin.routing_key!r}, from {origin.queue!r} ({origin.reason})"
     )

@@ -269,7 +269,7 @@ class _Run:
         unfinished = print_unfinished(self.live, wanted, finishes)
         failed = Exit.PARTLY if unfinished else Exit.FAILED
         if unfinished and not self.dry_run:
-            if not confirmed("Finish the interrupted change?", yes=self.yes):
+            if not confirmed("Finish the interrupted change?", yes=self.yes, touched=bool(self.touched)):
                 return failed
             if code := self._carry_out(Plan(wanted.vhost), failed, more=True):
                 return code
@@ -314,8 +314,8 @@ class _Run:
             return Exit.DIFFERENT if unfinished or made.steps else Exit.FINE
         if not made.steps:
             return self._carry_out(Plan(wanted.vhost), failed) if unfinished else Exit.FINE
-        if not agreed(made, yes=self.yes):
-            return failed
+        if not agreed(made, yes=self.yes, touched=bool(self.touched)):
+            return refused(failed)
         return self._carry_out(made, failed, removed=removed)
 
     def abort(self, wanted: Topology) -> int:
@@ -358,7 +358,7 @@ class _Run:
 
     def _carry_out(self, made: Plan, failed: Exit, **options: Any) -> Exit:
         """Carry out a plan; ``failed`` is the exit code if it changes nothing."""
-        options |= {"group": self.group, "timeout": self.timeout}
+        options |= {"group": self.group, "timeout": self.timeout, "touched": bool(self.touched)}
         exchange = self.changed.exchange if self.changed else ""
         code = carry_out_plans(self.live, [made], self.output, exchange=exchange, **options)
         if code == Exit.FAILED:

@@ -178,27 +178,34 @@ def _reset(group: GroupOfStreams, position: Position, output: str) -> int:
     check_can_ask("group --reset", "--yes", "Without --reset, the command shows the group", yes=group.yes)
     with group.offsets() as offsets:
         streams = group.streams(offsets)
-        if consumers := group.consumers(streams):
-            hint = "" if group.live.node else ". A member that has just ended is listed for some seconds"
-            notice(
-                "Refused",
-                f"group {group.name!r} has members, which would store their own offsets: stop them first{hint}",
-            )
+        if _has_members(group, streams):
             return Exit.FAILED
-        if consumers is None:
-            notice(
-                "Warning", "a member that runs now would store its own offsets again: stop all members first"
-            )
         before = [offsets.read(stream) for stream in streams]
         after = {stream: offsets.before(stream, position) for stream in streams}
-        _print_reset(group.name, before, after, output)
-        question = f"Set the stored {'offset' if len(streams) == 1 else 'offsets'} of group {group.name!r}?"
-        if not confirmed(question, yes=group.yes):
-            return Exit.FAILED
+    _print_reset(group.name, before, after, output)
+    question = f"Set the stored {'offset' if len(streams) == 1 else 'offsets'} of group {group.name!r}?"
+    # Not connected: the broker closes a connection that sends no heartbeats.
+    if not confirmed(question, yes=group.yes) or (not group.yes and _has_members(group, streams)):
+        return Exit.FAILED
+    with group.offsets() as offsets:
         for stream, offset in after.items():
             offsets.store(stream, offset)
     echo(f"Stored: {counted(len(after), 'offset')}.", err=output == "json")
     return Exit.FINE
+
+
+def _has_members(group: GroupOfStreams, streams: Sequence[str]) -> bool:
+    """Print that a group has members, if it has any; warn if they cannot be seen."""
+    consumers = group.consumers(streams)
+    if consumers:
+        hint = "" if group.live.node else ". A member that has just ended is listed for some seconds"
+        notice(
+            "Refused",
+            f"group {group.name!r} has members, which would store their own offsets: stop them first{hint}",
+        )
+    elif consumers is None:
+        notice("Warning", "a member that runs now would store its own offsets again: stop all members first")
+    return bool(consumers)
 
 
 def parse_position(text: str) -> Position:

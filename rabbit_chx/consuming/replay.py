@@ -18,7 +18,7 @@ from pika.exceptions import AMQPError, ChannelClosedByBroker
 from pika.spec import RESOURCE_LOCKED
 
 from rabbit_chx.base.advice import Advice
-from rabbit_chx.base.text import described
+from rabbit_chx.base.text import described, text_of
 from rabbit_chx.broker.amqp import expecting_refusals, server_version
 from rabbit_chx.broker.commands import Command, Lost, Refused, routed, why_ended
 from rabbit_chx.broker.driver import PikaDriver
@@ -39,7 +39,8 @@ class Origin:
     """Where a message was published to, the queue that it came to, and why it left that queue."""
 
     exchange: str
-    routing_key: str
+    routing_key: str | bytes
+    """Bytes if it is not UTF-8."""
     queue: str
     reason: str
     time: str
@@ -115,7 +116,7 @@ def _dead_lettered(headers: Mapping[str, Any], deaths: list[Any], *, claimed: bo
 def _origin(
     exchange: object, key: object, queue: object, reason: object, time: object, *, claimed: bool
 ) -> Origin | None:
-    if not (isinstance(exchange, str) and isinstance(key, str) and isinstance(queue, str)):
+    if not (isinstance(exchange, str) and isinstance(key, (str, bytes)) and isinstance(queue, str)):
         return None
     return Origin(exchange, key, queue, str(reason or ""), str(time or ""), claimed)
 
@@ -125,7 +126,7 @@ class Choice:
     """Which messages are replayed, and where they may go."""
 
     only: Collection[str] = ()
-    """Their routing keys; by default all."""
+    """Their routing keys, as `text_of` makes text of them; by default all."""
     to: Collection[str] = ()
     """Exchanges to which a message may go although only its publisher says that it came to them first."""
     destinations: Collection[str] | None = None
@@ -206,7 +207,7 @@ def _what_becomes_of(
     """Publish a message again, unless it is to stay in the queue; without a driver, only say so."""
     if origin is None:
         return Replayed(message, None, Outcome.UNKNOWN)
-    if choice.only and origin.routing_key not in choice.only:
+    if choice.only and text_of(origin.routing_key) not in choice.only:
         return Replayed(message, origin, Outcome.OTHER_KEY)
     if why := choice.why_not(origin):
         return Replayed(message, origin, Outcome.REFUSED, why)

@@ -116,6 +116,19 @@ def test_a_check_neither_creates_queues_nor_fills_the_log(shop, warnings):
     assert warnings() == []
 
 
+def test_a_queue_whose_name_is_too_long_to_be_checked_is_consumed_with_a_warning(shop, warnings):
+    name = "q" * 200
+    shop.declare(**{name: ORDERED})
+    seen = []
+    with running(shop.group([name]), seen.append):
+        shop.publish(name)
+        wait_until(lambda: seen, "a message")
+    (warning,) = warnings()
+    assert (
+        "the broker does not show the arguments of a queue: PRECONDITION_FAILED - inequivalent arg" in warning
+    )
+
+
 @pytest.mark.newest_first
 def test_one_warning_lists_all_queues_with_a_delivery_limit(shop, warnings):
     limited = ORDERED if shop.old else SINGLE_ACTIVE

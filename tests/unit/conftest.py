@@ -85,6 +85,14 @@ def answer(monkeypatch):
 
 
 @pytest.fixture
+def keys(tmp_path):
+    """A sample in which one slot has much more load than the others."""
+    path = tmp_path / "keys"
+    path.write_text("\n".join(["hot"] * 100 + [f"key-{number}" for number in range(200)]))
+    return path
+
+
+@pytest.fixture
 def live(monkeypatch):
     """Set what verbs read from the broker: what is observed, or a topology that was applied, perhaps as text."""
 

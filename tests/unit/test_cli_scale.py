@@ -73,14 +73,6 @@ def test_rebalance_needs_the_management_api(file, run, option) -> None:
     assert "--amqp-only cannot list" in found.err
 
 
-@pytest.fixture
-def keys(tmp_path):
-    """A sample in which one slot has much more load than the others."""
-    path = tmp_path / "keys"
-    path.write_text("\n".join(["hot"] * 100 + [f"key-{number}" for number in range(200)]))
-    return path
-
-
 def test_rebalance_asks_before_it_moves_anything(file, run, keys, answer, monkeypatch) -> None:
     monkeypatch.setattr("rabbit_chx.cli.rebalance.carry_out_plans", lambda *_, **__: pytest.fail("moved"))
     assert "--yes or --dry-run" in run.refused("rebalance", file, "-x", "slots", "--keys", keys)

@@ -328,6 +328,19 @@ def test_rebalance_does_not_finish_an_interrupted_change_of_a_whole_file(others,
     assert finished
 
 
+@pytest.mark.parametrize("verb", [("scale", "--add", "1"), ("rebalance",)], ids=["scale", "rebalance"])
+def test_a_change_whose_record_names_no_exchange_is_finished_by_the_same_command(
+    others, run, interrupted, monkeypatch, verb
+) -> None:
+    """A command of an earlier version began it."""
+    with monkeypatch.context() as earlier:
+        whole = ChangeRecord.of
+        earlier.setattr(ChangeRecord, "of", lambda *given: replace(whole(*given), exchange=None))
+        finished = interrupted("scale", others[0], "-x", "tenants", "--add", "1")
+    run(*verb, others[0], "-x", "tenants", "--yes")
+    assert finished
+
+
 @pytest.mark.parametrize(
     "verb",
     [("scale", "-x", "orders", "--add", "1"), ("scale", "-x", "orders", "--to", "6"), ("scale",)],
@@ -338,6 +351,63 @@ def test_the_interrupted_change_of_the_same_exchange_is_finished(others, run, in
     finished = interrupted("scale", file, "-x", "orders", "--add", "1")
     run(*verb, file, "--yes")
     assert finished
+
+
+REBALANCE = ("rebalance", "-x", "tenants", "--keys")
+
+
+@pytest.mark.parametrize(
+    "verb", [("scale", "-x", "tenants", "--add", "1"), REBALANCE], ids=["scale", "rebalance"]
+)
+@pytest.mark.parametrize("refused", ["declined", "locked"])
+def test_after_the_end_of_an_interrupted_change_nothing_else_was_changed(
+    others, run, interrupted, answer, keys, monkeypatch, verb, refused
+) -> None:
+    file, _ = others
+    finished = interrupted("scale", file, "-x", "tenants", "--add", "1")
+    if refused == "locked":
+        lock, begun = Queue(LOCK, exclusive=True, arguments={HOLDER: "another"}), NoQueues.queues(None, "/")
+
+        def second(plan: Plan, *_, **__) -> None:
+            if finished:
+                monkeypatch.setattr(NoQueues, "queues", lambda *_: [(lock, 0), *begun])
+                raise BrokerUnavailable("another apply holds the lock")
+            finished.append(plan)
+
+        monkeypatch.setattr("rabbit_chx.cli.carry_out.carry_out", second)
+    answer("y\nn\n" if refused == "declined" else "y\ny\n")
+    found = run(*verb, *([keys] if verb is REBALANCE else []), file)
+    assert (found.code, len(finished)) == (3, 1)
+    assert "Nothing else was changed." in found.err
+    assert "Nothing was changed." not in found.err
+    assert (UNFINISHED in found.err) == (refused == "declined")
+
+
+@pytest.mark.parametrize("refused", ["declined", "failed"])
+def test_an_interrupted_move_without_a_record_is_finished_and_then_no_longer_unfinished(
+    others, run, live, answer, keys, tmp_path, monkeypatch, refused
+) -> None:
+    """`apply` may have been killed while it moved a slot; after the move, the slot has one queue."""
+    file, _ = others
+    there = assume_applied(load(file))
+    pair = (*there.topology.bindings, Binding("tenants.slot.00", "tenants.1", "1"))
+    rings = {name: ring for name, ring in there.rings.items() if name != "tenants.slot.00"}
+    live(replace(there, topology=replace(there.topology, bindings=pair), rings=rings))
+    carried_out: list[Plan] = []
+
+    def carry_out(plan: Plan, *_, **__) -> None:
+        carried_out.append(plan)
+        if plan.steps:
+            live(there)
+
+    monkeypatch.setattr("rabbit_chx.cli.carry_out.carry_out", carry_out)
+    answer("y\nn\n")
+    found = run(*REBALANCE, keys if refused == "declined" else tmp_path / "missing", file)
+    assert found.code == 3, found.err
+    assert len(carried_out) == 2
+    assert ("Nothing else was changed." if refused == "declined" else "cannot read") in found.err
+    assert "Nothing was changed." not in found.err
+    assert UNFINISHED not in found.err
 
 
 def test_a_change_that_was_found_unfinished_stays_so_if_the_broker_goes_away(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import blake2b
 
 import pytest
@@ -161,7 +161,8 @@ REMOVED = asdict(Queue("b"))
         *({"created": value} for value in (7, None, "abc", {"a": 1}, [1], ["q" * 256])),
         *({"removed": value} for value in (7, "a", [7], [{}], [{"name": "a"}])),
         *({"removed": [REMOVED | wrong]} for wrong in ({"name": 7}, {"type": "none"}, {"type": []}, {"durable": 1}, {"arguments": []})),
-        *({name: value} for name in ("since", "by", "exchange") for value in (7, None, [])),
+        *({name: value} for name in ("since", "by") for value in (7, None, [])),
+        *({"exchange": value} for value in (7, [])),
         *({"number": value} for value in (None, "1", True, 1.5, 1 << 70)),
         {"is_abort": 1},
     ],
@@ -175,6 +176,16 @@ def test_the_record_of_a_change_with_values_of_wrong_types_is_invalid(wrong) -> 
         ChangeRecord.read(record.name, json.dumps(values | wrong))
     with pytest.raises(InvalidValue, match="that of a change"):
         ChangeRecord.read(record.name, json.dumps(values | {"by": "b" * LONGEST_RECORD}))
+
+
+def test_a_record_of_a_version_that_named_no_exchange_is_read_and_can_be_abandoned() -> None:
+    record = ChangeRecord(f"{CHANGES}1", {"orders": (("a", "1"),)})
+    values = json.loads(record.arguments[RECORD])
+    del values["exchange"]
+    earlier = ChangeRecord.read(record.name, json.dumps(values))
+    assert earlier == replace(record, exchange=None)
+    aborting = earlier.aborting("me")
+    assert ChangeRecord.read(aborting.name, aborting.arguments[RECORD]) == aborting
 
 
 # ---- unexpected errors

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+from pika import spec
 from pika.exceptions import StreamLostError
 
 from rabbit_chx.broker.commands import Lost, Refused, carry_out
@@ -26,13 +27,13 @@ BAD = b"\xff\xfe"
 ALL = Choice()
 
 
-def parked(exchange: str = "shop", key: str = "k", queue: str = "a", **added: Any) -> dict[Any, Any]:
+def parked(exchange: str = "shop", key: str | bytes = "k", queue: str = "a", **added: Any) -> dict[Any, Any]:
     """The headers that a member adds to a message."""
     message = Message(b"", key, exchange=exchange, queue=queue)
     return {**parked_headers(message, "billing", ValueError("no")), **added}
 
 
-def death(queue: str, exchange: str, key: str) -> dict[str, object]:
+def death(queue: str, exchange: str, key: str | bytes) -> dict[str, object]:
     return {"queue": queue, "reason": "rejected", "exchange": exchange, "routing-keys": [key], "count": 1}
 
 
@@ -166,6 +167,28 @@ def test_names_of_headers_that_are_not_utf_8_are_copied() -> None:
         "headers": {BAD: "kept", "n": 1},
         "delivery_mode": 2,
     }
+
+
+@pytest.mark.parametrize(
+    "headers", [parked(key=BAD), dead(death("a", "shop", BAD))], ids=["parked", "dead-lettered"]
+)
+def test_a_message_with_a_key_that_is_not_utf_8_is_replayed_with_this_key(headers, replaying) -> None:
+    driver = Driver()
+    assert becomes(received(headers), driver=driver).outcome is Outcome.REPLAYED
+    (copy,) = driver.published
+    published = spec.Basic.Publish(
+        exchange=copy.arguments["exchange"], routing_key=copy.arguments["routing_key"]
+    )
+    assert b"".join(published.encode()).endswith(b"\x04shop\x02" + BAD + b"\0")
+    done, _ = replaying(received(headers), options=("--dry-run",))
+    assert r"exchange 'shop', key b'\xff\xfe', from 'a'" in done.out
+
+
+@pytest.mark.parametrize("only", [(), ("--only", r"\xff\xfe")])
+def test_a_key_that_is_not_utf_8_is_printed_and_selected_with_escapes(replaying, only) -> None:
+    done, _ = replaying(received(parked(key=BAD)), options=("--dry-run", "--output", "json", *only))
+    (row,) = done.rows
+    assert (row["outcome"], row["routing_key"]) == ("listed", r"\xff\xfe")
 
 
 @pytest.mark.parametrize(

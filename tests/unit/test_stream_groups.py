@@ -14,11 +14,14 @@ import pytest
 
 from rabbit_chx import InvalidValue
 from rabbit_chx.base.timeouts import Timeouts
+from rabbit_chx.broker.management_rows import StreamConsumer
 from rabbit_chx.cli import _exit_code
+from rabbit_chx.cli.stream_group import GroupOfStreams
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams import AsyncStreamGroup, BatchFailed, StreamBatch, StreamGroup
 from rabbit_chx.streams.group.assignments import Assignments
 from rabbit_chx.streams.group.lanes import Attention, Change, StreamLane
+from rabbit_chx.streams.group.offsets import PartitionOffsets
 from rabbit_chx.streams.group.places import in_order
 from rabbit_chx.streams.group.settings import check_release
 from rabbit_chx.streams.group.workers import StreamWorkers
@@ -210,6 +213,48 @@ def test_the_command_refuses_releases_before_3_13(monkeypatch, capsys, options):
     assert _exit_code(["group", "g", "--stream", "events", "-U", "amqp://127.0.0.1:1/", *options]) == 64
     assert "invalid broker release: got '3.12.14', expected 3.13 or later" in capsys.readouterr().err
     assert closed == [True]
+
+
+class Offsets:
+    """The stored offsets, and whether a connection is open."""
+
+    stored, is_open = 9, False
+
+    def __enter__(self):
+        self.is_open = True
+        return self
+
+    def __exit__(self, *_):
+        self.is_open = False
+
+    def read(self, stream):
+        return PartitionOffsets(stream, 0, 10, self.stored, 0)
+
+    def before(self, _stream, _position):
+        return -1
+
+    def store(self, _stream, offset):
+        assert self.is_open
+        self.stored = offset
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_reset_is_not_connected_while_it_asks_and_looks_for_members_again(monkeypatch, capsys, joined):
+    """The broker closes a connection without heartbeats, and a member may join meanwhile."""
+    offsets, members = Offsets(), []
+
+    def confirm(*_, **__):
+        assert not offsets.is_open
+        members.extend([StreamConsumer("events", "a", active=True)] * joined)
+        return True
+
+    monkeypatch.setattr(GroupOfStreams, "offsets", lambda _: offsets)
+    monkeypatch.setattr(GroupOfStreams, "consumers", lambda *_: members)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("click.confirm", confirm)
+    code = _exit_code(["group", "g", "--stream", "events", "-U", "amqp://127.0.0.1:1/", "--reset", "first"])
+    assert (code, offsets.stored) == ((1, 9) if joined else (0, -1))
+    assert ("Refused: group 'g' has members" in capsys.readouterr().err) is joined
 
 
 def test_streams_are_joined_in_the_order_of_their_numbers():

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = 1
 NOTHING_CHANGED: Final = "Nothing was changed."
+NOTHING_ELSE_CHANGED: Final = "Nothing else was changed."
 
 _ENDS_UNHEARD: Final = "rabbit_chx.ends_unheard"
 

@@ -17,17 +17,23 @@ from rabbit_chx.broker.applying.broker_errors import INEQUIVALENT
 from rabbit_chx.broker.commands import Command, OnChannel, Refused
 from rabbit_chx.mirror.releases import Release
 from rabbit_chx.topology.checks.ordered_queues import limit_applies, limit_warning
-from rabbit_chx.topology.model import DELIVERY_LIMIT, SINGLE_ACTIVE_CONSUMER
+from rabbit_chx.topology.model import DELIVERY_LIMIT
 
 _MOST_REFUSALS: Final = 30
 
-Kind: TypeAlias = Literal["quorum", "classic", "temporary", "stream", "unknown"]
+_VALUE: Final = re.compile(r"none|(?:the value )?'(.*?)'(?: of type '(\w+)')?", re.DOTALL).fullmatch
+"""A value in a refusal, with its type only if ours has another type."""
+
+Kind: TypeAlias = Literal["quorum", "classic", "temporary", "stream"]
 
 
-def learn(queue: str, guess: Mapping[str, Any]) -> Generator[Command, Any, tuple[Kind, dict[str, Any], str]]:
+def learn(queue: str, guess: Mapping[str, Any]) -> Generator[Command, Any, tuple[Kind, dict[str, Any]]]:
     """Find out the kind of an existing queue, and the arguments of a quorum queue; ``guess`` is tried first.
 
-    Also returns the text of the last refusal. A temporary queue is not durable, is exclusive or is deleted automatically.
+    A temporary queue is not durable, is exclusive or is deleted automatically.
+
+    Raises:
+        Refused: with the code 406 if the refusals do not show the arguments, as of a queue with a long name.
     """
     arguments = {**guess, "x-queue-type": "quorum"}
     text = ""
@@ -39,32 +45,28 @@ def learn(queue: str, guess: Mapping[str, Any]) -> Generator[Command, Any, tuple
                 raise
             text = refused.text
         else:
-            return "quorum", arguments, text
+            return "quorum", arguments
         differing = INEQUIVALENT(text)
-        match differing and differing.group("argument", "current"):
-            case None:
-                break
-            case "x-queue-type", value:
-                return "stream" if "'stream'" in value else "classic", {}, text
-            case "durable" | "auto_delete" | "exclusive", _:
-                return "temporary", {}, text
-            case argument, value:
-                _adjust(arguments, argument, value)
-    return "unknown", {}, text
+        # The broker cuts a text of more than 255 bytes.
+        if differing is None or (value := _VALUE(differing["current"])) is None:
+            break
+        match differing["argument"]:
+            case "x-queue-type":
+                return "stream" if value[1] == "stream" else "classic", {}
+            case "durable" | "auto_delete" | "exclusive":
+                return "temporary", {}
+            case argument:
+                _adjust(arguments, argument, *value.groups())
+    raise Refused(PRECONDITION_FAILED, text)
 
 
-def _adjust(arguments: dict[str, Any], argument: str, current: str) -> None:
-    """Give an argument the value that a refusal names, with its type only if ours has another type."""
-    value = re.fullmatch(r"(?:the value )?'(.*?)'(?: of type '(\w+)')?", current, re.DOTALL)
-    if value is None:
-        del arguments[argument]
+def _adjust(arguments: dict[str, Any], argument: str, text: str | None, kind: str | None) -> None:
+    """Give an argument the value that a refusal names."""
+    ours = arguments.pop(argument, None)
+    if text is None:
         return
-    text, kind = value.groups()
-    ours = arguments.get(argument)
     is_number = kind not in {None, "longstr"} or isinstance(ours, int)
-    if argument == SINGLE_ACTIVE_CONSUMER:  # a value of any type; the next refusal shows the right one
-        arguments[argument] = False
-    elif kind == "bool" or isinstance(ours, bool):
+    if kind == "bool" or isinstance(ours, bool):
         arguments[argument] = text == "true"
     else:
         arguments[argument] = int(text) if is_number and re.fullmatch(r"-?\d+", text) else text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterator, Mapping
 from typing import Any, Final
 
-from pika.spec import ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED
+from pika.spec import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, RESOURCE_LOCKED
 
 from rabbit_chx.base.text import listed
 from rabbit_chx.broker.commands import Command, OnChannel, Pause, Refused, exists, unless_missing
@@ -23,6 +23,8 @@ from rabbit_chx.working.settings import Settings, warn
 _DEAD_LETTER: Final = "x-dead-letter-exchange"
 _CHECK_AGAIN_AFTER: Final = 1.0
 _FIT: Final = "a quorum queue with a single active consumer"
+_UNKNOWN: Final = {ACCESS_REFUSED, PRECONDITION_FAILED}
+"""Codes of a refusal that leaves the kind of a queue unknown: the user may not declare it, or the text does not show it."""
 _UNFIT: Final = {
     "quorum": f"a quorum queue without {SINGLE_ACTIVE_CONSUMER}",
     "temporary": "a classic queue that is not durable or is deleted automatically",
@@ -95,12 +97,12 @@ def fit_queues(
     """
     found: dict[str, dict[str, Any]] = {}
     fit: list[str] = []
-    denied: Refused | None = None
+    refusal: Refused | None = None
     usual: dict[str, Any] = {}
     for name in sorted(names):
         try:
             yield from _check_exists(name, settings.parking_queue)
-            if name not in known and denied is None:
+            if name not in known and not (refusal and refusal.code == ACCESS_REFUSED):
                 found[name] = usual = yield from _arguments(name, usual)
         except InvalidValue as error:
             if strict:
@@ -111,12 +113,12 @@ def fit_queues(
             if refused.code == NOT_FOUND and not strict:
                 _log_change(settings.name, name, f"not consumed now: {refused.text}", logged)
                 continue
-            if refused.code != ACCESS_REFUSED:
+            if refused.code not in _UNKNOWN:
                 raise
-            denied = refused
+            refusal = refused
         fit.append(name)
         logged.pop(name, None)
-    for text in _warnings(found, names, denied, settings, release):
+    for text in _warnings(found, names, refusal, settings, release):
         warn(settings.name, text)
     return tuple(fit)
 
@@ -142,11 +144,9 @@ def _check_exists(name: str, parking_queue: str | None) -> Generator[Command, An
 
 def _arguments(name: str, usual: Mapping[str, Any]) -> Generator[Command, Any, dict[str, Any]]:
     """The arguments of a queue; raise if a group cannot consume it. The arguments of another queue are tried first."""
-    kind, arguments, refusal = yield from learn(name, {**usual, SINGLE_ACTIVE_CONSUMER: True})
+    kind, arguments = yield from learn(name, {**usual, SINGLE_ACTIVE_CONSUMER: True})
     if kind == "quorum" and arguments.get(SINGLE_ACTIVE_CONSUMER):
         return arguments
-    if kind == "unknown":
-        raise _unfit(name, f"a queue whose arguments the broker does not show: {refusal}")
     raise _unfit(name, _UNFIT[kind])
 
 
@@ -166,14 +166,14 @@ def check_readable(queue: str, release: Release) -> Generator[Command, Any, str]
     try:
         if not (yield from exists(queue)):
             raise no_such_queue(queue)
-        kind, arguments, _ = yield from learn(queue, {})
+        kind, arguments = yield from learn(queue, {})
     except Refused as refused:
         if refused.code == RESOURCE_LOCKED:
             hint = "Only the connection that declared it can read it"
             raise InvalidValue("queue", queue, "a queue that is not exclusive", hint) from None
-        if refused.code != ACCESS_REFUSED:
+        if refused.code not in _UNKNOWN:
             raise
-        return ""  # without the permission to declare the queue, its kind stays unknown
+        return ""
     if kind == "stream":
         raise is_a_stream(queue)
     return delivery_limit_warning({queue: arguments}, release) if kind == "quorum" else ""
@@ -197,7 +197,7 @@ def is_a_stream(queue: str) -> InvalidValue:
 def _warnings(
     found: Mapping[str, Mapping[str, Any]],
     names: Collection[str],
-    denied: Refused | None,
+    refusal: Refused | None,
     settings: Settings,
     release: Release,
 ) -> Iterator[str]:
@@ -210,9 +210,10 @@ def _warnings(
             f"{listed(without)}: no argument {_DEAD_LETTER}, so the broker drops failed messages unless a policy sets "
             "dead-letter-exchange, which AMQP does not show"
         )
-    if denied is None:
+    if refusal is None:
         return
     needs = needs_of(settings, names)
     needs.configure.update(("queue", name) for name in names)
-    why = why_denied(denied.text, needs, what="a member that checks its queues") or denied.text
+    text = f"the broker does not show the arguments of a queue: {refusal.text}"
+    why = why_denied(refusal.text, needs, what="a member that checks its queues") or text
     yield f"could not check whether each queue is {_FIT}: {why}"
