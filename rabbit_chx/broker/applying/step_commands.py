@@ -30,6 +30,7 @@ from rabbit_chx.broker.commands import (
     Pipelined,
     Refused,
     Surprise,
+    is_missing,
     without_repeats,
 )
 from rabbit_chx.mirror.releases import Release
@@ -220,7 +221,7 @@ class StepCommands:
             try:
                 kind = yield from delete_if_empty(self.vhost, name)
             except Refused as refused:
-                if refused.code != 404:
+                if not is_missing(refused.text):
                     raise
                 self.worked.append(False)
                 return

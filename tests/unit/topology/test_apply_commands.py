@@ -256,8 +256,16 @@ def test_the_deletion_of_a_missing_queue_is_skipped() -> None:
     commands = work.carry_out([DeleteQueue("q")])
     next(commands)
     with pytest.raises(StopIteration):
-        commands.throw(Refused(404, "NOT_FOUND"))
+        commands.throw(Refused(404, "NOT_FOUND - no queue 'q' in vhost '/'"))
     assert work.worked == [False]
+
+
+def test_a_queue_on_a_stopped_node_is_not_taken_for_deleted() -> None:
+    down = "NOT_FOUND - home node 'rabbit@b' of durable queue 'q' in vhost '/' is down or inaccessible"
+    played = Played(trouble={"queue_declare": Refused(404, down)})
+    commands = StepCommands("/", seen=True).carry_out([DeleteQueue("q")])
+    with pytest.raises(Refused, match="down or inaccessible"):
+        at_once(carry_out(commands, played.do))
 
 
 def test_policies_are_set_and_cleared_once() -> None:
