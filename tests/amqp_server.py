@@ -50,8 +50,11 @@ class AmqpServer:
     Without a handshake, ``behave`` gets it as soon as the client has spoken.
     """
 
-    def __init__(self, behave: Callable[[socket.socket], object], *, handshake: bool = True) -> None:
+    def __init__(
+        self, behave: Callable[[socket.socket], object], *, handshake: bool = True, mechanisms: str = "PLAIN"
+    ) -> None:
         self._behave = behave
+        self._mechanisms = mechanisms
         self._handshake = handshake
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"amqp://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -84,7 +87,9 @@ class AmqpServer:
 
     def _shake_hands(self, client: socket.socket) -> None:
         properties = {"product": "RabbitMQ", "version": "4.3.6", "capabilities": _CAPABILITIES}
-        start = spec.Connection.Start(server_properties=properties, mechanisms="PLAIN", locales="en_US")
+        start = spec.Connection.Start(
+            server_properties=properties, mechanisms=self._mechanisms, locales="en_US"
+        )
         client.sendall(frame.Method(0, start).marshal())
         buffer = b""
         while True:

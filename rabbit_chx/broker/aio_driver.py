@@ -15,7 +15,7 @@ from rabbit_chx.base.timeouts import CONNECT, HEARTBEAT_OF_CALLER
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.commands import NO_ROUTE, TIMEOUT, Driver, Lost, OnChannel, Refused
 from rabbit_chx.broker.management import Management
-from rabbit_chx.broker.reasons import why_down, why_external_refused, why_rejected, why_unreachable
+from rabbit_chx.broker.reasons import why_down, why_not_offered, why_rejected, why_unreachable
 from rabbit_chx.broker.tls import default_context, warn_if_unchecked
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, MissingDependency
 
@@ -97,16 +97,17 @@ async def _connect(url: BrokerUrl, tls: ssl.SSLContext | None) -> aio_pika.abc.A
             **query,
         )
     except (AMQPError, OSError) as error:
-        raise _why_not_open(error, str(url)) from None
+        raise _why_not_open(error, url) from None
     return connection
 
 
-def _why_not_open(error: Exception, where: str) -> BrokerUnavailable:
+def _why_not_open(error: Exception, url: BrokerUrl) -> BrokerUnavailable:
+    where = str(url)
     match error:
         case ProbableAuthenticationError():
             return why_rejected(403, str(error), where)
         case AuthenticationError():
-            return why_external_refused(where)
+            return why_not_offered(where, external=url.external)
         case ConnectionClosed():
             return why_rejected(int(error.args[0]), str(error.args[-1]), where)
         case InvalidFrameError() if "Connection.OpenOk" in str(error):

@@ -76,7 +76,7 @@ def why_down(error: BaseException, where: str, *, needs: Needs | None = None) ->
         case exceptions.StreamLostError() | exceptions.AMQPHeartbeatTimeout():
             return BrokerUnavailable(f"the connection to {where} was lost: {error}")
         case exceptions.AuthenticationError():
-            return why_external_refused(where)
+            return why_not_offered(where, external=error.args == ("EXTERNAL",))
         case _:
             return why_unreachable(error, where)
     return BrokerUnavailable(text, permanent=True)
@@ -119,13 +119,16 @@ def why_reset(error: ValueError, where: str) -> BrokerUnavailable:
     return BrokerUnavailable(f"{where} accepted the connection and closed it at once")
 
 
-def why_external_refused(where: str) -> BrokerUnavailable:
-    """Explain that the broker does not offer EXTERNAL on this connection."""
-    return BrokerUnavailable(
-        f"{_the_broker(where)} still requires a password: EXTERNAL needs the plugin rabbitmq_auth_mechanism_ssl, "
-        "auth_mechanisms.1 = EXTERNAL in rabbitmq.conf, and a client certificate",
-        permanent=True,
+def why_not_offered(where: str, *, external: bool) -> BrokerUnavailable:
+    """Explain that the broker does not offer EXTERNAL on this connection, or else PLAIN."""
+    why = (
+        "still requires a password: EXTERNAL needs the plugin rabbitmq_auth_mechanism_ssl, "
+        "auth_mechanisms.1 = EXTERNAL in rabbitmq.conf, and a client certificate"
+        if external
+        else "does not accept passwords: add auth_mechanisms.2 = PLAIN to rabbitmq.conf, or log in with a client "
+        "certificate (auth_mechanism=external in the URL)"
     )
+    return BrokerUnavailable(f"{_the_broker(where)} {why}", permanent=True)
 
 
 def why_rejected(code: int, words: str, where: str) -> BrokerUnavailable:

@@ -38,8 +38,8 @@ from rabbit_chx.broker.applying.lock import release_lock, take_lock
 from rabbit_chx.broker.applying.plan_commands import (
     check_cluster,
     check_plan,
+    check_unchanged,
     commands_under_lock,
-    order_evidence,
 )
 from rabbit_chx.broker.applying.step_commands import delete_if_empty
 from rabbit_chx.broker.commands import Command, Lost, Pause, Refused, Surprise, why_ended
@@ -58,8 +58,7 @@ from rabbit_chx.changes.records import (
 from rabbit_chx.consuming.queues.permissions import needs_of_change
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable, InvalidValue, RabbitChxError, Unquoted
 from rabbit_chx.mirror.ring import Destination
-from rabbit_chx.topology.model import Binding
-from rabbit_chx.topology.planning.drain_order import check_current, held_queues
+from rabbit_chx.topology.planning.drain_order import held_queues
 from rabbit_chx.topology.planning.steps import Bind, Plan, Step, Unbind
 from rabbit_chx.working.markers import Hold
 
@@ -136,8 +135,7 @@ def carry_out(
     members = Members(connection, management, driver.vhost, group, timeout)
     change = _Change(members, management, driver, on_done, timeout, this_process(), needs, exchange)
     with _locked(driver, needs):
-        bindings = management.bindings(driver.vhost)
-        check_current(plan, bindings, _reordered(plan, bindings, driver, management))
+        driver.run(check_unchanged(plan))
         found = unfinished_on(management, driver.vhost)
         change.records = list(found.records)
         if found.holds or drain_first or removed or restores:
@@ -345,24 +343,6 @@ class _Change:
                 late.queues,
                 late.full,
             ) from None
-
-
-def _reordered(
-    plan: Plan, bindings: Collection[Binding], driver: PikaDriver, management: Management
-) -> set[str]:
-    """The rings that had a recorded order when the plan was made, and have another one or none now."""
-    if not plan.changes:
-        return set()
-    found = set()
-    evidence = driver.run(order_evidence(driver.vhost, management.exchanges(driver.vhost)))
-    for change in plan.changes:
-        now = [each for each in bindings if each.source == change.exchange]
-        is_before = {each.destination for each in now} == {*change.before.destinations}
-        # A single binding is known without a record.
-        was_recorded = len(now) > 1 and change.exchange not in plan.to_record
-        if is_before and was_recorded and evidence.lacks(change.before, now):
-            found.add(change.exchange)
-    return found
 
 
 def delete_when_empty(

@@ -29,7 +29,7 @@ from rabbit_chx.cli.ask.row_files import Picker, RowBatch, format_of, read_batch
 from rabbit_chx.cli.publish_resume import MAX_SENT_AGAIN, ResumeFile, open_resume_file
 from rabbit_chx.cli.show.output import echo, log_to_stderr, notice, tell
 from rabbit_chx.cli.verb import Exit, bundle, option, verb
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
+from rabbit_chx.errors import BrokerUnavailable, InvalidValue
 from rabbit_chx.messages.message_fields import PropertyColumns
 from rabbit_chx.publishing import Bulk, Publisher
 
@@ -141,7 +141,7 @@ def publish(
     name = name_of(file)
     kind = format_of(file, kind)
     publisher = Publisher(url, exchange, connection_name="rabbit-chx publish", **login)
-    with open_resume_file(resume_path, file) as resume, open_file(file) as rows:
+    with open_file(file) as rows, open_resume_file(resume_path, file) as resume:
         publisher.open()
         bulk = publisher.bulk()
         batches = _shown(picker.batches(read_batches(rows, kind, name), name), bulk, name)
@@ -150,8 +150,11 @@ def publish(
                 error = _publish_all(batches, bulk, resume, _Pace(rate), stop)
             finally:
                 publisher.close(timeout=0)
-                if resume:
-                    resume.save(bulk)
+                try:
+                    if resume:
+                        resume.save(bulk)
+                except (InvalidValue, OSError) as changed:
+                    error = changed
         code = _report(bulk, publisher.totals.connections, resume, stop, output)
         if error is not None:
             raise click.ClickException(str(error))
@@ -164,9 +167,9 @@ def _publish_all(
     resume: ResumeFile | None,
     pace: _Pace,
     stop: _GracefulStop,
-) -> RabbitChxError | None:
+) -> Exception | None:
     """Publish all batches, and wait for the outcome of each row; return the error that ended it after some rows were published."""
-    error: RabbitChxError | None = None
+    error: Exception | None = None
     try:
         while (batch := stop.next_of(batches)) is not None:
             for rows in pace.parts(resume.skip(batch) if resume else batch):
@@ -175,7 +178,7 @@ def _publish_all(
                 _publish(rows, bulk)
         if resume and not stop:
             resume.check_end()
-    except (BrokerUnavailable, InvalidValue) as found:
+    except (BrokerUnavailable, InvalidValue, OSError) as found:
         error = found
     except KeyboardInterrupt:
         if not stop:
@@ -331,10 +334,9 @@ def _print_failures(bulk: Bulk, resume: ResumeFile | None) -> None:
             f"  row {row}: {failure.outcome.value}, exchange {failure.exchange!r}, key {failure.routing_key!r}: {reply}",
             err=True,
         )
-    if resume:
-        row = first_row + failures[0].row
+    if resume and resume.saved == resume.start + failures[0].row:
         echo(
-            f"The next call starts at row {row} and sends later rows again, even confirmed ones. Correct the cause first, for "
-            "example bind a queue. To leave the row out, publish the rows after it as another file.",
+            f"The next call starts at row {resume.saved + 1} and sends later rows again, even confirmed ones. Correct the "
+            "cause first, for example bind a queue. To leave the row out, publish the rows after it as another file.",
             err=True,
         )

@@ -14,9 +14,6 @@ from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
-import click
-
-from rabbit_chx.base.text import printable
 from rabbit_chx.cli.ask.row_files import RowBatch
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.publishing import Bulk
@@ -57,7 +54,7 @@ class ResumeFile:
             self.close()
             raise
         self._seen = 0
-        self._saved, self._saved_at = self.start, time.monotonic()
+        self.saved, self._saved_at = self.start, time.monotonic()
 
     def close(self) -> None:
         """Release the lock."""
@@ -85,11 +82,11 @@ class ResumeFile:
         row, so the next call would send all later rows again.
         """
         while bulk.error is None and not (stopped() or bulk.failures):
-            ahead = self.start + bulk.totals.published + rows - self._saved
+            ahead = self.start + bulk.totals.published + rows - self.saved
             if ahead < _SAVE_ROWS and time.monotonic() - self._saved_at < _SAVE_SECONDS:
                 break
             self.save(bulk)
-            ahead = self.start + bulk.totals.published + rows - self._saved
+            ahead = self.start + bulk.totals.published + rows - self.saved
             if ahead <= MAX_SENT_AGAIN:
                 break
             time.sleep(_PAUSE)
@@ -99,13 +96,13 @@ class ResumeFile:
         """Save the row before which every row is confirmed."""
         rows = self.start + bulk.confirmed_before
         self._saved_at = time.monotonic()
-        if rows == self._saved:
+        if rows == self.saved:
             return
         if _identity(self._file) != self._source:
             got = f"{self._file}, which changed while it was read"
             raise InvalidValue("--resume", got, "a file that does not change")
         self._write(rows)
-        self._saved = rows
+        self.saved = rows
 
     def _write(self, rows: int) -> None:
         """Replace the file: a crash, also of the machine, leaves the old file or the new one."""
@@ -190,8 +187,5 @@ def _sync_folder(folder: Path) -> None:
 
 def _identity(file: str) -> dict[str, Any]:
     """Return what identifies a version of a file."""
-    try:
-        state = Path(file).stat()
-    except OSError as error:
-        raise click.UsageError(f"cannot read {printable(file)}: {error.strerror}") from None
+    state = Path(file).stat()
     return {"file": str(Path(file).resolve()), "size": state.st_size, "modified_ns": state.st_mtime_ns}

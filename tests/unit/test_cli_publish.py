@@ -365,6 +365,38 @@ def test_an_invalid_row_hides_no_outcome_of_the_rows_before_it(
     assert [row["published"] for row in found.rows] == [5_000]
 
 
+@pytest.mark.parametrize("failed", [499, 40_000], ids=["a row fails", "no row fails"])
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda file: file.write_text("{}"), "which changed while it was read"),
+        (Path.unlink, "No such file or directory"),
+    ],
+)
+def test_a_file_that_changes_while_it_is_read_hides_no_outcome(
+    change: Any, text: str, failed: int, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, kept = tmp_path / "rows.jsonl", tmp_path / "position"
+    file.write_text('{"k": "c"}\n' * 30_000)
+
+    class Changing(FailingPublisher):
+        def add_many(self, *given: Any, **more: Any) -> None:
+            super().add_many(*given, **more)
+            if len(self.published) == 1_000:
+                change(file)
+
+    monkeypatch.setattr("rabbit_chx.cli.publish.Publisher", partial(Changing, failed=failed))
+    options = ("-x", "x", "-k", "k", "-U", "amqp://127.0.0.1:1", "--resume", kept, "--output", "json")
+    found = run("publish", file, *options)
+    assert found.code == 1
+    assert text in found.err.splitlines()[-1]
+    totals = found.rows[0]
+    assert totals["published"] == totals["confirmed"] + (failed == 499)
+    assert ("row 500: returned" in found.err) is (failed == 499)
+    assert "The next call starts" not in found.err
+    assert json.loads(kept.read_text())["rows"] == 0
+
+
 @pytest.mark.parametrize(("value", "what"), [(2**63, "header h"), ("\ud800", "header h")])
 def test_a_row_that_cannot_be_sent_is_named_by_its_number_in_the_file(
     value: object, what: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -25,7 +25,7 @@ from rabbit_chx.cli.carry_out import carry_out_plans
 from rabbit_chx.cli.verb import Exit
 from rabbit_chx.consuming.member.roll_call import MemberStatus, QueueStatus
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
-from rabbit_chx.topology.model import Binding, NodeState, Queue
+from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, NodeState, Queue
 from rabbit_chx.topology.planning.steps import Bind, DeclareQueue, Plan, RingChange, Unbind
 from rabbit_chx.working.markers import CHANGES, HOLDS, RECORD, Hold
 
@@ -95,7 +95,7 @@ class Scene:
         return Queue(name, "quorum")
 
     def exchanges(self, _: str) -> list[object]:
-        return [order_exchange("rabbit@a")]
+        return [order_exchange("rabbit@a"), Exchange("orders", CONSISTENT_HASH)]
 
     def overview(self) -> SimpleNamespace:
         return SimpleNamespace(cluster="rabbit@a", release="4.3.6")

@@ -70,6 +70,8 @@ LOGIN = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN
             "TLS with the broker at h failed: TLSV13_ALERT_CERTIFICATE_REQUIRED",
         ),
         (exceptions.InvalidFrameError("x"), True, "does not speak AMQP 0-9-1"),
+        (exceptions.AuthenticationError("EXTERNAL"), True, "still requires a password"),
+        (exceptions.AuthenticationError("PLAIN"), True, "does not accept passwords"),
         (NotAmqp(b"S"), True, "the server at h does not speak AMQP 0-9-1"),
         (NotAmqp(b"\x15"), True, "does not speak AMQP 0-9-1 but TLS: its URL begins with amqps"),
         (CLOSED(320, "CONNECTION_FORCED - closed"), False, "320 CONNECTION_FORCED"),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import ssl
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pika
 import pytest
@@ -15,12 +18,15 @@ import pytest
 from rabbit_chx import InvalidValue
 from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.broker.amqp import connect, parameters_of
+from rabbit_chx.broker.applying.apply import apply_async
 from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.tls import context, default_context, warn_if_unchecked
-from rabbit_chx.errors import StreamUnavailable
+from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import connect as connect_to_streams
+from rabbit_chx.streams.protocol.handshake import _log_in
 from rabbit_chx.streams.protocol.wire import Wire
+from rabbit_chx.topology.planning.steps import Plan
 from tests.amqp_server import AmqpServer
 
 EXTERNAL = "amqps://host/v?auth_mechanism=external"
@@ -126,6 +132,27 @@ def test_a_password_with_a_certificate_is_refused(tmp_path: Path) -> None:
             Publisher(EXTERNAL, credentials=credentials)
         with pytest.raises(InvalidValue, match="and auth_mechanism=external"):
             connect(EXTERNAL, credentials=credentials)
+
+
+def apply_with_aio_pika(url: str) -> None:
+    asyncio.run(apply_async(url, Plan("/")))
+
+
+def open_stream_port(url: str) -> None:
+    offers = SimpleNamespace(strings=lambda: ["EXTERNAL"])
+    calls: Any = SimpleNamespace(wire=SimpleNamespace(where="h"), call=lambda _: offers)
+    _log_in(calls, BrokerUrl.parse(url), None)
+
+
+@pytest.mark.parametrize("log_in", [connect, apply_with_aio_pika, open_stream_port])
+def test_a_broker_that_accepts_only_certificates_is_not_said_to_require_a_password(log_in) -> None:
+    expected = r"does not accept passwords: .*auth_mechanisms\.2 = PLAIN"
+    with (
+        AmqpServer(lambda _: None, mechanisms="EXTERNAL") as server,
+        pytest.raises(BrokerUnavailable, match=expected) as caught,
+    ):
+        log_in(server.url)
+    assert caught.value.permanent
 
 
 def test_the_management_api_needs_a_password_all_the_same() -> None:

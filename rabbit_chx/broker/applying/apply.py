@@ -71,7 +71,8 @@ def apply(
         tls: for an amqps URL; by default certificate and host name are checked.
 
     Raises:
-        ApplyStopped: the plan was not applied completely; the message lists the steps that are done and gives the reason.
+        ApplyStopped: the plan was not applied completely; the message lists the steps that are done and gives the reason. With
+            ``management``, none is done if the bindings of a ring or slot are no longer those that the plan was made for.
         BrokerUnavailable: no broker answers at the URL.
     """
     from rabbit_chx.broker.driver import PikaDriver, opened

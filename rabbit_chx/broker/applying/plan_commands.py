@@ -10,15 +10,17 @@ skipped, so a plan that stopped can be applied again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 from rabbit_chx.base.advice import Advice
 from rabbit_chx.broker.applying.broker_errors import why_refused
 from rabbit_chx.broker.applying.lock import release_lock, take_lock
 from rabbit_chx.broker.applying.order_writer import OrderWriter, bind_command
+from rabbit_chx.broker.applying.read_back import Listed
 from rabbit_chx.broker.applying.step_commands import StepCommands, batches
 from rabbit_chx.broker.commands import (
     INTERNAL_ERROR,
@@ -34,11 +36,12 @@ from rabbit_chx.broker.commands import (
 from rabbit_chx.broker.permissions import NOTHING, Needs
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE, OrderRecord, anchor
 from rabbit_chx.broker.reading.ring_order import OrderEvidence
-from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
+from rabbit_chx.errors import ApplyStopped, BrokerUnavailable, InvalidValue
 from rabbit_chx.mirror.releases import Release, with_flags
 from rabbit_chx.mirror.ring import Destination
 from rabbit_chx.topology.checks.cluster import why_unchangeable
 from rabbit_chx.topology.model import CONSISTENT_HASH, Exchange, Observed
+from rabbit_chx.topology.planning.drain_order import check_current
 from rabbit_chx.topology.planning.steps import (
     Bind,
     ClearPolicy,
@@ -49,6 +52,7 @@ from rabbit_chx.topology.planning.steps import (
     SetPolicy,
     Step,
     Unbind,
+    ring_after,
 )
 
 
@@ -151,6 +155,11 @@ def commands_under_lock(
     return (yield from _all_steps(plan, work, on_step, also))
 
 
+def check_unchanged(plan: Plan) -> Generator[Command, Any, None]:
+    """Raise InvalidValue if the bindings that a plan changes are not those it was made for; the caller holds the lock."""
+    yield from _begin(plan, StepCommands(plan.vhost, seen=True, records=True))
+
+
 def _all_steps(
     plan: Plan, work: StepCommands, on_step: Callable[[Step], object] | None, also: Needs
 ) -> Generator[Command, Any, Applied]:
@@ -225,7 +234,10 @@ def _record(plan: Plan, work: StepCommands) -> Generator[Command, Any, tuple[str
 
 
 def _begin(plan: Plan, work: StepCommands) -> Generator[Command, Any, None]:
-    """Read the record; if none is kept, void what is recorded of rings that lose a binding."""
+    """Check that the plan is current, and read the record.
+
+    If no record is kept, what is recorded of rings that lose a binding is voided.
+    """
     unbound = {step.binding.source for step in plan.steps if isinstance(step, Unbind)}
     if not work.seen:
         yield from _void(unbound)
@@ -237,11 +249,31 @@ def _begin(plan: Plan, work: StepCommands) -> Generator[Command, Any, None]:
     work.know_types(exchanges)
     evidence = yield from order_evidence(plan.vhost, exchanges)
     work.release = evidence.release
+    changed = {step.binding.source for step in plan.steps if isinstance(step, (Bind, Unbind))}
+    now = yield from work.listed(changed & work.types.keys())
+    bindings = (bound for each in now.values() for bound in each.values())
+    check_current(plan, bindings, _reordered(plan, now, evidence))
     if work.records:
         # Not the rings before the changes of the plan: those that were recorded may have changed since it was made.
         work.order = OrderWriter(evidence, plan.to_record, _departing(plan))
     elif evidence.exchange is not None:
         yield from _void({source for source in unbound if work.types.get(source) == CONSISTENT_HASH})
+
+
+def _reordered(plan: Plan, now: Mapping[str, Listed], evidence: OrderEvidence) -> set[str]:
+    """The rings that had a recorded order when the plan was made, and have none now, or that of no point of the plan."""
+    found = set()
+    for change in plan.changes:
+        bound = list(now.get(change.exchange, {}).values())
+        is_before = {each.destination for each in bound} == {*change.before.destinations}
+        # A single binding is known without a record.
+        if is_before and len(bound) > 1 and change.exchange not in plan.to_record:
+            steps = [step for step in plan.steps if isinstance(step, (Bind, Unbind))]
+            own = [step for step in steps if step.binding.source == change.exchange]
+            rings = accumulate(own, ring_after, initial=change.before)
+            if all(evidence.lacks(ring, bound) for ring in rings):
+                found.add(change.exchange)
+    return found
 
 
 def _void(exchanges: Collection[str]) -> Generator[Command, Any, None]:
@@ -287,7 +319,7 @@ def order_evidence(vhost: str, exchanges: Iterable[Exchange]) -> Generator[Comma
     return OrderEvidence(release, found, overview.cluster, nodes, OrderRecord.read(bindings))
 
 
-_TROUBLE: Final = (Refused, Lost, Surprise, BrokerUnavailable)
+_TROUBLE: Final = (Refused, Lost, Surprise, BrokerUnavailable, InvalidValue)
 
 
 def _why(trouble: Exception, step: Step | None, plan: Plan, work: StepCommands, also: Needs) -> str:

@@ -30,6 +30,7 @@ from rabbit_chx.broker.commands import (
     Pipelined,
     Refused,
     Surprise,
+    is_missing,
     without_repeats,
 )
 from rabbit_chx.mirror.releases import Release
@@ -220,7 +221,7 @@ class StepCommands:
             try:
                 kind = yield from delete_if_empty(self.vhost, name)
             except Refused as refused:
-                if refused.code != 404:
+                if not is_missing(refused.text):
                     raise
                 self.worked.append(False)
                 return
@@ -244,7 +245,7 @@ class StepCommands:
             if refused:
                 raise refused
             return
-        before = yield from self._list({step.binding.source for step in batch})
+        before = yield from self.listed({step.binding.source for step in batch})
         commands, surprise = self._commands(batch, before)
         count, refused = yield from self._send(commands)
         yield from self._check_bindings(batch[:count], [bool(own) for own in commands[:count]], before)
@@ -303,7 +304,7 @@ class StepCommands:
                 "unbind it first, then bind it"
             )
 
-    def _list(self, sources: Iterable[str]) -> Generator[Command, Any, dict[str, Listed]]:
+    def listed(self, sources: Iterable[str]) -> Generator[Command, Any, dict[str, Listed]]:
         """The bindings of these exchanges as last read; the lock is held, so only other programs change them."""
         new = sorted(set(sources) - set(self._listed))
         if not set(new) <= self.types.keys():

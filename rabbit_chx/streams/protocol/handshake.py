@@ -10,7 +10,7 @@ from rabbit_chx.base.urls import MAX_PORT, BrokerUrl
 from rabbit_chx.broker.amqp import version_in
 from rabbit_chx.broker.credentials import Credentials, check_credentials, login
 from rabbit_chx.broker.permissions import Needs
-from rabbit_chx.broker.reasons import why_external_refused, why_rejected
+from rabbit_chx.broker.reasons import why_not_offered, why_rejected
 from rabbit_chx.errors import BrokerUnavailable, StreamUnavailable
 from rabbit_chx.mirror.releases import Release
 from rabbit_chx.streams.protocol.answers import OK, U32, Command, Node, Tune
@@ -70,15 +70,9 @@ def shake_hands(
 def _log_in(calls: Calls, url: BrokerUrl, credentials: Credentials | None) -> str | None:
     """Log in and return the user; None with a client certificate."""
     where = calls.wire.where
-    offered = calls.call(Command.SASL_HANDSHAKE).strings()
     mechanism = "EXTERNAL" if url.external else "PLAIN"
-    if mechanism not in offered:
-        text = str(why_external_refused(where)) if url.external else ""
-        raise StreamUnavailable(
-            text
-            or f"the broker at {where} does not offer the SASL mechanism {mechanism}, only {', '.join(offered)}",
-            "login",
-        )
+    if mechanism not in calls.call(Command.SASL_HANDSHAKE).strings():
+        raise StreamUnavailable(str(why_not_offered(where, external=url.external)), "login")
     if url.external or not isinstance(credentials, Path):  # a file may be incomplete for a moment
         check_credentials(credentials, url)
     user, proof = None, b""

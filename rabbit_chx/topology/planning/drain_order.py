@@ -183,8 +183,8 @@ def _flaws(plan: Plan) -> Iterator[tuple[str, str, str]]:
 def check_current(plan: Plan, bindings: Iterable[Binding], reordered: Collection[str] = ()) -> None:
     """Raise if the broker's ``bindings`` of an exchange match no point of the plan: before, between or after its steps.
 
-    The steps would then move keys between other queues than those that are held and drained. ``reordered`` are exchanges
-    with the same bindings, but perhaps in another order than before the plan.
+    The steps would then lead to another ring than planned, and move keys between other queues than those that are held and
+    drained. ``reordered`` are exchanges with the same bindings, but perhaps in another order than before the plan.
     """
     before = {
         change.exchange: {each.destination for each in change.before.bindings} for change in plan.changes
@@ -202,7 +202,7 @@ def check_current(plan: Plan, bindings: Iterable[Binding], reordered: Collection
                 f"change of exchange {source!r}",
                 Unquoted("bindings that have changed since it was planned"),
                 "the bindings it was planned for",
-                "Another command or program has changed them. Run the same command again to make a new plan",
+                "Another command or program has changed them. Plan again, for example by running the same command again",
             )
 
 

@@ -256,8 +256,16 @@ def test_the_deletion_of_a_missing_queue_is_skipped() -> None:
     commands = work.carry_out([DeleteQueue("q")])
     next(commands)
     with pytest.raises(StopIteration):
-        commands.throw(Refused(404, "NOT_FOUND"))
+        commands.throw(Refused(404, "NOT_FOUND - no queue 'q' in vhost '/'"))
     assert work.worked == [False]
+
+
+def test_a_queue_on_a_stopped_node_is_not_taken_for_deleted() -> None:
+    down = "NOT_FOUND - home node 'rabbit@b' of durable queue 'q' in vhost '/' is down or inaccessible"
+    played = Played(trouble={"queue_declare": Refused(404, down)})
+    commands = StepCommands("/", seen=True).carry_out([DeleteQueue("q")])
+    with pytest.raises(Refused, match="down or inaccessible"):
+        at_once(carry_out(commands, played.do))
 
 
 def test_policies_are_set_and_cleared_once() -> None:
@@ -370,6 +378,59 @@ def test_only_rings_are_recorded() -> None:
     played = Played()
     played.run(Bind(Binding("x", "q", "1")))
     assert not played.recorded
+
+
+def appending(**given: Any) -> Any:
+    """Apply a plan that appends queue d to ring x, which had the queues a, b and c when it was made."""
+    before = Ring.of(["a", "b", "c"])
+    step = Bind(Binding("x", "d", "1"), exchange_moved="x", moved=0.25)
+    return lambda played: played.run(
+        step, changes=(RingChange("x", before, before.bind("d"), 0.1, 0.1),), **given
+    )
+
+
+def bound_in_order(bound: str, record: str) -> Played:
+    """A broker with these queues on ring x, and the record that these were bound in turn."""
+    entries = [entry(Binding("x", name, "1"), number) for number, name in enumerate(record, 1)]
+    there = [Binding("x", name, "1") for name in bound]
+    return Played(
+        {"exchanges": [*RING["exchanges"], order_exchange("rabbit@a")]}, bound=[*there, anchor("x"), *entries]
+    )
+
+
+@pytest.mark.parametrize(
+    ("bound", "record"),
+    [
+        pytest.param("abce", "abce", id="another queue"),
+        pytest.param("ab", "ab", id="a queue less"),
+        pytest.param("abc", "cba", id="reordered"),
+        pytest.param("abc", "", id="the node was restarted"),
+    ],
+)
+def test_a_plan_for_a_ring_that_has_changed_since_is_not_applied(bound, record) -> None:
+    """Two users planned on the same state, and the other one was faster."""
+    played = bound_in_order(bound, record)
+    error = stopped(lambda: appending()(played))
+    assert "'x': got bindings that have changed since it was planned" in str(error)
+    assert (error.done, error.failed, len(error.remaining)) == ((), None, 1)
+    assert played.methods == []
+
+
+@pytest.mark.parametrize(("bound", "seen"), [("abc", True), ("abcd", True), ("abce", False)])
+def test_a_plan_is_applied_before_and_after_its_steps_and_where_bindings_are_not_seen(bound, seen) -> None:
+    result = appending(seen=seen)(bound_in_order(bound, bound))
+    assert bool(result.done) == (bound != "abcd")
+
+
+def test_a_plan_that_changes_weights_can_be_applied_again() -> None:
+    """After it, the same queues are bound in another order."""
+    ring = Ring.of(["a", "b"])
+    old, new = Binding("x", "a", "1"), Binding("x", "a", "2")
+    steps = [kind(bound, exchange_moved="x", moved=0.5) for kind, bound in ((Unbind, old), (Bind, new))]
+    changes = (RingChange("x", ring, ring.unbind("a", "1").bind("a", "2"), 0.5, 0.5),)
+    played = bound_in_order("ab", "ab")
+    assert len(played.run(*steps, changes=changes).done) == 2
+    assert len(played.run(*steps, changes=changes).skipped) == 2
 
 
 @pytest.mark.parametrize(("record", "expected"), [("cba", "cbad"), ("", "d")])
