@@ -225,8 +225,8 @@ def learn(observed: Observed, pairs: Mapping[str, Iterable[tuple[Any, Destinatio
     inferred = {
         name
         for name, source in sources.items()
-        # Each binding has its own destination, and that destination has buckets.
-        if source == "inference" and len(rings[name].destinations) == len(rings[name].bindings)
+        # Each destination has one weight, and buckets. Bindings that differ only in their arguments are one.
+        if source == "inference" and len(rings[name].destinations) == len({*rings[name].bindings})
     }
     return replace(
         observed,

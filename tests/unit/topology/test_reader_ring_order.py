@@ -228,6 +228,20 @@ def test_observed_messages_find_the_order() -> None:
     assert learnt.possible_rings == {}
 
 
+@pytest.mark.parametrize(("more", "recorded"), [((), {"x"}), (("a", "1"), {"x"}), (("a", "2"), set())])
+def test_the_order_that_they_show_is_recorded_if_each_queue_has_one_weight(more, recorded) -> None:
+    """Otherwise `apply` would miss it in the record, and refuse each plan."""
+    of = observed(ABC, replace(Ring.of(ABC, release=KHEPRI), runs=None), "unknown")
+    if more:
+        ring = replace(of.rings["x"], bindings=(*of.rings["x"].bindings, more))
+        second = Binding("x", *more, arguments={"other": 1})
+        topology = replace(of.topology, bindings=(*of.topology.bindings, second))
+        of = replace(of, topology=topology, rings={"x": ring})
+    learnt = learn(of, {"x": pairs(CAB)})
+    assert learnt.ring_sources["x"] == "inference"
+    assert learnt.unrecorded == recorded
+
+
 def test_too_few_of_them_leave_the_orders_that_are_possible() -> None:
     unknown = replace(Ring.of(ABC, release=KHEPRI), runs=None)
     few = pairs(CAB)[:1]
