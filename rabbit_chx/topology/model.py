@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -267,12 +267,7 @@ class Topology:
         if exchange in self.unordered and order_matters(bindings):
             why = f"the bind order of exchange {exchange!r} was not known when the file was written"
             return Ring(listed, None, parsed, why)
-        if len({each.destination for each in listed}) == len(listed):
-            return Ring.of(listed, release=parsed)
-        ring = Ring(release=parsed)
-        for each in listed:
-            ring = ring.bind(each.destination, each.key, dict(each.arguments))
-        return ring
+        return ring_in_order(listed, parsed)
 
     def _with_order_of(self, ring: Ring, exchange: str) -> Topology:
         """The same topology with the bindings of one exchange in the order of its ring."""
@@ -334,6 +329,16 @@ def in_order_of(ring: Ring, bindings: Iterable[Binding]) -> tuple[Binding, ...]:
     """The bindings in the order of a ring, followed by those that it does not have; as given if its order is unknown."""
     place = {destination: number for number, (destination, _) in enumerate(ring.runs or ())}
     return tuple(sorted(bindings, key=lambda bound: place.get(bound.destination, math.inf)))
+
+
+def ring_in_order(bindings: Sequence[RingBinding], release: Release) -> Ring:
+    """The ring after these bind commands, which may bind a destination more than once."""
+    if len({each.destination for each in bindings}) == len(bindings):
+        return Ring.of(bindings, release=release)
+    ring = Ring(release=release)
+    for each in bindings:
+        ring = ring.bind(each.destination, each.key, dict(each.arguments))
+    return ring
 
 
 def as_ring_bindings(bindings: Iterable[Binding]) -> tuple[RingBinding, ...]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from rabbit_chx.base.advice import Advice
+from rabbit_chx.errors import Unpredictable
 from rabbit_chx.mirror.movement import shares
 from rabbit_chx.mirror.partitioning import modulus_shares
 from rabbit_chx.mirror.ring import Destination, Ring, ToExchange
@@ -225,5 +226,5 @@ def _wanted_ring(exchange: str, target: Topology, release: Release) -> Ring | No
     """The ring in the order of the file; None if the exchange has no ring or an invalid one."""
     try:
         return target.ring(exchange, release)
-    except InvalidValue:
+    except (InvalidValue, Unpredictable):
         return None

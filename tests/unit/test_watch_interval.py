@@ -169,6 +169,13 @@ def test_an_exchange_that_led_nowhere_when_the_watch_began_is_a_problem() -> Non
     assert (found.name, found.where) == ("queue-missing", "exchange 's1'")
 
 
+def test_a_file_that_binds_a_queue_twice_has_no_ring_on_a_release_that_counts_both() -> None:
+    twice = replace(FILE, bindings=(*FILE.bindings, Binding("orders", "q0", "2")))
+    old = assume_applied(FILE, "3.9.20")
+    assert check_ring(snapshot(0.0, old, old), twice).wanted is None
+    assert check_ring(snapshot(0.0), twice).wanted.runs == FIRST.rings["orders"].runs
+
+
 @pytest.mark.parametrize(
     ("queue", "key", "message"),
     [
