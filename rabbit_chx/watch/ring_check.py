@@ -181,19 +181,17 @@ def exact_shares(exchange: str, observed: Observed) -> dict[str, float | None]:
     with more than one destination are None.
     """
     found: dict[str, float | None] = {}
-
-    def add(destination: Destination, share: float | None, seen: set[str]) -> None:
-        if isinstance(destination, str):
-            before = found.get(destination, 0.0)
-            found[destination] = None if share is None or before is None else before + share
-        elif destination.name not in seen:
-            seen.add(destination.name)
-            below = _divided(destination.name, observed)
-            for each in below:
-                add(each, share if len(below) == 1 else None, seen)
-
-    for destination, share in _divided(exchange, observed).items():
-        add(destination, share, set())
+    for start in _divided(exchange, observed).items():
+        waiting, seen = [start], set()
+        while waiting:  # no recursion: a chain of exchanges may be longer than Python's stack
+            destination, share = waiting.pop()
+            if isinstance(destination, str):
+                before = found.get(destination, 0.0)
+                found[destination] = None if share is None or before is None else before + share
+            elif destination.name not in seen:
+                seen.add(destination.name)
+                below = list(_divided(destination.name, observed))
+                waiting += [(each, share if len(below) == 1 else None) for each in reversed(below)]
     return found
 
 
