@@ -14,7 +14,8 @@ _QUANTIFIER: Final = r"(?:(?:[*+?]|\{[0-9]{1,3}(?:,[0-9]{0,3})?\})\??)?"
 _PIECE: Final = rf"(?:[\^$|]|{_ATOM}{_QUANTIFIER})"
 _REPEATED: Final = rf"\((?:\?:)?{_ATOM}+\){_QUANTIFIER}"
 _GROUP: Final = rf"\((?:\?:)?{_PIECE}*\)\??(?![*+?{{])"
-_SHARED: Final = re.compile(rf"(?:{_PIECE}|{_REPEATED}|{_GROUP})*+")
+_LOOKAHEAD: Final = rf"\(\?[=!]{_PIECE}*\)(?![*+?{{])"
+_SHARED: Final = re.compile(rf"(?:{_PIECE}|{_REPEATED}|{_GROUP}|{_LOOKAHEAD})*+")
 """Syntax of one meaning in both engines. Only a group of single characters is repeated, so no search takes exponential time."""
 _MOST_WAYS: Final = 1e6
 """Erlang gives up a search after ten million steps, and then nothing matches."""

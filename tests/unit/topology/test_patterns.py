@@ -16,6 +16,7 @@ from rabbit_chx.topology.patterns import is_in
         ("[a-z_.-]{2,3}", ["a-", "x.y"], ["A", "a"]),
         ("^(?:ab)+[^c]$|[.]x", ["ababd", "a.x"], ["ababc", "bx"]),
         (".*", ["anything"], []),
+        (r"^(?!amq\.|dead\.).*", ["orders", "amqp"], ["amq.direct", "dead.orders"]),
     ],
 )
 def test_a_pattern_of_plain_syntax_is_searched_for(pattern: str, yes: list[str], no: list[str]) -> None:
@@ -32,7 +33,8 @@ def test_a_pattern_of_plain_syntax_is_searched_for(pattern: str, yes: list[str],
             r"^orders\z",
             r"\Qo\E",
             "(?i)orders",
-            "^(?!amq)",
+            "(?!amq)*o",
+            "(?<!a)o",
             "(*UTF8)o",
             "orders*+",
             "o{,3}",
