@@ -125,7 +125,7 @@ def feature_flag(row: Any) -> tuple[str, bool]:
 def exchange(row: Any) -> Exchange:
     """An exchange."""
     fields = _fields(row, name=str, type=str, durable=bool, auto_delete=bool, internal=bool)
-    policy = field_of(row, "policy", str, None) or None
+    policy = field_of(row, "policy", str, "")  # absent if none applies
     return Exchange(**fields, arguments=_table(row, "arguments"), policy=policy)
 
 

@@ -31,7 +31,7 @@ from rabbit_chx.cli.simulate import spread_of
 from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.mirror.releases import Release
-from rabbit_chx.mirror.ring import Ring
+from rabbit_chx.mirror.ring import Ring, noun_of
 from rabbit_chx.report import report as make
 from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.model import CONSISTENT_HASH, Topology
@@ -96,7 +96,8 @@ def report(
             **changes,
         )
     replace_file(out, made.to_html(), option="--out")
-    echo(f"Wrote {out}: exchange {name!r}, {counted(len(made.live.destinations), 'queue')}.")
+    held = made.live.destinations
+    echo(f"Wrote {out}: exchange {name!r}, {counted(len(held), noun_of(held))}.")
 
 
 def _located(

@@ -14,6 +14,7 @@ from rabbit_chx.cli.show.output import print_json, waiting
 from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.verb import option, verb
 from rabbit_chx.mirror.exchange import ConsistentHashExchange
+from rabbit_chx.mirror.ring import noun_of
 from rabbit_chx.mirror.skew import Spread, Tally, whole
 
 
@@ -48,7 +49,10 @@ def simulate(*, described: Described, keys_file: str | None, raw: bool, hot: int
             found = whole(exchange)
     else:
         found = spread_of(exchange, keys_file, raw=raw, hot=hot)
-    (_print_as_json if output == "json" else _print)(found, sample=keys_file is not None)
+    if output == "json":
+        _print_as_json(found, sample=keys_file is not None)
+    else:
+        _print(found, noun_of(exchange.destinations), sample=keys_file is not None)
 
 
 def spread_of(exchange: ConsistentHashExchange, path: str, *, raw: bool = False, hot: int = 10) -> Spread:
@@ -73,7 +77,8 @@ def _print_as_json(found: Spread, *, sample: bool) -> None:
     print_json("summary", **summary)
 
 
-def _print(found: Spread, *, sample: bool) -> None:
+def _print(found: Spread, noun: str, *, sample: bool) -> None:
+    over = counted(len(found.queues), noun)
     keys = "keys (about)" if found.about else "keys"
     numbers = ("rows", "share", "exact", keys) if sample else ("share",)
     shown = Table("queue", *numbers, right=numbers)
@@ -81,8 +86,8 @@ def _print(found: Spread, *, sample: bool) -> None:
         cells = [f"{queue.rows:,}", f"{queue.share:.2%}", f"{queue.exact:.2%}", f"{queue.keys:,}"]
         shown.add_row(queue.queue, *(cells if sample else [f"{queue.share:.3%}"]), queue.share)
     if not sample:
-        fullest = f"The fullest queue gets {found.skew:.3f} times the mean."
-        show(shown, fullest, title=f"All possible keys on {counted(len(found.queues), 'queue')}")
+        fullest = f"The fullest {noun} gets {found.skew:.3f} times the mean."
+        show(shown, fullest, title=f"All possible keys on {over}")
         return
     hot = Table(
         "hottest keys", "rows", "share", "queue", right=("rows", "share"), wrapped=("hottest keys", "queue")
@@ -90,12 +95,12 @@ def _print(found: Spread, *, sample: bool) -> None:
     for one in found.hot:
         hot.add_row(one.key, f"{one.rows:,}", f"{one.share:.2%}", one.queue)
     summary = (
-        f"The fullest queue gets {found.skew:.2f} times the mean. Chi-squared is {found.chi_squared:,.1f} with "
+        f"The fullest {noun} gets {found.skew:.2f} times the mean. Chi-squared is {found.chi_squared:,.1f} with "
         f"{found.degrees_of_freedom} degrees of freedom: {found.verdict}"
     )
     show(
         shown,
         *[hot] * bool(found.hot),
         summary,
-        title=f"{counted(found.rows, 'row')} on {counted(len(found.queues), 'queue')}",
+        title=f"{counted(found.rows, 'row')} on {over}",
     )

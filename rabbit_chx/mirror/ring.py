@@ -63,6 +63,11 @@ def named(thing: Any) -> str:
     return f"queue {thing!r}" if isinstance(thing, str) else f"exchange {thing.name!r}"
 
 
+def noun_of(destinations: Iterable[Destination]) -> str:
+    """What to call one of these destinations."""
+    return "queue" if all(isinstance(each, str) for each in destinations) else "destination"
+
+
 def check_destination(destination: Destination) -> Destination:
     """Return the destination; raise InvalidValue if its name is invalid."""
     name = name_of(destination)

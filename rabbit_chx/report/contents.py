@@ -49,11 +49,13 @@ def report(
     mirror = ConsistentHashExchange(ring, hash_header=found.hash_header, hash_property=found.hash_property)
     if keys is not None:
         sample = spread(mirror, keys)
-    removals = _removals(ring)
-    longer = ring.bind(_new_name(ring), "1")
     asked = bool(add or remove or weights)
     new = add if asked else 1
     slots = topology.slots_of(exchange)
+    # Queues are not bound to an exchange with slots, and its slots stay.
+    longer = ring.bind(_new_name(ring), "1")
+    added = None if slots else Change("Adding one queue, bound last", moved(ring, longer), longer)
+    removals = {} if slots else _removals(ring)
     has_room = slots is None or len(slots.queues) < slots.count
     return Report(
         exchange=exchange,
@@ -61,7 +63,7 @@ def report(
         live=ring,
         recovered=ring.after_restart(worker_pool_size=worker_pool_size),
         shares=shares(ring),
-        added=Change("Adding one queue, bound last", moved(ring, longer), longer),
+        added=added,
         removals=tuple((destination, change.movement.share) for destination, change in removals.items()),
         removed=next(iter(removals.values()), None),
         ways=what_if(topology, exchange, add=new, remove=remove, weights=weights, release=parsed)

@@ -17,7 +17,7 @@ from rabbit_chx import __version__
 from rabbit_chx.base.markup import element, table, written
 from rabbit_chx.base.text import counted, percent
 from rabbit_chx.mirror.movement import Movement, first_buckets, moved
-from rabbit_chx.mirror.ring import Destination, Ring
+from rabbit_chx.mirror.ring import Destination, Ring, noun_of
 from rabbit_chx.mirror.skew import Spread
 from rabbit_chx.report.drawing import COLOURS, colours_of, flow_picture, ring_picture, style_sheet
 from rabbit_chx.topology.planning.steps import Strategy
@@ -50,8 +50,8 @@ class Report:
     recovered: Ring
     """The ring after a restart; it may be unknown."""
     shares: Mapping[Destination, float]
-    added: Change
-    """One more queue."""
+    added: Change | None
+    """One more queue; None for an exchange with slots, whose cost is that of ``ways``."""
     removals: tuple[tuple[Destination, float], ...] = ()
     """For each queue, the share of keys that unbinding it moves, largest first; empty where there are very many queues."""
     removed: Change | None = None
@@ -89,7 +89,8 @@ class Report:
 
 
 def _body(report: Report, sections: Sequence[Element]) -> Element:
-    release, over = report.live.release, counted(len(report.live.destinations), "queue")
+    release, held = report.live.release, report.live.destinations
+    over = counted(len(held), noun_of(held))
     broker = f"RabbitMQ {release} on {release.store}; the order of the ring is from {report.source}"
     facts = element("p", f"It hashes {report.hashed} over {over}. {broker}.", class_="facts")
     links = (element("a", section[0].text, href=f"#{section.get('id')}") for section in sections)
@@ -162,7 +163,10 @@ def _shares(report: Report) -> Element:
     return _section(
         "shares",
         "Exact shares",
-        element("p", f"The fullest queue gets {fullest:.3f} times the mean share of all possible keys."),
+        element(
+            "p",
+            f"The fullest {noun_of(report.shares)} gets {fullest:.3f} times the mean share of all possible keys.",
+        ),
         _table(("queue", "weight", "first bucket", "share", ""), rows, numbers={1, 2, 3}),
     )
 
@@ -186,7 +190,7 @@ def _sample(report: Report) -> Element | None:
     keys = "keys (about)" if found.about else "keys"
     hot = [(one.key, f"{one.rows:,}", f"{one.share:.2%}", one.queue) for one in found.hot]
     of = f" of {report.sample_name}" if report.sample_name else ""
-    fullest = f"The fullest queue gets {found.skew:.2f} times the mean"
+    fullest = f"The fullest {noun_of(report.shares)} gets {found.skew:.2f} times the mean"
     chi = f"chi-squared {found.chi_squared:,.1f} with {found.degrees_of_freedom} degrees of freedom"
     return _section(
         "sample",
@@ -198,7 +202,9 @@ def _sample(report: Report) -> Element | None:
     )
 
 
-def _changes(report: Report) -> Element:
+def _changes(report: Report) -> Element | None:
+    if report.added is None:
+        return None
     drawn = [_flow(report, change) for change in (report.added, report.removed) if change is not None]
     rows = [(str(destination), f"{share:.2%}") for destination, share in report.removals]
     return _section(

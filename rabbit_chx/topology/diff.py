@@ -305,7 +305,10 @@ def destination_differences(
     for binding in found:
         live.setdefault(binding.destination, []).append(binding)
     buckets = None if ring.runs is None else dict(ring.runs)
-    for binding in {each.destination: each for each in wanted}.values():
+    first: dict[Destination, Binding] = {}  # as in Ring.bind, of several only the first counts
+    for binding in wanted:
+        first.setdefault(binding.destination, binding)
+    for binding in first.values():
         listed = tuple(live.pop(binding.destination, ()))
         dead = bool(listed) and buckets is not None and binding.destination not in buckets
         kind = "dead" if dead else _kind(binding, listed, ring.release)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -18,6 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.mirror.releases import NEWEST, Release
 from rabbit_chx.mirror.ring import Destination, Ring, RingBinding, ToExchange
+from rabbit_chx.topology.patterns import is_in
 
 CONSISTENT_HASH: Final = "x-consistent-hash"
 MODULUS_HASH: Final = "x-modulus-hash"
@@ -51,7 +51,7 @@ class Exchange:
     internal: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
     policy: str | None = field(default=None, compare=False)
-    """The name of the policy that applies to the exchange, if the exchange was read from a broker."""
+    """The name of the policy that applies to an exchange of a broker, empty if none does; None for one of a file."""
 
     @property
     def hash_header(self) -> Any:
@@ -123,14 +123,11 @@ class Policy:
     priority: int = 0
 
     # rabbit_policy.erl, matches/3.
-    def _applies_to(self, thing: Exchange | Queue) -> bool:
-        """Whether the pattern and kind match; a policy with a higher priority may still take precedence."""
+    def _applies_to(self, thing: Exchange | Queue) -> bool | None:
+        """Whether the pattern and kind match, None if only the broker knows; a higher priority may take precedence."""
         plain = "exchanges" if isinstance(thing, Exchange) else "queues"
         meant = {"all", plain} | ({POLICIES_OF[thing.type]} if isinstance(thing, Queue) else set())
-        try:
-            return self.apply_to in meant and re.search(self.pattern, thing.name) is not None
-        except re.error:  # the broker uses Perl's syntax, which Python supports only in part
-            return False
+        return self.apply_to in meant and is_in(self.pattern, thing.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,14 +220,19 @@ class Topology:
         """The bindings of one source, in bind order."""
         return self._bindings_of.get(source, ())
 
-    def _policy_of(self, thing: Exchange | Queue) -> Policy | None:
-        """The policy that the broker names for an exchange, or the best match; its choice among equal priorities is undefined."""
-        if isinstance(thing, Exchange) and (
-            named := [each for each in self.policies if each.name == thing.policy]
-        ):
-            return named[0]
-        matching = (policy for policy in self.policies if policy._applies_to(thing))
+    def _policy_of(self, queue: Queue) -> Policy | None:
+        """The best of the policies that are known to match; the broker's choice among equal priorities is undefined."""
+        matching = (policy for policy in self.policies if policy._applies_to(queue))
         return max(matching, key=lambda policy: policy.priority, default=None)
+
+    def _policies_of(self, exchange: Exchange) -> list[Policy | None]:
+        """The policy that the broker names for an exchange, or all that it may apply; None stands for no policy."""
+        if exchange.policy is not None:
+            return [next((each for each in self.policies if each.name == exchange.policy), None)]
+        applying = [(each, each._applies_to(exchange)) for each in self.policies]
+        least = max((each.priority for each, applies in applying if applies), default=-math.inf)
+        possible = [each for each, applies in applying if applies is not False and each.priority >= least]
+        return [*possible, *[None] * (least == -math.inf)]
 
     def expanded(self, queue_of: Mapping[str, str] | None = None) -> Topology:
         """The same topology with its slot exchanges and the bindings to them listed.
@@ -267,12 +269,7 @@ class Topology:
         if exchange in self.unordered and order_matters(bindings):
             why = f"the bind order of exchange {exchange!r} was not known when the file was written"
             return Ring(listed, None, parsed, why)
-        if len({each.destination for each in listed}) == len(listed):
-            return Ring.of(listed, release=parsed)
-        ring = Ring(release=parsed)
-        for each in listed:
-            ring = ring.bind(each.destination, each.key, dict(each.arguments))
-        return ring
+        return ring_in_order(listed, parsed)
 
     def _with_order_of(self, ring: Ring, exchange: str) -> Topology:
         """The same topology with the bindings of one exchange in the order of its ring."""
@@ -334,6 +331,16 @@ def in_order_of(ring: Ring, bindings: Iterable[Binding]) -> tuple[Binding, ...]:
     """The bindings in the order of a ring, followed by those that it does not have; as given if its order is unknown."""
     place = {destination: number for number, (destination, _) in enumerate(ring.runs or ())}
     return tuple(sorted(bindings, key=lambda bound: place.get(bound.destination, math.inf)))
+
+
+def ring_in_order(bindings: Sequence[RingBinding], release: Release) -> Ring:
+    """The ring after these bind commands, which may bind a destination more than once."""
+    if len({each.destination for each in bindings}) == len(bindings):
+        return Ring.of(bindings, release=release)
+    ring = Ring(release=release)
+    for each in bindings:
+        ring = ring.bind(each.destination, each.key, dict(each.arguments))
+    return ring
 
 
 def as_ring_bindings(bindings: Iterable[Binding]) -> tuple[RingBinding, ...]:

@@ -176,9 +176,22 @@ class Router:
         if found := self._matching(exchange, message):
             return found
         # rabbit_policy.erl, get_arg/3: an argument takes precedence over a policy.
-        policy = self._topology._policy_of(exchange) if exchange.alternate is None else None
-        alternate = policy.definition.get("alternate-exchange") if policy else exchange.alternate
+        alternate = exchange.alternate
+        if alternate is None:
+            alternate = self._alternate_by_policy(exchange)
         return [] if alternate is None else [ToExchange(alternate)]
+
+    def _alternate_by_policy(self, exchange: Exchange) -> Any:
+        policies = self._topology._policies_of(exchange)
+        first, *others = (each and each.definition.get("alternate-exchange") for each in policies)
+        if any(each != first for each in others):
+            names = ", ".join(repr(each.name) if each else "none" for each in policies)
+            raise Unpredictable(
+                f"no binding of exchange {exchange.name!r} matches the message, and its alternate exchange depends on the policy: "
+                f"the broker may apply any of {names} (equal priorities, or a pattern that only the broker can "
+                "evaluate: see `rabbit-chx lint`)"
+            )
+        return first
 
     def _matching(self, exchange: Exchange, message: _Message) -> Sequence[Destination | AnyOf]:
         bindings = self._topology.bindings_from(exchange.name)

@@ -141,7 +141,7 @@ def compare(
     left = {str(each.queue): each for each in _stranded(current, wanted)}
     named = (each.queue for each in ring_check.problems if each.queue)
     names = dict.fromkeys((*ring_check.exact, *named, *left))
-    rows = _rows(list(names), ring_check, before, current.queues, seconds)
+    rows = _rows(list(names), ring_check, before, current, seconds)
     if current.reachable and current.queues:
         own = [row for row in rows if row.queue not in left]
         problems += _problems_of_queues(own, before, current.queues, ring_check, is_first=previous is None)
@@ -169,20 +169,21 @@ def _rows(
     names: Sequence[str],
     ring_check: RingCheck,
     before: Mapping[str, QueueState],
-    now: Mapping[str, QueueState],
+    current: Snapshot,
     seconds: float,
 ) -> list[Row]:
     nothing = QueueState("")
-    states = {name: now.get(name, nothing) for name in names}
+    states = {name: current.queues.get(name, nothing) for name in names}
+    highest = {name: current.highest.get(name, (0, 0)) for name in names}
     counted = bool(before)
     received = {
-        name: _more(before.get(name, nothing).received, states[name].received, counted=counted)
-        for name in names
+        name: _more(before.get(name, nothing).received, state.received, highest[name][0], counted=counted)
+        for name, state in states.items()
     }
     total = sum(filter(None, received.values()))
     rows = []
     for name, state in states.items():
-        handled = _more(before.get(name, nothing).handled, state.handled, counted=counted)
+        handled = _more(before.get(name, nothing).handled, state.handled, highest[name][1], counted=counted)
         arrived = received[name]
         known = [count for count in (state.ready, state.unacknowledged) if count is not None]
         rows.append(
@@ -205,14 +206,16 @@ def _rows(
     return rows
 
 
-def _more(before: int | None, now: int | None, *, counted: bool) -> int | None:
+def _more(before: int | None, now: int | None, highest: int, *, counted: bool) -> int | None:
     """The increase of a counter; a new queue may not have it yet.
 
-    It falls if a queue or a node starts, and if a node stops, whose part of the sum is missing then. So a fall tells nothing.
+    It falls if a queue or a node starts, and if a node stops, whose part of the sum is missing then. So a fall tells nothing,
+    and neither does the return to the highest value before it: the part, or all statistics, may have come back.
     """
-    if now is None or not counted or (before is not None and now < before):
+    since = before or 0
+    if now is None or not counted or now < since or since < highest <= now:
         return None
-    return now - (before or 0)
+    return now - since
 
 
 def _problems_of_queues(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from threading import Event
 from typing import Final
@@ -45,9 +45,10 @@ def watch(
     history = History()
     previous: Snapshot | None = None
     ring_check: RingCheck | None = None
+    highest: Mapping[str, tuple[int, int]] = {}
     while not stop.is_set():
         began = time.monotonic()
-        current = observer._poll()
+        current = replace(observer._poll(), highest=highest)
         topology = wanted if current.first is None else wanted or current.first.topology
         if topology is not None and (previous is None or previous.first is None):
             hashing_exchange(topology, current.exchange)
@@ -58,7 +59,7 @@ def watch(
         ):  # the bindings may have changed; computing the shares of a ring takes a second
             ring_check = check_ring(current, wanted)
         yield history.add(compare(previous, current, wanted, ring_check=ring_check))
-        previous = current
+        previous, highest = current, current.highest_now
         length = max(seconds, observer._least_seconds)
         stop.wait(max(0.0, began + length - time.monotonic()))
 

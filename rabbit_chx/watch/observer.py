@@ -70,6 +70,8 @@ class Snapshot:
     """The virtual host as it was when the watch began; the expected state if there is no file."""
     queues: Mapping[str, QueueState] = field(default_factory=dict)
     """The queues that exist now."""
+    highest: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """For each queue, the most messages that earlier polls counted as received and as handled; `watch` adds them."""
     problems: tuple[Problem, ...] = ()
     """Why the broker could not be read."""
     restarted: bool = False
@@ -81,6 +83,17 @@ class Snapshot:
     def reachable(self) -> bool:
         """Whether the broker answered, so that `queues` is current."""
         return is_reachable(self.problems)
+
+    @property
+    def highest_now(self) -> Mapping[str, tuple[int, int]]:
+        """`highest` for the next poll; a queue that was deleted counts from zero."""
+        if not self.reachable:
+            return self.highest
+        earlier = {name: self.highest.get(name, (0, 0)) for name in self.queues}
+        return {
+            name: (max(earlier[name][0], state.received or 0), max(earlier[name][1], state.handled or 0))
+            for name, state in self.queues.items()
+        }
 
 
 def is_reachable(problems: Iterable[Problem]) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from rabbit_chx.base.advice import Advice
+from rabbit_chx.errors import Unpredictable
 from rabbit_chx.mirror.movement import shares
 from rabbit_chx.mirror.partitioning import modulus_shares
 from rabbit_chx.mirror.ring import Destination, Ring, ToExchange
@@ -180,19 +181,17 @@ def exact_shares(exchange: str, observed: Observed) -> dict[str, float | None]:
     with more than one destination are None.
     """
     found: dict[str, float | None] = {}
-
-    def add(destination: Destination, share: float | None, seen: set[str]) -> None:
-        if isinstance(destination, str):
-            before = found.get(destination, 0.0)
-            found[destination] = None if share is None or before is None else before + share
-        elif destination.name not in seen:
-            seen.add(destination.name)
-            below = _divided(destination.name, observed)
-            for each in below:
-                add(each, share if len(below) == 1 else None, seen)
-
-    for destination, share in _divided(exchange, observed).items():
-        add(destination, share, set())
+    for start in _divided(exchange, observed).items():
+        waiting, seen = [start], set()
+        while waiting:  # no recursion: a chain of exchanges may be longer than Python's stack
+            destination, share = waiting.pop()
+            if isinstance(destination, str):
+                before = found.get(destination, 0.0)
+                found[destination] = None if share is None or before is None else before + share
+            elif destination.name not in seen:
+                seen.add(destination.name)
+                below = list(_divided(destination.name, observed))
+                waiting += [(each, share if len(below) == 1 else None) for each in reversed(below)]
     return found
 
 
@@ -225,5 +224,5 @@ def _wanted_ring(exchange: str, target: Topology, release: Release) -> Ring | No
     """The ring in the order of the file; None if the exchange has no ring or an invalid one."""
     try:
         return target.ring(exchange, release)
-    except InvalidValue:
+    except (InvalidValue, Unpredictable):
         return None

@@ -112,6 +112,9 @@ def test_what_there_is() -> None:
         "/api/exchanges/v/amq.default": {
             "name": "", "type": "direct", "internal": False, "arguments": [], "policy": "p", **FLAGS,
         },
+        "/api/exchanges/v/no%20policy": {
+            "name": "no policy", "type": "direct", "internal": False, "arguments": [], **FLAGS,
+        },
         "/api/exchanges/v/x/bindings/source": [
             binding | {"destination_type": "queue"}, binding | {"destination_type": "exchange"},
         ],
@@ -129,6 +132,7 @@ def test_what_there_is() -> None:
         assert management.overview() == Overview("RabbitMQ", "4.3.6", frozenset({"direct"}), "here")
         assert management.feature_flags() == {"khepri_db": True, "b": False}
         assert management.exchange("v", "") == Exchange("", "direct", internal=False, policy="p")
+        assert [management.exchange("v", name).policy for name in ("", "no policy")] == ["p", ""]
         to_queue, to_exchange = Binding("x", "d", "2", {"n": 1}), Binding("x", ToExchange("d"), "2", {"n": 1})
         assert management.bindings_from("v", "x") == [to_queue, to_exchange]
         assert management.bindings("v") == [to_queue]

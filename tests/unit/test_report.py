@@ -95,15 +95,26 @@ def test_only_a_consistent_hash_exchange_has_a_ring() -> None:
         assert (error.got, error.expected) == (exchange, "one of orders")
 
 
-def test_an_exchange_with_as_many_queues_as_slots_has_no_price_for_one_more() -> None:
-    text = """
+SLOTS = """
 schema: 1
 exchanges:
-  orders: {type: x-consistent-hash, slots: 4, queues: {"q.{0..3}": 1}}
+  orders: {type: x-consistent-hash, slots: %d, queues: {"q.{0..3}": 1}}
 queues: {"q.{0..3}": {}}
 """
-    assert made(text).ways == ()
-    assert complaint(lambda: made(text, add=1)).expected == "at least one slot per queue"
+
+
+def test_an_exchange_with_as_many_queues_as_slots_has_no_price_for_one_more() -> None:
+    assert made(SLOTS % 4).ways == ()
+    assert complaint(lambda: made(SLOTS % 4, add=1)).expected == "at least one slot per queue"
+
+
+def test_an_exchange_with_slots_has_no_price_for_binding_or_unbinding_a_queue() -> None:
+    found = made(SLOTS % 32)
+    page = Page(found.to_html())
+    assert (found.added, found.removals, found.removed) == (None, (), None)
+    assert [way.name for way in found.ways] == ["slots"]
+    assert "changes" not in page.all("id")
+    assert "over 32 destinations" in " ".join(page.text)
 
 
 # -- the page -------------------------------------------------------------------------------------------
@@ -166,6 +177,7 @@ def test_every_section_is_there_with_its_numbers(page) -> None:
     text, found = " ".join(page.text), usual()
     assert {"ring", "shares", "sample", "changes", "ways"} <= set(page.all("id"))
     assert all(f"{share:.3%}" in text for share in found.shares.values())
+    assert found.added is not None
     assert f"{found.added.movement.share:.2%} of the keys move" in text
     assert "acme" in text
 
@@ -232,6 +244,8 @@ def test_the_command_writes_the_page(run, write, tmp_path) -> None:
     text = " ".join(Page(out.read_text()).text)
     assert "2,300 rows of keys" in text
     assert "Ways to change it: 2 more queues" in text
+    found = run("report", "--file", write(SLOTS % 32), "--out", out)
+    assert found.out == f"Wrote {out}: exchange 'orders', 32 destinations.\n"
 
 
 def test_a_page_that_cannot_be_written_is_refused(run, write, tmp_path) -> None:

@@ -133,7 +133,17 @@ def test_without_a_sample_the_exact_shares_are_shown(run) -> None:
     lines = run(*SIMULATE, "--output", "json").rows
     assert [line["queue"] for line in lines[:-1]] == list(QUEUES)
     assert sum(line["share"] for line in lines[:-1]) == pytest.approx(1)
-    assert "All possible keys" in run(*SIMULATE).out.splitlines()[0]
+    assert "All possible keys on 3 queues" in run(*SIMULATE).out.splitlines()[0]
+
+
+@pytest.mark.parametrize("sample", [(), ("--keys", "-")])
+def test_exchanges_are_not_counted_as_queues(run, write, sample) -> None:
+    file = write(
+        "schema: 1\nexchanges: {e: {type: x-consistent-hash, slots: 2, queues: [a]}}\nqueues: {a: }\n"
+    )
+    out = run("simulate", "--file", file, *sample, stdin=b"a\n").out
+    assert " on 2 destinations" in out
+    assert "The fullest destination gets" in out
 
 
 @pytest.mark.parametrize("sample", [(), ("--keys", "-")])

@@ -23,7 +23,7 @@ from rabbit_chx.topology import (
 from rabbit_chx.topology.planning.what_if import assume_applied
 from rabbit_chx.watch.interval import compare
 from rabbit_chx.watch.observer import PROBLEMS, Problem, Snapshot
-from rabbit_chx.watch.ring_check import _NAMES, check_ring
+from rabbit_chx.watch.ring_check import _NAMES, check_ring, exact_shares
 
 QUEUES = ("q0", "q1", "q2", "q3")
 X = Exchange("orders", "x-consistent-hash")
@@ -169,6 +169,13 @@ def test_an_exchange_that_led_nowhere_when_the_watch_began_is_a_problem() -> Non
     assert (found.name, found.where) == ("queue-missing", "exchange 's1'")
 
 
+def test_a_file_that_binds_a_queue_twice_has_no_ring_on_a_release_that_counts_both() -> None:
+    twice = replace(FILE, bindings=(*FILE.bindings, Binding("orders", "q0", "2")))
+    old = assume_applied(FILE, "3.9.20")
+    assert check_ring(snapshot(0.0, old, old), twice).wanted is None
+    assert check_ring(snapshot(0.0), twice).wanted.runs == FIRST.rings["orders"].runs
+
+
 @pytest.mark.parametrize(
     ("queue", "key", "message"),
     [
@@ -300,6 +307,14 @@ def test_shares_add_up_where_two_exchanges_lead_to_the_same_exchange() -> None:
     on_broker = assume_applied(Topology("/", (X, left, right, shared), (Queue("q0"),), bindings))
     (row,) = compare(None, snapshot(0.0, on_broker, on_broker)).rows
     assert row.exact == pytest.approx(1.0)
+
+
+def test_a_chain_of_exchanges_may_be_longer_than_the_stack() -> None:
+    chain = [Exchange(f"e{number}", "fanout") for number in range(1200)]
+    bindings = [Binding("orders", ToExchange("e0"), "1"), Binding("e1199", "q0")]
+    bindings += [Binding(f"e{number}", ToExchange(f"e{number + 1}")) for number in range(1199)]
+    on_broker = assume_applied(Topology("/", (X, *chain), (Queue("q0"),), tuple(bindings)))
+    assert exact_shares("orders", on_broker) == {"q0": 1.0}
 
 
 def test_drift_of_a_ring_behind_the_exchange_has_no_misrouted_share_of_all_keys() -> None:

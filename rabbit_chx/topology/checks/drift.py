@@ -14,6 +14,7 @@ from typing import Final
 
 from rabbit_chx.base.advice import Advice
 from rabbit_chx.base.text import counted
+from rabbit_chx.errors import InvalidValue, Unpredictable
 from rabbit_chx.mirror.ring import Destination, Ring, named
 from rabbit_chx.topology.diff import (
     BindingDifference,
@@ -33,9 +34,11 @@ from rabbit_chx.topology.model import (
     Policy,
     Queue,
     Topology,
+    as_ring_bindings,
     bound_in,
     bound_to,
     hashing_exchanges,
+    ring_in_order,
     wire_text,
 )
 
@@ -224,11 +227,11 @@ def ring_drift(exchange: str, expected: Ring, found: Ring) -> Iterator[Drift]:
 
 
 def _expected(difference: RingDifference) -> Ring | None:
-    """The ring of the file; None if its bindings are invalid, which lint reports."""
-    weights = {binding.destination: weight_of(binding) for binding in difference.wanted}
-    if any(isinstance(weight, str) for weight in weights.values()):
+    """The ring of the file; None if lint reports its bindings as errors that leave no ring."""
+    try:
+        return ring_in_order(as_ring_bindings(difference.wanted), difference.ring.release)
+    except (InvalidValue, Unpredictable):
         return None
-    return Ring.of(weights, release=difference.ring.release)
 
 
 def _explained(difference: RingDifference, expected: Ring | None, observed: Observed) -> str:
@@ -298,7 +301,7 @@ def _live_numbers(wanted: Topology, observed: Observed, exchange: str) -> list[i
         listed: list[Destination] = list(slots.queues)
         there = [bound.destination for name in slots.names for bound in observed.topology.bindings_from(name)]
     elif ring is not None and ring.known:
-        listed = [bound.destination for bound in wanted.bindings_from(exchange)]
+        listed = list(dict.fromkeys(bound.destination for bound in wanted.bindings_from(exchange)))
         there = list(ring.bucket_map)
     else:
         return None

@@ -302,6 +302,22 @@ def _short_lived(topology: Topology) -> Iterator[Finding]:
             yield _warning("short-lived", named(queue.name), message)
 
 
+# -- policies ----------------------------------------------------------------------------------------
+
+
+def _policy_patterns(topology: Topology) -> Iterator[Finding]:
+    things: tuple[Exchange | Queue, ...] = (*topology.exchanges, *topology.queues)
+    for policy in topology.policies:
+        unknown = [thing.name for thing in things if policy._applies_to(thing) is None]
+        if unknown:
+            message = (
+                f"only the broker knows whether its pattern {policy.pattern!r} matches {unknown[0]!r}: other engines may "
+                "read it differently. Other checks ignore the policy. Use ASCII letters and digits, escaped "
+                "punctuation, classes such as [a-z], groups, |, ^, $, and few repetitions, none within another"
+            )
+            yield _warning("policy-pattern", f"policy {policy.name!r}", message)
+
+
 # -- unknown orders ----------------------------------------------------------------------------------
 
 
@@ -362,5 +378,6 @@ RULES: Final = (
     _stream_order,
     _transient,
     _short_lived,
+    _policy_patterns,
     _unknown_order,
 )

@@ -27,6 +27,7 @@ from rabbit_chx.topology.model import (
     Topology,
     bound_in,
     hashing_exchange,
+    ring_in_order,
 )
 from rabbit_chx.topology.planning.modulus_change import modulus_moved
 from rabbit_chx.topology.planning.plan import plan
@@ -78,7 +79,7 @@ def what_if(
         RingUnknown: the topology does not know the bind order.
     """
     found, parsed = hashing_exchange(topology, exchange), Release.parse(release)
-    before = weights_of(topology, found)
+    before = weights_of(topology, found, parsed)
     new = _names_to_price(exchange, before, add, bound_in(topology))
     target = changed_weights(topology, exchange, before, new, remove, weights or {})
     if slots := topology.slots_of(exchange):
@@ -93,14 +94,16 @@ def what_if(
     return (replace(first, chosen=True), *others)
 
 
-def weights_of(topology: Topology, exchange: Exchange) -> dict[Destination, int]:
+def weights_of(
+    topology: Topology, exchange: Exchange, release: str | Release = NEWEST
+) -> dict[Destination, int]:
     """The destinations of an exchange that hashes, with their weights; ``x-modulus-hash`` has none, so all get 1."""
     if slots := topology.slots_of(exchange.name):
         return {str(queue): weight for queue, weight in slots.queues.items()}
-    bindings = topology.bindings_from(exchange.name)
     if exchange.type == MODULUS_HASH:
-        return {each.destination: 1 for each in bindings}
-    return {each.destination: parse_weight(each.key, of=each.destination) for each in bindings}
+        return {each.destination: 1 for each in topology.bindings_from(exchange.name)}
+    ring = ring_in_order(topology._ring_bindings(exchange.name), Release.parse(release))
+    return dict(ring._runs())
 
 
 def changed_weights(

@@ -345,6 +345,23 @@ def test_an_unbound_queue_with_messages_that_was_part_of_an_exchange(queue, reco
         assert one.queue == queue
 
 
+# Queues that the file binds twice
+
+TWICE = replace(
+    WANTED, bindings=(Binding("orders", "a", "1"), Binding("orders", "a", "2"), *WANTED.bindings[1:])
+)
+
+
+def test_a_broker_with_the_first_of_two_bindings_of_the_file_has_not_drifted():
+    assert drift(TWICE, live()) == ()
+    assert kinds(live(TWICE), TWICE) == ["second-binding"]
+
+
+def test_the_ring_of_a_file_that_binds_a_queue_twice_is_not_guessed_for_a_release_that_counts_both():
+    old = Ring.of({"a": 1, "b": 1, "c": 2}, release="3.9.20")
+    assert kinds(live(ring=old, release=old.release), TWICE) == []
+
+
 # Pairs that are co-partitioned
 
 
@@ -363,6 +380,8 @@ def test_live_rings_of_a_pair_are_compared_by_the_numbers_of_their_destinations(
     assert pairs(Ring.of(["p.0", "p.1"])) == []
     assert pairs(Ring.of(["p.1", "p.0"])) == ["co-partitioned"]
     assert pairs(Ring.of(["p.0"])) == ["co-partitioned"]
+    wanted = replace(wanted, bindings=(Binding("orders", "o.0", "5"), *wanted.bindings))
+    assert pairs(Ring.of(["p.0", "p.1"])) == []
     assert "co-partitioned" not in kinds(Observed(), wanted)
 
 

@@ -171,6 +171,10 @@ WARNINGS = [
         replace(hashing("a"), exchanges=(Exchange("orders", "x-consistent-hash", auto_delete=True),)),
         *("short-lived", ORDERS, "Remove auto-delete"),
     ),
+    (
+        replace(hashing("a"), policies=(Policy("p", "^[[:lower:]]$", "queues", {"max-length": 9}),)),
+        *("policy-pattern", "policy 'p'", "its pattern '^[[:lower:]]$' matches 'a'"),
+    ),
 ]
 BETTER = Policy("better", "orders", "quorum_queues", {"overflow": "reject-publish", "max-length": 9}, 1)
 SILENT = {
@@ -207,6 +211,9 @@ SILENT = {
         hashing("a"), Queue("a", arguments=REJECTING), policies=(overflowing("drop-head"),)
     ),
     "a better policy": replace(hashing("orders.0"), policies=(LIMITED, BETTER)),
+    "a policy for what the file does not have": replace(
+        hashing("a"), policies=(Policy("p", "[[:lower:]]", "streams", {"max-age": "1D"}),)
+    ),
     "a policy of exchanges": replace(hashing("orders.0"), policies=(replace(LIMITED, apply_to="exchanges"),)),
     "the retention of a stream, and the limit of a queue aside": over(
         hashing("a"),

@@ -174,6 +174,43 @@ def test_of_two_equal_policies_the_one_that_the_broker_applies_counts():
     assert route(live, "d") == ("second",)
 
 
+@pytest.mark.parametrize(
+    "policies",
+    [
+        (("p", "^d$", 0, "alt"), ("q", "^d$", 0, "own")),
+        (("p", "^[[:lower:]]$", 0, "alt"),),
+        (("p", "^[[:lower:]]$", 1, "alt"), ("q", "^d$", 0, "own")),
+    ],
+    ids=["equal priorities", "unknown pattern", "unknown pattern of higher priority"],
+)
+def test_an_alternate_exchange_by_a_policy_that_may_not_apply_is_not_guessed(policies):
+    topology = world(("alt", "first"), ("own", "second"), alt="fanout", own="fanout", d="direct")
+    made = tuple(
+        Policy(name, pattern, "all", {"alternate-exchange": to}, rank) for name, pattern, rank, to in policies
+    )
+    with pytest.raises(Unpredictable, match=r"exchange 'd'.*any of 'p', "):
+        route(replace(topology, policies=made), "d")
+    # The broker names the policy that applies, or none.
+    unruled = replace(topology.exchanges[2], policy="")
+    live = replace(topology, policies=made, exchanges=(*topology.exchanges[:2], unruled))
+    assert route(live, "d") == ()
+
+
+def test_policies_that_may_apply_but_do_not_decide_do_not_matter():
+    topology = world(("alt", "first"), ("own", "second"), alt="fanout", own="fanout", d="direct")
+    to = {"alternate-exchange": "alt"}
+    policies = (
+        Policy("p", "^d$", "all", to),
+        Policy("same", "[[:lower:]]", "all", to, 1),
+        Policy("lower", "[[:lower:]]", "all", {"alternate-exchange": "own"}, -1),
+        Policy("of queues", "[[:lower:]]", "queues", {"alternate-exchange": "own"}, 1),
+    )
+    assert route(replace(topology, policies=policies), "d") == ("first",)
+    assert route(replace(world(("d", "q", "k"), d="direct"), policies=policies), "d", routing_key="k") == (
+        "q",
+    )
+
+
 def test_a_live_ring_goes_before_the_order_of_the_bindings():
     topology = world(("c", "a", "1"), ("c", "b", "1"), c="x_consistent_hash")
     live = Ring.of(["b", "a"])

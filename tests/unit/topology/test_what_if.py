@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rabbit_chx import InvalidValue, Ring, moved, shares
+from rabbit_chx import InvalidValue, Ring, Unpredictable, moved, shares
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Exchange, Topology
 from rabbit_chx.topology.planning.what_if import what_if
 from tests.unit.topology.broker_model import hashed, slotted
@@ -138,3 +138,13 @@ def test_new_queues_get_no_name_that_the_topology_uses() -> None:
     one = hashed("x", ["orders.9"])
     topology = replace(one, bindings=(*one.bindings, Binding("other", "orders.10")))
     assert what_if(topology, "x", add=1)[0].after.destinations == ("orders.9", "orders.11")
+
+
+def test_of_two_bindings_of_a_queue_only_the_first_counts() -> None:
+    twice = hashed("x", ["a", "b"])
+    twice = replace(twice, bindings=(*twice.bindings, Binding("x", "a", "5")))
+    way = what_if(twice, "x", add=["c"])[0]
+    assert way.after.runs == (("a", 1), ("b", 1), ("c", 1))
+    assert way.moved == moved(Ring.of(["a", "b"]), Ring.of(["a", "b", "c"])).share
+    with pytest.raises(Unpredictable, match="'a' is bound twice"):
+        what_if(twice, "x", add=["c"], release="3.9.20")
