@@ -189,13 +189,13 @@ def _route_file(
     """Print the queues of the keys of a file, by columns of keys."""
     import numpy as np
 
-    from rabbit_chx.cli.ask.key_file import buckets_of, key_columns
+    from rabbit_chx.cli.ask.key_file import predicted
 
     if explain:
         raise InvalidValue("--explain", "--keys", "keys as arguments")
     totals = np.zeros(len(exchange.destinations), np.int64)
-    for column in key_columns(path, raw=raw, title="Routing"):
-        buckets = buckets_of(exchange, column)
+    part = exchange._hash_on.part
+    for column, buckets in predicted(path, part, exchange.bucket_many, raw=raw, title="Routing"):
         if count:
             totals += np.bincount(exchange._owners[buckets], minlength=len(totals))
         else:

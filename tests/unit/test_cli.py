@@ -298,6 +298,14 @@ def test_a_file_and_an_argument_agree_on_which_texts_are_timestamps(run) -> None
     assert "seconds since 1970" in text
 
 
+@pytest.mark.parametrize("verb", ["route", "simulate"])
+def test_a_key_that_is_no_timestamp_is_named_by_its_line_in_any_block(run, monkeypatch, verb: str) -> None:
+    monkeypatch.setattr("rabbit_chx.cli.ask.key_file._BLOCK", 32)
+    given = b"1700000000\n" * 10 + b"bad\n"
+    text = run(verb, "--keys", "-", *TWO, "--hash-property", "timestamp", stdin=given).err
+    assert "invalid property timestamp in line 11 of standard input: got 'bad'" in text
+
+
 @pytest.mark.parametrize(
     "url", ["amqp://u:sesame@h:port", "amqp://u:ses/ame@h", "http://u:sesame@h", "sesame"]
 )
