@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -75,7 +76,7 @@ def route(
     """
     end_when_unheard()
     for key in keys:
-        if Path(key).suffix in _OF_FILES and Path(key).is_file():
+        if Path(key).suffix in _OF_FILES and os.path.isfile(key):  # noqa: PTH113 - Path raises for some keys
             notice("Note", f"{key!r} is treated as a key; to pass a topology file, use --file")
     found = described.located()
     routes = _through_exchanges(found)
