@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeAlias
 
-from rabbit_chx.base.text import printable
+from rabbit_chx.base.text import printable, without_secrets
 
 __all__ = [
     "AmbiguousHeader",
@@ -100,7 +100,7 @@ class Unquoted(str):
 
 def _shown(got: object) -> str:
     try:
-        shown = repr(got).replace("\n", " ")
+        shown = without_secrets(repr(got).replace("\n", " "))
     except Exception:  # noqa: BLE001 - Python refuses to show a huge int, for example
         return f"a value of type {type(got).__name__} that cannot be shown"
     # The short form is below the limit, so that showing it again does not change it.

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, ClassVar, Final, Self
 
-from rabbit_chx import InvalidValue
-from rabbit_chx.base.text import sentences
+from rabbit_chx.base.text import sentences, too_long
+from rabbit_chx.errors import InvalidValue, Unquoted
 
 MAX_SHORT_TEXT: Final = 255
 """Bytes in a name, a routing key or another short string of AMQP."""
@@ -195,9 +195,7 @@ def invalid_option(key: str, got: str, expected: str, hint: str = "") -> Invalid
 def check_short_text(value: str, what: str) -> None:
     """Raise if AMQP cannot carry the text as a short string."""
     if (size := len(value.encode(errors="surrogatepass"))) > MAX_SHORT_TEXT:
-        raise InvalidValue(
-            what, f"{value[:60]!r}... ({size} bytes)", f"at most {MAX_SHORT_TEXT} bytes of UTF-8"
-        )
+        raise InvalidValue(what, Unquoted(too_long(value, size)), f"at most {MAX_SHORT_TEXT} bytes of UTF-8")
 
 
 def _value(table: type[OptionTable], key: str, given: str) -> Any:

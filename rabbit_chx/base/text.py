@@ -22,6 +22,20 @@ def printable(text: str, *, keep: str = "") -> str:
     return UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else repr(found[0])[1:-1], text)
 
 
+# A password may hold blanks, but does not extend beyond the quote or bracket after the URL, nor to another URL. A URL
+# that was parsed as a path has one slash. Without an @, a match is passed over, so that no text is searched twice.
+_UP_TO_HOST: Final = re.compile(r""":/+(?:(?!['")][,.;:)]?(?:\s|$)|\s\S*:/).)*""")
+
+
+def without_secrets(text: str) -> str:
+    """The text without user and password of a URL that it quotes; call it before the text is cut.
+
+    >>> without_secrets("got 'amqp://user:password@host/'")
+    "got 'amqp://***@host/'"
+    """
+    return _UP_TO_HOST.sub(lambda found: re.sub("^.*@", "://***@", found[0]), text)
+
+
 def is_utf8(text: str) -> bool:
     r"""Whether UTF-8 can express the text: a lone surrogate has no encoding.
 
@@ -82,7 +96,7 @@ def too_long(text: str | bytes, size: int) -> str:
     >>> too_long(b"x" * 300, 300)
     "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'... (300 bytes)"
     """
-    return f"{text_of(text[:40])!r}... ({size} bytes)"
+    return f"{without_secrets(text_of(text))[:40]!r}... ({size} bytes)"
 
 
 def syntax_error(error: JSONDecodeError) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import click
 
 from rabbit_chx import __version__
 from rabbit_chx.base.interruption import Terminated, terminated_as_interrupted
+from rabbit_chx.base.text import without_secrets
 from rabbit_chx.cli.show.output import echo, notice
 from rabbit_chx.cli.verb import EXIT_CODES, Exit, write_exit_codes
 from rabbit_chx.errors import InvalidValue, RabbitChxError
@@ -149,7 +149,7 @@ def _exit_code(arguments: list[str]) -> int:
         usage, _, complaint = shown.getvalue().partition("Error: ")
         echo(usage, err=True, nl=False)
         if complaint:  # none without a verb: the help is shown instead
-            notice("Error", _without_secrets(complaint.rstrip()))
+            notice("Error", without_secrets(complaint.rstrip()))
         return Exit.USAGE if isinstance(error, click.UsageError) else Exit.FAILED
     except (click.Abort, KeyboardInterrupt) as error:
         echo("Interrupted.", err=True)
@@ -158,7 +158,7 @@ def _exit_code(arguments: list[str]) -> int:
         return Exit.TERMINATED if by_sigterm else Exit.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - a traceback is only shown with --debug
         if "--debug" in arguments:
-            echo(_without_secrets(format_exc()), err=True)
+            echo(without_secrets(format_exc()), err=True)
         return _fault(error)
     return code if isinstance(code, int) else 0
 
@@ -168,7 +168,7 @@ def _fault(error: Exception) -> Exit:
     if "pika" in sys.modules and (reason := _why_amqp(error)):
         notice("Error", reason)
         return Exit.FAILED
-    text = _without_secrets(str(error))
+    text = without_secrets(str(error))
     if isinstance(error, (RabbitChxError, OSError)):
         notice("Error", text)
         return Exit.USAGE if isinstance(error, InvalidValue) else Exit.FAILED
@@ -187,13 +187,3 @@ def _why_amqp(error: Exception) -> str:
     from rabbit_chx.broker.reasons import why_down
 
     return str(why_down(error, "the given URL")) if isinstance(error, AMQPError) else ""
-
-
-# A password may hold blanks, but does not extend beyond the quote or bracket after the URL, nor to another URL. A URL
-# that was parsed as a path has one slash.
-_USER_AND_PASSWORD: Final = re.compile(r""":/+(?:(?!['")][,.;:)]?(?:\s|$)|\s\S*:/).)*@""")
-
-
-def _without_secrets(complaint: str) -> str:
-    """The text without user and password of a URL that it quotes."""
-    return _USER_AND_PASSWORD.sub("://***@", complaint)

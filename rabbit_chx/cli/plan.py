@@ -33,7 +33,7 @@ from rabbit_chx.cli.changes import (
 )
 from rabbit_chx.cli.completion import queues
 from rabbit_chx.cli.show.output import echo, notice, replace_file, waiting
-from rabbit_chx.cli.verb import Exit, bundle, option, verb
+from rabbit_chx.cli.verb import Exit, FloatRange, bundle, option, verb
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.mirror.ring import parse_weight
 from rabbit_chx.topology.checks.lint import lint
@@ -51,7 +51,7 @@ _of_what_if = partial(option, group="What if")
 max_moved_option = partial(
     option,
     "--max-moved",
-    type=click.FloatRange(0, 100),
+    type=FloatRange(0, 100),
     callback=lambda _context, _option, percent: percent / 100,
     show_default=True,
     metavar="PERCENT",

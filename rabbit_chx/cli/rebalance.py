@@ -17,7 +17,7 @@ from rabbit_chx.cli.plan import parse_new_weight
 from rabbit_chx.cli.show.output import echo, notice
 from rabbit_chx.cli.show.rebalance_output import Proposal, print_proposal
 from rabbit_chx.cli.slot_load import count_keys, measure
-from rabbit_chx.cli.verb import Exit, option, verb
+from rabbit_chx.cli.verb import Exit, FloatRange, option, verb
 from rabbit_chx.errors import InvalidValue, RabbitChxError
 from rabbit_chx.topology.model import Observed, Slots, Topology
 from rabbit_chx.topology.planning.slot_changes import (
@@ -67,7 +67,7 @@ from rabbit_chx.topology.slots.slot_counts import SlotCounts
 )
 @option(
     "--sample",
-    type=click.FloatRange(1, 3600),
+    type=FloatRange(1, 3600),
     default=30.0,
     show_default=True,
     metavar="SECONDS",

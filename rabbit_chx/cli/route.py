@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -75,7 +76,7 @@ def route(
     """
     end_when_unheard()
     for key in keys:
-        if Path(key).suffix in _OF_FILES and Path(key).is_file():
+        if Path(key).suffix in _OF_FILES and os.path.isfile(key):  # noqa: PTH113 - Path raises for some keys
             notice("Note", f"{key!r} is treated as a key; to pass a topology file, use --file")
     found = described.located()
     routes = _through_exchanges(found)
@@ -189,13 +190,13 @@ def _route_file(
     """Print the queues of the keys of a file, by columns of keys."""
     import numpy as np
 
-    from rabbit_chx.cli.ask.key_file import buckets_of, key_columns
+    from rabbit_chx.cli.ask.key_file import predicted
 
     if explain:
         raise InvalidValue("--explain", "--keys", "keys as arguments")
     totals = np.zeros(len(exchange.destinations), np.int64)
-    for column in key_columns(path, raw=raw, title="Routing"):
-        buckets = buckets_of(exchange, column)
+    part = exchange._hash_on.part
+    for column, buckets in predicted(path, part, exchange.bucket_many, raw=raw, title="Routing"):
         if count:
             totals += np.bincount(exchange._owners[buckets], minlength=len(totals))
         else:

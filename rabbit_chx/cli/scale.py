@@ -34,7 +34,7 @@ from rabbit_chx.cli.show.file_writer import (
 )
 from rabbit_chx.cli.show.output import echo, notice, print_json, tell
 from rabbit_chx.cli.show.plan_rows import condense
-from rabbit_chx.cli.verb import Exit, bundle, option, verb
+from rabbit_chx.cli.verb import Exit, FloatRange, bundle, option, verb
 from rabbit_chx.errors import InvalidValue, RabbitChxError, Unquoted
 from rabbit_chx.mirror.ring import Destination
 from rabbit_chx.topology.file.dump import excerpt
@@ -164,7 +164,7 @@ _queue_options = bundle(
 )
 @option(
     "--timeout",
-    type=click.FloatRange(1, 86_400),
+    type=FloatRange(1, 86_400),
     default=300.0,
     show_default=True,
     metavar="SECONDS",

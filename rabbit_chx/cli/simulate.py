@@ -8,7 +8,7 @@ import click
 
 from rabbit_chx.base.text import counted
 from rabbit_chx.cli.ask.described import Described, exchange_options
-from rabbit_chx.cli.ask.key_file import buckets_of, key_columns
+from rabbit_chx.cli.ask.key_file import predicted
 from rabbit_chx.cli.ask.options import keys_option, output_option, raw_option
 from rabbit_chx.cli.show.output import print_json, waiting
 from rabbit_chx.cli.show.tables import Table, show
@@ -58,9 +58,9 @@ def simulate(*, described: Described, keys_file: str | None, raw: bool, hot: int
 def spread_of(exchange: ConsistentHashExchange, path: str, *, raw: bool = False, hot: int = 10) -> Spread:
     """How the keys of a file spread."""
     tally = Tally(exchange)
-    for column in key_columns(path, raw=raw, title="Counting"):
-        keys = map(column.__getitem__, range(len(column)))
-        tally.add(keys, exchange._owners[buckets_of(exchange, column)])
+    part = exchange._hash_on.part
+    for column, buckets in predicted(path, part, exchange.bucket_many, raw=raw, title="Counting"):
+        tally.add(map(column.__getitem__, range(len(column))), exchange._owners[buckets])
     return tally.spread(hot=hot)
 
 

@@ -11,7 +11,7 @@ from rabbit_chx.broker.management import Management
 from rabbit_chx.broker.reading.node import NodeCommand
 from rabbit_chx.broker.reading.tracing import sample, traced
 from rabbit_chx.cli.ask.broker_access import BrokerAccess
-from rabbit_chx.cli.ask.key_file import key_columns, values_of
+from rabbit_chx.cli.ask.key_file import predicted
 from rabbit_chx.cli.show.output import progress
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.mirror.exchange import ConsistentHashExchange
@@ -33,9 +33,8 @@ def count_keys(counts: SlotCounts, path: str, *, raw: bool) -> None:
     """Count the keys of a file."""
     mirror = counts.mirror
     part = mirror._hash_on.part if isinstance(mirror, ConsistentHashExchange) else "routing_key"
-    for column in key_columns(path, raw=raw, title="Counting"):
-        values = values_of(column, part)
-        counts.add_keys([values[row] for row in range(len(values))])
+    for _ in predicted(path, part, counts.add_keys, raw=raw, title="Counting"):
+        pass
 
 
 def measure(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
+from math import isnan
 from typing import Any, Final, TypeVar
 
 import click
@@ -40,6 +41,16 @@ EXIT_CODES: Final = {
     Exit.TERMINATED: "ended by SIGTERM, which does the same as Ctrl-C",
 }
 """The meaning of each code; a verb may be more specific."""
+
+
+class FloatRange(click.FloatRange):
+    """A range of numbers without NaN, which click finds in every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number, if it is in the range."""
+        if isnan(number := super().convert(value, param, ctx)):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return number
 
 
 class _Option(click.Option):

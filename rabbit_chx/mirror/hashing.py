@@ -163,7 +163,7 @@ class HashId(HashOn):
 
     def term(self, value: Any, release: Release, client: Client | None) -> tuple[str, Term]:
         """A binary, or the atom ``undefined`` for a message without the property."""
-        if client == "aio-pika" and not value:
+        if client == "aio-pika" and isinstance(value, str | bytes | bytearray | None) and not value:
             if self.part == "message_id":
                 raise Unpredictable(
                     "aio-pika sends a random message_id where none is set, so the route is random; set message_id on "
@@ -182,7 +182,11 @@ class HashId(HashOn):
         """Of a column of str or bytes; in a list, None is a message without the property."""
         if isinstance(column, (list, tuple)) or client in ("aio-pika", *PROTOCOLS):
             values = python_values(column, self.name)
-            if client in PROTOCOLS or not all(values):
+            try:
+                are_plain = client not in PROTOCOLS and all(values)
+            except (TypeError, ValueError):  # NA of pandas and arrays are neither true nor false
+                are_plain = False
+            if not are_plain:
                 return _one_by_one(self, values, release, client)
         return _shortstr_hashes(column, self.name)
 
@@ -350,14 +354,16 @@ def python_values(column: Any, what: str) -> Sequence[Any]:
         raise InvalidValue(
             f"{what} in row {values.index(numbers[0])}", column[values.index(numbers[0])], _DATETIMES
         )
-    if None in values:
-        raise InvalidValue(
-            f"{what} in row {values.index(None)}",
-            None,
-            "a value in every row",
-            "Fill the gaps first, or pass a list, where None is a message without it",
-        )
-    return values
+    try:
+        row = values.index(None)
+    except (TypeError, ValueError):  # also of an array or NA of pandas, which are refused as values
+        return values
+    raise InvalidValue(
+        f"{what} in row {row}",
+        None,
+        "a value in every row",
+        "Fill the gaps first, or pass a list, where None is a message without it",
+    )
 
 
 def _as_python(column: Any) -> list[Any]:

@@ -70,7 +70,8 @@ def id_as_sent(name: str, value: Any, release: Release, client: Client | None) -
             "str (sent as UTF-8) or bytes",
             "Pass client='amqp10' if AMQP 1.0 sends it as a number or a UUID, otherwise the text that is sent",
         )
-    return _uuid_of_urn(value, release) if client == "mqtt" else value
+    is_binary = isinstance(value, (str, bytes, bytearray))
+    return _uuid_of_urn(value, release) if client == "mqtt" and is_binary else value
 
 
 def _uuid_of_urn(value: str | bytes, release: Release) -> str | bytes:

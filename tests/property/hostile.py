@@ -102,7 +102,7 @@ def fuzz(
             count["refused"] += 1
             if count["refused"] <= CONTROLS:
                 count["seen"] += _seen(KeyError(str(result))) and _seen(RabbitChxError(" "))
-                leak = InvalidValue("URL", f"http://user:{secrets[0]}@host", "another") if secrets else None
+                leak = InvalidValue("password", secrets[0], "another") if secrets else None
                 count["seen"] -= leak is not None and not _seen(leak, secrets)
 
     law = settings(max_examples=examples * TIMES)(given(strategy)(law))

@@ -10,7 +10,7 @@ from importlib import metadata
 import pytest
 
 from rabbit_chx import Ring
-from rabbit_chx.cli import _without_secrets
+from rabbit_chx.base.text import without_secrets
 from rabbit_chx.cli.ask.described import Located
 from rabbit_chx.cli.file_routes import FileRoutes, is_alone
 from rabbit_chx.cli.ring import _rows
@@ -254,6 +254,10 @@ PUBLISH = ("publish", "x.csv", "-x", "e", "-U", "amqp://h")
         (["route", "soon", *TWO, "--hash-property", "timestamp"], "seconds since 1970"),
         (["route", "9" * 5000, *TWO, "--hash-property", "timestamp"], "seconds since 1970"),
         (["route", "٣", *TWO, "--hash-property", "timestamp"], "seconds since 1970"),
+        (["doctor", "--connect-timeout", "nan"], "nan is not in the range 0.1<=x<=3600"),
+        (["plan", "FILE", "--max-moved", "nan"], "'--max-moved': nan is not in the range"),
+        (["scale", "FILE", "--timeout", "nan"], "nan is not in the range"),
+        (["rebalance", "FILE", "--sample", "nan"], "nan is not in the range"),
         (["route", "k", "--file", "FILE", "-q", "a"], "--file replaces --queue"),
         (["route", "k", "--exchange", "orders"], "--exchange needs --file"),
         (["route", "k", "--file", "FILE", "--exchange", "nope"], "got 'nope'"),
@@ -298,6 +302,14 @@ def test_a_file_and_an_argument_agree_on_which_texts_are_timestamps(run) -> None
     assert "seconds since 1970" in text
 
 
+@pytest.mark.parametrize("verb", ["route", "simulate"])
+def test_a_key_that_is_no_timestamp_is_named_by_its_line_in_any_block(run, monkeypatch, verb: str) -> None:
+    monkeypatch.setattr("rabbit_chx.cli.ask.key_file._BLOCK", 32)
+    given = b"1700000000\n" * 10 + b"bad\n"
+    text = run(verb, "--keys", "-", *TWO, "--hash-property", "timestamp", stdin=given).err
+    assert "invalid property timestamp in line 11 of standard input: got 'bad'" in text
+
+
 @pytest.mark.parametrize(
     "url", ["amqp://u:sesame@h:port", "amqp://u:ses/ame@h", "http://u:sesame@h", "sesame"]
 )
@@ -308,7 +320,10 @@ def test_a_malformed_url_is_never_echoed(run, url: str) -> None:
     assert "%2F" in text
 
 
-@pytest.mark.parametrize("url", ["amqp://u:sesame@host", "amqp://u:ses/ame@h", "amqp://u:open sesame@h/v"])
+@pytest.mark.parametrize(
+    "url",
+    ["amqp://u:sesame@host", "amqp://u:ses/ame@h", "amqp://u:open sesame@h/v", f"amqp://u:{'sesame' * 25}@h"],
+)
 @pytest.mark.parametrize(
     "verb",
     [["check"], ["lint"], ["export"], ["route", "k", "-f"], ["watch", "-U", "amqp://h", "-x", "e", "-f"]],
@@ -317,7 +332,12 @@ def test_a_url_in_place_of_a_file_is_not_echoed(run, verb: list[str], url: str) 
     text = run.refused(*verb, url)
     assert "'amqp://***@h" in text
     assert "ame@" not in text
+    assert "sesame" not in text
     assert "-U or --url" in text
+
+
+def test_a_url_that_is_too_long_for_a_key_is_shown_without_its_password(run) -> None:
+    assert "'amqp://***@h/'... (312 bytes)" in run.refused("route", f"amqp://u:{'sesame' * 50}@h/", *TWO)
 
 
 @pytest.mark.parametrize(
@@ -330,7 +350,7 @@ def test_a_password_with_blanks_is_not_echoed(run, write, url: str) -> None:
 
 def test_only_user_and_password_are_hidden() -> None:
     text = "got 'http://h/a', expected amqp://u:p w@h/, or http://h/ as 'a' says"
-    assert _without_secrets(text) == "got 'http://h/a', expected amqp://***@h/, or http://h/ as 'a' says"
+    assert without_secrets(text) == "got 'http://h/a', expected amqp://***@h/, or http://h/ as 'a' says"
 
 
 def test_a_broker_that_is_not_there_fails_with_its_address_and_without_the_password(run) -> None:

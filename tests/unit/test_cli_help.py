@@ -151,6 +151,10 @@ def test_a_topology_file_among_the_keys_is_pointed_out(run, tmp_path) -> None:
     file.touch()
     found = run("route", "customer-42", str(file), "-q", "a", "-q", "b")
     assert found.err.endswith("is treated as a key; to pass a topology file, use --file\n")
+
+
+def test_a_key_that_cannot_be_looked_up_as_a_file_is_a_key(run) -> None:
+    assert "at most 255 bytes" in run.refused("route", "x" * 256 + ".json", "-q", "a")
     assert run("route", "customer-42", "topology.yaml", "-q", "a", "-q", "b").err == ""
 
 

@@ -171,6 +171,17 @@ def test_a_missing_time_of_pandas_is_no_header(client) -> None:
         by_header.route_many(pd.Series(pd.to_datetime([None])), client=client)
 
 
+@pytest.mark.parametrize("client", [None, "pika", "aio-pika", "amqp10", "mqtt"])
+@pytest.mark.parametrize(
+    "arguments", [{}, HEADER, {"hash_property": "correlation_id"}, {"hash_property": "timestamp"}]
+)
+@pytest.mark.parametrize("kind", [list, lambda values: pytest.importorskip("pandas").Series(values)])
+def test_an_array_or_na_of_pandas_is_an_invalid_value_in_any_column(kind, arguments: dict, client) -> None:
+    for value in (np.array([1, 2]), pytest.importorskip("pandas").NA):
+        with pytest.raises(InvalidValue, match="in row 0"):
+            exchange(SEVEN, **arguments).route_many(kind([value, value]), client=client)
+
+
 def test_a_masked_value_is_missing() -> None:
     with pytest.raises(InvalidValue, match="row 1"):
         exchange(SEVEN).route_many(np.ma.array(["a", "b", "c"], mask=[False, True, False]))

@@ -341,7 +341,7 @@ def test_what_is_not_there_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["host:15672", "amqp://host", "http://h:0", "http://u:p/w@h", "http://h/?x=1"]
+    "url", [None, "host:15672", "amqp://host", "http://h:0", "http://u:p/w@h", "http://h/?x=1"]
 )
 def test_an_invalid_url_is_refused_without_being_shown(url) -> None:
     with pytest.raises(InvalidValue, match="management URL") as raised:

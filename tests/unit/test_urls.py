@@ -78,7 +78,7 @@ def test_passwords_are_in_no_text() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "h", "http://h", "amqp://", "amqp://h:0", "amqp://h:x", "amqp://u:sesame/w@h", "amqp://u:ses?ame@h",
+    [None, b"amqp://h", "", "h", "http://h", "amqp://", "amqp://h:0", "amqp://h:x", "amqp://u:sesame/w@h", "amqp://u:ses?ame@h",
      "amqp://u:5?sesame@h", "amqp://u:ses#ame@h", "amqp://h/a/b", "amqp://h /v", "amqp://h\n/v",
      "amqp://h:99999", "amqp://u:sesame@a..b", "amqp://u:sesame@" + 64 * "h", "amqp://u:sesame@", "amqp://u:sesame@[::1", "amqp://u:sesame\n@h"],
 )  # fmt: skip

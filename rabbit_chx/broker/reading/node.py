@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import Final, Protocol
 
-from rabbit_chx.base.text import sentences
+from rabbit_chx.base.text import sentences, without_secrets
 from rabbit_chx.broker.management_rows import StreamConsumer
 from rabbit_chx.broker.reading.erlang_rings import decoded_name, erlang_binary, parse_rings, rings_expression
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RingUnknown
@@ -154,4 +154,5 @@ def _words(command: str | Sequence[str]) -> tuple[str, ...]:
 def _gist(complaint: str, expression: str) -> str:
     """The complaint without the arguments, which rabbitmqctl and docker repeat."""
     text = complaint.partition("Arguments given:")[0].partition(expression[:_REPEATED])[0].strip(' "')
+    text = without_secrets(text)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

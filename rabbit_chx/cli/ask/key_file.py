@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rabbit_chx.base.text import too_long
 from rabbit_chx.cli.ask.inputs import header_of, name_of, open_file, seconds_of, size_of
 from rabbit_chx.cli.show.output import progress
 from rabbit_chx.errors import InvalidValue, Unquoted
-from rabbit_chx.mirror.exchange import ConsistentHashExchange
 from rabbit_chx.mirror.hashing import MAX_SHORTSTR
 from rabbit_chx.mirror.kernel.binaries import Binaries
 
@@ -24,6 +22,7 @@ _BLOCK: Final = 1 << 22
 _NEWLINE: Final = 0x0A
 _RETURN: Final = 0x0D
 _MOST_LINE: Final = 1 << 20
+_T = TypeVar("_T")
 
 
 def key_columns(path: str, *, raw: bool, title: str) -> Iterator[Binaries]:
@@ -31,6 +30,22 @@ def key_columns(path: str, *, raw: bool, title: str) -> Iterator[Binaries]:
     name = name_of(path)
     with open_file(path) as file, progress(f"{title} {name}", size_of(path), unit="bytes") as advance:
         yield from read_keys(file, name=name, raw=raw, advance=advance)
+
+
+def predicted(
+    path: str, part: str, predict: Callable[[Any], _T], *, raw: bool, title: str
+) -> Iterator[tuple[Binaries, _T]]:
+    """The keys of a file, with what ``predict`` returns for this part of messages; its errors name the line."""
+    first_line = 1
+    for column in key_columns(path, raw=raw, title=title):
+        try:
+            found = predict(_values_of(column, part))
+        except InvalidValue as error:
+            what, _, row = error.what.rpartition(" in row ")
+            what += f" in line {first_line + int(row)} of {name_of(path)}"
+            raise InvalidValue(what, error.got, error.expected, error.hint) from None
+        first_line += len(column)
+        yield column, found
 
 
 def read_keys(
@@ -101,15 +116,10 @@ def _refuse(line: bytes, number: int, name: str) -> None:
     )
 
 
-def values_of(column: Binaries, part: str) -> Binaries | list[Any]:
-    """The keys of a file as an exchange that hashes this part of a message hashes them."""
+def _values_of(column: Binaries, part: str) -> Binaries | list[Any]:
+    """Keys as an exchange that hashes this part of a message hashes them."""
     if part not in {"headers", "timestamp"}:
         return column
     # Headers and timestamps are hashed by type, so they are decoded to text and numbers.
     texts = [column[row].decode("utf-8", "surrogateescape") for row in range(len(column))]
     return list(map(seconds_of if part == "timestamp" else header_of, texts))
-
-
-def buckets_of(exchange: ConsistentHashExchange, column: Binaries) -> NDArray[np.int32]:
-    """The bucket of each key of a file."""
-    return exchange.bucket_many(values_of(column, exchange._hash_on.part))

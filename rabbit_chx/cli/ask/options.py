@@ -15,7 +15,7 @@ from rabbit_chx.base.timeouts import CONNECT
 from rabbit_chx.base.urls import BrokerUrl, ManagementUrl
 from rabbit_chx.cli.completion import exchanges, releases
 from rabbit_chx.cli.show.output import notice
-from rabbit_chx.cli.verb import bundle, option
+from rabbit_chx.cli.verb import FloatRange, bundle, option
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.mirror.releases import NEWEST, Release, Store
 from rabbit_chx.mirror.ring import Destination
@@ -207,7 +207,7 @@ MANAGEMENT_OPTIONS: Final = (
     ),
     _of_broker(
         "--connect-timeout",
-        type=click.FloatRange(0.1, 3600),
+        type=FloatRange(0.1, 3600),
         default=CONNECT,
         show_default=True,
         metavar="SECONDS",

@@ -203,6 +203,8 @@ def test_a_url_given_as_another_option_is_not_shown(host: str) -> None:
     with pytest.raises(InvalidValue, match="expected one host name or address") as caught:
         WriteOptions.of({"host": host, "exchange": "x"})
     assert "s3cr3t" not in str(caught.value)
+    with pytest.raises(InvalidValue, match=r"option exchange: got 'amqp://\*\*\*@h'\.\.\. \(311 bytes\)"):
+        of(exchange=f"amqp://u:{'s3cr3t' * 50}@h")
     for option in ("passwordEnv", "passwordFile"):
         with pytest.raises(InvalidValue, match=f"option {option}") as caught:
             credentials_of(WriteOptions.of({"host": "h", "exchange": "x", option: host}))

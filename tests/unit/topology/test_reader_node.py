@@ -60,6 +60,9 @@ def test_errors_do_not_contain_the_command(script) -> None:
     silent = script("silent", "exit 1")
     with pytest.raises(BrokerUnavailable, match=r"failed with exit code 1 and said nothing$"):
         NodeCommand([silent, "eval"]).eval("1")
+    url = script("url", f"echo no route to ssh://u:{'secret' * 100}@h >&2; exit 1")
+    with pytest.raises(BrokerUnavailable, match=r"no route to ssh://\*\*\*@h$"):
+        NodeCommand([url, "eval"]).eval("1")
 
 
 def test_eval_may_be_left_out_after_rabbitmqctl(script) -> None:
