@@ -241,9 +241,8 @@ def is_host(text: str) -> bool:
 
 def _split(url: str, schemes: set[str]) -> SplitResult | None:
     """The parts of a URL; None where it is invalid. No error may quote the URL: it may hold a password."""
-    if (
-        not isinstance(url, str) or not url.isprintable() or " " in url
-    ):  # urlsplit() silently drops some of these characters
+    # urlsplit() silently drops some of these characters.
+    if not isinstance(url, str) or not url.isprintable() or " " in url:
         return None
     try:
         parts = urlsplit(url)

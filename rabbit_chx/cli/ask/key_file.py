@@ -41,7 +41,9 @@ def predicted(
         try:
             found = predict(_values_of(column, part))
         except InvalidValue as error:
-            what, _, row = error.what.rpartition(" in row ")
+            what, in_row, row = error.what.rpartition(" in row ")
+            if not in_row:
+                raise
             what += f" in line {first_line + int(row)} of {name_of(path)}"
             raise InvalidValue(what, error.got, error.expected, error.hint) from None
         first_line += len(column)
