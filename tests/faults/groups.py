@@ -385,6 +385,7 @@ class Faults:
 
     def _until_given_up(self, worker: Worker) -> None:
         """Wait until the broker has deleted the seat of a process, or another process has taken it."""
+        self.workers.turn()  # the process may have moved to another seat
         seat = worker.diary.seat
         name = seat_queue(self._group, seat or 0)
         others = [each for each in self.workers.living if each is not worker]
