@@ -49,12 +49,15 @@ def sources_of(topology: Topology, exchange: str) -> set[str]:
 
 
 def alternates_of(topology: Topology, name: str) -> Iterator[Destination]:
-    """The alternate exchanges of an exchange, from its argument and from the policy that applies to it."""
+    """The alternate exchange of an exchange by its argument, or else those by the policies that may apply to it."""
     exchange = topology.exchange(name)
     if exchange is None:
         return
-    applied = [policy.definition for policy in topology.policies if policy.name == exchange.policy]
-    for alternate in (exchange.alternate, *(each.get("alternate-exchange") for each in applied)):
+    possible = [exchange.alternate]
+    if exchange.alternate is None:
+        policies = topology._policies_of(exchange)
+        possible = [policy.definition.get("alternate-exchange") for policy in policies if policy]
+    for alternate in possible:
         if alternate:
             yield ToExchange(alternate)
 

@@ -220,16 +220,11 @@ class Topology:
         """The bindings of one source, in bind order."""
         return self._bindings_of.get(source, ())
 
-    def _policy_of(self, queue: Queue) -> Policy | None:
-        """The best of the policies that are known to match; the broker's choice among equal priorities is undefined."""
-        matching = (policy for policy in self.policies if policy._applies_to(queue))
-        return max(matching, key=lambda policy: policy.priority, default=None)
-
-    def _policies_of(self, exchange: Exchange) -> list[Policy | None]:
+    def _policies_of(self, thing: Exchange | Queue) -> list[Policy | None]:
         """The policy that the broker names for an exchange, or all that it may apply; None stands for no policy."""
-        if exchange.policy is not None:
-            return [next((each for each in self.policies if each.name == exchange.policy), None)]
-        applying = [(each, each._applies_to(exchange)) for each in self.policies]
+        if isinstance(thing, Exchange) and thing.policy is not None:
+            return [next((each for each in self.policies if each.name == thing.policy), None)]
+        applying = [(each, each._applies_to(thing)) for each in self.policies]
         least = max((each.priority for each, applies in applying if applies), default=-math.inf)
         possible = [each for each, applies in applying if applies is not False and each.priority >= least]
         return [*possible, *[None] * (least == -math.inf)]

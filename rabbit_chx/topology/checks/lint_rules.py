@@ -29,6 +29,7 @@ from rabbit_chx.topology.model import (
     MODULUS_HASH,
     Binding,
     Exchange,
+    Policy,
     Queue,
     Topology,
     hashing_exchanges,
@@ -235,19 +236,25 @@ def _drop_head(topology: Topology) -> Iterator[Finding]:
     for queue in topology.queues:
         if queue.name not in targets or queue.type == "stream":  # the limits of a stream are its retention
             continue
-        policy = topology._policy_of(queue)
-        ruled = {f"x-{name}": value for name, value in policy.definition.items()} if policy else {}
-        settings: dict[str, Any] = {**ruled, **queue.arguments}
-        limits = [name for name in ("x-max-length", "x-max-length-bytes") if name in settings]
-        overflow, keeping = settings.get("x-overflow"), _KEEPING
-        if queue.type == "quorum":
-            # rabbit_quorum_queue:gather_policy_config: the policy wins, and only reject-publish is supported.
-            overflow, keeping = ruled.get("x-overflow", overflow), _KEEPING[:1]
-        if limits and overflow not in keeping:
-            by = f" (policy {policy.name!r})" if policy and limits[0] not in queue.arguments else ""
-            message = f"{limits[0]}{by} drops confirmed messages when the queue is full"
+        found = (_dropping_limit(queue, policy) for policy in topology._policies_of(queue))
+        if limit := next(filter(None, found), None):
+            message = f"{limit} drops confirmed messages when the queue is full"
             hint = "Add x-overflow: reject-publish, so that publishers get an error instead"
             yield _warning("drop-head", named(queue.name), f"{message}. {hint}")
+
+
+def _dropping_limit(queue: Queue, policy: Policy | None) -> str | None:
+    """The limit at which a queue with this policy drops messages, if it has one and does not reject them instead."""
+    ruled = {f"x-{name}": value for name, value in policy.definition.items()} if policy else {}
+    settings: dict[str, Any] = {**ruled, **queue.arguments}
+    limit = next((name for name in ("x-max-length", "x-max-length-bytes") if name in settings), None)
+    overflow, keeping = settings.get("x-overflow"), _KEEPING
+    if queue.type == "quorum":
+        # rabbit_quorum_queue:gather_policy_config: the policy wins, and only reject-publish is supported.
+        overflow, keeping = ruled.get("x-overflow", overflow), _KEEPING[:1]
+    if limit is None or overflow in keeping:
+        return None
+    return f"{limit} (policy {policy.name!r})" if policy and limit not in queue.arguments else limit
 
 
 # rabbit_stream_manager.erl, partition_index/3: the argument of the binding, or else the integer after the last hyphen of
@@ -312,7 +319,7 @@ def _policy_patterns(topology: Topology) -> Iterator[Finding]:
         if unknown:
             message = (
                 f"only the broker knows whether its pattern {policy.pattern!r} matches {unknown[0]!r}: other engines may "
-                "read it differently. Other checks ignore the policy. Use ASCII letters and digits, escaped "
+                "read it differently. Other checks assume that it may. Use ASCII letters and digits, escaped "
                 "punctuation, classes such as [a-z], groups, |, ^, $, and few repetitions, none within another"
             )
             yield _warning("policy-pattern", f"policy {policy.name!r}", message)

@@ -67,8 +67,8 @@ def release_hazards(release: Release) -> dict[str, str]:
 
 
 def _is_delayed(queue: Queue, topology: Topology) -> bool:
-    policy = topology._policy_of(queue)
-    keys = [*(name.removeprefix("x-") for name in queue.arguments), *(policy.definition if policy else ())]
+    keys = [name.removeprefix("x-") for name in queue.arguments]
+    keys += [key for policy in topology._policies_of(queue) if policy for key in policy.definition]
     return any(key.startswith(_RETRY) for key in keys)
 
 
@@ -77,10 +77,10 @@ def _is_delayed(queue: Queue, topology: Topology) -> bool:
 
 def _has_limit(queue: Queue, topology: Topology, release: Release | None) -> bool:
     """Whether messages of a queue are dropped or dead-lettered when they are returned too often."""
-    policy = topology._policy_of(queue)
     declared = queue if release is None else as_declared(queue, release)
-    by_policy = None if policy is None else policy.definition.get(_LIMIT_KEY)
-    return limit_applies(release, declared.arguments.get(DELIVERY_LIMIT), by_policy)
+    by_argument = declared.arguments.get(DELIVERY_LIMIT)
+    by_policies = [policy and policy.definition.get(_LIMIT_KEY) for policy in topology._policies_of(queue)]
+    return any(limit_applies(release, by_argument, each) for each in by_policies)
 
 
 def limit_applies(release: Release | None, *limits: object) -> bool:

@@ -78,6 +78,7 @@ def overflowing(strategy: str) -> Policy:
 
 
 LIMITED = Policy("small", "^orders", "queues", {"max-length": 10})
+BETTER = Policy("better", "orders", "quorum_queues", {"overflow": "reject-publish", "max-length": 9}, 1)
 PAIR = "exchanges 'orders' and 'payments'"
 TWO = hashing(("a", "1"), ("b", "2"))
 MISSPELT = {
@@ -149,6 +150,10 @@ WARNINGS = [
         )
     ),
     (replace(hashing("orders.0"), policies=(LIMITED,)), "drop-head", "queue 'orders.0'", "policy 'small'"),
+    (  # of equal priorities, the broker may apply either
+        replace(hashing("orders.0"), policies=(replace(BETTER, priority=0), LIMITED)),
+        *("drop-head", "queue 'orders.0'", "policy 'small'"),
+    ),
     *(  # of a quorum queue, the policy wins, and a strategy that it does not know is drop-head
         (
             over(hashing("a"), Queue("a", "quorum", arguments=own), policies=ruled),
@@ -172,11 +177,10 @@ WARNINGS = [
         *("short-lived", ORDERS, "Remove auto-delete"),
     ),
     (
-        replace(hashing("a"), policies=(Policy("p", "^[[:lower:]]$", "queues", {"max-length": 9}),)),
+        replace(hashing("a"), policies=(Policy("p", "^[[:lower:]]$", "queues", {"max-age": "1D"}),)),
         *("policy-pattern", "policy 'p'", "its pattern '^[[:lower:]]$' matches 'a'"),
     ),
 ]
-BETTER = Policy("better", "orders", "quorum_queues", {"overflow": "reject-publish", "max-length": 9}, 1)
 SILENT = {
     "numbered streams": streams("a-0", "b--1", "c-10-2", "d-007"),
     "one stream": streams("a"),

@@ -9,6 +9,7 @@ import pytest
 
 from rabbit_chx import AnyOf, ConsistentHashExchange, ModulusHashExchange, Ring, ToExchange, Unpredictable
 from rabbit_chx.errors import RingUnknown
+from rabbit_chx.topology.graph import reachable
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Slots, Topology
 from rabbit_chx.topology.routes import Router, headers_match, route, topic_matches
 from tests.unit.complaints import complaint
@@ -26,6 +27,10 @@ def world(*bindings, **types) -> Topology:
         queues=tuple(Queue(name) for name in queues),
         bindings=tuple(bounds),
     )
+
+
+def behind(exchange: str, topology: Topology) -> set:
+    return reachable(topology, [ToExchange(exchange)], alternates=True)
 
 
 # -- topics: the rules of AMQP 0-9-1, section 3.1.3.3
@@ -160,8 +165,11 @@ def test_an_alternate_exchange_by_policy_gives_way_to_one_by_argument():
         topology, policies=(policy, Policy("low", "d", "all", {"alternate-exchange": "own"}, -1))
     )
     assert route(topology, "d") == ("policy",)
+    assert "policy" in behind("d", topology)
     argued = replace(topology.exchanges[2], arguments={"alternate-exchange": "own"})
-    assert route(replace(topology, exchanges=(*topology.exchanges[:2], argued)), "d") == ("argument",)
+    topology = replace(topology, exchanges=(*topology.exchanges[:2], argued))
+    assert route(topology, "d") == ("argument",)
+    assert behind("d", topology) == {ToExchange("d"), ToExchange("own"), "argument"}
 
 
 def test_of_two_equal_policies_the_one_that_the_broker_applies_counts():
@@ -190,10 +198,12 @@ def test_an_alternate_exchange_by_a_policy_that_may_not_apply_is_not_guessed(pol
     )
     with pytest.raises(Unpredictable, match=r"exchange 'd'.*any of 'p', "):
         route(replace(topology, policies=made), "d")
+    assert "first" in behind("d", replace(topology, policies=made))
     # The broker names the policy that applies, or none.
     unruled = replace(topology.exchanges[2], policy="")
     live = replace(topology, policies=made, exchanges=(*topology.exchanges[:2], unruled))
     assert route(live, "d") == ()
+    assert behind("d", live) == {ToExchange("d")}
 
 
 def test_policies_that_may_apply_but_do_not_decide_do_not_matter():
