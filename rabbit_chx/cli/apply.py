@@ -10,7 +10,7 @@ from rabbit_chx.cli.ask.broker_access import BrokerAccess, for_each_vhost, parts
 from rabbit_chx.cli.ask.options import exchanges_option, output_option
 from rabbit_chx.cli.changes import agreed, check_can_ask, is_refused, read_and_print
 from rabbit_chx.cli.plan import plan_options, planned
-from rabbit_chx.cli.show.output import NOTHING_CHANGED, echo, notice, print_json, tell
+from rabbit_chx.cli.show.output import echo, note_change, nothing_changed, notice, print_json, tell
 from rabbit_chx.cli.verb import Exit, option, verb
 from rabbit_chx.errors import ApplyStopped
 from rabbit_chx.topology.model import Topology
@@ -66,22 +66,21 @@ def apply(
     """
     yes, options = (True, {**saved.options}) if saved else (yes, options)
     check_can_ask("apply", "--yes or --dry-run", _HINT, yes=yes or dry_run)
-    changed: list[str] = []
 
     def apply_one(wanted: Topology) -> int:
         observed = read_and_print(live, wanted, verbose=verbose)
         reviewed = saved.of(wanted.vhost) if saved else None
         made = planned(wanted, observed, live, output, verbose=verbose, reviewed=reviewed, **options)
         if is_refused(wanted, made):
-            echo(NOTHING_CHANGED, err=True)
+            echo(nothing_changed(), err=True)
             return Exit.FAILED
         if dry_run or not (made.steps or (made.to_record and not no_record)):
             return Exit.DIFFERENT if dry_run and made.differs else Exit.FINE
         if made.steps and not agreed(made, yes=yes):
             return Exit.FAILED
-        return _apply(live, made, output, changed, record=not no_record, holder="" if anonymous else None)
+        return _apply(live, made, output, record=not no_record, holder="" if anonymous else None)
 
-    return for_each_vhost(parts_behind(topologies, exchanges, without="prune"), apply_one, changed)
+    return for_each_vhost(parts_behind(topologies, exchanges, without="prune"), apply_one)
 
 
 def _other_way_on(plan: Plan) -> str:
@@ -92,8 +91,8 @@ def _other_way_on(plan: Plan) -> str:
     return ""
 
 
-def _apply(live: BrokerAccess, plan: Plan, output: str, changed: list[str], **options: Any) -> int:
-    """Apply a plan and print its steps; a virtual host in which all of them are done is added to ``changed``."""
+def _apply(live: BrokerAccess, plan: Plan, output: str, **options: Any) -> int:
+    """Apply a plan and print its steps."""
     total = len(plan.steps)
     count = 0
 
@@ -128,5 +127,5 @@ def _apply(live: BrokerAccess, plan: Plan, output: str, changed: list[str], **op
             print_json("recorded", exchange=exchange)
     elif applied.recorded:
         echo(f"Recorded the bind order of {listed(applied.recorded, 'exchange')}.")
-    changed.append(plan.vhost)
+    note_change()
     return Exit.FINE

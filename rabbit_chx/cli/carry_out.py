@@ -15,7 +15,7 @@ from rabbit_chx.broker.reading.reader import count_messages
 from rabbit_chx.changes.records import Unfinished, unfinished_on
 from rabbit_chx.changes.scaling import Done, carry_out
 from rabbit_chx.cli.ask.broker_access import BrokerAccess, warn_of_tracer
-from rabbit_chx.cli.show.output import NOTHING_CHANGED, NOTHING_ELSE_CHANGED, echo, notice, print_json, tell
+from rabbit_chx.cli.show.output import echo, note_change, nothing_changed, notice, print_json, tell
 from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.cli.verb import Exit
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable, RabbitChxError
@@ -35,18 +35,9 @@ _STATES: Final = {
 
 
 def carry_out_plans(
-    live: BrokerAccess,
-    plans: Sequence[Plan],
-    output: str,
-    *,
-    more: bool = False,
-    touched: bool = False,
-    **options: Any,
+    live: BrokerAccess, plans: Sequence[Plan], output: str, *, more: bool = False, **options: Any
 ) -> Exit:
-    """Carry out the plans in order, as one change, and print each action; ``options`` are those of `carry_out`.
-
-    ``touched`` says that the command has changed something before.
-    """
+    """Carry out the plans in order, as one change, and print each action; ``options`` are those of `carry_out`."""
     management = live.management
     finished: list[Done] = []
 
@@ -64,17 +55,18 @@ def carry_out_plans(
         notice("Error", str(stopped))
         if isinstance(stopped, ApplyStopped) and stopped.in_doubt:
             finished.append(Done("step", step=stopped.failed))
-        left = _left_unfinished(finished, management, plans, touched=touched)
-        return Exit.PARTLY if left else Exit.FAILED
+        if not _left_unfinished(finished, management, plans):
+            return Exit.FAILED
+        note_change()
+        return Exit.PARTLY
     except KeyboardInterrupt:
-        _left_unfinished(finished, management, plans, touched=touched)
+        _left_unfinished(finished, management, plans)
         raise
+    note_change()
     return Exit.FINE
 
 
-def _left_unfinished(
-    finished: Sequence[Done], management: Management, plans: Sequence[Plan], *, touched: bool
-) -> bool:
+def _left_unfinished(finished: Sequence[Done], management: Management, plans: Sequence[Plan]) -> bool:
     """Print how to go on if this change or an earlier one is unfinished, as far as the broker tells; return whether.
 
     A change that another command is carrying out, which holds the lock, is not left to this one.
@@ -90,7 +82,7 @@ def _left_unfinished(
     if not begun and finished:
         echo("No bindings were changed; queues that were declared are kept.", err=True)
     elif not begun and is_others:
-        echo(NOTHING_ELSE_CHANGED if touched else NOTHING_CHANGED, err=True)
+        echo(nothing_changed(), err=True)
     if begun:
         echo(
             "Not finished: run the same command again to continue; held queues stay held until then. `rabbit-chx scale FILE "
@@ -123,7 +115,7 @@ def print_unfinished(live: BrokerAccess, wanted: Topology, finishes: Collection[
         time.sleep(_POLL)
     if found and found.running:
         raise BrokerUnavailable(
-            f"a change is in progress ({found.running}). {NOTHING_CHANGED} Run this command again when it has ended; "
+            f"a change is in progress ({found.running}). {nothing_changed()} Run this command again when it has ended; "
             "`rabbit-chx scale FILE --status` shows it"
         )
     exchange = found.record.exchange if found.record else None

@@ -12,7 +12,7 @@ import click
 
 from rabbit_chx.base.text import counted, listed, percent
 from rabbit_chx.cli.ask.broker_access import BrokerAccess, note_unproven
-from rabbit_chx.cli.show.output import NOTHING_CHANGED, NOTHING_ELSE_CHANGED, echo, notice, print_json
+from rabbit_chx.cli.show.output import echo, nothing_changed, notice, print_json
 from rabbit_chx.cli.show.plan_rows import condense, rows_of
 from rabbit_chx.cli.show.tables import Table, show
 from rabbit_chx.errors import BrokerUnavailable
@@ -48,19 +48,19 @@ def check_can_ask(verb: str, instead: str, hint: str, *, yes: bool) -> None:
         raise click.UsageError(f"{text}. {hint}")
 
 
-def agreed(*plans: Plan, yes: bool, touched: bool = False) -> bool:
+def agreed(*plans: Plan, yes: bool) -> bool:
     """Ask whether to apply the plans, as `confirmed` does."""
     steps = sum(len(plan.steps) for plan in plans)
     destructive = sum(len(plan.destructive) for plan in plans)
     warning = f" Steps that unbind or delete something: {destructive}." if destructive else ""
-    return confirmed(f"Apply {counted(steps, 'step')}?{warning}", yes=yes, touched=touched)
+    return confirmed(f"Apply {counted(steps, 'step')}?{warning}", yes=yes)
 
 
-def confirmed(question: str, *, yes: bool, touched: bool = False) -> bool:
-    """Ask, unless --yes has answered; after a no, say that nothing was changed, or nothing else if something is ``touched``."""
+def confirmed(question: str, *, yes: bool) -> bool:
+    """Ask, unless --yes has answered; after a no, say that nothing was changed."""
     agreed = yes or click.confirm(question, err=True)
     if not agreed:
-        echo(NOTHING_ELSE_CHANGED if touched else NOTHING_CHANGED, err=True)
+        echo(nothing_changed(), err=True)
     return agreed
 
 

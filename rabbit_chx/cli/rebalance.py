@@ -143,12 +143,11 @@ def rebalance(
             return refused(failed, unfinished=unfinished)
         if dry_run:
             return Exit.DIFFERENT if unfinished or plans else Exit.FINE
-        touched = failed == Exit.PARTLY
-        if plans and not agreed(*plans, yes=yes, touched=touched):
+        if plans and not agreed(*plans, yes=yes):
             return refused(failed, unfinished=unfinished)
         if unfinished and not plans:
             plans = [Plan(wanted.vhost)]  # deletes the record of the change
-        code = carry_out_plans(live, plans, output, exchange=name, touched=touched)
+        code = carry_out_plans(live, plans, output, exchange=name)
         return code and max(code, failed)
 
 
@@ -164,7 +163,7 @@ def _finish(
     observed = live.read(wanted)
     left = unfinished_moves(slots, observed)
     plans = [plan_moves(wanted, exchange, left, observed)] if left else []
-    return carry_out_plans(live, plans, output, more=more, touched=more, exchange=exchange)
+    return carry_out_plans(live, plans, output, more=more, exchange=exchange)
 
 
 @contextmanager

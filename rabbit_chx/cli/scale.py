@@ -32,7 +32,7 @@ from rabbit_chx.cli.show.file_writer import (
     with_queues_of_broker,
     write_file,
 )
-from rabbit_chx.cli.show.output import echo, notice, print_json, tell
+from rabbit_chx.cli.show.output import echo, has_changed, notice, print_json, tell
 from rabbit_chx.cli.show.plan_rows import condense
 from rabbit_chx.cli.verb import Exit, FloatRange, bundle, option, verb
 from rabbit_chx.errors import InvalidValue, RabbitChxError, Unquoted
@@ -226,13 +226,13 @@ def scale(
         return Exit.DIFFERENT if differs and run.dry_run else Exit.FINE
     if changed:
         topologies = (changed.wanted(changed.used_elsewhere(live)),)
-    code = for_each_vhost(topologies, run.abort if abort else run.scale, run.touched)
+    code = for_each_vhost(topologies, run.abort if abort else run.scale)
     made = replace(topologies[0], unordered=topologies[0].unordered.union(run.unordered))
     if write and code == Exit.FINE and not run.dry_run:
         try:
             write_file(file, made)
         except RabbitChxError as error:
-            if not (changed and run.touched):
+            if not (changed and has_changed()):
                 raise
             notice("Error", str(error))
             _print_file(made, changed.exchange, output)
@@ -257,8 +257,6 @@ class _Run:
     verbose: bool
     begun: list[Plan] = field(default_factory=list)
     """The changes that were begun, besides the end of an interrupted one."""
-    touched: list[str] = field(default_factory=list)
-    """The virtual hosts in which something was changed."""
     unordered: list[str] = field(default_factory=list)
     """The exchange of the change, if its queues are bound already in an order that is not known."""
 
@@ -269,7 +267,7 @@ class _Run:
         unfinished = print_unfinished(self.live, wanted, finishes)
         failed = Exit.PARTLY if unfinished else Exit.FAILED
         if unfinished and not self.dry_run:
-            if not confirmed("Finish the interrupted change?", yes=self.yes, touched=bool(self.touched)):
+            if not confirmed("Finish the interrupted change?", yes=self.yes):
                 return failed
             if code := self._carry_out(Plan(wanted.vhost), failed, more=True):
                 return code
@@ -314,7 +312,7 @@ class _Run:
             return Exit.DIFFERENT if unfinished or made.steps else Exit.FINE
         if not made.steps:
             return self._carry_out(Plan(wanted.vhost), failed) if unfinished else Exit.FINE
-        if not agreed(made, yes=self.yes, touched=bool(self.touched)):
+        if not agreed(made, yes=self.yes):
             return refused(failed)
         return self._carry_out(made, failed, removed=removed)
 
@@ -358,12 +356,11 @@ class _Run:
 
     def _carry_out(self, made: Plan, failed: Exit, **options: Any) -> Exit:
         """Carry out a plan; ``failed`` is the exit code if it changes nothing."""
-        options |= {"group": self.group, "timeout": self.timeout, "touched": bool(self.touched)}
+        options |= {"group": self.group, "timeout": self.timeout}
         exchange = self.changed.exchange if self.changed else ""
         code = carry_out_plans(self.live, [made], self.output, exchange=exchange, **options)
         if code == Exit.FAILED:
             return failed
-        self.touched.append(made.vhost)
         if made.steps:
             self.begun.append(made)
         return code

@@ -107,4 +107,9 @@ def foundation(site: Site) -> Plan:
 def apply_one_by_one(site: Site, planned: Plan, on_step) -> None:
     """Apply each step as a plan of its own, since `apply` sends those of one kind together."""
     for step in planned.steps:
-        apply(site.url(), replace(planned, steps=(step,), changes=()), management=site.management, on_step=on_step)
+        apply(
+            site.url(),
+            replace(planned, steps=(step,), changes=()),
+            management=site.management,
+            on_step=on_step,
+        )

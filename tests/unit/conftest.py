@@ -117,7 +117,7 @@ def empty_broker(monkeypatch) -> None:
     def applied(_connection, plan, *, on_step, **_):
         for step in plan.steps:
             on_step(step)
-        return SimpleNamespace(unverified=())
+        return SimpleNamespace(unverified=(), recorded=())
 
     monkeypatch.setattr(BrokerAccess, "read", lambda _self, wanted: Observed(Topology(vhost=wanted.vhost)))
     monkeypatch.setattr(BrokerAccess, "amqp", lambda _self, _vhost: nullcontext())

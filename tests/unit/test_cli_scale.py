@@ -333,7 +333,7 @@ def test_what_to_write_is_printed_if_the_file_cannot_be_written(file, run, monke
     def refuses(path: str, _text: str, *, option: str) -> None:
         raise InvalidValue(option, path, "a file that can be written")
 
-    monkeypatch.setattr("rabbit_chx.cli.scale.carry_out_plans", lambda *_, **__: Exit.FINE)
+    monkeypatch.setattr("rabbit_chx.cli.carry_out.carry_out", lambda *_, **__: None)
     monkeypatch.setattr("rabbit_chx.cli.show.file_writer.replace_file", refuses)
     found = run("scale", file, "-x", "slots", "--to", "6", "--write", "--yes")
     assert found.code == Exit.PARTLY
@@ -351,7 +351,14 @@ def test_a_virtual_host_that_fails_after_another_was_changed_leaves_the_work_par
 
     live(ORDERS)
     monkeypatch.setattr(BrokerAccess, "read", read)
-    monkeypatch.setattr("rabbit_chx.cli.scale.carry_out_plans", lambda *_, **__: Exit.FINE)
+    monkeypatch.setattr("rabbit_chx.cli.carry_out.carry_out", lambda *_, **__: None)
     found = run("scale", _definitions(write, "a", "b"), "--yes")
     assert found.code == Exit.PARTLY
     assert "refused virtual host 'b'" in found.err
+
+
+@pytest.mark.usefixtures("empty_broker")
+def test_after_a_no_to_the_second_virtual_host_nothing_else_was_changed(run, write, answer) -> None:
+    answer("y\nn\n")
+    found = run("apply", _definitions(write, "a", "b"))
+    assert (found.code, found.err.endswith("Nothing else was changed.\n")) == (Exit.PARTLY, True), found.err

@@ -31,7 +31,7 @@ from rabbit_chx.cli.ask.options import (
     pairs,
     refuse,
 )
-from rabbit_chx.cli.show.output import echo, notice, waiting
+from rabbit_chx.cli.show.output import echo, has_changed, notice, waiting
 from rabbit_chx.cli.show.plan_rows import condense
 from rabbit_chx.cli.verb import Exit, bundle, option
 from rabbit_chx.errors import BrokerUnavailable, InvalidValue, RabbitChxError
@@ -298,13 +298,8 @@ def parts_behind(
     return [part_behind(each, exchanges, alternates=True) for each in named]
 
 
-def for_each_vhost(
-    wanted: Sequence[Topology], act: Callable[[Topology], int], changed: Collection[str] = ()
-) -> int:
-    """Act on each topology and return the worst exit code; a failure ends it.
-
-    ``changed`` are the virtual hosts that ``act`` has changed so far: with any, a failure leaves the work partly done.
-    """
+def for_each_vhost(wanted: Sequence[Topology], act: Callable[[Topology], int]) -> int:
+    """Act on each topology and return the worst exit code; a failure ends it, and after a change the work is partly done."""
     codes = []
     for topology in wanted:
         if len(wanted) > 1:
@@ -312,11 +307,11 @@ def for_each_vhost(
         try:
             codes.append(act(topology))
         except RabbitChxError as error:
-            if not changed:
+            if not has_changed():
                 raise
             notice("Error", str(error))
             codes.append(Exit.FAILED)
         if codes[-1] in (Exit.FAILED, Exit.PARTLY):
             break
     worst = next(code for code in _WORST_FIRST if code in codes)
-    return Exit.PARTLY if changed and worst == Exit.FAILED else worst
+    return Exit.PARTLY if has_changed() and worst == Exit.FAILED else worst

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SCHEMA: Final = 1
-NOTHING_CHANGED: Final = "Nothing was changed."
-NOTHING_ELSE_CHANGED: Final = "Nothing else was changed."
 
+_CHANGED: Final = "rabbit_chx.changed"
 _ENDS_UNHEARD: Final = "rabbit_chx.ends_unheard"
 
 _COLOURS: Final = {
@@ -121,6 +120,21 @@ def write(text: str | bytes, *, err: bool = False, nl: bool = True, color: bool 
 def end_when_unheard() -> None:
     """From now on, end the command when the reader of its output has left, since it only prints, for long or for ever."""
     click.get_current_context().meta[_ENDS_UNHEARD] = True
+
+
+def note_change() -> None:
+    """Remember that the command has changed the broker."""
+    click.get_current_context().meta[_CHANGED] = True
+
+
+def has_changed() -> bool:
+    """Whether the command has changed the broker."""
+    return _CHANGED in click.get_current_context().meta
+
+
+def nothing_changed() -> str:
+    """The sentence that the broker is as it was, or as the command has changed it before."""
+    return "Nothing else was changed." if has_changed() else "Nothing was changed."
 
 
 class Check(NamedTuple):
