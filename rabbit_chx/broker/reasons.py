@@ -123,7 +123,8 @@ def why_not_offered(where: str, *, external: bool) -> BrokerUnavailable:
     """Explain that the broker does not offer EXTERNAL on this connection, or else PLAIN."""
     why = (
         "still requires a password: EXTERNAL needs the plugin rabbitmq_auth_mechanism_ssl, "
-        "auth_mechanisms.1 = EXTERNAL in rabbitmq.conf, and a client certificate"
+        "auth_mechanisms.1 = EXTERNAL in rabbitmq.conf (and auth_mechanisms.2 = PLAIN, to accept passwords as well), "
+        "and a client certificate"
         if external
         else "does not accept passwords: add auth_mechanisms.2 = PLAIN to rabbitmq.conf, or log in with a client "
         "certificate (auth_mechanism=external in the URL)"
