@@ -44,8 +44,8 @@ _MOST_READINGS: Final = 4
 _UNCHANGED: Final = 304
 _BAD_REQUEST: Final = 400
 _HEADERS: Final = {"Accept": "application/json", "Content-Type": "application/json"}
-_SILENT_AFTER: Final = 5.0
-"""Seconds for the nodes of the cluster to answer each other; they need milliseconds."""
+_SILENT_AFTER: Final = 8.0
+"""Seconds for the nodes of the cluster to answer each other; they need milliseconds, or 5 s if one has just stopped (4.0)."""
 _ANSWERS_ALONE_IN: Final = 2.0
 """Seconds for a node to answer what it knows itself."""
 

@@ -108,7 +108,8 @@ def rows_of_a_stream(broker) -> str:
 
 def test_each_block_of_the_readme_runs_outside_the_checkout(install, broker, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    needed, with_spark = re.findall(r"rabbit-chx\[[\w,]+\]", README)
+    (needed,) = re.findall(r"rabbit-chx\[[\w,]+\]", README)
+    (more,) = re.findall(r"Spark: add (,\w+)", README)
     newcomer = Newcomer(broker, install(needed))
     assert "rabbit-chx demo" in README
     newcomer.run("sh", "rabbit-chx demo --part broker")
@@ -128,7 +129,7 @@ def test_each_block_of_the_readme_runs_outside_the_checkout(install, broker, tmp
             elif "import Group" in block:
                 worker = workers.enter_context(newcomer.work(block))
             elif "SparkSession" in block:
-                newcomer.programs = install(with_spark)
+                newcomer.programs = install(needed.replace("]", f"{more}]"))
                 newcomer.run("python", block + rows_of_a_stream(broker))
             else:
                 newcomer.run(language, block)
