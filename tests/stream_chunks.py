@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rabbit_chx.streams.messages.chunks import Chunk, records_of
-from tests.stream_messages import decode
+from tests.stream_messages import decode, sized
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,6 @@ RECORDED = [
     _recorded(line)
     for line in (Path(__file__).parent / "vectors/stream_chunks.jsonl").read_text().splitlines()
 ]
-
-
-def sized(data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + data
 
 
 def a_batch(compression: int, count: int, data: bytes, uncompressed: int) -> bytes:

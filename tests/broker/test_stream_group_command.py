@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from itertools import chain
@@ -13,8 +12,9 @@ import pytest
 
 from rabbit_chx.cli.verb import Exit
 from rabbit_chx.publishing import Publisher
-from rabbit_chx.streams import BrokerUrl, StreamGroup, StreamReader, connect
+from rabbit_chx.streams import BrokerUrl, StreamGroup, connect
 from tests.broker.erlang import quick_command
+from tests.broker.stream_scene import stored
 from tests.json_lines import printed
 from tests.members import running
 from tests.patience import wait_until
@@ -79,33 +79,19 @@ def members(url, exchange, count, seen):
 def handled_again(url, exchange, count) -> list:
     """What a group of one handles until it has handled this many messages."""
     seen: list = []
+
+    def handled() -> list:
+        return sorted((each.queue, each.offset) for each in seen)
+
     with members(url, exchange, 1, seen):
-        wait_until(lambda: len(seen) >= count, lambda: f"{count} messages: {positions(url, exchange, seen)}")
+        wait_until(lambda: len(seen) >= count, lambda: f"{count}: {handled()} of {offsets_of(url, exchange)}")
     return seen
-
-
-def positions(url, exchange, seen) -> dict[str, tuple]:
-    """Of each stream: the offsets that were handled, what it holds by the time of the chunk, and the stored offset."""
-    found = {}
-    for number in range(STREAMS):
-        with StreamReader(url, f"{exchange}-{number}") as reader:
-            bounds = reader.bounds()
-            chunks = Counter(str(each.stream_timestamp) for each in reader.messages(bounds.first, bounds.end))
-        with connect(url) as connection:
-            stored = connection.query_offset("billing", reader.stream)
-        handled = sorted(each.offset for each in seen if each.queue == reader.stream)
-        found[reader.stream] = (handled, bounds, chunks, stored)
-    return found
 
 
 def offsets_of(url, exchange) -> dict[str, list[int]]:
     """The offsets of all messages of each stream, as a reader sees them."""
-    found = {}
-    for number in range(STREAMS):
-        with StreamReader(url, f"{exchange}-{number}") as reader:
-            bounds = reader.bounds()
-            found[reader.stream] = [each.offset for each in reader.messages(bounds.first, bounds.end)]
-    return found
+    streams = [f"{exchange}-{number}" for number in range(STREAMS)]
+    return {stream: [each.offset for each in stored(url, stream)] for stream in streams}
 
 
 def reset(group, position) -> Result:

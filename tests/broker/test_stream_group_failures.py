@@ -5,8 +5,6 @@ Any publisher can store an undecodable message in a stream, and none may end a g
 
 from __future__ import annotations
 
-import gzip
-
 import pytest
 
 from rabbit_chx.base.text import counted
@@ -15,35 +13,13 @@ from rabbit_chx.streams import BatchFailed, Reject, RetryAfter, StreamGroup
 from tests.broker.stream_scene import fill, settle
 from tests.members import running
 from tests.patience import wait_until
-from tests.stream_chunks import sized
 from tests.stream_forgeries import publish_entry
-from tests.unit.test_streams_hostile_entries import a_list
 from tests.users import a_user
 
 pytestmark = [pytest.mark.newest_first, pytest.mark.broker, pytest.mark.since_4_0]
 
 CUT = b"\0\x53\x75\xa0\x05ab"
-NULLS = sized(a_list(b"\x40" * 200_000, 200_000))
-UNDECODABLE = {
-    3: CUT,  # a body that is shorter than it says
-    7: (1, 1, len(NULLS), gzip.compress(NULLS)),  # more items than a message may have
-    11: (1, 1, 64 << 20, gzip.compress(NULLS)),  # a batch of more bytes than one may have
-}
-GOOD = [offset for offset in range(15) if offset not in UNDECODABLE]
-
-
-@pytest.fixture
-def hostile(stream_connection, stream):
-    """A stream of 15 messages, of which three cannot be decoded."""
-    for offset in range(15):
-        if offset in UNDECODABLE:
-            publisher = stream_connection._declare_publisher(stream, None)
-            publish_entry(stream_connection, publisher, 1, UNDECODABLE[offset])
-            assert settle(stream_connection, 1) == {}, offset
-            stream_connection._delete_publisher(publisher)
-        else:
-            fill(stream_connection, stream, [offset])
-    return stream
+"""A body that is shorter than it says."""
 
 
 def test_a_message_is_tried_again_and_its_stream_waits(stream_url, stream_connection, stream):
@@ -127,33 +103,17 @@ def test_a_batch_continues_at_the_message_that_failed(broker, stream_url, stream
 
 
 @pytest.mark.parametrize("run", ["run", "run_batches"])
-def test_what_cannot_be_decoded_is_parked_as_it_is_stored(
-    run, broker, stream_url, stream_connection, hostile, inbox
-):
-    seen = []
+def test_by_default_a_group_stops_at_what_cannot_be_decoded(run, stream_url, stream_connection, stream):
+    fill(stream_connection, stream, range(3))
+    publish_entry(stream_connection, stream_connection._declare_publisher(stream, None), 1, CUT)
+    assert settle(stream_connection, 1) == {}
 
-    def handle(given):
-        seen.extend([given.offset] if run == "run" else [each.offset for each in given.messages()])
-
-    parking = {"on_failure": "park", "parking_queue": inbox.queue, "amqp_url": broker.url}
-    with running(StreamGroup(stream_url, stream=hostile, name="g", **parking), handle, run):
-        wait_until(lambda: seen[-1:] == [14])
-    parked = inbox.take_all()
-    assert seen == GOOD
-    assert [one.properties.headers["x-rabbit-chx-parked-offset"] for one in parked] == [*UNDECODABLE]
-    assert parked[0].body == CUT
-    assert "StreamReader" not in str([one.properties for one in parked])
-    assert stream_connection.query_offset("g", hostile) == 14
-
-
-@pytest.mark.parametrize("run", ["run", "run_batches"])
-def test_by_default_a_group_stops_at_what_cannot_be_decoded(run, stream_url, stream_connection, hostile):
     def handle(given):
         if run == "run_batches":
             list(given.messages())
 
-    group = StreamGroup(stream_url, stream=hostile, name="g", attempts=5)
+    group = StreamGroup(stream_url, stream=stream, name="g", attempts=5)
     with pytest.raises(InvalidMessage, match=r"not valid AMQP 1\.0") as caught:
         getattr(group, run)(handle)
     assert caught.value.offset == 3
-    assert stream_connection.query_offset("g", hostile) == 2
+    assert stream_connection.query_offset("g", stream) == 2

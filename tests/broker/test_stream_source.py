@@ -13,16 +13,13 @@ from rabbit_chx.cli import doctor
 from rabbit_chx.cli.ask.options import Login
 from rabbit_chx.cli.spark import broker_checks
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, RabbitChxError
-from rabbit_chx.streams import StreamPublisher, connect
+from rabbit_chx.streams import StreamPublisher
 from spark_connector import RabbitMQDataSource
-from tests.broker.privileges import release_of
-from tests.broker.stream_scene import settle
 from tests.broker.stream_writers import publish_encoded
 from tests.faults.proxy import Proxy
-from tests.patience import PATIENCE, wait_until
+from tests.patience import wait_until
 from tests.programs import stopping
 from tests.spark.streams import numbered
-from tests.stream_forgeries import a_sub_batch, publish_entry
 
 pytestmark = pytest.mark.broker
 
@@ -171,43 +168,3 @@ def test_a_chunk_damaged_in_transit_raises_an_error_with_its_offset(broker, stre
             pytest.raises(CorruptChunk, match=f"offset 0 of stream '{stream}': the checksum"),
         ):
             values(damaged, {stream: {"offset": 0}}, {stream: {"offset": 1}})
-
-
-def by_amqp_0_9_1(url, stream):
-    """Return the bodies that pika receives from the start of a stream, or None if the broker closes the connection."""
-    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
-        channel = connection.channel()
-        channel.basic_qos(prefetch_count=100)
-        found = []
-        try:
-            for method, _, body in channel.consume(
-                stream, arguments={"x-stream-offset": "first"}, inactivity_timeout=PATIENCE
-            ):
-                if method is None or body == b"last":
-                    return found
-                found.append(body)
-                channel.basic_ack(method.delivery_tag)
-        except pika.exceptions.ConnectionClosedByBroker:
-            return None
-
-
-@pytest.mark.newest_first
-def test_amqp_0_9_1_does_not_deliver_all_messages_of_a_stream(broker, streams, reader):
-    """So reads do not fall back to AMQP 0-9-1."""
-    first, second, last = b"\0Su\xa0\x05first", b"\0Su\xa0\x06second", b"\0Su\xa0\x04last"
-    hidden = a_sub_batch([first, second])
-    before_4 = release_of(broker) < (4, 0)
-    for messages, bodies, delivered in [
-        ([first, last], [b"first", b"last"], [b"first"]),
-        ([hidden, last], [b"first", b"second", b"last"], None if before_4 else []),
-        ([first, b"not AMQP", last], [b"first", b"not AMQP", b"last"], None),
-    ]:
-        stream = streams.stream()
-        with connect(broker.stream_url) as connection:
-            publisher = connection._declare_publisher(stream)
-            for number, each in enumerate(messages):
-                publish_entry(connection, publisher, number, each)
-            assert settle(connection, len(messages)) == {}
-        with reader(stream=stream) as ours:
-            assert values(ours, ours.initialOffset(), ours.latestOffset()) == bodies
-        assert by_amqp_0_9_1(broker.url, stream) == delivered

@@ -6,31 +6,27 @@ import select
 import ssl
 import struct
 import uuid
-import zlib
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
+from functools import partial
 
 import pytest
 
 from rabbit_chx import InvalidValue
-from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.errors import StreamUnavailable
-from rabbit_chx.streams import StreamGroup, connect
-from rabbit_chx.streams.protocol.answers import Command
-from rabbit_chx.streams.protocol.calls import Calls
-from rabbit_chx.streams.protocol.requests import OffsetSpec, max_message, string
-from rabbit_chx.streams.protocol.wire import open_wire
+from rabbit_chx.streams import StreamReader, connect
+from rabbit_chx.streams.protocol.requests import OffsetSpec, max_message
 from tests.broker.privileges import release_of
-from tests.broker.stream_scene import a_stream, fill, message, refused, settle
-from tests.patience import PATIENCE, wait_until
+from tests.broker.stream_scene import a_stream, fill, message, refused, settle, stored
+from tests.patience import PATIENCE
 from tests.queues import delete_exchange
 from tests.tls import Authority, Listener
 from tests.users import a_user
 
 pytestmark = [pytest.mark.broker, pytest.mark.newest_first]
 
-HEADER = struct.Struct(">bbHIqQQIIII")
+
+HEADER_SIZE = 48
 
 
 @pytest.fixture
@@ -41,26 +37,6 @@ def url(stream_url):
 @pytest.fixture
 def connection(stream_connection):
     return stream_connection
-
-
-def chunks_of(
-    connection, stream: str, records: int, *, start=None, credit=10
-) -> list[tuple[int, int, bytes]]:
-    """Read chunks with this many records, and return the first offset, number of records and data of each."""
-    number = connection._subscribe(stream, start or OffsetSpec.first(), credit=credit)
-    found, read = [], 0
-    for subscription, chunk in connection._chunks(PATIENCE):
-        assert subscription == number
-        connection._credit(number, 1)
-        _, kind, _, count, _, _, first, crc, size, _, _ = HEADER.unpack_from(chunk)
-        data = bytes(chunk[HEADER.size :])
-        assert (kind, len(data), zlib.crc32(data)) == (0, size, crc)
-        found.append((first, count, data))
-        read += count
-        if read >= records:
-            break
-    connection._unsubscribe(number)
-    return found
 
 
 # ---- connecting
@@ -79,11 +55,6 @@ def test_a_connection_has_release_node_and_limits_and_can_be_closed_twice(broker
         assert not connection.is_open
         with refused("lost", "is closed"):
             connection.metadata(["a"])
-
-
-def test_an_amqp_url_with_the_stream_port_connects(broker, url):
-    with connect(BrokerUrl.for_streams(broker.url, port=url.port)) as connection:
-        assert connection.release == broker.version
 
 
 @pytest.mark.parametrize(
@@ -105,13 +76,6 @@ def test_a_failed_connection_is_explained(url, changed, problem, words):
         connect(replace(url, **changed), tls=ssl.create_default_context())
 
 
-def test_the_port_of_amqp_or_http_is_recognised(broker, url):
-    with refused("protocol", "it speaks AMQP; the default port of the stream protocol is 5552"):
-        connect(BrokerUrl.for_streams(broker.url, port=BrokerUrl.parse(broker.url).port))
-    with refused("protocol", "it speaks HTTP"):
-        connect(replace(url, port=int(broker.management_url.rpartition(":")[2])))
-
-
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory):
     authority = Authority(tmp_path_factory.mktemp("ca"), "IP:127.0.0.1")
@@ -127,7 +91,7 @@ def test_tls_carries_all_frames_and_failed_external_logins_are_explained(broker,
         secure = replace(url, port=listener.port, tls=True, host="127.0.0.1")
         with connect(secure, tls=authority.context()) as connection, a_stream(connection) as stream:
             fill(connection, stream, range(1, 301), size=10_000)
-            assert sum(count for _, count, _ in chunks_of(connection, stream, 300)) == 300
+            assert len(stored(secure, stream, tls=authority.context())) == 300
         with refused("tls", "failed: unable to get local issuer|failed: self-signed"):
             connect(secure)
         old = release < (3, 11)
@@ -162,33 +126,7 @@ def test_heartbeats_keep_an_idle_reader_connected(url, stream):
     assert any(stays_connected() for _ in range(3))
 
 
-def test_the_call_after_the_broker_closed_the_connection_fails(broker, url):
-    with connect(url) as connection, refused("lost", "operator|closed it|reset"):
-        for _ in range(10):  # new connections are listed with a delay
-            broker.ctl("close_all_connections", "closed by the operator")
-            list(connection._chunks(2))
-
-
-def test_both_sides_refuse_frames_beyond_the_agreed_size(url, connection, stream):
-    publisher = connection._declare_publisher(stream)
-    with refused("frame too large", "a message of 1048576 bytes does not fit into a frame"):
-        connection._publish(publisher, [1], [bytes(1 << 20)])
-    fill(connection, stream, range(5))
-    wire = open_wire(url, None, PATIENCE)
-    wire.frame_max = 1 << 30
-    try:
-        with refused("lost", "lost"):
-            Calls(wire, PATIENCE).call(Command.PEER_PROPERTIES, string("a" * 30_000) * 100)
-    finally:
-        wire.close()
-
-
 # ---- streams
-
-
-def test_creating_an_existing_stream_is_refused(connection, stream):
-    with refused("already exists"):
-        connection.create(stream)
 
 
 def test_metadata_distinguishes_streams_from_queues_and_missing_names(broker, connection, stream):
@@ -206,7 +144,7 @@ def test_metadata_distinguishes_streams_from_queues_and_missing_names(broker, co
         connection.metadata(stream)
 
 
-def test_commands_refuse_queues_and_missing_streams(broker, connection):
+def test_commands_refuse_queues_and_existing_and_missing_streams(broker, connection, stream):
     with broker.connection() as amqp:
         amqp.channel().queue_declare("not-a-stream", durable=True)
     commands = [
@@ -227,20 +165,10 @@ def test_commands_refuse_queues_and_missing_streams(broker, connection):
                 command(name)
     with refused("no such stream"):
         connection.delete("nothing")
+    with refused("already exists"):
+        connection.create(stream)
     with refused("refused", "the broker rejected the arguments"):
         connection.create("not-a-stream")
-
-
-def test_connecting_for_a_missing_stream_is_refused(url):
-    with refused(
-        "no such stream", "virtual host '/' has no stream 'nothing': it does not exist, or is a queue of"
-    ):
-        connect(url, stream="nothing")
-
-
-def test_connecting_for_a_stream_reaches_its_leader(connection, url, stream):
-    with connect(url, stream=stream, leader=True) as other:
-        assert other.node == connection.node
 
 
 def test_stats_have_the_offsets_that_the_release_reports(broker, connection, stream):
@@ -284,92 +212,45 @@ def test_partitions_are_in_order_and_routes_have_the_key(broker, connection):
 # ---- permissions
 
 
-@pytest.fixture
-def stranger(broker, url):
-    """A user without permissions on anything."""
-    with a_user(broker, "^$", "^$", "^$") as user:
-        yield replace(url, user=user.name, password=user.password)
+READ, WRITE = "'^$' '^$' '^STREAM$'", "'^$' '^STREAM$' '^$'"
+BOTH, CONFIGURE = "'^$' '^STREAM$' '^STREAM$'", "'^STREAM$' '^$' '^$'"
 
 
-NEEDED = {
-    "Subscribe": ("read", "'^$' '^$' '^STREAM$'"),
-    "QueryOffset": ("read", "'^$' '^$' '^STREAM$'"),
-    "DeclarePublisher": ("write", "'^$' '^STREAM$' '^$'"),
-    "QueryPublisherSequence": ("read", "'^$' '^STREAM$' '^STREAM$'"),
-    "Create": ("configure", "'^STREAM$' '^$' '^$'"),
-    "Delete": ("configure", "'^STREAM$' '^$' '^$'"),
-}
-
-
-def test_a_missing_permission_is_named_with_the_command_that_grants_it(stranger, stream):
+def test_a_missing_permission_is_named_with_the_command_that_grants_it(broker, url, stream):
     escaped = stream.replace(" ", r"\ ")
-    with connect(stranger) as connection:
-        calls = {
-            "Subscribe": lambda: connection._subscribe(stream, OffsetSpec.first(), credit=1),
-            "QueryOffset": lambda: connection.query_offset("reader", stream),
-            "DeclarePublisher": lambda: connection._declare_publisher(stream),
-            "QueryPublisherSequence": lambda: connection.query_publisher_sequence("job", stream),
-            "Create": lambda: connection.create(stream),
-            "Delete": lambda: connection.delete(stream),
-        }
-        for command, (missing, patterns) in NEEDED.items():
+    with (
+        a_user(broker, "^$", "^$", "^$") as user,
+        connect(replace(url, user=user.name, password=user.password)) as connection,
+    ):
+        for command, missing, patterns, call, *given in [
+            ("Subscribe", "read", READ, partial(connection._subscribe, credit=1), stream, OffsetSpec.first()),
+            ("QueryOffset", "read", READ, connection.query_offset, "reader", stream),
+            ("DeclarePublisher", "write", WRITE, connection._declare_publisher, stream),
+            ("QueryPublisherSequence", "read", BOTH, connection.query_publisher_sequence, "job", stream),
+            ("Create", "configure", CONFIGURE, connection.create, stream),
+            ("Delete", "configure", CONFIGURE, connection.delete, stream),
+        ]:
             with refused("permission", f"refused {command} for stream '{stream}': ") as caught:
-                calls[command]()
+                call(*given)
             text = str(caught.value)
-            assert (
-                f"user '{stranger.user}' has no {missing} permission on stream '{stream}' in virtual" in text
-            )
-            line = f"rabbitmqctl set_permissions -p / {stranger.user} {patterns.replace('STREAM', escaped)}"
+            assert f"user '{user.name}' has no {missing} permission on stream '{stream}' in virtual" in text
+            line = f"rabbitmqctl set_permissions -p / {user.name} {patterns.replace('STREAM', escaped)}"
             assert f"`{line}` grants all that" in text
 
 
 # ---- reading and writing
 
 
-def test_messages_are_read_in_order_from_chunks_larger_than_a_frame(connection, stream):
+def test_messages_are_read_in_order_from_chunks_larger_than_a_frame(url, connection, stream):
     """Messages that fill a frame when they are published do not fit into a frame with the header of their chunk."""
     size = max_message(connection.frame_max) - len(message(0, 0)) + len(b"%010d" % 0)
     messages = [message(number, size) for number in range(5)]
     assert {len(each) for each in messages} == {max_message(connection.frame_max)}
     fill(connection, stream, range(5), size=size)
-    found = [data for _, _, data in chunks_of(connection, stream, 5)]
-    assert min(map(len, found)) + HEADER.size > connection.frame_max
+    with StreamReader(url, stream) as reader:
+        found = [chunk.data for chunk in reader._chunks(0, 5)]
+    assert min(map(len, found)) + HEADER_SIZE > connection.frame_max
     assert b"".join(found) == b"".join(struct.pack(">I", len(each)) + each for each in messages)
-
-
-def test_credit_limits_the_chunks_that_the_broker_sends(connection, stream):
-    for number in range(6):
-        fill(connection, stream, [number])
-
-    def arrive(count: int) -> None:
-        """Check that exactly ``count`` chunks arrive."""
-        assert len(list(islice(connection._chunks(PATIENCE), count))) == count
-        assert list(connection._chunks(0.3)) == []
-
-    number = connection._subscribe(stream, OffsetSpec.first(), credit=2)
-    arrive(2)
-    connection._credit(number, 2)  # from 4.0 on the broker waits for more than half of the first credit
-    arrive(2)
-    connection._credit(number, 9)
-    assert len(connection._unsubscribe(number)) == 2
-    connection._credit(number, 1)  # the broker refuses this; the client ignores the refusal
-    assert connection.metadata([stream])[stream].exists
-
-
-def test_subscriptions_start_at_the_requested_position(connection, stream):
-    fill(connection, stream, [1, 2, 3])
-    fill(connection, stream, [4])
-
-    def firsts(start):
-        number = connection._subscribe(stream, start, credit=9)
-        return [HEADER.unpack_from(chunk)[6] for chunk in connection._unsubscribe(number)]
-
-    assert firsts(OffsetSpec.first())[0] == 0
-    assert firsts(OffsetSpec.last()) == [3]
-    assert firsts(OffsetSpec.next()) == []
-    assert firsts(OffsetSpec.offset(3)) == [3]
-    assert firsts(OffsetSpec.offset(99)) == []
-    assert firsts(OffsetSpec.timestamp(0))[0] == 0
 
 
 def test_deleting_a_stream_ends_its_subscriptions_and_publishers(connection, url, stream):
@@ -395,15 +276,6 @@ def test_unsubscribing_after_the_stream_was_deleted_reports_the_deletion(connect
         connection._unsubscribe(number)
 
 
-def test_offsets_are_stored_under_a_name(connection, stream):
-    fill(connection, stream, range(3))
-    assert connection.query_offset("me", stream) is None
-    connection.store_offset("me", stream, 2)
-    wait_until(lambda: connection.query_offset("me", stream) == 2, "the stored offset")
-    with pytest.raises(InvalidValue, match="invalid reference"):
-        connection.store_offset("", stream, 2)
-
-
 def test_a_connection_has_at_most_256_publishers(connection, stream):
     for _ in range(256):
         connection._declare_publisher(stream)
@@ -411,13 +283,3 @@ def test_a_connection_has_at_most_256_publishers(connection, stream):
         InvalidValue, match="number of publishers: got 257, expected at most 256 on a connection"
     ):
         connection._declare_publisher(stream)
-
-
-def test_a_group_is_refused_by_releases_that_do_not_divide_streams(broker, url, stream):
-    group = StreamGroup(url, stream=stream, name="g")
-    if broker.version.startswith("3.10."):
-        with pytest.raises(InvalidValue, match=r"invalid broker release: got '3\.10\..*', expected 3\.13"):
-            group.run(print)
-    else:
-        group.stop()
-        group.run(print)

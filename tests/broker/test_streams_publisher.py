@@ -11,7 +11,7 @@ import pytest
 from rabbit_chx import InvalidValue
 from rabbit_chx.errors import PublishFailed
 from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, StreamReader, connect
-from tests.broker.stream_scene import bodies, delete_completely, refused
+from tests.broker.stream_scene import bodies, delete_completely
 from tests.patience import PATIENCE
 from tests.unit.test_docs import marked
 
@@ -25,24 +25,6 @@ def test_the_lines_of_the_guide_publish_and_read(broker, stream_connection, caps
     stream_connection.delete("events")
 
 
-def test_pika_reads_the_published_messages(broker, stream_url, stream):
-    sent = [b"", b"one", b"\xff" * 255, b"x" * 256, b"y" * 300_000]
-    with StreamPublisher(stream_url, stream) as publisher:
-        assert publisher.publish_many(sent).confirmed == len(sent)
-    with broker.connection() as amqp:
-        channel = amqp.channel()
-        channel.basic_qos(prefetch_count=10)
-        arguments = {"x-stream-offset": "first"}
-        received = []
-        for method, _, body in channel.consume(stream, arguments=arguments, inactivity_timeout=PATIENCE):
-            received.append(body)
-            channel.basic_ack(method.delivery_tag)
-            if len(received) == len(sent):
-                break
-        channel.cancel()
-    assert received == sent
-
-
 def test_the_lines_of_the_guide_publish_properties(broker, stream_connection, capsys):
     stream_connection.create("events")
     block = marked("streams.md", "test_the_lines_of_the_guide_publish_properties")
@@ -52,22 +34,6 @@ def test_the_lines_of_the_guide_publish_properties(broker, stream_connection, ca
         found = [(message.routing_key, message.content_type) for message in reader.messages(0, 2)]
     assert found == [("customer-1", "application/json"), ("customer-2", "application/json")]
     stream_connection.delete("events")
-
-
-def test_the_totals_count_each_message_by_its_outcome(stream_url, stream):
-    with StreamPublisher(stream_url, stream, name="job") as publisher:
-        publisher.publish_many([b"a", b"bc"], ids=[5, 9])
-        with pytest.raises(InvalidValue, match="publishing ids"):
-            publisher.publish_many([b"d", b"e"], ids=[10, 10])
-        largest = publisher.max_message_bytes
-        with refused("frame too large"):
-            publisher.publish_many([b"f", bytes(largest + 1)], ids=[11, 12])
-        totals = publisher.totals
-        publisher.publish(b"g")
-        assert publisher.sequence() == 10
-    assert (totals.published, totals.confirmed, totals.unknown, totals.pending) == (2, 2, 0, 0)
-    assert (totals.bytes, totals.connections, totals.failed) == (3 + 2 * len(b"\0Su\xa0\1"), 1, 0)
-    assert publisher.totals.resent == 0
 
 
 def test_a_named_publisher_stores_each_id_once_across_connections(stream_url, stream):
@@ -108,23 +74,6 @@ def test_the_highest_publishing_id_is_one_that_the_broker_remembers(stream_url, 
             publisher.publish(b"c")
         assert publisher.totals.duplicates == 2
     assert bodies(stream_url, stream) == [b"a", b"b"]
-
-
-def test_a_named_publisher_stores_each_message_once_when_connections_are_lost(broker, stream_url, stream):
-    with StreamPublisher(stream_url, stream, name="job") as publisher:
-        with publisher.bulk() as bulk:
-            for number in range(60_000):
-                if number in (25_000, 45_000):
-                    broker.ctl("close_all_connections", "closed by the operator")
-                bulk.add(b"%d" % number, publishing_id=number + 1)
-        broker.ctl("close_all_connections", "closed by the operator")
-        assert publisher.sequence() == 60_000
-    assert bodies(stream_url, stream) == [b"%d" % number for number in range(60_000)]
-
-
-def test_a_publisher_to_a_missing_stream_is_refused_when_it_is_opened(stream_url):
-    with refused("no such stream"):
-        StreamPublisher(stream_url, "nothing").open()
 
 
 def test_a_forked_child_refuses_what_its_parent_has_opened_and_opens_its_own(stream_url, stream):

@@ -94,12 +94,6 @@ def test_an_unknown_or_missing_certificate_is_refused(broker, secure, authority,
         connect(secure, tls=context)
 
 
-def test_connecting_without_tls_to_a_tls_port_suggests_tls(secure):
-    plain = replace(secure, tls=False, external=False)
-    with refused("protocol", r"it expects TLS; use amqps:// or rabbitmq-stream\+tls://"):
-        connect(plain)
-
-
 def _lenient(authority):
     context = authority.context()
     context.check_hostname = False  # Docker's host may have another address

@@ -38,36 +38,13 @@ texts = st.one_of(
 strings = texts.flatmap(lambda text: variable(0xA1, 0xB1, text) | variable(0xA3, 0xB3, text))
 binaries = texts.flatmap(lambda data: variable(0xA0, 0xB0, data))
 NULL = b"\x40"
-numbers = st.sampled_from(
-    [
-        *(
-            b"\x41",
-            b"\x42",
-            b"\x56\x01",
-            b"\x43",
-            b"\x44",
-            b"\x52\x07",
-            b"\x53\x07",
-            b"\x54\xff",
-            b"\x55\xff",
-        ),
-        *(b"\x50\x02", b"\x50\x01", b"\x51\xff", b"\x60\0\x07", b"\x70\0\0\xea\x60", b"\x71\0\0\0\x05"),
-        *(
-            b"\x72\x3f\0\0\0",
-            b"\x80" + b"\0" * 7 + b"\x05",
-            b"\x83" + b"\0" * 7 + b"\x05",
-            b"\x83" + b"\x7f" * 8,
-        ),
-        *(
-            b"\x73\0\0\0a",
-            b"\x98" + b"a" * 16,
-            b"\x94" + b"a" * 16,
-            b"\x00\x53\x01\x41",
-            b"\x45",
-            b"\x84" + b"a" * 8,
-        ),
-    ]
-)
+NUMBERS = """
+41 42 5601 43 44 5207 5307 54ff 55ff 5002 5001 51ff 600007 700000ea60 7100000005
+723f000000 800000000000000005 830000000000000005 837f7f7f7f7f7f7f7f 7300000061
+9861616161616161616161616161616161 9461616161616161616161616161616161 00530141 45 846161616161616161
+"""
+"""Values of other types, in hexadecimal digits."""
+numbers = st.sampled_from([bytes.fromhex(each) for each in NUMBERS.split()])
 scalars = st.one_of(st.just(NULL), strings, binaries, numbers)
 
 

@@ -5,24 +5,19 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.errors import StreamUnavailable
-from rabbit_chx.streams import StreamConnection
+from rabbit_chx.streams import StreamConnection, StreamPublisher
 from rabbit_chx.streams.protocol.answers import Confirms, Node, StreamMetadata
 from rabbit_chx.streams.publishing.outlet import Outlet
 from tests.patience import PATIENCE, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from concurrent.futures import Future, ThreadPoolExecutor
-
-    from rabbit_chx.base.urls import BrokerUrl
-    from rabbit_chx.streams import StreamPublisher
 
 FIRST, SECOND = "rabbitmq-stream://first", "rabbitmq-stream://second"
 
@@ -80,7 +75,6 @@ class Connection:
         self._ours.setblocking(False)
         self.is_open = True
         self._has_unread = False
-        self.until = give_up_at
         self.servers.connections.append(self)
 
     def fileno(self) -> int:
@@ -98,8 +92,7 @@ class Connection:
     def _abort(self) -> None:
         self.servers.close_connections()
 
-    def _give_up_at(self, when: float) -> None:
-        self.until = when
+    def _give_up_at(self, when: float) -> None: ...
 
     def metadata(self, streams: list[str]) -> dict[str, StreamMetadata]:
         return {name: StreamMetadata(name, Node("first", 5552), ()) for name in streams}

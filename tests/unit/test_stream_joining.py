@@ -30,13 +30,6 @@ def test_a_connection_that_is_lost_while_a_member_joins_is_replaced(joined, call
     assert member.why_not
 
 
-def test_streams_are_served_though_the_first_one_has_no_node(joined):
-    connection = Connection(["s-0", "s-1", "s-2"], elsewhere=("s-0",))
-    member = joined(connection)
-    assert connection.subscriptions == ["s-1", "s-2"]
-    assert "'s-0' has no leader" in member.why_not
-
-
 def lose(member: StreamMember, connection: Connection) -> None:
     """Lose a connection, and try to connect again."""
     connection.close()

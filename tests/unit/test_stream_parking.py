@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import threading
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
@@ -15,11 +15,10 @@ import pytest
 from rabbit_chx.broker.commands import Driver, Lost, Refused
 from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.broker.properties import Properties
-from rabbit_chx.errors import BrokerUnavailable, InvalidValue
+from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.messages.message import Message
-from rabbit_chx.streams import BatchFailed, Reject, StreamGroup
+from rabbit_chx.streams import BatchFailed, Reject, StreamBatch, StreamGroup
 from rabbit_chx.streams.group import offsets, parking
-from rabbit_chx.streams.group.lanes import Attention, StreamLane
 from rabbit_chx.streams.group.member import StreamMember
 from rabbit_chx.streams.group.workers import StreamWorkers
 from rabbit_chx.streams.messages.chunks import parse_chunk
@@ -29,13 +28,15 @@ from rabbit_chx.working.parking import park
 from tests.patience import wait_until
 from tests.stream_chunks import a_chunk, sized
 from tests.stream_forgeries import BODY, a_map, compound, text
+from tests.unit.test_stream_groups import lane
 
 
 class Encoding(PikaDriver):
-    """Encodes what is published as it would be sent, instead of sending it."""
+    """Encodes what is published as it would be sent, instead of sending it, unless a function raises that it is refused."""
 
-    def __init__(self, frame_max: int = 131_072) -> None:
+    def __init__(self, refuse=lambda driver, properties: None, *, frame_max: int = 131_072) -> None:
         Driver.__init__(self, None, 1.0, "/", "host")
+        self._refuse = refuse
         parameters = SimpleNamespace(frame_max=frame_max)
         self._connection, self._torn = SimpleNamespace(_impl=SimpleNamespace(params=parameters)), False
         self._channel = None
@@ -45,6 +46,7 @@ class Encoding(PikaDriver):
         return self._send(self, commands)
 
     def basic_publish(self, *, body, properties, **_):
+        self._refuse(self, properties)
         self.sent.append((body, Properties().decode(b"".join(properties.encode()))))
 
 
@@ -118,11 +120,10 @@ def test_the_error_of_a_parked_message_is_what_made_the_batch_fail(monkeypatch, 
 
 
 def test_an_unexpected_error_that_has_nothing_to_do_with_a_message_ends_the_member(monkeypatch):
-    class Failing(Encoding):
-        def basic_publish(self, **_):
-            raise ZeroDivisionError
+    def fail(*_):
+        raise ZeroDivisionError
 
-    _, error = parked(monkeypatch, Failing(), b"body")
+    _, error = parked(monkeypatch, Encoding(fail), b"body")
     assert isinstance(error, ZeroDivisionError)
 
 
@@ -138,14 +139,14 @@ REFUSALS = {
 def test_a_message_that_is_refused_is_parked_without_properties_and_headers(monkeypatch, why):
     """Once, such a message ended every member of the group."""
 
-    class Refusing(Encoding):
-        def basic_publish(self, *, properties, **more):
-            if "own" in properties.headers:
-                raise REFUSALS[why]
-            super().basic_publish(properties=properties, **more)
+    def refuse(_, properties):
+        if "own" in properties.headers:
+            raise REFUSALS[why]
 
     long = compound(0x73, b"\xd0", text(b"x" * 255))
-    ((body, properties),), error = parked(monkeypatch, Refusing(), long + HEADER, Reject("\u20ac" * 1_000))
+    ((body, properties),), error = parked(
+        monkeypatch, Encoding(refuse), long + HEADER, Reject("\u20ac" * 1_000)
+    )
     assert (body, error) == (b"x", None)
     assert properties.headers["x-rabbit-chx-parked-left-out"] == "its properties and headers"
     assert properties.headers["x-rabbit-chx-parked-offset"] == 7
@@ -154,34 +155,29 @@ def test_a_message_that_is_refused_is_parked_without_properties_and_headers(monk
 
 
 def test_a_message_that_cannot_be_parked_at_all_is_tried_until_the_member_ends(monkeypatch, caplog):
-    class Refusing(Encoding):
-        tried = 0
-
-        def basic_publish(self, **_):
-            self.tried += 1
-            if self.tried > 4:
-                ended.set()
-            raise Refused(406, "PRECONDITION_FAILED - no")
+    def refuse(*_):
+        tried.append(True)
+        if len(tried) > 4:
+            ended.set()
+        raise Refused(406, "PRECONDITION_FAILED - no")
 
     monkeypatch.setattr(parking.Backoff, "failed", lambda _: 0.01)
-    ended = threading.Event()
-    assert park_in(a_lot(monkeypatch, Refusing(), ended=ended), 7, HEADER) == (7, None)
+    tried, ended = [], threading.Event()
+    assert park_in(a_lot(monkeypatch, Encoding(refuse), ended=ended), 7, HEADER) == (7, None)
     assert "406 PRECONDITION_FAILED - no; trying again" in caplog.text
 
 
 def test_a_message_is_parked_whole_after_a_token_has_expired(monkeypatch):
-    class Expired(Encoding):
-        def basic_publish(self, **given):
-            if refusals:
-                raise refusals.pop()
-            super().basic_publish(**given)
+    def refuse(*_):
+        if refusals:
+            raise refusals.pop()
 
     refused = "refused for user 'u', backend rabbit_auth_backend_oauth2 returned an error: expired"
     refusals = [
         Refused(403, f"ACCESS_REFUSED - write access to exchange 'amq.default' in vhost '/' {refused}")
     ]
     monkeypatch.setattr(parking.Backoff, "failed", lambda _: 0.01)
-    ((_, properties),), error = parked(monkeypatch, Expired(), HEADER)
+    ((_, properties),), error = parked(monkeypatch, Encoding(refuse), HEADER)
     assert error is None
     assert "own" in properties.headers
 
@@ -199,29 +195,12 @@ def test_a_parking_queue_that_cannot_be_checked_is_an_error_of_the_package(monke
     assert "set_permissions" not in str(caught.value)  # it would take away the permissions on the streams
 
 
-@pytest.mark.parametrize("is_there", [True, False])
-def test_a_parking_queue_that_rejects_is_waited_for_and_a_missing_one_is_an_error(is_there):
-    """Once, the error of a full queue said that it does not exist."""
-    commands = park("lot", Message(b"x"), {})
-    assert next(commands).method == "basic_publish"
-    assert commands.throw(Refused(312, "NO_ROUTE")).method == "queue_declare"
-    missing = Refused(404, "NOT_FOUND - no queue 'lot' in vhost '/'")
-    answer = partial(commands.send, None) if is_there else partial(commands.throw, missing)
-    with pytest.raises(BrokerUnavailable if is_there else InvalidValue) as caught:
-        answer()
-    assert ("rejected a message: it is full" if is_there else "expected an existing queue") in str(
-        caught.value
-    )
-
-
 def test_a_member_shows_why_a_message_cannot_be_parked_and_parks_it_later(handled, monkeypatch, caplog):
-    class Full(Encoding):
-        def basic_publish(self, **given):
-            if not room.is_set():
-                raise BrokerUnavailable("the parking queue 'lot' rejected a message")
-            super().basic_publish(**given)
+    def refuse(*_):
+        if not room.is_set():
+            raise BrokerUnavailable("the parking queue 'lot' rejected a message")
 
-    driver, room = Full(), threading.Event()
+    driver, room = Encoding(refuse), threading.Event()
     monkeypatch.setattr(parking.Backoff, "failed", lambda _: 0.01)
     one = handled(driver)
     one.member.why_not = ""
@@ -249,16 +228,15 @@ class Handled:
 
     def __init__(self, new_lot, *, batches: bool = False) -> None:
         settings = StreamGroup(
-            "amqp://127.0.0.1:1", stream="s", name="g", on_failure="park", parking_queue="lot"
+            "amqp://127.0.0.1:1", stream="events", name="g", on_failure="park", parking_queue="lot"
         )._settings
         workers = StreamWorkers(print, settings)
         lot = new_lot(ended=workers.stopping)
         self.member = StreamMember(settings, lambda _: None, workers, lot, batches=batches)
         workers._owner = self.member
-        self.lane = StreamLane("s", batches=batches, store_every=100, attention=Attention())
-        self.lane.assign(0, None)
+        self.lane = lane(batches=batches)
         self.lane.trusted_until = math.inf
-        self.lane.add(parse_chunk(a_chunk([sized(b"a"), sized(b"b")]), "s"))
+        self.lane.add(parse_chunk(a_chunk([sized(b"a"), sized(b"b")]), "events"))
         self.taken = workers.next_of(self.lane)
 
     def fail(self) -> None:
@@ -310,7 +288,7 @@ def test_the_offset_of_a_parked_message_is_stored_before_the_next_one_is_handled
     one.member._places.append(SimpleNamespace(connection=connection, lanes={0: one.lane}))
     one.fail()
     assert len(driver.sent) == 1
-    assert stored[0] == ("s", 0, 0)
+    assert stored[0] == ("events", 0, 0)
     assert one.member.workers._ready.qsize() == 1
 
 
@@ -330,19 +308,84 @@ def test_a_member_that_cannot_store_what_it_parked_handles_no_more_and_waits_for
 def test_what_is_parked_of_a_batch_before_a_refusal_counts_as_handled(handled):
     """A member that starts again would park it again, each time."""
 
-    class Refusing(Encoding):
-        def basic_publish(self, **given):
-            if self.sent:
-                raise BrokerUnavailable("the message is too large", permanent=True)
-            super().basic_publish(**given)
+    def refuse(driver, _):
+        if driver.sent:
+            raise BrokerUnavailable("the message is too large", permanent=True)
 
-    driver = Refusing()
+    driver = Encoding(refuse)
     one = handled(driver, batches=True)
     one.fail()
     assert len(driver.sent) == 1
     assert (one.lane.done, one.lane.handled) == (0, 1)
     assert one.member.workers.stopped
     assert [batch.first for batch in one.lane._again] == [1]
+
+
+# ---- many failures
+
+
+def test_messages_are_parked_over_one_connection_that_is_closed_when_none_comes(monkeypatch):
+    """Once, each had a thread and a connection of its own."""
+    opened, closed = [], threading.Event()
+
+    @contextmanager
+    def connect():
+        opened.append(threading.current_thread())
+        yield SimpleNamespace()
+        closed.set()
+
+    driver = Encoding()
+    monkeypatch.setattr(parking, "_KEPT", 60.0)
+    lot = a_lot(monkeypatch, driver, connect)
+    for offset in range(20):
+        if offset == 19:
+            monkeypatch.setattr(parking, "_KEPT", 0.1)
+        park_in(lot, offset)
+    assert closed.wait(60)
+    assert len(driver.sent) == 20
+    assert len(opened) == 1
+    park_in(lot, 20)
+    lot.end()
+    opened[-1].join(60)
+    assert len(opened) == 2
+    assert not opened[-1].is_alive()
+
+
+def test_a_kept_connection_that_was_lost_is_replaced_at_once(monkeypatch, caplog):
+    def reset(driver, _):
+        if len(driver.sent) == 1 and len(opened) == 1:
+            raise ConnectionResetError
+
+    driver, opened = Encoding(reset), []
+    monkeypatch.setattr(parking.Backoff, "failed", lambda _: 3600)
+    lot = a_lot(monkeypatch, driver, lambda: opened.append(1) or nullcontext())
+    for offset in range(2):
+        park_in(lot, offset)
+    lot.end()
+    assert len(driver.sent) == len(opened) == 2
+    assert "trying again" not in caplog.text
+
+
+CUT = b"\0\x53\x75\xa0\x05ab"
+
+
+def test_undecodable_messages_that_follow_each_other_are_parked_together(monkeypatch):
+    """Once, each was a round of its own, with a stored offset."""
+    stored = [sized(BODY), *[sized(CUT)] * 300, sized(BODY), sized(CUT), sized(CUT)]
+    it = lane()
+    it.add(parse_chunk(a_chunk(stored), "s"))
+    taken = []
+    while (item := it.take()) is not None:
+        is_batch = isinstance(item, StreamBatch)
+        assert not is_batch or it.why_undecodable(item)
+        taken.append((item.first, item.last) if is_batch else item.offset)
+        it.finish(item, it.channel)
+    assert taken == [0, (1, 300), 301, (302, 303)]
+    assert (it.handled, it.done) == (304, 303)
+    batch = StreamBatch([parse_chunk(a_chunk(stored), "s")])
+    assert [(each.first, each.last) for each in batch._around_undecodable()] == [
+        *((0, 0), (1, 300), (301, 301), (302, 303))
+    ]
 
 
 # ---- errors of the package itself
@@ -367,7 +410,7 @@ def test_a_message_that_makes_the_package_fail_has_failed_and_ends_no_member(
     assert headers["x-rabbit-chx-parked-left-out"] == "its properties and headers"
     assert not one.member.workers.stopped
     assert (one.lane.done, one.lane.failed) == ((1, 1) if batches else (0, 1))
-    own = "group 'g': messages of stream 's' made rabbit-chx fail; on_failure='park'"
+    own = "group 'g': messages of stream 'events' made rabbit-chx fail; on_failure='park'"
     assert [record.message for record in caplog.records] == [own]
 
 

@@ -13,12 +13,12 @@ import pytest
 
 from rabbit_chx.streams import BatchFailed, StreamBatch
 from rabbit_chx.streams.group.batch import failed_part, why_undecodable
-from rabbit_chx.streams.group.lanes import Attention, StreamLane
 from rabbit_chx.streams.messages import amqp10, stored
 from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk
 from rabbit_chx.streams.messages.message import decode, row_of
 from tests.stream_chunks import a_batch, a_chunk, gzipped, sized
 from tests.stream_forgeries import BODY, a_map, text
+from tests.unit.test_stream_groups import lane
 
 CUT = b"\0\x53\x75"
 COUNT, FEW = 4_000, 1_000
@@ -49,16 +49,15 @@ def searched(monkeypatch) -> list[int]:
 
 def test_undecodable_messages_between_others_are_searched_for_once(searched) -> None:
     """Each of them had the whole batch decompressed and searched several times: minutes of CPU for 100 bytes."""
-    lane = StreamLane("s", batches=False, store_every=100, attention=Attention())
-    lane.assign(0, None)
-    lane.add(alternating())
+    it = lane()
+    it.add(alternating())
     bodies = []
-    while (item := lane.take()) is not None:
+    while (item := it.take()) is not None:
         if isinstance(item, StreamBatch):
-            assert lane.why_undecodable(item)
+            assert it.why_undecodable(item)
             (item,) = item._stored()
         bodies.append(item.body)
-        lane.finish(item, lane.channel)
+        it.finish(item, it.channel)
     assert bodies == [b"x", CUT] * (COUNT // 2)
     assert sum(searched) == COUNT
 
@@ -150,10 +149,6 @@ def test_what_no_column_needs_is_skipped(message, columns, expected, items) -> N
 def test_what_no_message_shows_is_skipped(message, items) -> None:
     assert decode(message, "s", 0).body == b"x"
     assert sum(items) == 0
-
-
-def test_delivery_annotations_that_no_message_shows_may_be_damaged() -> None:
-    assert decode(b"\0\x53\x71\xc1\x04\x01\xa1\x01a" + BODY, "s", 0).body == b"x"
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,10 @@ DAMAGED = {
     "more entries than data": (a_chunk([sized(b"a")], entries=2, records=2), "1 entries are missing"),
     "fewer entries than data": (a_chunk([sized(b"a"), sized(b"b")], entries=1, records=1), "5 bytes follow"),
     "a message beyond the end": (a_chunk([struct.pack(">I", 9) + b"a"]), "9 bytes exceeds the 1 remaining"),
-    "another number of records": (a_chunk([sized(b"a")], records=2), "the chunk has 1 message, expected 2"),
+    "another number of records": (
+        a_chunk([sized(b"a")], records=2, offset=7),
+        "corrupt chunk at offset 7 of stream 'orders': the chunk has 1 message, expected 2",
+    ),
     "half a batch": (a_chunk([b"\x80\0\1\0"]), "incomplete"),
     "a batch beyond the end": (
         a_chunk([struct.pack(">BHII", 0x80, 1, 5, 500)]),

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from rabbit_chx.errors import CorruptChunk, InvalidMessage, InvalidValue, StreamUnavailable
+from rabbit_chx.errors import InvalidMessage, InvalidValue, StreamUnavailable
 from rabbit_chx.streams import StreamBatch, StreamReader
 from rabbit_chx.streams.messages.arrow.batch import COLUMNS, chosen, record_batches, schema
 from rabbit_chx.streams.messages.chunks import parse_chunk
@@ -155,12 +155,6 @@ def test_a_list_with_bytes_after_its_last_item_is_refused(section: int, count: i
     for columns in (tuple(COLUMNS), ("body", "priority", "expiration", "timestamp", "app_id")):
         with pytest.raises(InvalidMessage, match=r"offset 2 .*: 1 bytes follow the last item of a list"):
             table_of(parsed([b"a", b"b", message, b"c"]), columns)
-
-
-def test_a_damaged_chunk_is_refused_with_its_offset() -> None:
-    chunk = parse_chunk(a_chunk([sized(b"a")], records=2, offset=7), "orders")
-    with pytest.raises(CorruptChunk, match="corrupt chunk at offset 7 of stream 'orders'"):
-        table_of(chunk)
 
 
 def test_times_outside_the_years_1_to_9999_are_null() -> None:

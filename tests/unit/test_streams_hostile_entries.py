@@ -14,7 +14,8 @@ import pytest
 from rabbit_chx.errors import CorruptChunk, InvalidMessage, InvalidValue, MissingDependency
 from rabbit_chx.streams import StreamBatch, StreamReader
 from rabbit_chx.streams.group.batch import why_undecodable
-from rabbit_chx.streams.messages.chunks import parse_chunk, pieces_of
+from rabbit_chx.streams.messages.chunks import Chunk, parse_chunk, pieces_of
+from rabbit_chx.streams.messages.message import decode
 from rabbit_chx.streams.messages.stored import stored_in
 from tests.programs import ran
 from tests.stream_chunks import a_batch, a_chunk, gzipped, sized
@@ -192,8 +193,6 @@ def test_a_header_with_another_number_of_messages_is_refused(records: int) -> No
 
 def test_every_message_that_amqp_0_9_1_can_carry_is_read() -> None:
     """Its headers fit into a frame of 131,072 bytes, in which an item takes a byte at least."""
-    from rabbit_chx.streams.messages.message import decode
-
     nulls = b"\xd0" + struct.pack(">II", 131_076, 131_072) + b"\x40" * 131_072
     text = b"\xb1" + struct.pack(">I", 131_072) + b"\x01" * 131_072
     for value in (nulls, text):
@@ -203,8 +202,6 @@ def test_every_message_that_amqp_0_9_1_can_carry_is_read() -> None:
 
 
 def test_a_reader_may_accept_more_items() -> None:
-    from rabbit_chx.streams.messages.message import decode
-
     message = a_list(b"\x40" * 200_000, 200_000)
     with pytest.raises(
         InvalidMessage, match=r"more than 150000 items of 32 bytes; StreamReader\(max_items=...\) changes"
@@ -213,16 +210,20 @@ def test_a_reader_may_accept_more_items() -> None:
     assert decode(message, "s", 0, max_items=200_000).body.startswith(b"[null,null")
 
 
+def reader_of(chunk: Chunk, max_batch_bytes: int | None = None) -> StreamReader:
+    reader = StreamReader("rabbitmq-stream://h", "s", max_batch_bytes=max_batch_bytes)
+    reader._chunks = lambda start, end: iter([chunk])
+    return reader
+
+
 @pytest.mark.parametrize("way", ["messages", "read"])
 def test_a_reader_may_accept_larger_batches_or_only_smaller_ones(way: str) -> None:
     chunk = parse_chunk(megabytes(25, 2), "s")
 
     def found(limit: int | None) -> int:
-        reader = StreamReader("rabbitmq-stream://h", "s", max_batch_bytes=limit)
-        reader._chunks = lambda start, end: iter([chunk])
         if way == "messages":
-            return sum(len(message.body) for message in reader.messages(0, 2))
-        batches = reader.read(0, 2, columns=["body"])
+            return sum(len(message.body) for message in reader_of(chunk, limit).messages(0, 2))
+        batches = reader_of(chunk, limit).read(0, 2, columns=["body"])
         return sum(len(body) for batch in batches for body in batch["body"].to_pylist())
 
     assert found(26 << 20) == 2 * 25 << 20
@@ -235,9 +236,7 @@ def test_a_reader_may_accept_larger_batches_or_only_smaller_ones(way: str) -> No
 
 def test_a_small_limit_admits_a_chunk_of_many_small_batches() -> None:
     chunk = parse_chunk(a_chunk([gzipped(bytes(900))] * 5), "s")
-    reader = StreamReader("rabbitmq-stream://h", "s", max_batch_bytes=1_000)
-    reader._chunks = lambda start, end: iter([chunk])
-    assert [len(message.body) for message in reader.messages(0, 5)] == [900] * 5
+    assert [len(message.body) for message in reader_of(chunk, 1_000).messages(0, 5)] == [900] * 5
 
 
 JUNK = a_batch(1, 2, b"not gzip" * 1_000, 100)
@@ -286,10 +285,8 @@ def test_a_compression_without_its_library_is_undecodable(monkeypatch) -> None:
     assert [part.first for part in StreamBatch([chunk])._around_undecodable()] == [0, 1, 2]
     assert StreamBatch([chunk])._around_undecodable()[0].arrow(["body"])["body"].to_pylist() == [b"x"]
     assert isinstance(undecodable.error, MissingDependency)
-    reader = StreamReader("rabbitmq-stream://h", "s")
-    reader._chunks = lambda start, end: iter([chunk])
     with pytest.raises(MissingDependency, match=r"snappy.*pip install python-snappy"):
-        list(reader.messages(0, 3))
+        list(reader_of(chunk).messages(0, 3))
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1 << 32])

@@ -51,22 +51,6 @@ def test_confirms_in_any_order_leave_what_a_set_says(sent: list[Lot], data) -> N
         assert [message.body for message in found] == [b"%d" % each for each in one.ids if each in open_ids]
 
 
-@given(st.integers(1, 2_000), st.lists(st.integers(1, 500), max_size=9), st.booleans())
-def test_confirms_in_the_order_of_their_ids_end_lot_after_lot(
-    size: int, steps: list[int], backwards: bool
-) -> None:
-    in_flight = InFlight()
-    in_flight.add([lot(range(start, start + 100)) for start in range(1, size + 1, 100)])
-    count, at = len(in_flight), 1
-    for step in steps:
-        ids = list(range(at, min(at + step, count + 1)))
-        done = in_flight.confirm(reversed(ids) if backwards else ids)
-        at += len(ids)
-        assert len(in_flight) == count + 1 - at
-        assert all(each.first == 100 and not each.early for each in done)
-        assert [each.first for each in in_flight][:1] == [(at - 1) % 100][: len(in_flight)]
-
-
 def test_duplicates_are_counted_while_another_thread_withdraws_messages() -> None:
     outbox, confirmed = LotOutbox(max_messages=9, max_bytes=99), lot([1, 2])
     confirmed.duplicates = 2

@@ -175,14 +175,6 @@ def test_invalid_amqp_1_0_is_refused_with_stream_and_offset(name: str) -> None:
     )
 
 
-def test_deeply_nested_lists_are_refused() -> None:
-    value = b"\x40"
-    for _ in range(60):
-        value = b"\xd0" + struct.pack(">II", len(value) + 4, 1) + value
-    with pytest.raises(InvalidMessage, match="nested"):
-        decode(b"\x00Sw" + value, "s", 0)
-
-
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [

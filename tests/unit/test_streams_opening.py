@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from rabbit_chx.base.urls import BrokerUrl
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams import connect
 from rabbit_chx.streams.protocol.answers import Node, StreamMetadata
@@ -15,9 +16,6 @@ from rabbit_chx.streams.protocol.opening import OnOtherNode, connect_until
 from tests.patience import PATIENCE
 from tests.unit import stream_servers
 from tests.unit.stream_servers import FIRST, SECOND, Connection
-
-if TYPE_CHECKING:
-    from rabbit_chx.base.urls import BrokerUrl
 
 servers = stream_servers.servers
 THIRD, BALANCER = "rabbitmq-stream://third", "rabbitmq-stream://balancer"

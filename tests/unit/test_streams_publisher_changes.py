@@ -39,25 +39,6 @@ async def test_tasks_that_open_a_publisher_at_once_share_one_connection(servers)
     assert publisher.totals.connections == len(servers.opened) == 1
 
 
-def test_messages_accepted_while_the_publisher_is_opened_get_ids_after_the_last_one_of_its_name(
-    servers, monkeypatch
-) -> None:
-    servers.stored = {1_000: b"old"}
-    asked, answers = stream_servers.delayed(monkeypatch, "query_publisher_sequence")
-    publisher = StreamPublisher(FIRST, "events", name="job")
-    with ThreadPoolExecutor() as pool:
-        opening = pool.submit(publisher.open)
-        wait_until(lambda: asked.is_set() and publisher._pipeline.state == "open", "it is opened")
-        waiting = [publisher.submit(b"new"), publisher.submit(b"newer")]
-        answers.set()
-        for future in waiting:
-            future.result(PATIENCE)
-        opening.result(PATIENCE)
-    publisher.close()
-    assert list(servers.stored) == [1_000, 1_001, 1_002]
-    assert publisher.totals.duplicates == 0
-
-
 def test_messages_for_a_stream_that_is_added_get_ids_after_its_last_one(servers, monkeypatch) -> None:
     last = {"events-2": 5_000}
     _, answers = stream_servers.delayed(monkeypatch, "_declare_publisher", "events-2")

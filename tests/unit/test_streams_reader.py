@@ -1,24 +1,23 @@
-"""Ranges of one reader, on a stream in memory."""
+"""Ranges of one reader, and where a stream ends, on a stream in memory."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import count, islice
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from rabbit_chx.errors import InvalidValue, StreamUnavailable
-from rabbit_chx.streams import StreamReader, Timeouts, reader as module
+from rabbit_chx.streams import StreamReader, Timeouts, ends, reader as module
+from rabbit_chx.streams.ends import Bounds, bounds, offset_at
+from rabbit_chx.streams.group.offsets import GroupOffsets
 from rabbit_chx.streams.protocol.answers import StreamStats
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 from tests.stream_chunks import a_chunk, sized
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 END = 200
 URL = "rabbitmq-stream://host"
@@ -29,17 +28,20 @@ class Connection:
 
     is_open = has_stats = True
     timeout = 60
+    node = None
     time = 1_000
-    """When the messages were stored."""
+    """When the first message was stored; the others follow in milliseconds."""
     lost = False
     _is_receiving = False
     arrives_after = 0
     """How often nothing but a part of a chunk has arrived."""
     copied = END
     """The end of what the node has."""
+    gets = 0
+    """How many more chunks the node gets during each request."""
     committed = END
     """The end of the stream, behind a gap if that is later."""
-    reports_last = True
+    reports_last = knows_offsets = True
     first = 0
 
     def __init__(self) -> None:
@@ -50,12 +52,15 @@ class Connection:
     def stats(self, _: str) -> StreamStats:
         last = self.committed - 1 if self.copied == END else self.copied - 1
         last_chunk = last if self.reports_last else None
-        return StreamStats(self.first, self.committed - 1, self.committed - 1, last_chunk)
+        committed_offset = self.committed - 1 if self.knows_offsets else None
+        return StreamStats(self.first, self.committed - 1, committed_offset, last_chunk)
 
     def _subscribe(self, _: str, start: OffsetSpec, *, credit: int) -> int:
         self.subscriptions += 1
         number = max(self.next, default=0) + 1
-        self.next[number] = min(start.value, self.copied)
+        offset = start.value - self.time if start.kind == OffsetSpec.TIMESTAMP else start.value
+        self.next[number] = min(offset, self.copied)
+        self.copied = min(self.copied + self.gets, END)
         self._credit(number, credit)
         return number
 
@@ -63,7 +68,8 @@ class Connection:
         first = self.next[number]
         self.next[number] = min(first + chunks, self.copied)
         for offset in range(first, self.next[number]):
-            self.delivered.append((number, a_chunk([sized(b"%d" % offset)], offset=offset, time=self.time)))
+            stored = a_chunk([sized(b"%d" % offset)], offset=offset, time=self.time + offset)
+            self.delivered.append((number, stored))
 
     def _chunks(self, _: float) -> Iterator[tuple[int, bytes]]:
         self.arrives_after -= 1
@@ -255,3 +261,52 @@ def test_a_reader_that_is_stopped_while_it_waits_to_connect_does_not_connect(
     monkeypatch.setattr(module, "time", clock)
     assert list(reader.follow(0)) == []
     assert len(tried) == 1
+
+
+# ---- where a stream ends
+
+
+@pytest.fixture
+def replica(connection, monkeypatch) -> Connection:
+    """A node that has the beginning of the stream."""
+    monkeypatch.setattr(ends, "_PAUSE", 0.0)
+    connection.copied, connection.gets = 150, 1
+    return connection
+
+
+@pytest.mark.parametrize("offset", [100, 160, END - 1, END])
+def test_the_offset_at_a_time_is_found_by_a_replica_that_catches_up(replica, offset) -> None:
+    assert offset_at(replica, "s", 1000 + offset) == offset
+
+
+@pytest.mark.parametrize("knows_offsets", [True, False])
+def test_a_replica_that_catches_up_knows_the_end(replica, knows_offsets) -> None:
+    replica.knows_offsets = knows_offsets
+    assert bounds(replica, "s") == Bounds(0, END)
+
+
+def test_the_lag_of_a_group_is_that_of_the_whole_stream_on_a_replica_that_catches_up(replica) -> None:
+    replica.copied, replica.query_offset = 140, lambda *_: 149
+    with GroupOffsets("g", lambda _: nullcontext(replica)) as group:
+        assert group.read("s").lag == END - 150
+
+
+def test_a_replica_that_does_not_catch_up_is_asked_only_for_what_it_has(replica) -> None:
+    replica.gets, replica.timeout = 0, 0.0
+    assert offset_at(replica, "s", 1100) == 100
+    with pytest.raises(StreamUnavailable, match="has not yet copied stream 's' up to offset 199") as raised:
+        offset_at(replica, "s", 1160)
+    assert not raised.value.permanent
+
+
+def test_a_message_that_is_stored_during_the_question_is_not_skipped(replica, monkeypatch) -> None:
+    """Once, the end was asked for behind it."""
+
+    def stored(*given: object) -> Bounds:
+        replica.copied = replica.committed = END
+        return bounds(*given)
+
+    replica.copied = replica.committed = END - 1
+    replica.gets, replica.reports_last = 0, False
+    monkeypatch.setattr(ends, "bounds", stored)
+    assert offset_at(replica, "s", 1000 + END - 1) == END - 1

@@ -157,25 +157,6 @@ def test_a_frame_that_is_sent_in_part_ends_the_connection(ends) -> None:
     assert theirs.recv(1)
 
 
-def test_an_interrupt_after_bytes_have_arrived_ends_the_connection(ends) -> None:
-    """What is received next would begin amid the frame whose bytes are lost."""
-    wire, theirs = ends
-
-    class Interrupted(socket.socket):
-        def recv_into(self, *given: Any) -> int:
-            super().recv_into(*given)
-            raise KeyboardInterrupt
-
-    wire._socket = Interrupted(fileno=wire._socket.detach())
-    theirs.sendall(sized(chunk_frame(100)) * 2)
-    with pytest.raises(KeyboardInterrupt):
-        wire.receive(soon())
-    for use in (lambda: wire.receive(soon()), lambda: wire.send(b"", 1)):
-        with pytest.raises(StreamUnavailable, match="the connection to broker is closed") as caught:
-            use()
-        assert caught.value.problem == "lost"
-
-
 def test_after_an_interrupt_at_any_line_of_receiving_the_next_frame_is_whole_or_the_connection_is_closed(
     monkeypatch,
 ) -> None:
