@@ -9,6 +9,7 @@ from itertools import count, pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 from pika.exceptions import ConnectionClosedByBroker
 
@@ -177,7 +178,7 @@ def declared_and_bound(plan: Plan, on_step: Any, _: object):
 
 @pytest.fixture
 def scene(monkeypatch):
-    """Two groups, each with its own exchange and queues."""
+    """Two groups, each with its own exchange and queues, and a command that scales them."""
     scene = Scene(billing={"o0", "o1"}, mailer={"m0", "m1"})
     monkeypatch.setattr(scaling, "_SETTLE", 0)
     monkeypatch.setattr(scaling, "PikaDriver", lambda *_: scene)
@@ -185,7 +186,8 @@ def scene(monkeypatch):
     monkeypatch.setattr(scaling, "commands_under_lock", declared_and_bound)
     monkeypatch.setattr(scaling, "_EMPTY_IN", 0)
     monkeypatch.setattr(members, "_LONGEST_WAIT_FOR_ANSWERS", 0.1)
-    return scene
+    with click.Context(click.Command("scale")):
+        yield scene
 
 
 def appended(**queues: str) -> Plan:
