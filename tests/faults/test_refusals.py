@@ -104,22 +104,6 @@ def test_what_the_broker_refuses_is_not_tried_again(user, url, log, differing, w
     assert log() == []
 
 
-def publish(publisher):
-    with publisher:
-        publisher.publish(f"a body with {CANARY}", "k", headers={"token": CANARY})
-
-
-def test_an_exchange_that_the_user_may_not_write_to(user, url, log):
-    publisher = Publisher(url(), "amq.topic")
-    with pytest.raises(PublishFailed) as caught:
-        within(SLACK, lambda: publish(publisher), "publishing")
-    denied = "403 ACCESS_REFUSED, user 'little' has no write permission on exchange 'amq.topic'"
-    assert f"{denied} in virtual host '/'" in str(caught.value)
-    assert publisher.totals.connections == 1
-    (connected,) = log()  # and no second attempt
-    assert connected.startswith("connected")
-
-
 def test_a_connection_limit_is_retried(broker, user, url):
     with Publisher(url()):
         broker.ctl("set_user_limits", user, '{"max-connections": 1}')
@@ -160,29 +144,8 @@ def test_closing_in_the_middle_of_a_handshake(url, caplog):
     assert "the publisher's thread failed" not in caplog.text
 
 
-def test_several_urls(user, url, free_port):
-    bad = [url(port=free_port), url(password=f"wrong{CANARY}")]
-    with Publisher([*bad, url()], timeouts=Timeouts(connect=SLACK)) as publisher:
-        assert publisher.totals.connections == 1
-    retried_refusal(bad, "Connection refused", "rejected the user name or password")
-
-
 def until_connected(publisher, count):
     wait_until(lambda: publisher.totals.connections >= count, "the publisher connects")
-
-
-def test_credentials_are_requested_for_each_connection(broker, user, url):
-    asked = []
-
-    def credentials():
-        asked.append(1)
-        return user, CANARY
-
-    nobody = url(user="", password="unused")
-    with Publisher(nobody, "amq.direct", credentials=credentials) as publisher:
-        broker.ctl("close_all_user_connections", user, "a test")
-        until_connected(publisher, 2)
-    assert len(asked) == publisher.totals.connections == 2
 
 
 def test_a_password_that_changes_in_its_file(broker, user, url, tmp_path):

@@ -297,11 +297,6 @@ def test_a_line_that_is_no_key_is_named(run, keys: bytes, expected: list[str]) -
     assert all(each in text for each in expected)
 
 
-def test_a_file_and_an_argument_agree_on_which_texts_are_timestamps(run) -> None:
-    text = run.refused("route", "--keys", "-", *TWO, "--hash-property", "timestamp", stdin="٣\n".encode())
-    assert "seconds since 1970" in text
-
-
 @pytest.mark.parametrize("verb", ["route", "simulate"])
 def test_a_key_that_is_no_timestamp_is_named_by_its_line_in_any_block(run, monkeypatch, verb: str) -> None:
     monkeypatch.setattr("rabbit_chx.cli.ask.key_file._BLOCK", 32)
