@@ -166,20 +166,3 @@ def test_a_password_that_changes_in_its_file(broker, user, url, tmp_path):
 
     with pytest.raises(PublishFailed, match=r"2 of 2 messages .* 312 NO_ROUTE"):
         within(PATIENCE, work, "publishing")
-
-
-def test_credentials_that_are_unavailable_are_requested_again(user, url):
-    answers = [OSError("the token service is down")] * 2
-
-    def credentials():
-        if answers:
-            raise answers.pop()
-        return user, CANARY
-
-    with Publisher(url(), credentials=credentials, timeouts=Timeouts(connect=SLACK)) as publisher:
-        assert publisher.totals.connections == 1
-
-    answers.extend([OSError("the token service is down")] * 1_000)
-    text = refusal(Publisher(url(), credentials=credentials, timeouts=Timeouts(connect=1)))
-    assert "the credentials for" in text
-    assert "OSError: the token service is down" in text

@@ -145,18 +145,6 @@ def test_a_timeout_may_be_longer_than_python_waits() -> None:
         assert publisher.totals.connections == 1
 
 
-def test_a_message_that_is_not_confirmed_delays_no_other() -> None:
-    with scene() as (publisher, script):
-        late = publisher.submit(b"late")
-        bulk = publisher.bulk()
-        bulk.add(b"late")
-        assert script.late.wait(PATIENCE)
-        publisher.publish(b"yes", timeout=PATIENCE)
-        assert publisher.publish_many([b"yes"] * 3, timeout=PATIENCE).confirmed == 3
-        assert not late.done()
-        assert bulk.totals.pending == 1
-
-
 def test_flush_waits_only_for_what_was_added_before() -> None:
     with scene() as (publisher, script):
         bulk = publisher.bulk()

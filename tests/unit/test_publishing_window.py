@@ -76,31 +76,6 @@ class TestWindow(WindowModel.TestCase):
         monkeypatch.setattr("rabbit_chx.publishing.window._MOST", 4)
 
 
-def test_returns_are_found_in_publish_order() -> None:
-    window = Window()
-    sent = [message(row, key) for row, key in enumerate([b"a", b"b", b"a", b"a", b"b"])]
-    window.sent(sent)
-    found = [window.find_returned(lambda one, key=key: one.routing_key == key) for key in (b"a", b"a", b"b")]
-    assert [one.row for one in found if one is not None] == [0, 2, 4]
-
-
-def test_a_return_of_something_that_is_not_in_flight_is_nothing() -> None:
-    window = Window()
-    window.sent([message(0, b"a")])
-    assert window.find_returned(lambda one: one.routing_key == b"z") is None
-    window.settle([(1, False, True)])
-    assert window.find_returned(lambda _: True) is None
-
-
-def test_a_new_channel_looks_for_returns_from_its_own_first_message() -> None:
-    window = Window()
-    window.sent([message(0, b"a"), message(1, b"a")])
-    assert window.find_returned(lambda _: True) is not None
-    window.sent(window.abandon())
-    found = window.find_returned(lambda one: one.row == 0)
-    assert found is not None
-
-
 def test_confirms_read_together_are_booked_one_after_the_other() -> None:
     window = Window()
     window.sent([message(row) for row in range(6)])
