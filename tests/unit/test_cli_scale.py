@@ -31,14 +31,6 @@ def file(write, live):
     return write(SCALED)
 
 
-@pytest.mark.parametrize("exchange", ["ring", "slots"])
-def test_a_dry_run_shows_the_plan_and_its_cost(file, run, exchange) -> None:
-    found = run("scale", file, "-x", exchange, "--add", "2", "--dry-run", "-v")
-    assert found.code == 2
-    assert "of its keys" in found.out
-    assert f"declare quorum queue '{exchange[0]}.4'" in found.out
-
-
 def test_scale_unbinds_no_queue_whose_keys_exceed_max_moved(file, run) -> None:
     change = ("-x", "ring", "--to", "3", "--dry-run")
     found = run("scale", file, *change, "--max-moved", "20")
@@ -265,17 +257,6 @@ def test_a_command_that_cannot_finish_the_change_of_another_one_names_that(
     found = run("rebalance", file, "-x", "slots", "--keys", keys, "--yes")
     assert found.code == (3 if unfinished else 64)
     assert "The file may be older than the broker" in found.err
-    assert (UNFINISHED in found.err) is unfinished
-
-
-@pytest.mark.parametrize(("unfinished", "code"), [(True, 3), (False, 64)])
-def test_a_measurement_that_fails_after_the_end_of_an_interrupted_change_leaves_its_record(
-    file, run, monkeypatch, tmp_path, unfinished, code
-) -> None:
-    monkeypatch.setattr("rabbit_chx.cli.rebalance.print_unfinished", lambda *_: unfinished)
-    monkeypatch.setattr("rabbit_chx.cli.rebalance.carry_out_plans", lambda *_, **__: 0)
-    found = run("rebalance", file, "-x", "slots", "--keys", tmp_path / "missing", "--yes")
-    assert (found.code, f"cannot read {tmp_path / 'missing'}" in found.err) == (code, True), found.err
     assert (UNFINISHED in found.err) is unfinished
 
 

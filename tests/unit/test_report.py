@@ -264,12 +264,6 @@ def test_a_live_report_is_about_the_ring_of_the_broker(run, write, live, tmp_pat
     assert page.index("vip") < page.index("q.0")
 
 
-def test_a_page_that_cannot_be_written_is_refused(run, write, tmp_path) -> None:
-    assert "invalid --out" in run.refused(
-        "report", "--file", write(FILE), "--out", tmp_path / "no" / "page.html"
-    )
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are any bytes")
 def test_the_keys_may_be_in_a_file_whose_name_is_not_utf8(run, write, tmp_path) -> None:
     keys, out = tmp_path / os.fsdecode(b"caf\xe9"), tmp_path / "page.html"
