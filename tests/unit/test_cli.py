@@ -251,6 +251,18 @@ PUBLISH = ("publish", "x.csv", "-x", "e", "-U", "amqp://h")
         (["scale", "FILE", "--timeout", "nan"], "nan is not in the range"),
         (["rebalance", "FILE", "--sample", "nan"], "nan is not in the range"),
         (["watch", "-x", "e", "-U", "amqp://h", "--interval", "1"], "1 is not in the range x>=5"),
+        (
+            ["watch", "-x", "jobs", "-f", "FILE", "-U", "amqp://h"],
+            "expected a file with the exchange 'jobs' of virtual host '/'. Without --file",
+        ),
+        (
+            ["watch", "-x", "events", "-f", "FILE", "-U", "amqp://h"],
+            "expected an exchange of virtual host '/' that hashes: one of orders",
+        ),
+        *(
+            (["group", "g", "--stream", "s", "-U", "amqp://h", "--stream-port", port], "range 1<=x<=65535")
+            for port in ("0", "65536")
+        ),
         (["route", "k", "--file", "FILE", "-q", "a"], "--file replaces --queue"),
         (["route", "k", "--exchange", "orders"], "--exchange needs --file"),
         (["route", "k", "--file", "FILE", "--exchange", "nope"], "got 'nope'"),

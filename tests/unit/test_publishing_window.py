@@ -76,6 +76,14 @@ class TestWindow(WindowModel.TestCase):
         monkeypatch.setattr("rabbit_chx.publishing.window._MOST", 4)
 
 
+def test_returns_are_found_in_publish_order() -> None:
+    window = Window()
+    sent = [message(row, key) for row, key in enumerate([b"a", b"b", b"a", b"a", b"b"])]
+    window.sent(sent)
+    found = [window.find_returned(lambda one, key=key: one.routing_key == key) for key in (b"a", b"a", b"b")]
+    assert [one.row for one in found if one is not None] == [0, 2, 4]
+
+
 def test_confirms_read_together_are_booked_one_after_the_other() -> None:
     window = Window()
     window.sent([message(row) for row in range(6)])
