@@ -7,13 +7,12 @@ import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import yaml
 
 from rabbit_chx.testing.node import free_ports
-from tests.patience import PATIENCE, wait_until
+from tests.patience import PATIENCE
 from tests.programs import needed
 
 FOLDER: Final = Path(__file__).parents[1] / "examples" / "monitoring"
@@ -42,28 +41,15 @@ def prometheus(folder, target: str):
         process.wait(PATIENCE)
 
 
-def asked(url: str, what: str, **parameters: str):
-    try:
-        with urlopen(f"{url}/api/v1/{what}?{urlencode(parameters)}", timeout=10) as answer:
-            return json.load(answer)["data"]
-    except OSError:  # Prometheus is still starting
-        return {}
-
-
-def queues(url: str, metric: str) -> dict[str, float]:
-    found = asked(url, "query", query=f"rabbit_chx_watch_{metric}").get("result", ())
-    return {each["metric"]["queue"]: float(each["value"][1]) for each in found}
-
-
 def firing(url: str) -> set[tuple[str, str]]:
     """The alerts that fire, with their queues."""
-    found = asked(url, "alerts").get("alerts", ())
+    try:
+        with urlopen(f"{url}/api/v1/alerts", timeout=10) as answer:
+            found = json.load(answer)["data"]["alerts"]
+    except OSError:  # Prometheus is still starting
+        return set()
     return {
         (each["labels"]["alertname"], each["labels"].get("queue", ""))
         for each in found
         if each["state"] == "firing"
     }
-
-
-def eventually(look, expected) -> None:
-    wait_until(lambda: look() == expected, lambda: f"{expected}, found {look()}", pause=0.2)

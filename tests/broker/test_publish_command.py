@@ -54,36 +54,6 @@ def test_every_row_arrives_with_its_key_property_and_body(broker, exchange, tmp_
     assert sorted(drained(broker, exchange)) == sorted((key, row, body.encode()) for key, row, body in rows)
 
 
-@pytest.mark.long
-def test_returned_rows_are_named_and_resumed(broker, exchange, tmp_path) -> None:
-    file, position = tmp_path / "rows.jsonl", tmp_path / "position"
-    file.write_text("".join(json.dumps({"k": f"c{i}"}) + "\n" for i in range(200)))
-    arguments = ["publish", str(file), "-x", exchange, "-k", "k", "--resume", str(position)]
-    with a_channel(broker) as channel:
-        for queue in ("a", "b"):
-            channel.queue_unbind(f"{exchange}.{queue}", exchange, "1")
-        failed = run(*arguments, env={"AMQP_URL": broker.url})
-        assert failed.returncode == 1
-        assert "row 1: returned" in failed.stderr.decode()
-        assert "NO_ROUTE" in failed.stderr.decode()
-        for queue in ("a", "b"):
-            channel.queue_bind(f"{exchange}.{queue}", exchange, "1")
-    assert run(*arguments, env={"AMQP_URL": broker.url}).returncode == 0
-    assert sorted(key for key, _, _ in drained(broker, exchange)) == sorted(f"c{i}" for i in range(200))
-    again = run(*arguments, "--output", "json", env={"AMQP_URL": broker.url})
-    assert json.loads(again.stdout)["published"] == 0
-
-
-def test_a_missing_exchange_is_named_without_a_traceback(broker, tmp_path) -> None:
-    file = tmp_path / "rows.csv"
-    file.write_text("k\n1\n")
-    done = run("publish", str(file), "-x", "no.such.exchange", "-k", "k", env={"AMQP_URL": broker.url})
-    assert done.returncode == 1
-    text = done.stderr.decode()
-    assert "no exchange 'no.such.exchange'" in text
-    assert "Traceback" not in text
-
-
 def depth(channel, exchange: str) -> int:
     queues = (f"{exchange}.{queue}" for queue in ("a", "b"))
     return sum(message_count(channel, queue) for queue in queues)

@@ -103,16 +103,6 @@ def test_faults_of_queues_are_reported_and_a_quiet_exchange_has_none(site) -> No
         expected = {("hot-queue", hot), ("no-consumer", idle)}
         until(observer, quiet, wanted, lambda each: named(each) == expected)
 
-        before = observer._poll()
-        channel.queue_unbind(idle, "orders", "1")
-        interval = compare(before, observer._poll(), wanted)
-        assert {("unbound-queue", idle), ("ring-drifted", None)} <= named(interval)
-        assert interval.ring.misrouted is not None
-        assert interval.ring.misrouted > 0.2
-        channel.queue_delete(hot)
-        interval = compare(before, observer._poll())
-        assert {("queue-missing", hot), ("unbound-queue", idle)} <= named(interval)
-
 
 # ---- a broker that is restarted
 
@@ -223,27 +213,11 @@ def test_a_terminal_shows_a_table_with_names_as_text_and_is_restored(environment
 
 
 @pytest.mark.one_release
-def test_an_exchange_or_broker_that_cannot_be_watched_is_an_error(
-    environment, monkeypatch, capsys, tmp_path, broker
-) -> None:
+def test_an_exchange_that_is_not_there_cannot_be_watched(environment, monkeypatch, capsys) -> None:
     for name in ("AMQP_URL", "RABBITMQ_MANAGEMENT_URL"):
         monkeypatch.setenv(name, environment[name])
-    file = tmp_path / "other.yaml"
-    file.write_text("schema: 1\nexchanges: {other: {type: fanout}}\n")
-    cases = {
-        ("--exchange", "missing"): (64, "an exchange of virtual host"),
-        ("--exchange", "orders", "--file", str(file)): (64, "expected a file with the exchange"),
-        ("--exchange", "orders", "--interval", "1"): (64, "5"),
-    }
-    for arguments, (code, words) in cases.items():
-        assert _exit_code(["watch", *arguments]) == code
-        assert words in capsys.readouterr().err
-    parts = urlsplit(environment["AMQP_URL"])
-    monkeypatch.setenv("AMQP_URL", f"amqp://{broker.username}:mistake@{parts.hostname}:{parts.port}/")
-    assert _exit_code(["watch", "--exchange", "orders"]) == 1
-    refused = capsys.readouterr().err
-    assert "rejected the user" in refused
-    assert "mistake" not in refused
+    assert _exit_code(["watch", "--exchange", "missing"]) == 64
+    assert "an exchange of virtual host" in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -35,27 +35,6 @@ def test_closing_with_a_timeout_while_the_broker_hangs(broker, topology):
     assert totals.unknown + totals.unsent == 1_000
 
 
-def test_closing_with_nothing_pending_while_the_broker_hangs(broker, topology):
-    publisher = Publisher(broker.url, topology().exchange)
-    publisher.open()
-    publisher.publish(b"0 ", "k")
-    with paused(broker):
-        within(SLACK, publisher.close, "closing")
-
-
-def test_the_callers_own_error_is_raised_and_accepted_messages_are_published(broker, topology):
-    publisher = Publisher(broker.url, topology(queues=1).exchange)
-
-    def work():
-        with publisher, publisher.bulk() as bulk:
-            bulk.add_many(THOUSAND, "k")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        within(PATIENCE, work, "leaving the block")
-    assert publisher.totals.confirmed == 1_000
-
-
 def test_a_message_that_the_broker_refuses_is_found_among_others(broker, topology):
     """The reply to a foreign user id does not name the message: those in flight are sent again, one by one."""
     used = topology(queues=1)

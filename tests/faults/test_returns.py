@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from rabbit_chx.publishing import Outcome, Publisher, Timeouts
-from tests.faults.ledger import Ledger, body, drain
+from tests.faults.ledger import Ledger
 from tests.faults.load import within
 from tests.patience import PATIENCE
 from tests.proof import record_result
@@ -40,19 +40,6 @@ def publish(broker, work, *, limit=PATIENCE, retry=0.5):
     returned = ledger.rows(Outcome.RETURNED)
     assert len(returned) == len(ledger.outcomes)
     return returned, publisher.totals
-
-
-def test_equal_message_ids_are_told_apart(broker, topology):
-    used = topology(queues=1)
-
-    def work(bulk):
-        for row in range(1_000):
-            exchange = used.exchange if row % 2 else NOWHERE
-            bulk.add(body(row), "k", exchange=exchange, message_id="the same")
-
-    returned, _ = publish(broker, work)
-    assert returned == list(range(0, 1_000, 2))
-    assert drain(broker.url, used.queues) == [list(range(1, 1_000, 2))]
 
 
 def test_messages_that_differ_only_in_a_header_are_told_apart(broker, topology, connection):

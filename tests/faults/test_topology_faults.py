@@ -6,7 +6,6 @@ import pika
 import pytest
 
 from rabbit_chx.publishing import Outcome, Timeouts
-from tests.faults.ledger import drain
 from tests.faults.load import SLACK, paused
 from tests.patience import PATIENCE, wait_until
 
@@ -150,13 +149,3 @@ def test_a_channel_closed_by_the_broker_in_the_middle_of_the_window(broker, scen
     assert not failure.may_have_arrived
     assert it.totals.connections == 1
     assert not any(-1 in found for found in it.found)
-
-
-def test_drain_finds_all_copies(broker, topology):
-    """The measurement itself: three messages, one of them twice, are counted as such."""
-    used = topology(queues=1)
-    with used.channel() as channel:
-        for row in (0, 1, 1):
-            channel.basic_publish(used.exchange, "k", b"%d " % row)
-        wait_until(lambda: used.depth() == 3, "the queue holds three messages")
-    assert drain(broker.url, used.queues) == [[0, 1, 1]]

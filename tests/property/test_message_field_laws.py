@@ -146,14 +146,6 @@ def test_a_content_header_is_what_pika_encodes(properties: dict[str, Any]) -> No
     assert found == b"".join(BasicProperties(**{"delivery_mode": 2, **properties}).encode())
 
 
-@pytest.mark.parametrize("name", ["cluster_id", "colour"])
-def test_every_encoder_refuses_an_unknown_property(name: str) -> None:
-    with pytest.raises(InvalidValue, match=f"invalid property: got '{name}'"):
-        encode_properties({name: "x"}, frame_max=FRAME_MAX)
-    with pytest.raises(InvalidValue, match=f"invalid property: got '{name}'"):
-        encode_messages([b""], **{name: "x"})  # type: ignore[arg-type]
-
-
 SPARK_TYPES = {
     "tinyint": (t.ByteType(), pa.int8(), st.integers(-128, 127)),
     "smallint": (t.ShortType(), pa.int16(), st.integers(-(2**15), 2**15 - 1)),

@@ -84,14 +84,6 @@ def test_a_byte_order_mark_is_no_part_of_a_key(run) -> None:
     assert kept["key"] == "\ufeffa"
 
 
-def test_a_file_larger_than_a_block_is_counted_whole(run) -> None:
-    keys = b"".join(b"key-%d\n" % i for i in range(900_000))
-    assert len(keys) > 2 * (1 << 22)
-    counts = run("route", "--keys", "-", "--count", *TWO, *JSON, stdin=keys).rows
-    assert sum(line["keys"] for line in counts) == 900_000
-    assert all(0.49 < line["share"] < 0.51 for line in counts)
-
-
 def test_raw_keys_may_be_any_bytes(run) -> None:
     (first, second) = run("route", "--keys", "-", "--raw", *TWO, *JSON, stdin=b"\xff\xfe\nplain\r\n").rows
     assert first["key_base64"] == "//4="
@@ -258,6 +250,19 @@ PUBLISH = ("publish", "x.csv", "-x", "e", "-U", "amqp://h")
         (["plan", "FILE", "--max-moved", "nan"], "'--max-moved': nan is not in the range"),
         (["scale", "FILE", "--timeout", "nan"], "nan is not in the range"),
         (["rebalance", "FILE", "--sample", "nan"], "nan is not in the range"),
+        (["watch", "-x", "e", "-U", "amqp://h", "--interval", "1"], "1 is not in the range x>=5"),
+        (
+            ["watch", "-x", "jobs", "-f", "FILE", "-U", "amqp://h"],
+            "expected a file with the exchange 'jobs' of virtual host '/'. Without --file",
+        ),
+        (
+            ["watch", "-x", "events", "-f", "FILE", "-U", "amqp://h"],
+            "expected an exchange of virtual host '/' that hashes: one of orders",
+        ),
+        *(
+            (["group", "g", "--stream", "s", "-U", "amqp://h", "--stream-port", port], "range 1<=x<=65535")
+            for port in ("0", "65536")
+        ),
         (["route", "k", "--file", "FILE", "-q", "a"], "--file replaces --queue"),
         (["route", "k", "--exchange", "orders"], "--exchange needs --file"),
         (["route", "k", "--file", "FILE", "--exchange", "nope"], "got 'nope'"),
@@ -295,11 +300,6 @@ def test_wrong_usage_says_what_is_wrong_and_the_fix(run, write, arguments: list[
 def test_a_line_that_is_no_key_is_named(run, keys: bytes, expected: list[str]) -> None:
     text = run.refused("route", "--keys", "-", *TWO, stdin=keys)
     assert all(each in text for each in expected)
-
-
-def test_a_file_and_an_argument_agree_on_which_texts_are_timestamps(run) -> None:
-    text = run.refused("route", "--keys", "-", *TWO, "--hash-property", "timestamp", stdin="٣\n".encode())
-    assert "seconds since 1970" in text
 
 
 @pytest.mark.parametrize("verb", ["route", "simulate"])

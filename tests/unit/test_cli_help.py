@@ -11,7 +11,7 @@ import pytest
 import reference
 
 from rabbit_chx.cli.verb import Exit, option, verb
-from tests.verbs import EVENTS, ORDERS, commands
+from tests.verbs import commands
 
 ROOT = Path(__file__).parents[2]
 VERBS = commands()
@@ -156,18 +156,3 @@ def test_a_topology_file_among_the_keys_is_pointed_out(run, tmp_path) -> None:
 def test_a_key_that_cannot_be_looked_up_as_a_file_is_a_key(run) -> None:
     assert "at most 255 bytes" in run.refused("route", "x" * 256 + ".json", "-q", "a")
     assert run("route", "customer-42", "topology.yaml", "-q", "a", "-q", "b").err == ""
-
-
-def test_watch_says_that_the_file_lacks_the_exchange(run, write) -> None:
-    found = run("watch", "-x", "jobs", "-f", write(ORDERS), "-U", "amqp://127.0.0.1:1/")
-    assert found.code == 64
-    assert "expected a file with the exchange 'jobs' of virtual host '/'. Without --file" in found.err
-    found = run("watch", "-x", "events", "-f", write(EVENTS), "-U", "amqp://127.0.0.1:1/")
-    assert "expected an exchange of virtual host '/' that hashes: one of orders" in found.err
-
-
-@pytest.mark.parametrize("port", ["0", "65536"])
-def test_a_port_is_at_most_65535(run, port: str) -> None:
-    found = run("group", "g", "--stream", "s", "-U", "amqp://127.0.0.1:1/", "--stream-port", port)
-    assert found.code == 64
-    assert "not in the range 1<=x<=65535" in found.err

@@ -90,38 +90,17 @@ def test_a_queue_that_the_file_does_not_have_is_never_removed(
     assert "'ext' bound only on the broker" in run("scale", file, "-x", other, "--add", "1", "--dry-run").err
 
 
-def test_a_queue_that_an_earlier_change_added_is_removed_by_one_that_names_it(others, run) -> None:
-    file, on_broker = others
-    on_broker("orders", to=5)
-    for change in ("--remove", "--add"):
-        found = run("scale", file, "-x", "orders", change, "1", "--dry-run")
-        assert found.code == 1
-        assert "'orders.5' bound only on the broker" in found.err
-    found = run("scale", file, "-x", "orders", "--to", "3", "--dry-run")
-    assert found.code == 2
-    assert "Note: once drained and empty, these are deleted: 'orders.{4..5}'" in found.out
-
-
-def test_a_queue_that_only_the_file_has_is_not_added_silently(others, run) -> None:
-    file, on_broker = others
-    on_broker("tenants", to=2)
-    found = run("scale", file, "-x", "tenants", "--add", "1", "--dry-run")
-    assert found.code == 1
-    assert "got queue 'tenants.2' bound only in the file" in found.err
-    assert run("scale", file, "-x", "tenants", "--to", "4", "--dry-run").code == 2
-
-
 @pytest.mark.parametrize("exchange", ["orders", "tenants"])
 @pytest.mark.parametrize("change", [("--add", "1"), ("--remove", "{}.1")])
-def test_a_queue_that_was_kept_because_it_was_not_empty_is_not_bound_again_silently(
-    others, run, exchange, change
-) -> None:
+@pytest.mark.parametrize("is_kept", [True, False], ids=["kept because it was not empty", "gone"])
+def test_a_queue_that_only_the_file_has_is_not_bound_silently(others, run, exchange, change, is_kept) -> None:
     file, on_broker = others
-    on_broker(exchange, remove=1, kept=[f"{exchange}.2"])
-    options = (each.format(exchange) for each in change)
-    found = run("scale", file, "-x", exchange, *options, "--dry-run", "--max-moved", "100")
+    on_broker(exchange, remove=1, kept=[f"{exchange}.2"] * is_kept)
+    scale = ("scale", file, "-x", exchange, "--dry-run", "--max-moved", "100")
+    found = run(*scale, *(each.format(exchange) for each in change))
     assert found.code == 1
     assert f"got queue '{exchange}.2' bound only in the file" in found.err
+    assert run(*scale, "--to", "4").code == 2
 
 
 def test_a_change_that_is_refused_after_an_earlier_one_is_finished_is_not_printed_for_the_file(
@@ -190,7 +169,9 @@ def test_the_plan_names_the_queues_that_are_deleted(others, run) -> None:
 def test_a_new_queue_gets_no_name_that_something_else_uses(others, run, exchange) -> None:
     file, on_broker = others
     new, add = NEXT[exchange], ("scale", file, "-x", exchange, "--add", "1", "--dry-run", "-v")
-    assert f"declare quorum queue '{new}'" in run(*add).out
+    shown = run(*add).out
+    assert f"declare quorum queue '{new}'" in shown
+    assert "of its keys" in shown
     on_broker(exchange, add=1)
     assert f"'{new}'" not in run(*add).out  # a repeat: it is there
     on_broker(also=[Binding("amq.fanout", new)])
@@ -304,28 +285,46 @@ def test_a_lock_that_is_refused_leaves_nothing_to_write_or_to_continue(
     assert "Write this into the file" not in found.out
 
 
-@pytest.mark.parametrize("verb", [("scale", "--add=1"), ("rebalance",)], ids=["scale", "rebalance"])
-def test_the_interrupted_change_of_another_exchange_is_refused_and_its_record_kept(
-    others, run, interrupted, verb
-) -> None:
-    file, _ = others
-    finished = interrupted("scale", file, "-x", "orders", "--add", "1")
-    found = run(*verb, file, "-x", "tenants", "--yes")
-    assert (found.code, finished) == (3, [])
-    assert "Refused: this command cannot finish the interrupted change of exchange 'orders'" in found.err
-    assert UNFINISHED in found.err
+BEGUN = "scale -x orders --add 1"
 
 
-def test_rebalance_does_not_finish_an_interrupted_change_of_a_whole_file(others, run, interrupted) -> None:
-    """`scale` does, because it makes the whole broker match the file."""
+@pytest.mark.parametrize(
+    ("begun", "command"),
+    [
+        (BEGUN, BEGUN),
+        (BEGUN, "scale -x orders --to 6"),
+        (BEGUN, "scale"),
+        ("scale", "scale -x tenants --add 1"),  # it makes the whole broker match the file
+    ],
+)
+def test_an_interrupted_change_is_finished(others, run, interrupted, begun, command) -> None:
     file, on_broker = others
-    on_broker("orders", to=2)
-    finished = interrupted("scale", file)
-    found = run("rebalance", file, "-x", "tenants", "--yes")
-    assert (found.code, finished) == (3, [])
-    assert "this command cannot finish the interrupted change of the whole file" in found.err
-    run("scale", file, "-x", "tenants", "--add", "1", "--yes")
+    if begun == "scale":
+        on_broker("orders", to=2)
+    finished = interrupted(*begun.split(), file)
+    run(*command.split(), file, "--yes")
     assert finished
+
+
+@pytest.mark.parametrize(
+    ("begun", "of", "command"),
+    [
+        (BEGUN, "exchange 'orders'", "scale -x tenants --add=1"),
+        (BEGUN, "exchange 'orders'", "rebalance -x tenants"),
+        ("scale", "the whole file", "rebalance -x tenants"),
+    ],
+)
+def test_the_interrupted_change_of_something_else_is_refused_and_its_record_kept(
+    others, run, interrupted, begun, of, command
+) -> None:
+    file, on_broker = others
+    if begun == "scale":
+        on_broker("orders", to=2)
+    finished = interrupted(*begun.split(), file)
+    found = run(*command.split(), file, "--yes")
+    assert (found.code, finished) == (3, [])
+    assert f"Refused: this command cannot finish the interrupted change of {of}" in found.err
+    assert UNFINISHED in found.err
 
 
 @pytest.mark.parametrize("verb", [("scale", "--add", "1"), ("rebalance",)], ids=["scale", "rebalance"])
@@ -338,18 +337,6 @@ def test_a_change_whose_record_names_no_exchange_is_finished_by_the_same_command
         earlier.setattr(ChangeRecord, "of", lambda *given: replace(whole(*given), exchange=None))
         finished = interrupted("scale", others[0], "-x", "tenants", "--add", "1")
     run(*verb, others[0], "-x", "tenants", "--yes")
-    assert finished
-
-
-@pytest.mark.parametrize(
-    "verb",
-    [("scale", "-x", "orders", "--add", "1"), ("scale", "-x", "orders", "--to", "6"), ("scale",)],
-    ids=["repeated", "another target", "whole file"],
-)
-def test_the_interrupted_change_of_the_same_exchange_is_finished(others, run, interrupted, verb) -> None:
-    file, _ = others
-    finished = interrupted("scale", file, "-x", "orders", "--add", "1")
-    run(*verb, file, "--yes")
     assert finished
 
 

@@ -1,22 +1,21 @@
-"""The alerts and the dashboard of examples/monitoring use metrics that exist, and a real Prometheus accepts them."""
+"""The alerts and the dashboard of examples/monitoring use metrics that exist, and promtool accepts them.
+
+tests/broker/test_watch_faults.py runs the alerts in a real Prometheus.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from time import time
-from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
 from rabbit_chx.watch.metrics import Metrics
 from rabbit_chx.watch.observer import PROBLEMS
-from rabbit_chx.watch.server import Server
-from rabbit_chx.watch.tokens import Access, Address
 from tests.programs import needed, ran
-from tests.prometheus import FOLDER, TOKEN, asked, eventually, firing, prometheus, queues
-from tests.watching import HOSTILE, QUEUES, interval
+from tests.prometheus import FOLDER
+from tests.watching import HOSTILE, interval
 
 RULES = [
     rule for group in yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"] for rule in group["rules"]
@@ -116,33 +115,3 @@ def test_promtool_accepts_the_files_and_the_alerts_pass_their_tests(tmp_path) ->
 @pytest.mark.long
 def test_promtool_finds_nothing_to_improve_in_the_metrics() -> None:
     assert promtool("check", "metrics", text=metrics().text().decode()) == ""
-
-
-def share_in_the_alert(url: str) -> str:
-    """The share of the keys at the beginning of the description of the alert about drift."""
-    alerts = asked(url, "alerts").get("alerts", ())
-    texts = [
-        one["annotations"]["description"]
-        for one in alerts
-        if one["labels"]["alertname"] == "RabbitChxRingDrifted"
-    ]
-    return next(iter(texts), "").partition(" of the keys go to the wrong queue")[0]
-
-
-@pytest.mark.long
-def test_a_real_prometheus_scrapes_alerts_and_drops_removed_queues(tmp_path) -> None:
-    with (
-        Server(Access(Address.parse("127.0.0.1:0"), TOKEN)) as server,
-        prometheus(tmp_path, urlsplit(server.url).netloc) as url,
-    ):
-        server.show(now := interval([*HOSTILE, "q0"], at=time()))
-        expected = {row.queue: row.exact for row in now.rows}
-        eventually(lambda: queues(url, "expected_share"), expected)
-        eventually(lambda: firing(url), set())
-        server.show(interval(now=("q1", "q0", "q2", "q3"), states={"q2": {"consumers": 0}}, at=time()))
-        eventually(lambda: set(queues(url, "expected_share")), set(QUEUES))
-        wrong = {("RabbitChxRingDrifted", ""), ("RabbitChxQueueWithoutConsumer", "q2")}
-        eventually(lambda: firing(url), wrong)
-        eventually(lambda: share_in_the_alert(url), "50.04%")
-        server.show(interval(at=time()))
-        eventually(lambda: firing(url), set())

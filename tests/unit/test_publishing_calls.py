@@ -145,38 +145,6 @@ def test_a_timeout_may_be_longer_than_python_waits() -> None:
         assert publisher.totals.connections == 1
 
 
-def test_each_thread_learns_the_outcome_of_its_own_messages() -> None:
-    def work(number: int) -> list[str]:
-        told = []
-        for row in range(20):
-            bad = (row + number) % 5 == 0
-            try:
-                publisher.publish(b"no" if bad else b"yes", timeout=PATIENCE)
-                told.append("ok" if not bad else "wrong")
-            except PublishFailed as failed:
-                rejected = failed.failure.outcome is Outcome.REJECTED
-                told.append("failed" if bad and rejected else "wrong")
-        return told
-
-    with scene() as (publisher, _), ThreadPoolExecutor(8) as threads:
-        for told in threads.map(work, range(8)):
-            assert "wrong" not in told
-            assert told.count("failed") == 4
-    assert publisher.totals.rejected == 8 * 4
-
-
-def test_a_message_that_is_not_confirmed_delays_no_other() -> None:
-    with scene() as (publisher, script):
-        late = publisher.submit(b"late")
-        bulk = publisher.bulk()
-        bulk.add(b"late")
-        assert script.late.wait(PATIENCE)
-        publisher.publish(b"yes", timeout=PATIENCE)
-        assert publisher.publish_many([b"yes"] * 3, timeout=PATIENCE).confirmed == 3
-        assert not late.done()
-        assert bulk.totals.pending == 1
-
-
 def test_flush_waits_only_for_what_was_added_before() -> None:
     with scene() as (publisher, script):
         bulk = publisher.bulk()

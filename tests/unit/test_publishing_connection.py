@@ -15,7 +15,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.adapters.utils import io_services_utils
 
 from rabbit_chx.broker import receiving
-from rabbit_chx.broker.receiving import PRIVATE_NAMES, has_private_names
+from rabbit_chx.broker.receiving import PRIVATE_NAMES
 from rabbit_chx.publishing.connection import PublisherConnection, encode
 from rabbit_chx.publishing.messages import OutgoingMessage
 from rabbit_chx.publishing.properties import encode_properties
@@ -90,11 +90,6 @@ def test_the_installed_pika_has_every_private_name(connection):
 )
 def test_the_installed_pika_has_what_deliveries_use_beside_the_connection(owner, name):
     assert hasattr(owner, name)
-
-
-@pytest.mark.parametrize("name", PRIVATE_NAMES)
-def test_any_missing_private_name_is_noticed(name):
-    assert not has_private_names(set(PRIVATE_NAMES) - {name})
 
 
 def test_a_method_that_pika_lacks_is_noticed_although_this_package_overrides_it(recorder, monkeypatch):

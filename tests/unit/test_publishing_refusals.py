@@ -144,6 +144,7 @@ def test_the_credentials_of_a_callable_are_checked():
         with pytest.raises(BrokerUnavailable, match="credentials for h:5672") as caught:
             parameters_of("amqp://h", credentials=bad)
         assert "secret" not in str(caught.value)
+        assert not caught.value.permanent
 
 
 def test_a_password_file_is_read_on_each_connect(tmp_path):

@@ -84,23 +84,6 @@ def test_returns_are_found_in_publish_order() -> None:
     assert [one.row for one in found if one is not None] == [0, 2, 4]
 
 
-def test_a_return_of_something_that_is_not_in_flight_is_nothing() -> None:
-    window = Window()
-    window.sent([message(0, b"a")])
-    assert window.find_returned(lambda one: one.routing_key == b"z") is None
-    window.settle([(1, False, True)])
-    assert window.find_returned(lambda _: True) is None
-
-
-def test_a_new_channel_looks_for_returns_from_its_own_first_message() -> None:
-    window = Window()
-    window.sent([message(0, b"a"), message(1, b"a")])
-    assert window.find_returned(lambda _: True) is not None
-    window.sent(window.abandon())
-    found = window.find_returned(lambda one: one.row == 0)
-    assert found is not None
-
-
 def test_confirms_read_together_are_booked_one_after_the_other() -> None:
     window = Window()
     window.sent([message(row) for row in range(6)])

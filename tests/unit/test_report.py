@@ -7,13 +7,14 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from functools import cache
 from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from rabbit_chx import Ring, ToExchange, moved
+from rabbit_chx import ConsistentHashExchange, Ring, ToExchange, moved
 from rabbit_chx.errors import RingUnknown
 from rabbit_chx.report import flow_picture, report, ring_picture
 from rabbit_chx.report.drawing import Picture
@@ -248,10 +249,19 @@ def test_the_command_writes_the_page(run, write, tmp_path) -> None:
     assert found.out == f"Wrote {out}: exchange 'orders', 32 destinations.\n"
 
 
-def test_a_page_that_cannot_be_written_is_refused(run, write, tmp_path) -> None:
-    assert "invalid --out" in run.refused(
-        "report", "--file", write(FILE), "--out", tmp_path / "no" / "page.html"
-    )
+def test_a_live_report_is_about_the_ring_of_the_broker(run, write, live, tmp_path) -> None:
+    bound = {"vip": 4, **{f"q.{number}": 1 for number in range(4)}}  # in another order than in the file
+    live(FILE.replace('{"q.{0..3}": 1, vip: 4}', json.dumps(bound)))
+    names = [f"customer-{number}" for number in range(500)]
+    keys, out = write("\n".join(names), "keys"), tmp_path / "page.html"
+    given = ("--file", write(FILE), "--keys", keys, "--live", "-U", "amqp://h", "--out", out)
+    assert run("report", *given).code == 0
+    page = re.sub(r"<[^>]*>", " ", out.read_text())
+    assert "the order of the ring is from a broker" in " ".join(page.split())
+    assert "which differs from the broker's" in page
+    landed = Counter(map(ConsistentHashExchange(bound).route, names))
+    assert all(re.search(rf"{queue}\s+{landed[queue]}\s", page) for queue in bound)
+    assert page.index("vip") < page.index("q.0")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are any bytes")

@@ -214,16 +214,6 @@ def test_a_frequent_key_is_hot_below_twice_the_share_of_one_of_two_queues() -> N
     assert problems(compare(before, after)) == [("hot-queue", "q0")]
 
 
-def test_the_misrouted_share_is_exact() -> None:
-    on_broker = assume_applied(topology("q1", "q0", "q2", "q3"))
-    interval = compare(START, snapshot(10.0, on_broker, **EVEN), FILE)
-    assert interval.ring.misrouted == pytest.approx(0.5, abs=0.01)
-    assert interval._ring_check.live is not None
-    assert interval._ring_check.wanted is not None
-    assert interval._ring_check.live.destinations == ("q1", "q0", "q2", "q3")
-    assert interval._ring_check.wanted.destinations == QUEUES
-
-
 def test_an_order_that_was_never_known_is_no_problem_without_a_file() -> None:
     unknown = unread(FIRST)
     quiet = compare(START, snapshot(10.0, unknown, unknown, **EVEN))

@@ -31,10 +31,6 @@ def shown(*intervals) -> dict[tuple[str, ...], float]:
     return samples(metrics)
 
 
-def test_there_are_no_metrics_before_the_first_interval() -> None:
-    assert shown() == {}
-
-
 def test_metrics_have_the_values_of_the_interval() -> None:
     received = {"q0": 100, "q1": 200, "q2": 300, "q3": 400}
     found = shown(interval(received=received, states={"q1": {"oldest": 2.5, "consumers": 4}}))
