@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from dataclasses import replace
 from typing import Self
 from urllib.parse import quote, urlsplit
 
@@ -102,9 +101,3 @@ def foundation(site: Site) -> Plan:
         Bind(Binding("behind", "limited")),
         SetPolicy(Policy("limits", "^plain$", "queues", {"max-length": 5}, 3)),
     )
-
-
-def apply_one_by_one(site: Site, planned: Plan, on_step) -> None:
-    """Apply each step as a plan of its own, since `apply` sends those of one kind together."""
-    for step in planned.steps:
-        apply(site.url(), replace(planned, steps=(step,), changes=()), management=site.management, on_step=on_step)

@@ -85,19 +85,6 @@ def test_a_change_in_place_over_the_limit_is_refused_and_the_other_ways_are_name
     assert not plan(wanted, made(FOUR).seen(), max_moved=1).refusals
 
 
-@pytest.mark.parametrize("way", ["in place", "swap", "append", "remove-last"])
-def test_every_way_ends_where_it_says_and_asks_for_nothing_more(way: str) -> None:
-    broker, wanted = made(FOUR), hashed("x", ["a", "c", "d"])
-    found = plan(wanted, broker.seen(), strategy=way, force=True)
-    broker.carry_out(found.steps)
-    (change,) = found.changes
-    assert broker.rings["x"].runs == change.after.runs
-    chosen = next(each for each in change.strategies if each.chosen)
-    order = chosen.order or ("a", "c", "d")
-    assert broker.rings["x"].destinations == order
-    assert not plan(hashed("x", order), broker.seen())
-
-
 def behind_another(exchange: str, queues: str) -> Topology:
     """A ring behind another exchange that hashes."""
     ring = hashed(exchange, queues)

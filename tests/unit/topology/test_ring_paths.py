@@ -11,7 +11,7 @@ import pytest
 
 from rabbit_chx import Release, Ring, ToExchange, moved, shares
 from rabbit_chx.mirror.kernel.table import SEEDS, all_buckets, bucket_table, visits
-from rabbit_chx.mirror.movement import MovementTracker, keys_of, moved_among
+from rabbit_chx.mirror.movement import keys_of, moved_among
 from rabbit_chx.topology.diff import RingDifference, destination_differences
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.ring_change import case_of
@@ -86,29 +86,6 @@ def test_visits_are_drawn_once_for_all_sizes_in_their_range() -> None:
     for size in (1, 5, 16):
         assert (all_buckets(size) == bucket_table(size).all()).all()
     assert visits(16, 17) is not wide
-
-
-@pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 6))]
-)
-def test_a_sequence_of_rings_counts_the_same_movement_as_the_tables(seed: int) -> None:
-    chance = random.Random(seed)
-    ring = start = Ring.of({f"q{i}": chance.randint(1, 3) for i in range(chance.randint(0, 5))})
-    rings: list[Ring] = []
-    for _ in range(8):
-        bound = list(ring.destinations)
-        if bound and chance.random() < 0.5:
-            ring = ring.unbind(chance.choice([bound[-1], chance.choice(bound)]))
-        else:
-            name = chance.choice([f"q{i}" for i in range(9)])
-            ring = ring if name in bound else ring.bind(name, chance.randint(1, 3))
-        rings.append(ring)
-    journey = MovementTracker(start, 1, 40).along(rings)
-    assert (journey.share, journey.between) == counted(start, rings)
-    for hop, old, new in zip(journey.hops, [start, *rings], rings, strict=False):
-        movement = moved(old, new)
-        assert hop.share == movement.share
-        assert set(hop.losers) == {a for (a, b) in movement.flows if a != b} - {None}
 
 
 def test_keys_of_a_ring_are_those_of_the_readable_table() -> None:
