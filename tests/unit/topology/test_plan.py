@@ -19,7 +19,7 @@ from rabbit_chx.topology.model import (
     Topology,
 )
 from rabbit_chx.topology.planning.plan import plan
-from rabbit_chx.topology.planning.steps import Bind, SetPolicy, Unbind
+from rabbit_chx.topology.planning.steps import Bind, Unbind
 from rabbit_chx.topology.planning.what_if import assume_applied
 from tests.unit.topology.broker_model import Broker, hashed, made, slotted
 
@@ -333,15 +333,6 @@ def test_what_has_other_properties_is_refused_with_a_new_name_and_never_deleted(
 
 
 # ---- policies, slots and shards
-
-
-def test_a_policy_sends_messages_only_to_exchanges_that_are_already_bound() -> None:
-    policy = Policy("p", "^work$", "queues", {"dead-letter-exchange": "dead"})
-    exchanges, queues = (Exchange("in", "topic"), Exchange("dead", "fanout")), (Queue("work"), Queue("kept"))
-    bindings = (Binding("in", "work", "#"), Binding("dead", "kept"))
-    wanted = Topology(exchanges=exchanges, queues=queues, bindings=bindings, policies=(policy,))
-    steps = plan(wanted, Observed()).steps
-    assert steps[-3:] == (Bind(bindings[1]), SetPolicy(policy), Bind(bindings[0]))
 
 
 def test_slots_that_exist_are_not_bound_blindly() -> None:

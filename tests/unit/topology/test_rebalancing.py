@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -151,17 +150,6 @@ def test_an_exchange_without_slots_is_refused_with_what_to_use() -> None:
 
 
 # ---- samples
-
-
-def test_keys_are_counted_by_slot_and_the_hottest_is_known() -> None:
-    wanted = topology()
-    counts = SlotCounts(wanted.slots[0], wanted, applied(wanted).seen())
-    keys = [f"key-{number}" for number in range(100)] + ["hot"] * 50
-    counts.add_keys(keys)
-    mirror = ModulusHashExchange(map(ToExchange, wanted.slots[0].names))
-    assert +counts.of_slot == Counter(mirror.route(key).name for key in keys)
-    assert counts.hottest_key(mirror.route("hot").name) == ("hot", 50)
-    assert counts.total == 150
 
 
 def test_a_message_is_counted_by_the_part_that_is_hashed() -> None:

@@ -7,12 +7,8 @@ import json
 import pytest
 
 from rabbit_chx import ConsistentHashExchange
-from rabbit_chx.errors import RingUnknown
 from rabbit_chx.mirror.ring import Ring
-from rabbit_chx.report import report
 from rabbit_chx.topology import Observed, drift, lint, loads, plan
-from rabbit_chx.topology.planning.what_if import what_if
-from rabbit_chx.topology.routes import Router
 
 UNKNOWN = """
 schema: 1
@@ -36,21 +32,6 @@ def observed(ring: Ring) -> Observed:
 
 def unknown() -> Ring:
     return Ring(ORDERS.bindings, None, why_unknown="it has not been read")
-
-
-@pytest.mark.parametrize(
-    "predict",
-    [
-        lambda: Router(WANTED).route("orders", "key"),
-        lambda: ConsistentHashExchange(WANTED.ring("orders")).route("key"),
-        lambda: ConsistentHashExchange(WANTED.ring("orders")).route_many(["key"]),
-        lambda: what_if(WANTED, "orders", add=1),
-        lambda: report(WANTED, "orders"),
-    ],
-)
-def test_a_prediction_from_a_file_of_unknown_order_is_refused(predict) -> None:
-    with pytest.raises(RingUnknown, match="the bind order of exchange 'orders' was not known"):
-        predict()
 
 
 @pytest.mark.parametrize(
