@@ -179,13 +179,6 @@ def test_a_second_binding_without_effect_does_not_block_the_adoption_of_the_othe
     )
 
 
-def test_without_a_record_nothing_is_written(scene) -> None:
-    assert scene.live("export", "-o", scene.file, *scene.node).code == 0
-    found = scene.live("apply", scene.file, "--yes", "--no-record", *scene.node)
-    assert (found.code, "Recorded" in found.out) == (0, False)
-    assert scene.live("check", scene.file).code == 2
-
-
 BEFORE_THE_RECORD = (("bind", "x", "1"), ("unbind", "c", "1"), ("bind", "c", "1"))
 """The hand-made binding and, after it, a queue of the application."""
 

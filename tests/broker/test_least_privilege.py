@@ -205,14 +205,6 @@ def test_a_user_without_permissions_in_the_virtual_host_is_told_how_to_get_them(
     assert attempt(shop, "rabbit-chx check topology.yaml", capsys, monkeypatch) == ""
 
 
-def test_the_lines_are_what_rabbitmqctl_takes(shop):
-    shop.allow(Grant("^$", "^$", "^$"))
-    grant = WORK['Publisher(url, "orders")']
-    shop.broker.ctl(*shlex.split(grant.line(shop.vhost, shop.user))[1:])
-    found = shop.management._request("GET", ["permissions", shop.vhost, shop.user])
-    assert [found["configure"], found["write"], found["read"]] == grant.patterns
-
-
 def test_every_verb_that_asks_a_broker_is_on_the_page():
     verbs = {
         name

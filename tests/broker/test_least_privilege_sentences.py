@@ -12,7 +12,6 @@ from pika.exceptions import ChannelClosedByBroker
 
 from rabbit_chx.broker import connect, drain, pass_marker
 from rabbit_chx.consuming import Group
-from rabbit_chx.errors import BrokerUnavailable
 from tests.broker.privileges import OPERATIONS, Grant, Shop, complaint_of, release_of, run_cli, sections
 from tests.broker.topology_site import Site
 from tests.members import in_background, running
@@ -27,7 +26,6 @@ exchanges:
   tenants: {type: x-modulus-hash, slots: 4, queues: {a: 3, b: 1}}
 queues: {a: {preset: ordered}, b: {preset: ordered}}
 """
-POLICY = "policies: {limits: {pattern: ^a$, definition: {max-length: 5}}}"
 NOTHING = Grant("^$", "^$", "^$")
 SEES = Grant("^$", "^$", "^$", "management")
 
@@ -36,7 +34,6 @@ SEES = Grant("^$", "^$", "^$", "management")
 def shop(broker, tmp_path_factory):
     with Shop(broker, tmp_path_factory.mktemp("shop")) as shop:
         shop.be(shop.write("topology.yaml", TOPOLOGY))
-        shop.write("policy.yaml", POLICY)
         (shop.folder / "keys.txt").write_text("\n".join(f"tenant-{number}" for number in range(1000)))
         yield shop
 
@@ -62,13 +59,6 @@ def test_without_the_management_api_any_permission_on_each_name_will_do(run, ope
     assert code in {0, 2}, text
 
 
-def test_without_the_management_api_no_policy_is_set(run, shop) -> None:
-    code, text = run("rabbit-chx apply policy.yaml --amqp-only --yes", Grant(".*", ".*", ".*"))
-    assert code == 1, text
-    assert "policies" in text
-    assert shop.management.policies(shop.vhost) == []
-
-
 def test_doctor_needs_the_tag_only_for_the_management_api(run) -> None:
     found = {}
     for grant in (SEES, NOTHING):
@@ -89,15 +79,6 @@ def test_list_reads_the_virtual_hosts_that_the_user_may_see(run, shop) -> None:
         seen = {json.loads(line)["vhost"] for line in text.splitlines() if line.startswith("{")}
         assert shop.vhost in seen
         assert other.vhost not in seen
-
-
-def test_only_users_with_the_tag_monitoring_see_the_uptime_of_the_nodes(shop) -> None:
-    shop.allow(SEES)
-    with pytest.raises(BrokerUnavailable, match="needs the tag monitoring"):
-        shop.own_management.nodes()
-    shop.allow(Grant("^$", "^$", "^$", "monitoring"))
-    nodes = shop.own_management.nodes
-    wait_until(lambda: all(node.uptime for node in nodes().values()), "the nodes have reported their uptime")
 
 
 def definitions(vhost: str) -> dict[str, Any]:

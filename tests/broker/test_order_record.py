@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
-import aio_pika
 import pytest
 
-from rabbit_chx.broker.applying.apply import apply
 from rabbit_chx.broker.reading.order_record import ORDER_EXCHANGE
 from rabbit_chx.broker.reading.reader import read
-from rabbit_chx.topology import drift, plan
-from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue, Topology
-from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQueue, DeleteQueue, Unbind
+from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Queue
+from rabbit_chx.topology.planning.steps import Bind, DeclareExchange, DeclareQueue, Unbind
 from tests.broker.topology_site import CLIENTS
 from tests.patience import wait_until
 from tests.queues import a_channel, bind_ring
@@ -28,36 +23,22 @@ DECLARE = (
 BINDINGS = [Binding("orders", queue, weight) for queue, weight in WEIGHTS.items()]
 
 
-def bind_with_pika(site) -> None:
-    with site.connection() as connection:
-        bind_ring(connection.channel(), "orders", WEIGHTS)
+def start(site) -> None:
+    """What an application does when it starts."""
+    with a_channel(site) as channel:
+        bind_ring(channel, "orders", WEIGHTS)
 
 
-def bind_with_aio_pika(site) -> None:
-    async def bind() -> None:
-        async with await aio_pika.connect(site.url()) as connection:
-            channel = await connection.channel()
-            exchange = await channel.declare_exchange("orders", CONSISTENT_HASH, durable=True)
-            for name, weight in WEIGHTS.items():
-                await (await channel.declare_queue(name, durable=True)).bind(exchange, weight)
-
-    asyncio.run(bind())
-
-
-APPLICATIONS = [bind_with_pika, pytest.param(bind_with_aio_pika, marks=pytest.mark.long)]
-
-
-def order(site, exchange: str = "orders") -> tuple[list, str]:
+def order(site) -> tuple[list, str]:
     """The ring as it is read without a node, which must be the node's, and how it is known."""
     observed = read(site.management, site.vhost)
-    ring = observed.rings[exchange]
+    ring = observed.rings["orders"]
     if ring.known:
-        assert list(ring.bucket_map) == site.broker.ring(exchange, site.vhost)
-    return list(ring.bucket_map) if ring.known else [], observed.ring_sources[exchange]
+        assert list(ring.bucket_map) == site.broker.ring("orders", site.vhost)
+    return list(ring.bucket_map) if ring.known else [], observed.ring_sources["orders"]
 
 
-@pytest.mark.parametrize("start", APPLICATIONS)
-def test_an_application_that_binds_at_each_start_changes_nothing(site, applied, start) -> None:
+def test_an_application_that_binds_at_each_start_changes_nothing(site, applied) -> None:
     start(site)
     result = applied(site.url(), site.plan(*DECLARE, *map(Bind, BINDINGS)), management=site.management)
     assert result.skipped == tuple(map(Bind, BINDINGS))
@@ -70,21 +51,7 @@ def test_an_application_that_binds_at_each_start_changes_nothing(site, applied, 
     assert {binding.source for binding in topology.bindings} == {"orders"}
 
 
-@pytest.mark.parametrize("start", APPLICATIONS)
-def test_plan_and_drift_are_empty_whenever_the_application_starts(site, start) -> None:
-    queues = tuple(Queue(name) for name in WEIGHTS)
-    wanted = Topology(site.vhost, (Exchange("orders", CONSISTENT_HASH),), queues, tuple(BINDINGS))
-    for first in (lambda: None, lambda: start(site)):
-        first()
-        apply(site.url(), plan(wanted, read(site.management, site.vhost)), management=site.management)
-        observed = read(site.management, site.vhost)
-        assert not plan(wanted, observed).steps
-        assert not drift(wanted, observed)
-    assert order(site) == (RING, "record")
-
-
-@pytest.mark.parametrize("start", APPLICATIONS)
-def test_the_order_is_known_without_a_node_and_survives_what_applications_do(site, applied, start) -> None:
+def test_the_order_is_known_without_a_node_and_survives_what_applications_do(site, applied) -> None:
     applied(site.url(), site.plan(*DECLARE, *map(Bind, BINDINGS)), management=site.management)
     assert order(site) == (RING, "record")
     start(site)
@@ -115,19 +82,6 @@ def test_a_binding_replaced_by_one_with_other_arguments_makes_the_order_unknown(
         channel.queue_unbind("a", "orders", "1", dict(other.arguments))
         channel.queue_bind("a", "orders", "1")
     assert order(site) == ([], "unknown")
-
-
-def test_each_client_undoes_what_the_other_recorded(site) -> None:
-    one, two = CLIENTS
-    one(site.url(), site.plan(*DECLARE, *map(Bind, BINDINGS)), management=site.management)
-    lighter = Binding("orders", "d", "1")
-    two(site.url(), site.plan(Unbind(BINDINGS[2]), Bind(lighter)), management=site.management)
-    assert order(site) == (["c", "c", "a", "b", "d"], "record")
-    two(site.url(), site.plan(Unbind(BINDINGS[1])), management=site.management)
-    one(site.url(), site.plan(Unbind(lighter), DeleteQueue("a")), management=site.management)
-    assert order(site) == (["c", "c", "b"], "record")
-    entries = site.management.bindings_from(site.vhost, ORDER_EXCHANGE)
-    assert sorted(str(each.destination) for each in entries) == ["b", "c", "exchange orders"]
 
 
 def test_what_is_deleted_and_declared_again_takes_its_entry_along(site, applied) -> None:
@@ -179,13 +133,3 @@ def test_nothing_is_written_where_the_record_is_turned_off(site, applied) -> Non
     applied(site.url(), site.plan(Unbind(BINDINGS[0])), **options)
     assert ORDER_EXCHANGE not in {each.name for each in site.management.exchanges(site.vhost)}
     assert order(site) == ([], "unknown")
-
-
-def test_an_unbind_without_a_record_voids_that_of_its_ring_alone(site, applied) -> None:
-    other = [Binding("events", queue, weight) for queue, weight in WEIGHTS.items()]
-    made = (*DECLARE, DeclareExchange(Exchange("events", CONSISTENT_HASH)), *map(Bind, [*BINDINGS, *other]))
-    applied(site.url(), site.plan(*made), management=site.management)
-    changes = site.plan(Unbind(BINDINGS[0]), Bind(BINDINGS[0]))
-    applied(site.url(), changes, management=site.management, record=False)
-    assert order(site) == ([], "unknown")
-    assert order(site, "events") == (RING, "record")

@@ -13,16 +13,15 @@ import pytest
 from rabbit_chx import ModulusHashExchange, ToExchange
 from rabbit_chx.broker.applying.apply import apply
 from rabbit_chx.broker.reading.reader import read
-from rabbit_chx.consuming import Group
 from rabbit_chx.topology.file.load import load
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.slot_changes import plan_moves
 from tests.broker.erlang import node_command
+from tests.broker.scaling_scene import KEYS, SLOTS, Scene
 from tests.broker.topology_site import Site
 from tests.json_lines import printed
-from tests.members import Member, in_background, running
-from tests.patience import wait_until
-from tests.proof import never, promised
+from tests.members import Member, in_background
+from tests.proof import never
 from tests.verbs import Result
 
 pytestmark = [pytest.mark.one_release, pytest.mark.broker]
@@ -38,10 +37,9 @@ exchanges:
     type: x-modulus-hash
     slots: 16
     queues: WEIGHTS
-queues: {"t.{0..3}": QUEUES}
+queues: {"t.{0..3}": {type: classic, arguments: {x-max-length: 10}}}
 """
 EVEN = {f"t.{number}": 1 for number in range(4)}
-ORDERED = "{preset: ordered}"
 TARGET = 1.2
 ENOUGH = 1_000
 """Messages of a sample in which the share of each queue differs by less than 0.06 from its share of all keys."""
@@ -56,20 +54,18 @@ class Shop:
         self.write(EVEN)
         apply(site.url(), self.planned(), management=site.management)
         slots = load(self.file).slots[0]
-        self.release = read(site.management, site.vhost).release
-        self.mirror = ModulusHashExchange(map(ToExchange, slots.names), release=self.release)
+        release = read(site.management, site.vhost).release
+        self.mirror = ModulusHashExchange(map(ToExchange, slots.names), release=release)
 
-    def write(self, weights, queues: str = "{type: classic, arguments: {x-max-length: 10}}") -> None:
-        text = TOPOLOGY.replace("VHOST", self.site.vhost).replace("QUEUES", queues)
-        text = text.replace("WEIGHTS", str(weights).replace("'", '"'))
-        self.file.write_text(text)
+    def write(self, weights) -> None:
+        text = TOPOLOGY.replace("VHOST", self.site.vhost)
+        self.file.write_text(text.replace("WEIGHTS", str(weights).replace("'", '"')))
 
     def planned(self):
         return plan(load(self.file), read(self.site.management, self.site.vhost))
 
     def queue_of(self) -> dict[str, str]:
-        bounds = self.site.management.bindings(self.site.vhost)
-        return {bound.source: bound.destination for bound in bounds if ".slot." in bound.source}
+        return queue_of_slots(self.site)
 
     def keys_with_a_full_queue(self) -> list[str]:
         """One key for each message to send: about half of the messages go to one queue."""
@@ -83,6 +79,11 @@ class Shop:
         queue_of = self.queue_of()
         counts = Counter(queue_of[self.mirror.route(key).name] for key in keys)
         return {queue: count / len(keys) for queue, count in counts.items()}
+
+
+def queue_of_slots(site: Site) -> dict[str, str]:
+    bounds = site.management.bindings(site.vhost)
+    return {bound.source: bound.destination for bound in bounds if ".slot." in bound.source}
 
 
 def traffic(site: Site, keys) -> AbstractContextManager[Member]:
@@ -184,58 +185,23 @@ def test_the_capacities_to_pass_from_then_on_are_printed_as_options(shop, run, t
 
 
 @pytest.mark.since_4_0
-def test_applied_moves_keep_every_message_and_the_order_of_every_key(shop, site, run, tmp_path) -> None:
-    shop.write(EVEN, queues=ORDERED)
-    for queue in EVEN:
-        site.management._request("DELETE", ["queues", site.vhost, queue])
-    apply(site.url(), shop.planned(), management=site.management)
-    (tmp_path / "keys.txt").write_text("\n".join(shop.keys_with_a_full_queue()))
-    before = shop.queue_of()
-    seen: dict[str, list[int]] = {}
-    sent: Counter[str] = Counter()
-
-    def handle(message) -> None:
-        seen.setdefault(message.routing_key, []).append(int(message.body))
-
-    members = [Group(site.url(), exchange="tenants", name="g", queues=list(EVEN)) for _ in range(2)]
-    with running(members[0], handle), running(members[1], handle):
-        with site.connection() as connection:
-            channel = connection.channel()
-
-            def publish() -> None:
-                for key in map(str, range(40)):
-                    channel.basic_publish("tenants", key, str(sent[key]).encode())
-                    sent[key] += 1
-                connection.process_data_events(0.01)
-
-            publish()
-            wait_until(lambda: sum(map(len, seen.values())) >= len(sent), "the members consume")
-            done = threading.Event()
-            found: list[Result] = []
-
-            def rebalance() -> None:
-                options = ("--keys", tmp_path / "keys.txt", "--yes", "--output", "json")
-                found.append(run("rebalance", shop.file, *options))
-                done.set()
-
-            applying = threading.Thread(target=rebalance)
-            applying.start()
-            while not done.is_set():
-                if sent.total() - sum(map(len, seen.values())) < 1_000:  # what a slow machine can handle
-                    publish()
-                else:
-                    connection.process_data_events(0.05)
-            applying.join()
-            publish()
-        with promised():
-            wait_until(lambda: sum(map(len, seen.values())) >= sent.total(), "everything is consumed")
-
-    assert found[0].code == 0, found[0].err
-    rows = by_type(found[0])
-    assert {row["what"] for row in rows["done"]} == {"hold", "step", "drain", "release"}
-    assert shop.queue_of() == before | {row["slot"]: row["to"] for row in rows["move"]}
-    never(unsent=seen.keys() - sent.keys())
-    never(not_once_or_not_in_order=[key for key, count in sent.items() if seen.get(key) != [*range(count)]])
+def test_applied_moves_keep_every_message_and_the_order_of_every_key(site, run, tmp_path) -> None:
+    with Scene(site, tmp_path, SLOTS.replace("64", "16"), queues=4, milliseconds=1, waiting=300) as scene:
+        scene.start_members(2)
+        scene.start_publishing()
+        scene.publish_on(500)
+        full = {key for _, key, _, queue in scene.ledger().lines if queue == "orders.2"}
+        keys, before = tmp_path / "keys.txt", queue_of_slots(site)
+        keys.write_text("\n".join(key for key in KEYS for _ in range(3 if key in full else 1)))
+        found = run("rebalance", scene.file, "--keys", keys, "--yes", "--output", "json")
+        assert found.code == 0, found.err
+        rows = by_type(found)
+        assert {row["what"] for row in rows["done"]} == {"hold", "step", "drain", "release"}
+        assert queue_of_slots(site) == before | {row["slot"]: row["to"] for row in rows["move"]}
+        ledger = scene.finish()
+    handled = Counter((key, number) for _, key, number, _ in ledger.lines)
+    never(twice=[message for message, times in handled.items() if times > 1])
+    never(out_of_order=ledger.out_of_order)
 
 
 @pytest.mark.newest_first

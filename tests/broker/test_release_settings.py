@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.errors import RabbitChxError
 from rabbit_chx.mirror.releases import Release
 from rabbit_chx.topology.checks.release_settings import SETTINGS, release_refusals
 from rabbit_chx.topology.model import Policy, Queue, Topology
-from rabbit_chx.topology.planning.plan import plan
 
 pytestmark = [pytest.mark.broker]
 
@@ -65,13 +63,3 @@ def test_the_broker_refuses_exactly_the_arguments_that_the_table_says(site):
         except RabbitChxError:
             is_refused = True
         assert is_refused == bool(release_refusals(Topology(queues=(queue,)), Topology(), release)), queue
-
-
-def test_a_mirroring_policy_stops_the_plan_before_its_first_step_where_it_is_refused(site):
-    wanted = Topology(
-        site.vhost,
-        queues=(Queue("q", "quorum"),),
-        policies=(Policy("ha", "^q$", "queues", {"ha-mode": "all"}),),
-    )
-    observed = read(site.management, site.vhost)
-    assert bool(plan(wanted, observed).refusals) == (observed.release.major >= 4)

@@ -14,7 +14,6 @@ import pytest
 from tests.broker.erlang import quick_command
 from tests.patience import PATIENCE
 from tests.proof import record_result
-from tests.queues import a_channel
 from tests.verbs import run_verb
 
 pytestmark = [pytest.mark.one_release, pytest.mark.broker]
@@ -91,42 +90,6 @@ def test_a_saved_plan_does_the_reviewed_steps_on_an_unchanged_broker(plans) -> N
     assert plans.ring == ["b", "c", "d"]
     assert "no changes needed" in plans.run("apply", plan).out
     assert plans.run("apply", plans.saved("bcd", code=0)).code == 0
-
-
-def bound_another(plans: Plans) -> None:
-    with a_channel(plans.site) as channel:
-        channel.queue_declare("other", durable=True)
-        channel.queue_bind("other", "orders", "1")
-
-
-def deleted_a_queue(plans: Plans) -> None:
-    with plans.site.connection() as connection:
-        connection.channel().queue_delete("b")
-
-
-def bound_in_another_order(plans: Plans) -> None:
-    with a_channel(plans.site) as channel:
-        for queue in "ab":
-            channel.queue_unbind(queue, "orders", "1")
-            channel.queue_bind(queue, "orders", "1")
-    plans.run("apply", plans.file("cab"), "--node", quick_command(plans.site.broker), "--yes")
-
-
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (bound_another, "unbind queue 'other' from exchange 'orders'"),
-        (deleted_a_queue, "declare quorum queue 'b'"),
-        (bound_in_another_order, "and would now end in c=1, a=1, b=1, d=1"),
-    ],
-)
-def test_a_saved_plan_is_refused_after_a_change_by_others(plans, change, why) -> None:
-    plans.apply("abc")
-    plan = plans.saved("abcd", "--strategy", "append")
-    change(plans)
-    error = plans.refused(plan)
-    assert "the broker has changed since this plan was made" in error
-    assert why in error
 
 
 def test_an_order_that_was_known_when_the_plan_was_made_must_be_known_when_it_is_applied(plans) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 
-import aio_pika
 import pytest
 
 from rabbit_chx import ToExchange
-from rabbit_chx.broker.applying.apply import apply
 from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.errors import ApplyStopped
-from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Policy, Queue, Topology
+from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
 from rabbit_chx.topology.planning.plan import plan as make_plan
 from rabbit_chx.topology.planning.steps import (
     Bind,
@@ -100,51 +97,7 @@ def test_pika_and_aio_pika_leave_equal_brokers_and_undo_each_others_work(broker)
             assert not site.management.bindings_from(site.vhost, "by")
 
 
-@pytest.mark.newest_first
-def test_an_unbind_that_the_broker_ignores_is_noticed(site) -> None:
-    async def bind_with_a_byte() -> None:
-        async with await aio_pika.connect(site.url()) as connection:
-            channel = await connection.channel()
-            exchange = await channel.declare_exchange("orders", CONSISTENT_HASH, durable=True)
-            await (await channel.declare_queue("plain", durable=True)).bind(
-                exchange, "1", arguments={"note": 1}
-            )
-
-    asyncio.run(bind_with_a_byte())
-    plan = site.plan(Unbind(Binding("orders", "plain", "1", {"note": 1})), DeleteExchange("orders"))
-    with pytest.raises(ApplyStopped, match="another AMQP type") as stopped:
-        apply(site.url(), plan, management=site.management)
-    assert stopped.value.failed == plan.steps[0]
-    assert stopped.value.remaining == plan.steps[1:]
-
-
 # ---- broken off
-
-
-@pytest.mark.newest_first
-def test_an_apply_is_broken_off_and_resumed(site, applied) -> None:
-    plan = foundation(site)
-    told = []
-
-    def on_step(step) -> None:
-        told.append(step)
-        if len(told) == 7:
-            site.broker.ctl("close_all_connections", "--vhost", site.vhost, "on purpose")
-
-    with pytest.raises(ApplyStopped) as stopped:
-        applied(site.url(), plan, management=site.management, on_step=on_step)
-    error = stopped.value
-    assert error.done == plan.steps[:7]
-    assert error.failed == plan.steps[7]
-    assert error.remaining == plan.steps[8:]
-    assert "stopped at step 8 of 13" in str(error)
-    assert "plan again" in error.reason
-
-    resumed = applied(
-        site.url(), plan, management=site.management
-    )  # the same plan: what is done is done once
-    assert all(step in resumed.done for step in error.remaining)
-    assert len(site.management.bindings_from(site.vhost, "orders")) == 3
 
 
 @pytest.mark.newest_first

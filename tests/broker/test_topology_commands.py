@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shlex
 import socket
 import uuid
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
 from pika import BasicProperties
 
 from rabbit_chx.broker.amqp import server_version
 from rabbit_chx.mirror.releases import Release
-from tests.broker.topology_site import Site
 from tests.json_lines import documented, printed
-from tests.patience import wait_until
-from tests.queues import a_channel, bind_ring, message_count
+from tests.queues import a_channel, bind_ring
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release]
 
@@ -42,16 +38,6 @@ queues:
 {QUEUES}
 policies:
   limit: {{pattern: "^lost$", apply-to: queues, definition: {{max-length: 1000, overflow: reject-publish}}}}
-"""
-SLOTS = """
-schema: 1
-vhost: "VHOST"
-exchanges:
-  tenants:
-    type: x-modulus-hash
-    slots: 16
-    queues: {a: 1, b: 1}
-queues: {a: {type: classic}, b: {type: classic}}
 """
 
 
@@ -120,24 +106,6 @@ def test_the_numbers_of_a_check_are_written_for_prometheus(run, write, tmp_path)
     assert run("check", write(), "--metrics", tmp_path / "nowhere" / "x.prom").code == 64
 
 
-@pytest.mark.long
-def test_what_is_exported_stands_in_another_virtual_host_after_one_apply(run, site, write, tmp_path) -> None:
-    for text in (ORDERS, SLOTS):
-        assert run("apply", write(text), "--yes").code == 0
-    out = tmp_path / "live.yaml"
-    assert run("export", "--vhost", site.vhost, "-o", out).code == 0
-    assert run("check", out, "--strict").code == 0
-    with Site(site.broker) as other:
-        copy = write(
-            out.read_text().replace(json.dumps(site.vhost, ensure_ascii=False), '"VHOST"'), other.vhost
-        )
-        assert run("apply", copy, "--yes").code == 0
-        assert run("check", copy, "--strict").out.count("0 drift") == 1
-        told = run("route", "k", "--file", copy, "--exchange", "tenants", "--output", "json")
-        (row,) = told.rows
-        assert row["queues"] in (["a"], ["b"])  # the file of a live broker knows where slots lead
-
-
 def test_a_dry_run_and_amqp_alone_change_and_show_only_what_they_can(run, site, write) -> None:
     file = write()
     assert run("apply", file, "--dry-run").code == 2
@@ -170,18 +138,7 @@ def test_messages_count_as_waiting_as_soon_as_they_are_published(run, site, writ
 
 def test_an_apply_to_two_virtual_hosts_whose_second_fails_is_partly_done(run, site, tmp_path) -> None:
     hosts = [{"name": site.vhost}, {"name": "zz no such"}]
-    exchanges = [
-        {
-            "name": "x",
-            "vhost": host["name"],
-            "type": "fanout",
-            "durable": True,
-            "auto_delete": False,
-            "internal": False,
-            "arguments": {},
-        }
-        for host in hosts
-    ]
+    exchanges = [{"name": "x", "vhost": host["name"], "type": "fanout"} for host in hosts]
     file = tmp_path / "definitions.json"
     file.write_text(json.dumps({"rabbit_version": "4.0.5", "vhosts": hosts, "exchanges": exchanges}))
     first = run("apply", file, "--yes")
@@ -247,84 +204,3 @@ def test_parity_names_what_differs_under_the_rules_of_another_release(run, broke
     assert differing.pop("header 'tenant'")  # its type is hashed up to 3.12 only
     assert list(differing.values()) == [[], []]
     assert run("parity", "--messages", "100").code == 0
-
-
-STRANDING = """
-schema: 1
-vhost: "VHOST"
-exchanges:
-  orders: {type: x-consistent-hash, queues: [QUEUES]}
-queues: {first: {}, second: {}, third: {}}
-"""
-
-
-@pytest.mark.long
-def test_apply_leaves_messages_in_unbound_queues_only_with_force_and_check_lists_them(
-    run, site, tmp_path
-) -> None:
-    file = tmp_path / "topology.yaml"
-
-    def write(queues: str) -> None:
-        file.write_text(STRANDING.replace("VHOST", site.vhost).replace("QUEUES", queues))
-
-    write("first, second, third")
-    assert run("apply", file, "--yes").code == 0
-    with a_channel(site, confirms=True) as channel:
-        for number in range(60):
-            channel.basic_publish("orders", f"key-{number}", b"x")
-        count = message_count(channel, "third")
-        assert count
-        write("first, second")
-        announced = f"queue 'third' is unbound with {count} messages in it: `rabbit-chx scale FILE`"
-        for options in (["plan"], ["apply", "--yes"]):
-            refused = run(*options, file)
-            assert refused.code == 1
-            assert f"Refused: {announced}" in refused.err
-        assert site.management.bindings_from(site.vhost, "orders")[2:]
-        assert run("apply", file, "--yes", "--force").code == 0
-        wait_until(lambda: run("check", file).code == 2, "the statistics have the messages")
-        found = run("check", file, "--output", "json")
-        assert [(row["kind"], row["where"]) for row in found.rows] == [("stranded", "queue 'third'")]
-        channel.queue_purge("third")
-        wait_until(lambda: run("check", file).code == 0, "the purged queue is no problem")
-        write("first, second, third")  # bound again, it is part of the ring as before
-        assert run("apply", file, "--yes").code == 0
-        assert announced not in run("apply", file, "--yes").err
-        assert run("check", file).code == 0
-
-
-POLICY = """
-schema: 1
-vhost: "VHOST"
-exchanges:
-  orders: {type: x-consistent-hash, queues: [first]}
-queues: {first: {}}
-policies: {limit: {pattern: "^first$", apply-to: queues, definition: {max-length: 10}}}
-"""
-
-
-def test_the_printed_commands_grant_all_that_a_plan_with_a_policy_needs(
-    run, site, tmp_path, monkeypatch
-) -> None:
-    file, user = tmp_path / "topology.yaml", f"user {uuid.uuid4().hex[:6]}"
-    file.write_text(POLICY.replace("VHOST", site.vhost))
-    site.broker.ctl("add_user", user, "secret")
-    site.broker.ctl("set_user_tags", user, "management")
-    site.grant(user, "^$", "^$", "^$")
-    monkeypatch.setenv(
-        "AMQP_URL", f"amqp://{quote(user)}:secret@{urlsplit(site.broker.url).netloc.rpartition('@')[2]}"
-    )
-    try:
-        refused = run("apply", file, "--yes")
-        assert refused.code == 1, refused.err
-        commands = re.findall("`rabbitmqctl ([^`]*)`", refused.err)
-        assert [shlex.split(each)[0] for each in commands] == ["set_permissions", "set_user_tags"]
-        site.broker.ctl(*shlex.split(commands[0]))
-        without_tag = run("apply", file, "--yes")
-        assert without_tag.code == 1
-        assert "needs the tag policymaker" in without_tag.err
-        assert "whether this step was done" not in without_tag.err
-        site.broker.ctl(*shlex.split(commands[1]))
-        assert run("apply", file, "--yes").code == 0
-    finally:
-        site.broker.ctl("delete_user", user)

@@ -12,8 +12,9 @@ from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.topology.checks.drift import drift
 from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
 from rabbit_chx.topology.planning.plan import plan
+from tests.broker.topology_site import declare
 from tests.patience import wait_until
-from tests.queues import confirming_channel, delete_exchange
+from tests.queues import a_channel
 
 pytestmark = [
     pytest.mark.newest_first,
@@ -32,29 +33,18 @@ WANTED = Topology(
 
 
 @pytest.fixture
-def channel(broker):
-    with confirming_channel(broker) as channel:
-        declare(channel)
+def channel(site):
+    with a_channel(site, confirms=True) as channel:
+        declare(channel, WANTED)
         yield channel
-        delete_exchange(channel, "drift", QUEUES)
-
-
-def declare(channel) -> None:
-    for exchange in WANTED.exchanges:
-        channel.exchange_declare(
-            exchange.name, exchange.type, durable=True, arguments=dict(exchange.arguments)
-        )
-    for bound in WANTED.bindings:
-        channel.queue_declare(bound.destination, durable=True)
-        channel.queue_bind(bound.destination, "drift", bound.key)
 
 
 @pytest.fixture
-def look(broker, management):
+def look(site):
     """Read the broker and compare it with the file."""
 
     def look(wanted=WANTED):
-        observed = read(management, "/", node=broker)
+        observed = read(site.management, site.vhost, node=site.broker)
         return observed, drift(wanted, observed)
 
     return look
@@ -100,15 +90,13 @@ def test_hash_arguments_that_a_second_declaration_did_not_change(look, channel):
     )
     assert look()[1] == ()
     channel.exchange_delete("drift")
-    channel.exchange_declare(
-        "drift", "x-consistent-hash", durable=True, arguments={"hash-header": "customer"}
-    )
-    declare(channel)
+    channel.exchange_declare("drift", "x-consistent-hash", durable=True, arguments={"hash-header": "other"})
+    declare(channel, WANTED)
     (one,) = look()[1]
     assert (one.kind, one.where) == ("arguments", "exchange 'drift'")
 
 
-def test_an_import_of_definitions_binds_in_an_order_of_its_own(look, management, channel):
+def test_an_import_of_definitions_binds_in_an_order_of_its_own(look, site):
     names = [f"drift.import.{number:02}" for number in range(20)]
     exchange = Exchange("drift.import", "x-consistent-hash")
     wanted = Topology(
@@ -116,7 +104,7 @@ def test_an_import_of_definitions_binds_in_an_order_of_its_own(look, management,
         queues=tuple(map(Queue, names)),
         bindings=tuple(Binding(exchange.name, name, "1") for name in names),
     )
-    common = {"vhost": "/", "arguments": {}}
+    common = {"vhost": site.vhost, "arguments": {}}
     lasting = common | {"durable": True, "auto_delete": False}
     to_queue = common | {"source": exchange.name, "destination_type": "queue", "routing_key": "1"}
     definitions = {
@@ -125,49 +113,34 @@ def test_an_import_of_definitions_binds_in_an_order_of_its_own(look, management,
         # A broker exports bindings in no order that means anything, and imports them side by side.
         "bindings": [to_queue | {"destination": name} for name in reversed(names)],
     }
-    management._request("POST", ["definitions"], body=definitions)
+    site.management._request("POST", ["definitions"], body=definitions)
     observed, found = look(wanted)
-    delete_exchange(channel, exchange.name, names)
     assert kinds(found) == ["ring-order"]
     assert observed.rings[exchange.name].bucket_map != tuple(names)
     assert found[0].misrouted == moved(wanted.ring(exchange.name), observed.rings[exchange.name]).share
 
 
-def test_after_an_apply_there_is_no_drift_next_to_shards_and_what_clients_declare(
-    broker, management, channel
-):
+def test_after_an_apply_there_is_no_drift_next_to_shards_and_what_clients_declare(site, channel):
+    definition = {"shards-per-node": 2, "routing-key": "k"}
     wanted = Topology(
+        site.vhost,
         exchanges=(Exchange("drift.shards", "x-modulus-hash"), Exchange("drift.topic", "topic")),
-        policies=(
-            Policy(
-                "drift.shards", "^drift[.]shards$", "exchanges", {"shards-per-node": 2, "routing-key": "k"}
-            ),
-        ),
+        policies=(Policy("drift.shards", "^drift[.]shards$", "exchanges", definition),),
     )
-    apply(broker.url, plan(wanted, read(management, "/")), management=management)
-    try:
-        channel.queue_declare("drift.client", auto_delete=True)
-        channel.queue_bind("drift.client", "drift.topic", "#")
-        channel.exchange_declare("drift.behind", "fanout", auto_delete=True)
-        channel.exchange_bind("drift.behind", "drift.topic", "#")
+    apply(site.url(), plan(wanted, read(site.management, site.vhost)), management=site.management)
+    channel.queue_declare("drift.client", auto_delete=True)
+    channel.queue_bind("drift.client", "drift.topic", "#")
+    channel.exchange_declare("drift.behind", "fanout", auto_delete=True)
+    channel.exchange_bind("drift.behind", "drift.topic", "#")
 
-        def with_shards():
-            observed = read(management, "/")
-            return observed if len(observed.topology.bindings_from("drift.shards")) >= 2 else None
+    def with_shards():
+        observed = read(site.management, site.vhost)
+        return observed if len(observed.topology.bindings_from("drift.shards")) >= 2 else None
 
-        observed = wait_until(with_shards, "the plugin makes shards")
-        assert len(observed.topology.bindings_from("drift.topic")) == 2
-        assert drift(wanted, observed) == ()
-        ours = ("drift.shards", "drift.topic", "drift.client", "drift.behind", "sharding: drift")
-        named = [str(one) for one in drift(wanted, observed, strict=True)]
-        assert not [one for one in named if any(name in one for name in ours)]
-        assert not plan(wanted, observed)
-    finally:
-        management.delete_policy("/", "drift.shards")
-        for name in ("drift.behind", "drift.topic", "drift.shards"):
-            channel.exchange_delete(name)
-        channel.queue_delete("drift.client")
-        for shard in [
-            each.name for each in read(management, "/").topology.queues if "drift.shards" in each.name
-        ]:
-            channel.queue_delete(shard)
+    observed = wait_until(with_shards, "the plugin makes shards")
+    assert len(observed.topology.bindings_from("drift.topic")) == 2
+    assert drift(wanted, observed) == ()
+    ours = ("drift.shards", "drift.topic", "drift.client", "drift.behind", "sharding: drift")
+    named = [str(one) for one in drift(wanted, observed, strict=True)]
+    assert not [one for one in named if any(name in one for name in ours)]
+    assert not plan(wanted, observed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pika
@@ -13,6 +12,7 @@ import pytest
 from rabbit_chx import ToExchange
 from rabbit_chx.topology.model import Binding, Exchange, Queue, Topology
 from rabbit_chx.topology.routes import Router
+from tests.broker.topology_site import Site, declare
 from tests.inbox import emptied
 from tests.queues import a_channel
 
@@ -59,27 +59,6 @@ def key_and_arguments(type_: str, rng: random.Random) -> tuple:
             return (".".join(rng.choices(WORDS, k=rng.randrange(3))),)
 
 
-@contextmanager
-def declared(topology: Topology, channel):
-    for exchange in topology.exchanges:
-        channel.exchange_declare(
-            exchange.name, exchange.type, durable=True, arguments=dict(exchange.arguments)
-        )
-    for queue in topology.queues:
-        channel.queue_declare(queue.name, durable=True)
-    for bound in topology.bindings:
-        arguments = dict(bound.arguments)
-        if isinstance(bound.destination, str):
-            channel.queue_bind(bound.destination, bound.source, bound.key, arguments)
-        else:
-            channel.exchange_bind(bound.destination.name, bound.source, bound.key, arguments)
-    yield
-    for queue in topology.queues:
-        channel.queue_delete(queue.name)
-    for exchange in topology.exchanges:
-        channel.exchange_delete(exchange.name)
-
-
 def random_message(topology: Topology, rng: random.Random) -> tuple[str, str, dict]:
     exchange = rng.choice(topology.exchanges).name if rng.random() < 0.95 else ""
     key = ".".join(rng.choices(WORDS, k=rng.randrange(4))) if exchange else rng.choice(topology.queues).name
@@ -96,7 +75,8 @@ def test_random_messages_through_random_topologies_land_in_the_queues_that_the_m
         topology = random_topology(rng)
         router = Router(topology, release=lab.release, client="pika")
         messages = [random_message(topology, rng) for _ in range(250)]
-        with a_channel(lab.broker, confirms=True) as channel, declared(topology, channel):
+        with Site(lab.broker) as site, a_channel(site, confirms=True) as channel:
+            declare(channel, topology)
             for number, (exchange, key, headers) in enumerate(messages):
                 properties = pika.BasicProperties(headers=headers)
                 channel.basic_publish(exchange, key, str(number).encode(), properties)

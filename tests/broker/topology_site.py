@@ -14,7 +14,8 @@ import pika
 from rabbit_chx import ToExchange
 from rabbit_chx.broker.applying.apply import apply, apply_async
 from rabbit_chx.broker.management import Management
-from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Policy, Queue
+from rabbit_chx.mirror.ring import name_of
+from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Policy, Queue, Topology
 from rabbit_chx.topology.planning.steps import (
     Bind,
     DeclareExchange,
@@ -113,3 +114,17 @@ def apply_one_by_one(site: Site, planned: Plan, on_step) -> None:
             management=site.management,
             on_step=on_step,
         )
+
+
+def declare(channel, topology: Topology) -> None:
+    """Declare and bind all of a topology, in its order and over AMQP, as an application does."""
+    for exchange in topology.exchanges:
+        channel.exchange_declare(
+            exchange.name, exchange.type, durable=exchange.durable, auto_delete=exchange.auto_delete,
+            internal=exchange.internal, arguments=dict(exchange.arguments),
+        )  # fmt: skip
+    for queue in topology.queues:
+        channel.queue_declare(queue.name, durable=True, arguments=queue._declared_arguments)
+    for bound in topology.bindings:
+        bind = channel.exchange_bind if isinstance(bound.destination, ToExchange) else channel.queue_bind
+        bind(name_of(bound.destination), bound.source, bound.key, dict(bound.arguments))

@@ -104,30 +104,6 @@ def test_a_plan_that_was_cut_off_is_taken_up_again(first, second, data) -> None:
 
 @pytest.mark.long
 @few
-@given(topologies(), topologies())
-def test_the_way_in_place_ends_in_the_files_order(first, second) -> None:
-    broker = made(first)
-    reached(second, broker, strategy="in place", prune=False)
-    order = tuple((bound.destination, int(bound.key)) for bound in second.bindings_from("ring"))
-    assert broker.rings["ring"].runs == order
-
-
-@pytest.mark.long
-@few
-@given(
-    topologies(), topologies(), st.lists(st.tuples(st.sampled_from(QUEUES), st.integers(4, 5)), max_size=2)
-)
-def test_double_and_dead_bindings_do_not_survive_a_plan(first, second, doubles) -> None:
-    broker = made(first)
-    for name, weight in dict(doubles).items():
-        broker.bind(Binding("ring", name, str(weight)))
-    for bound in [each for each in broker.bindings if each.source == "ring"][:1]:
-        broker.unbind(bound)
-    reached(second, broker, prune=False)
-
-
-@pytest.mark.long
-@few
 @given(st.lists(st.integers(1, 2500), min_size=1, max_size=4), st.booleans())
 @example([100] * 2, False)
 @example([64, 64], True)

@@ -107,7 +107,7 @@ def topologies(draw: st.DrawFn) -> Topology:
 
 def controls_a_terminal(character: str) -> bool:
     is_control = unicodedata.category(character) in {"Cc", "Zl", "Zp"}
-    return is_control or unicodedata.bidirectional(character) in {
+    return is_control or unicodedata.bidirectional(character) in [
         "LRE",
         "RLE",
         "LRO",
@@ -115,7 +115,7 @@ def controls_a_terminal(character: str) -> bool:
         "LRI",
         "RLI",
         "FSI",
-    }
+    ]
 
 
 def spelt(topology: Topology) -> str:

@@ -214,5 +214,11 @@ def test_the_queues_to_drain_are_a_list_of_names(queues) -> None:
         next(marker_commands(queues, 1.0, 0.0))
 
 
-def test_policies_need_no_permission_on_a_resource() -> None:
-    assert needs_of([SetPolicy(Policy("p", "x"))]) == needs_of([])
+def test_policies_need_a_tag_and_no_permission_on_a_resource() -> None:
+    policy = SetPolicy(Policy("p", "x"))
+    assert needs_of([policy]) == needs_of([])
+    text = "ACCESS_REFUSED - configure access to exchange 'x' in vhost '/' refused for user 'a b'"
+    assert "`rabbitmqctl set_user_tags 'a b' policymaker`" in why_refused(
+        403, text, DECLARE, [DECLARE, policy]
+    )
+    assert "policymaker" not in why_refused(403, text, DECLARE, [DECLARE])

@@ -114,6 +114,7 @@ class Played:
 
 
 RING = {"exchanges": [Exchange("x", CONSISTENT_HASH)]}
+RECORDING = {"exchanges": [*RING["exchanges"], order_exchange("rabbit@a")]}
 ONE = Binding("x", "q", "1", {"note": "n"})
 
 
@@ -173,6 +174,7 @@ def test_a_bind_that_changes_nothing_is_noticed() -> None:
     assert "missing q" in str(error)
     error = stopped(lambda: Played(deaf=True, bound=[ONE]).run(Unbind(ONE)))
     assert "unexpected q" in str(error)
+    assert "another AMQP type" in str(error)
 
 
 def test_changes_of_another_program_are_noticed(monkeypatch) -> None:
@@ -297,7 +299,7 @@ def test_binds_of_a_ring_are_recorded_in_their_order_and_unbinds_take_their_entr
     assert [each["exchange"] for each in declared] == [ORDER_EXCHANGE]
     assert declared[0]["durable"] is False
     assert played.recorded == [anchor("x"), entry(a, 1), entry(b, 2), entry(c, 3)]
-    played.http = {"exchanges": [*RING["exchanges"], order_exchange("rabbit@a")]}
+    played.http = RECORDING
     heavier = Binding("x", "a", "5")
     played.run(Unbind(a), Bind(heavier))
     assert played.recorded == [anchor("x"), entry(b, 2), entry(c, 3), entry(heavier, 4)]
@@ -328,8 +330,7 @@ def test_entries_of_an_exchange_that_was_deleted_do_not_pass_for_the_record_of_i
     left = [
         entry(bound, number) for number, bound in enumerate(there, 1)
     ]  # the anchor went with the exchange
-    http = {"exchanges": [*RING["exchanges"], order_exchange("rabbit@a")]}
-    played = Played(http=http, bound=[*there, *left])
+    played = Played(http=RECORDING, bound=[*there, *left])
     played.run(Bind(Binding("x", "d", "1")), to_record={"x": Ring.of(["a", "b", "c"])})
     assert played.recorded[0] == anchor("x")
     assert [each.destination for each in played.recorded[1:]] == ["a", "b", "c", "d"]
@@ -338,8 +339,7 @@ def test_entries_of_an_exchange_that_was_deleted_do_not_pass_for_the_record_of_i
 @pytest.mark.parametrize("seen", [True, False])
 def test_without_a_record_an_unbind_voids_what_was_recorded(seen) -> None:
     others = [anchor("y"), entry(Binding("y", "q", "1"), 2)]
-    http = {"exchanges": [*RING["exchanges"], order_exchange("rabbit@a")]}
-    played = Played(http=http, bound=[ONE, anchor("x"), *others])
+    played = Played(http=RECORDING, bound=[ONE, anchor("x"), *others])
     played.run(Bind(Binding("x", "r", "1")), seen=seen, record=not seen)
     assert played.recorded == [anchor("x"), *others]
     played.run(Unbind(ONE), seen=seen, record=not seen)
@@ -393,9 +393,7 @@ def bound_in_order(bound: str, record: str) -> Played:
     """A broker with these queues on ring x, and the record that these were bound in turn."""
     entries = [entry(Binding("x", name, "1"), number) for number, name in enumerate(record, 1)]
     there = [Binding("x", name, "1") for name in bound]
-    return Played(
-        {"exchanges": [*RING["exchanges"], order_exchange("rabbit@a")]}, bound=[*there, anchor("x"), *entries]
-    )
+    return Played(RECORDING, bound=[*there, *([anchor("x")] if record else []), *entries])
 
 
 @pytest.mark.parametrize(
@@ -438,10 +436,6 @@ def test_an_order_from_before_another_command_or_a_restart_changed_it_is_not_rec
     record, expected
 ) -> None:
     """The user took a while to answer the question of `apply`."""
-    there = [Binding("x", name, "1") for name in "abc"]
-    recorded = [entry(Binding("x", name, "1"), number) for number, name in enumerate(record, 1)]
-    http = {"exchanges": [*RING["exchanges"], order_exchange("rabbit@a")]}
-    played = Played(http=http, bound=[*there, anchor("x"), *recorded] if record else list(there))
-    before = Ring.of(["a", "b", "c"])
+    played, before = bound_in_order("abc", record), Ring.of(["a", "b", "c"])
     played.run(Bind(Binding("x", "d", "1")), changes=(RingChange("x", before, before.bind("d"), 0.1, 0.1),))
     assert [each.destination for each in played.recorded[1:]] == [*expected]

@@ -12,7 +12,7 @@ from rabbit_chx.broker.commands import Lost, OnChannel, Pipelined, Refused
 from rabbit_chx.errors import ApplyStopped, BrokerUnavailable
 from rabbit_chx.mirror.releases import Release, Store
 from rabbit_chx.topology.checks.cluster import why_unchangeable
-from rabbit_chx.topology.model import Exchange, NodeState, Observed, Policy, Queue
+from rabbit_chx.topology.model import Exchange, NodeState, Observed, Policy
 from rabbit_chx.topology.planning.steps import (
     Bind,
     DeclareExchange,
@@ -114,20 +114,6 @@ def test_an_interrupt_while_the_lock_is_taken_releases_it_in_one_step_unless_it_
         assert commands.throw(KeyboardInterrupt()) == released
         with pytest.raises(KeyboardInterrupt):
             commands.send(None) if refusal is None else commands.throw(refusal)
-
-
-@pytest.mark.parametrize("code", [405, 406])
-def test_a_lock_that_is_held_names_its_holder(code) -> None:
-    played = Played(
-        trouble={"queue_declare": Refused(code, "inequivalent arg")},
-        http={"queue": Queue(LOCK, arguments={"x-rabbit-chx-holder": "anna on host1"})},
-    )
-    error = stopped(lambda: played.run(Bind(ONE)))
-    assert "anna on host1" in str(error)
-    assert (error.done, error.failed, error.remaining) == ((), None, (Bind(ONE),))
-    blind = stopped(lambda: Played(trouble=played.trouble).run(Bind(ONE), seen=False))
-    assert "the management API shows the holder" in str(blind)
-    assert not any(command.method == "queue_delete" for command in played.told)  # it is not ours
 
 
 # ---- what is refused before anything is touched

@@ -118,6 +118,7 @@ def from_definitions(export, vhost: str | None = None) -> Topology:
 def test_an_export_of_a_broker_is_read_by_virtual_host_and_binds_keep_their_order(export):
     assert from_definitions(export, "/") == SHOP
     assert from_definitions(export, vhost="other") == Topology("other", queues=(Queue("q9", "stream"),))
+    assert not from_definitions(export | {"bindings": BINDINGS[:2]}, "/").unordered  # a single queue
 
 
 def test_an_export_of_one_virtual_host_needs_no_name():

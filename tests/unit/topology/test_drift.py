@@ -9,8 +9,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rabbit_chx import Ring, ToExchange, moved
 from rabbit_chx.topology.checks.drift import KINDS, Drift, drift, prometheus_metrics
+from rabbit_chx.topology.file.load import loads
 from rabbit_chx.topology.model import Binding, Exchange, Observed, Policy, Queue, Slots, Topology
 from rabbit_chx.topology.planning.steps import Bind
+from rabbit_chx.topology.planning.what_if import assume_applied
+from tests import verbs
 from tests.unit.topology.broker_model import hashed
 
 WANTED = Topology(
@@ -52,16 +55,6 @@ def with_bindings(*bindings) -> Topology:
 
 def test_a_broker_as_its_file_has_not_drifted():
     assert drift(WANTED, live(), strict=True) == ()
-
-
-def test_the_order_in_which_a_broker_lists_things_is_no_drift():
-    turned = Topology(
-        exchanges=WANTED.exchanges[::-1],
-        queues=WANTED.queues[::-1],
-        bindings=WANTED.bindings[::-1],
-        policies=WANTED.policies,
-    )
-    assert drift(WANTED, live(turned)) == ()
 
 
 # -- things
@@ -343,6 +336,22 @@ def test_an_unbound_queue_with_messages_that_was_part_of_an_exchange(queue, reco
     for one in drift(wanted, observed):
         assert "2,684 messages" in one.message
         assert one.queue == queue
+
+
+def test_a_plan_leaves_messages_in_an_unbound_queue_only_by_force(run, write, live):
+    live(replace(assume_applied(loads(verbs.ORDERS, format="yaml")), backlog={"vip": 7}))
+    fewer = write(verbs.ORDERS.replace(", vip: 2", ""))
+    broker = ("-U", "amqp://h", "--max-moved", "100")
+    announced = "queue 'vip' is unbound with 7 messages in it: `rabbit-chx scale FILE`"
+    for verb in (["plan"], ["apply", "--yes"]):
+        refused = run(*verb, fewer, *broker)
+        assert refused.code == 1
+        assert f"Refused: {announced}" in refused.err
+    forced = run("plan", fewer, *broker, "--force")
+    assert forced.code == 2
+    assert f"Warning: {announced}" in forced.err
+    live(replace(assume_applied(loads(verbs.ORDERS, format="yaml")), backlog={"vip": 0}))
+    assert run("plan", fewer, *broker).code == 2
 
 
 # Queues that the file binds twice

@@ -345,8 +345,6 @@ def policy(apply_to: str = "queues", **definition: object) -> Topology:
     ("topology", "old", "middle", "new"),
     [
         (MIRRORED, [], ["error"], ["error"]),
-        (policy(queue_master_locator="min-masters"), [], [], ["error"]),
-        (queue("classic", queue_master_locator="min-masters"), [], [], ["error"]),
         (queue("classic", queue_version=1), [], [], ["error"]),
         (queue("classic", queue_version=2), [], [], []),
         (queue("classic", consumer_timeout=60_000), [], [], ["error"]),

@@ -213,21 +213,10 @@ def test_numbers_that_outgrow_their_zeros_are_written_so_that_they_expand_to_the
     assert len(written) < 5
 
 
-MALFORMED = [
-    "a{0..3",
-    "a}",
-    "{}",
-    "{0..}",
-    "{a..b}",
-    "{0...3}",
-    "{0..1}{0..1}",
-    "{-1..2}",
-    "{0..1_0}",
-    "{ 0..3}",
-]
+MALFORMED = "a{0..3 a} {} {0..} {a..b} {0...3} {0..1}{0..1} {-1..2} {0..1_0} {\u0660..\u0663}"
 
 
-@pytest.mark.parametrize("name", [*MALFORMED, "{\u0660..\u0663}"])
+@pytest.mark.parametrize("name", [*MALFORMED.split(), "{ 0..3}"])
 def test_a_malformed_range_is_refused(name):
     assert "{{" in complaint(lambda: expand(name)).hint
 

@@ -19,7 +19,7 @@ from rabbit_chx.topology.model import (
     Topology,
 )
 from rabbit_chx.topology.planning.plan import plan
-from rabbit_chx.topology.planning.steps import Bind, SetPolicy, Unbind
+from rabbit_chx.topology.planning.steps import Bind, Unbind
 from rabbit_chx.topology.planning.what_if import assume_applied
 from tests.unit.topology.broker_model import Broker, hashed, made, slotted
 
@@ -83,19 +83,6 @@ def test_a_change_in_place_over_the_limit_is_refused_and_the_other_ways_are_name
     assert all(name in refusal for name in ("swap", "remove-last", "blue/green", "slots"))
     assert not plan(wanted, made(FOUR).seen(), force=True).refusals
     assert not plan(wanted, made(FOUR).seen(), max_moved=1).refusals
-
-
-@pytest.mark.parametrize("way", ["in place", "swap", "append", "remove-last"])
-def test_every_way_ends_where_it_says_and_asks_for_nothing_more(way: str) -> None:
-    broker, wanted = made(FOUR), hashed("x", ["a", "c", "d"])
-    found = plan(wanted, broker.seen(), strategy=way, force=True)
-    broker.carry_out(found.steps)
-    (change,) = found.changes
-    assert broker.rings["x"].runs == change.after.runs
-    chosen = next(each for each in change.strategies if each.chosen)
-    order = chosen.order or ("a", "c", "d")
-    assert broker.rings["x"].destinations == order
-    assert not plan(hashed("x", order), broker.seen())
 
 
 def behind_another(exchange: str, queues: str) -> Topology:
@@ -346,15 +333,6 @@ def test_what_has_other_properties_is_refused_with_a_new_name_and_never_deleted(
 
 
 # ---- policies, slots and shards
-
-
-def test_a_policy_sends_messages_only_to_exchanges_that_are_already_bound() -> None:
-    policy = Policy("p", "^work$", "queues", {"dead-letter-exchange": "dead"})
-    exchanges, queues = (Exchange("in", "topic"), Exchange("dead", "fanout")), (Queue("work"), Queue("kept"))
-    bindings = (Binding("in", "work", "#"), Binding("dead", "kept"))
-    wanted = Topology(exchanges=exchanges, queues=queues, bindings=bindings, policies=(policy,))
-    steps = plan(wanted, Observed()).steps
-    assert steps[-3:] == (Bind(bindings[1]), SetPolicy(policy), Bind(bindings[0]))
 
 
 def test_slots_that_exist_are_not_bound_blindly() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.mirror.ring import Ring
-from rabbit_chx.topology.model import Binding, Policy, Queue, Topology
+from rabbit_chx.topology.model import Policy, Queue, Topology
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.plan_file import Reviewed, SavedPlan, dumps_plan, is_plan_file, load_plan
 from rabbit_chx.topology.planning.steps import DeclareQueue, DeleteQueue
@@ -31,15 +31,6 @@ def refusals(shown: Reviewed, broker: Broker, *, seen=None, **options) -> tuple[
     return shown.refusals(plan(shown.wanted, seen, **OPTIONS | options), seen)
 
 
-def test_an_unchanged_broker_gets_the_reviewed_steps() -> None:
-    broker = made(BEFORE)
-    shown = reviewed(GROWN, broker)
-    bind = "bind queue 'd' to exchange 'orders' with key '1'"
-    assert shown.steps == ("declare quorum queue 'd'", bind)
-    assert shown.orders == {"orders": "a=1, b=1, c=1, d=1"}
-    assert refusals(shown, broker) == ()
-
-
 CHANGES = [
     pytest.param(BEFORE, hashed("orders", {"d": 2, "b": 1}), {}, id="all are replaced"),
     pytest.param(BEFORE, hashed("orders", ["a", "c", "d"]), {"strategy": "append"}, id="another final order"),
@@ -59,16 +50,6 @@ def test_what_is_left_of_an_interrupted_plan_is_accepted_after_each_step(before,
         assert refusals(shown, broker, **options) == ()
         broker.do(step)
     assert refusals(shown, broker, **options) == ()
-
-
-def test_a_new_binding_a_deleted_queue_and_steps_of_others_are_differences() -> None:
-    broker = made(BEFORE)
-    shown = reviewed(GROWN, broker)
-    broker.do(plan(hashed("orders", ["a", "b", "c", "other"]), broker.seen(), **OPTIONS).steps[0])
-    assert refusals(shown, broker) == ()  # a queue that the file does not name
-    broker.bind(Binding("orders", "other", "1"))
-    unbind = "unbind queue 'other' from exchange 'orders' with key '1'"
-    assert refusals(shown, broker) == (CHANGED, f"not in the plan, but needed now: {unbind}")
 
 
 def test_steps_that_are_not_needed_are_listed_with_those_that_a_deleted_queue_needs() -> None:

@@ -66,16 +66,6 @@ class Node:
         return self.rings if "ring_state" in expression else "4"
 
 
-def test_what_belongs_into_a_file_and_what_only_a_broker_has() -> None:
-    observed = read(Api([A, B]), "v", node=Node("b", "a"))
-    assert observed.topology.exchanges == (HASH,)
-    assert [queue.name for queue in observed.topology.queues] == ["a", "b"]
-    assert observed.topology.bindings == (B, A)
-    assert observed.backlog == {"b": 2}
-    assert observed.worker_pool_size == 4
-    assert (observed.cluster, observed.unseen) == ("here", ())
-
-
 def test_queues_without_consumers_are_listed_if_asked_for_and_streams_are_not_among_them() -> None:
     assert read(Api([A, B]), "v").unconsumed == frozenset()
     assert read(Api([A, B]), "v", consumers=True).unconsumed == {"b", "rabbit-chx.lock"}

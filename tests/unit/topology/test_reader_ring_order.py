@@ -242,17 +242,6 @@ def test_the_order_that_they_show_is_recorded_if_each_queue_has_one_weight(more,
     assert learnt.unrecorded == recorded
 
 
-def test_too_few_of_them_leave_the_orders_that_are_possible() -> None:
-    unknown = replace(Ring.of(ABC, release=KHEPRI), runs=None)
-    few = pairs(CAB)[:1]
-    learnt = learn(observed(ABC, unknown, "unknown"), {"x": few})
-    assert learnt.ring_sources["x"] == "unknown"
-    possible = {ring.bucket_map for ring in learnt.possible_rings["x"]}
-    assert ("c", "a", "b") in possible
-    assert 1 < len(possible) < 6
-    assert "more pairs are needed" in learnt.rings["x"].why_unknown
-
-
 def test_they_correct_a_record_and_confirm_it() -> None:
     recorded = Ring.of(ABC, release=KHEPRI)
     right = learn(observed(ABC, recorded, "record"), {"x": pairs(ABC)[:2]})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -14,12 +13,10 @@ from rabbit_chx.topology import Bind, Unbind, plan_moves, rebalance
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Slots, Topology
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.slot_changes import (
-    move_rounds,
     queue_of_slots,
     slots_behind,
     unfinished_moves,
 )
-from rabbit_chx.topology.slots.rebalancing import Move
 from rabbit_chx.topology.slots.slot_counts import SlotCounts
 from tests.unit.complaints import complaint
 from tests.unit.topology.broker_model import made as applied, slotted
@@ -32,14 +29,6 @@ def topology(top: str = MODULUS_HASH, count: int = 8, **arguments) -> Topology:
 
 
 # ---- moves
-
-
-def test_one_move_evens_out_two_queues() -> None:
-    found = rebalance({"s0": 20, "s1": 30, "s2": 30, "s3": 20}, TWO)
-    assert [(move.from_queue, move.to_queue, move.share) for move in found.moves] == [("a", "b", 0.3)]
-    assert found.slots == {"a": 2, "b": 2}
-    assert (found.max_before, found.max_after) == pytest.approx((1.6, 1.0))
-    assert (found.met, found.fewest, found.hot) == (True, True, {})
 
 
 def test_a_hot_slot_is_named_and_gets_a_queue_of_its_own() -> None:
@@ -65,11 +54,6 @@ def test_an_incomplete_search_does_not_report_the_fewest_moves() -> None:
     assert all(each.met or each.hot for each in found)
     assert not all(each.fewest for each in found)
     assert len(found[0].moves) >= len(found[1].moves) >= len(found[2].moves)
-
-
-def test_queues_that_gain_from_each_other_take_turns() -> None:
-    moves = [Move("s0", "a", "b", 0.1), Move("s1", "b", "a", 0.1), Move("s2", "a", "c", 0.1)]
-    assert move_rounds(moves) == ((moves[0], moves[2]), (moves[1],))
 
 
 @pytest.mark.parametrize("target", [1, 0.5, -1, math.nan, math.inf, "1.2", True, None])
@@ -166,17 +150,6 @@ def test_an_exchange_without_slots_is_refused_with_what_to_use() -> None:
 
 
 # ---- samples
-
-
-def test_keys_are_counted_by_slot_and_the_hottest_is_known() -> None:
-    wanted = topology()
-    counts = SlotCounts(wanted.slots[0], wanted, applied(wanted).seen())
-    keys = [f"key-{number}" for number in range(100)] + ["hot"] * 50
-    counts.add_keys(keys)
-    mirror = ModulusHashExchange(map(ToExchange, wanted.slots[0].names))
-    assert +counts.of_slot == Counter(mirror.route(key).name for key in keys)
-    assert counts.hottest_key(mirror.route("hot").name) == ("hot", 50)
-    assert counts.total == 150
 
 
 def test_a_message_is_counted_by_the_part_that_is_hashed() -> None:

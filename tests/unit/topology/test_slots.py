@@ -86,28 +86,6 @@ def test_a_modulus_top_sends_each_slot_the_hashes_with_its_remainder(count: int)
     assert sum(found.values()) == pytest.approx(1)
 
 
-def test_growing_moves_the_share_of_the_slots_that_are_pointed_elsewhere() -> None:
-    broker = made(over("abcd"))
-    before = division(broker)
-    found = plan(over("abcdef"), broker.seen())
-    broker.carry_out(found.steps)
-    after = division(broker)
-    changed = [slot for slot in before if before[slot] != after[slot]]
-    assert len(changed) == 10 + 10  # 64 over 6: four queues keep 11, and two new ones get 10
-    assert found.slot_moves == {"t": len(changed) / 64}
-    assert not plan(over("abcdef"), broker.seen())
-
-
-def test_shrinking_moves_the_slots_of_the_queue_that_goes_and_few_others() -> None:
-    broker = made(over("abcdef"))
-    before = division(broker)
-    found = plan(over("abcde"), broker.seen())
-    after = division(broker.carry_out(found.steps))
-    changed = [slot for slot in before if before[slot] != after[slot]]
-    assert changed == [slot for slot in before if before[slot] == ["f"]]
-    assert all(len(held) == 1 for held in after.values())
-
-
 def test_a_slot_is_never_without_a_queue() -> None:
     broker = made(over("abcd"))
     found = plan(over("bcde"), broker.seen())

@@ -48,13 +48,6 @@ def test_an_order_is_recorded_known_or_unknown():
     assert survey(unknown)[0].differences
 
 
-def test_a_dead_binding_is_a_difference_and_a_second_one_a_warning():
-    assert kinds(live(ring=Ring.of({"a": 1}))) == ["dead-binding"]
-    twice = live(*TWO, Binding("orders", "a", "5"))
-    assert kinds(twice) == ["second-binding"]
-    assert not survey(twice)[0].differences
-
-
 def test_queues_without_a_majority_are_differences_and_those_without_consumers_warnings():
     backlog, unconsumed = {"a": 2, "b": 3, "other": 4}, frozenset({"a", "other"})
     found = live(without_majority=("b",), backlog=backlog, unconsumed=unconsumed)

@@ -7,12 +7,8 @@ import json
 import pytest
 
 from rabbit_chx import ConsistentHashExchange
-from rabbit_chx.errors import RingUnknown
 from rabbit_chx.mirror.ring import Ring
-from rabbit_chx.report import report
-from rabbit_chx.topology import Observed, drift, dumps, lint, loads, plan
-from rabbit_chx.topology.planning.what_if import what_if
-from rabbit_chx.topology.routes import Router
+from rabbit_chx.topology import Observed, drift, lint, loads, plan
 
 UNKNOWN = """
 schema: 1
@@ -36,21 +32,6 @@ def observed(ring: Ring) -> Observed:
 
 def unknown() -> Ring:
     return Ring(ORDERS.bindings, None, why_unknown="it has not been read")
-
-
-@pytest.mark.parametrize(
-    "predict",
-    [
-        lambda: Router(WANTED).route("orders", "key"),
-        lambda: ConsistentHashExchange(WANTED.ring("orders")).route("key"),
-        lambda: ConsistentHashExchange(WANTED.ring("orders")).route_many(["key"]),
-        lambda: what_if(WANTED, "orders", add=1),
-        lambda: report(WANTED, "orders"),
-    ],
-)
-def test_a_prediction_from_a_file_of_unknown_order_is_refused(predict) -> None:
-    with pytest.raises(RingUnknown, match="the bind order of exchange 'orders' was not known"):
-        predict()
 
 
 @pytest.mark.parametrize(
@@ -88,26 +69,6 @@ def test_only_a_consistent_hash_exchange_has_an_order(run, write) -> None:
     text = UNKNOWN.replace("x-modulus-hash, queues", "x-modulus-hash, order: unknown, queues")
     assert "order" in run.refused("lint", write(text), code=1)
     assert "'sorted'" in run.refused("lint", write(UNKNOWN.replace("unknown", "sorted")), code=1)
-
-
-def test_a_file_that_is_written_again_keeps_the_mark() -> None:
-    for format_ in ("yaml", "json"):
-        assert loads(dumps(WANTED, format_), format=format_) == WANTED
-
-
-def test_definitions_never_tell_the_order_of_several_queues() -> None:
-    bound = {"source": "x", "vhost": "/", "destination_type": "queue", "routing_key": "1"}
-    definitions = {
-        "rabbit_version": "4.3.0",
-        "exchanges": [{"name": "x", "vhost": "/", "type": "x-consistent-hash", "arguments": {}}],
-        "queues": [{"name": name, "vhost": "/"} for name in "ab"],
-        "bindings": [
-            {**bound, "destination": name, "arguments": {"note": number}} for number, name in enumerate("ab")
-        ],
-    }
-    assert loads(json.dumps(definitions), format="json").unordered == {"x"}
-    definitions["bindings"].pop()
-    assert not loads(json.dumps(definitions), format="json").unordered
 
 
 @pytest.mark.parametrize("ring", [ORDERS, Ring.of({"a": 1, "b": 2, "c": 1}), unknown()])
