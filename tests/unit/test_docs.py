@@ -24,7 +24,6 @@ from tests.verbs import commands
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"^( *)```python\n(.*?)^ *```", README, re.DOTALL | re.MULTILINE)
 
 PAGES = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
 BESIDE = {name: (ROOT / name).read_text() for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")}
@@ -52,10 +51,6 @@ _FENCED = re.compile(r"(?:<!-- run by (\S+) -->\n)?^```(\w*)\n(.*?)^```", re.DOT
 SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-def dedent(indent: str, block: str) -> str:
-    return re.sub(f"^{indent}", "", block, flags=re.MULTILINE)
-
-
 def fenced(page: str, language: str) -> list[tuple[str, str]]:
     """The blocks of a page in one language, each behind the test that it is marked with, or nothing."""
     return [(mark, block) for mark, found, block in _FENCED.findall(page) if found == language]
@@ -72,7 +67,7 @@ def marked(page: str, test: str) -> str:
 NEEDS_MORE = re.compile(r"\bwith |\.write\b|\.run\(").search  # run by tests/spark/test_readme.py
 
 
-@pytest.mark.parametrize("block", [dedent(*found) for found in BLOCKS if not NEEDS_MORE(found[1])])
+@pytest.mark.parametrize("block", [block for _, block in fenced(README, "python") if not NEEDS_MORE(block)])
 def test_readme_block_runs_and_its_answers_are_true(block: str) -> None:
     names: dict[str, object] = {}
     lines = block.splitlines()
