@@ -50,6 +50,14 @@ def test_one_thread_at_a_time_has_the_lock() -> None:
     assert (inside, most) == (0, 1)
 
 
+def test_an_error_releases_the_lock() -> None:
+    lock = UnfairCondition()
+    with pytest.raises(ValueError, match="within"), lock:
+        raise ValueError("within")
+    with lock:
+        pass
+
+
 def test_a_thread_that_has_the_lock_may_take_it_again() -> None:
     """A signal handler runs in such a thread, and may stop the publisher."""
     lock, has_it = UnfairCondition(), threading.Event()
