@@ -37,7 +37,6 @@ pytest_plugins = [
         "parallel",
         "patience",
         "second_try",
-        "skips",
         "leaks",
         "canary",
         "wheels",

@@ -1,4 +1,4 @@
-"""Publishing a list of messages with each client: with confirms, with ``mandatory``, and in bulk.
+"""Publishing a list of messages with each client: with confirms or commits, with ``mandatory``, and in bulk.
 
 All have the same face: they take a list, wait until the broker has confirmed every message of it, and tell
 which ones came back as unroutable. The body of a message is its place in the list. Nothing here knows what
@@ -36,7 +36,7 @@ PUBLISHERS: Final = (*FAST, pytest.param("amqpstorm", marks=pytest.mark.long))
 """The clients that the tests publish with; amqpstorm waits for each confirm by polling."""
 
 WINDOW: Final = 500
-"""Messages that may wait for their confirms at once."""
+"""Messages that may wait for their confirms, or for a commit, at once."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def publish(url: str, exchange: str, messages: Sequence[Message], client: Client
     """Publish all messages and return the places of those that no queue took."""
     match client:
         case "pika":
-            return _PikaPublisher(url, exchange, messages).run()
+            return _publish_with_pika(url, exchange, messages)
         case "aio-pika":
             return asyncio.run(_publish_with_aio_pika(url, exchange, messages))
         case "py-amqp":
@@ -64,74 +64,20 @@ def publish(url: str, exchange: str, messages: Sequence[Message], client: Client
     raise AssertionError(f"no publisher for {client}")
 
 
-class _PikaPublisher:
-    """pika's connection for callbacks: its blocking one would wait for every confirm alone."""
-
-    def __init__(self, url: str, exchange: str, messages: Sequence[Message]) -> None:
-        self._exchange = exchange
-        self._messages = messages
-        self._sent = 0
-        self._unconfirmed: dict[int, None] = {}  # delivery tags, in order
-        self._returned: set[int] = set()
-        self._done = not messages
-        self._reason: BaseException | None = None
-        self._connection = pika.SelectConnection(
-            pika.URLParameters(url),
-            on_open_callback=lambda connection: connection.channel(on_open_callback=self._start),
-            on_open_error_callback=self._end,
-            on_close_callback=self._end,
-        )
-
-    def run(self) -> set[int]:
-        """Publish; whatever closed the connection or the channel too early is raised."""
-        self._connection.ioloop.call_later(
-            PATIENCE, lambda: self._end(None, TimeoutError("too few confirms"))
-        )
-        self._connection.ioloop.start()
-        self._connection.ioloop.close()
-        if not self._done and self._reason is not None:
-            raise self._reason
-        return self._returned
-
-    def _start(self, channel: Any) -> None:
-        self._channel = channel
-        channel.add_on_close_callback(self._channel_closed)
-        channel.add_on_return_callback(lambda *got: self._returned.add(int(got[3])))
-        channel.confirm_delivery(self._confirmed, callback=lambda _: self._fill())
-
-    def _fill(self) -> None:
-        """Publish as many as the window has room for."""
-        while len(self._unconfirmed) < WINDOW and self._sent < len(self._messages):
-            message = self._messages[self._sent]
-            body = str(self._sent).encode()
-            self._sent += 1
-            self._unconfirmed[self._sent] = None
-            self._channel.basic_publish(
-                self._exchange, message.routing_key, body, _pika_properties(message), mandatory=True
-            )
-        if not self._unconfirmed:
-            self._done = True
-            self._connection.close()
-
-    def _confirmed(self, frame: Any) -> None:
-        method = frame.method
-        if not isinstance(method, pika.spec.Basic.Ack):
-            self._end(None, AssertionError("the broker refused a message"))
-        tags = [method.delivery_tag]
-        if method.multiple:
-            tags = [tag for tag in self._unconfirmed if tag <= method.delivery_tag]
-        for tag in tags:
-            self._unconfirmed.pop(tag)
-        self._fill()
-
-    def _channel_closed(self, _channel: Any, reason: BaseException) -> None:
-        self._reason = self._reason or reason
-        if self._connection.is_open:
-            self._connection.close()
-
-    def _end(self, _connection: Any, reason: BaseException) -> None:
-        self._reason = self._reason or reason
-        self._connection.ioloop.stop()
+def _publish_with_pika(url: str, exchange: str, messages: Sequence[Message]) -> set[int]:
+    """In transactions: pika's blocking connection would wait for every confirm alone."""
+    returned: set[int] = set()
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        channel = connection.channel()
+        channel.add_on_return_callback(lambda *got: returned.add(int(got[-1])))
+        channel.tx_select()
+        for start in range(0, len(messages), WINDOW):
+            for place, message in enumerate(messages[start : start + WINDOW], start):
+                body, properties = str(place).encode(), _pika_properties(message)
+                channel.basic_publish(exchange, message.routing_key, body, properties, mandatory=True)
+            channel.tx_commit()
+        connection.process_data_events()
+    return returned
 
 
 def _pika_properties(message: Message) -> pika.BasicProperties:

@@ -12,7 +12,6 @@ import pytest
 
 from rabbit_chx.streams import connect
 from rabbit_chx.testing.node import free_ports
-from tests.patience import PATIENCE
 from tests.programs import ran
 
 ROOT = Path(__file__).parents[2]
@@ -35,16 +34,7 @@ def run():
     }
 
     def run(command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command.split(),
-            cwd=ROOT,
-            env=os.environ | ports | where,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=3 * PATIENCE,
-            check=False,
-        )
+        return ran(command.split(), cwd=ROOT, env=os.environ | ports | where)
 
     run.streams = f"rabbitmq-stream://guest:guest@127.0.0.1:{ports['STREAM_PORT']}"
     yield run
@@ -62,7 +52,7 @@ def test_a_topology_outlives_a_restart_of_the_broker(run) -> None:
         "docker compose down --volumes",
     ):
         done = run(command)
-        assert done.returncode == 0, f"{command}\n{done.stdout}"
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         if command == "docker compose up --wait":
             with connect(run.streams) as connection:
                 assert connection.is_open

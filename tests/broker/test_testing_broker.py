@@ -19,6 +19,7 @@ from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.testing import Broker, available, broker as broker_module, local_node
 from rabbit_chx.testing.node import READY, CannotSupply
 from tests.patience import PATIENCE, wait_until
+from tests.programs import ran
 from tests.queues import a_channel
 
 pytestmark = [pytest.mark.newest_first, pytest.mark.broker, pytest.mark.long]
@@ -157,16 +158,6 @@ def test_restart_app_restarts_rabbitmq_and_leaves_erlang_running(own):
     assert own.eval("persistent_term:get(rabbit_chx_test, gone).") == "gone"
 
 
-@pytest.mark.one_release
-def test_a_second_broker_beside_it_is_another_one(own):
-    bind(own, "only.here", [("only.here.q", "1")])
-    with Broker(own.release) as second:
-        assert second.url != own.url
-        with pytest.raises(InvalidValue, match=r"got 'only.here', expected an x-consistent-hash exchange"):
-            second.ring("only.here")
-    assert own.ring("only.here") == ["only.here.q"]
-
-
 # --- a broker of one's own ----------------------------------------------------------------------------------
 
 
@@ -205,9 +196,7 @@ def traces(broker):
         name = node._container.get_container_id()
 
         def left():
-            return (
-                subprocess.run(["docker", "inspect", name], capture_output=True, check=False).returncode == 0
-            )
+            return ran(["docker", "inspect", name]).returncode == 0
 
     else:
         folder, processes = node._folder, (node._server, node._mapper)
@@ -307,16 +296,3 @@ def test_a_running_broker_is_used_as_it_is_and_left_running(own, monkeypatch):
             assert broker.ring("external") == ["external.q"] * 2 + [ToExchange("external.x")]
             assert broker.store == own.store
     assert is_answering(own.url)
-
-
-def test_a_running_broker_of_another_release_is_no_substitute(own, monkeypatch):
-    monkeypatch.setenv("RABBIT_CHX_BROKER_URL", own.url)
-    with pytest.raises(CannotSupply, match=r"it is [0-9.]+, not 1\.99"):
-        Broker("1.99").start()
-
-
-def test_a_wrong_password_is_an_error_without_the_password(own, monkeypatch):
-    monkeypatch.setenv("RABBIT_CHX_BROKER_URL", own.url.replace(own.password, "geheim"))
-    with pytest.raises(BrokerUnavailable, match="cannot be reached") as caught:
-        Broker().start()
-    assert "geheim" not in str(caught.value)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random as random_module
-
 import pytest
 from hypothesis import assume, given, settings, strategies as st
 
@@ -45,19 +43,6 @@ def test_what_is_inferred_from_few_pairs_or_many_is_never_wrong(ring: Ring, coun
         assert count <= 30
         return
     assert_true(found, ring, pairs)
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_200_pairs_are_enough_to_find_a_dead_binding_and_one_that_is_ignored(seed: int) -> None:
-    random = random_module.Random(seed)
-    ring = Ring.of([f"q{i}" for i in random.sample(range(10), 10)])
-    dead, ignored = random.sample(ring.destinations, 2)
-    ring = ring.bind(dead, 3).unbind(dead, 1).bind(ignored, 5)
-    pairs = seen(ring, [f"key-{random.getrandbits(64)}" for _ in range(200)])
-    found = infer(pairs, random.sample(ring.bindings, len(ring.bindings)))
-    assert found.ring is not None
-    assert found.ring.bucket_map == ring.bucket_map
-    assert [binding.destination for binding in found.ring.dead] == [dead]
 
 
 @settings(max_examples=30)

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import assume, given, settings, strategies as st
+from hypothesis import given, settings
 
 from rabbit_chx import Ring, moved, shares
-from tests.property.strategies import DESTINATIONS, small_rings
+from tests.property.strategies import small_rings
 
 # Each example counts two million keys a few times.
 few = settings(max_examples=12)
-
-
-@few
-@given(small_rings(), DESTINATIONS, st.integers(1, 2))
-def test_appending_a_binding_moves_keys_to_the_new_destination_only(ring: Ring, destination, weight) -> None:
-    assume(destination not in ring.destinations)
-    more = ring.bind(destination, weight)
-    movement = moved(ring, more)
-    assert {target for (source, target) in movement.flows if source != target} == {destination}
-    assert movement.share == shares(more)[destination]
 
 
 @few

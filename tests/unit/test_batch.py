@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from rabbit_chx.mirror.kernel import Atom, batch, jump_consistent_hash, phash2
 from rabbit_chx.mirror.kernel.batch import block_hash_column, phash2_column, phash2_lists_column
-from rabbit_chx.mirror.kernel.binaries import Binaries, binaries, is_text
+from rabbit_chx.mirror.kernel.binaries import Binaries, binaries
 from rabbit_chx.mirror.kernel.phash2 import NIL_ALONE, last_binary_initval
 from rabbit_chx.mirror.kernel.table import SEEDS, BucketTable, _jump, bucket_table
 from tests import vectors
@@ -129,21 +129,6 @@ def test_a_column_that_was_read_before_is_taken_as_it_is() -> None:
     check(read, BYTES)
 
 
-def test_a_column_knows_whether_it_is_text() -> None:
-    for column in (["a"], ("a", "b"), np.array(["a"]), pa.array(["a", None]), pa.array(["a"]).view("string")):
-        assert is_text(column)
-    for column in (
-        [b"a"],
-        ["a", b"b"],
-        np.array([b"a"]),
-        pa.array([b"a"]),
-        pa.array([1]),
-        [1],
-        np.array([1]),
-    ):
-        assert not is_text(column)
-
-
 # ---- lengths of rows
 
 
@@ -166,14 +151,6 @@ def test_neither_what_follows_a_key_nor_where_it_lies_makes_a_difference(lengths
             data = np.frombuffer(b"\xee" * before + joined + behind, np.uint8)
             for dtype in (np.int32, np.int64):
                 check(Binaries(data, (offsets + before).astype(dtype)), keys)
-
-
-@pytest.mark.parametrize("keys", [BYTES, BYTES[21:22] * 20], ids=["uneven", "even"])
-def test_the_memory_of_a_column_is_only_read(keys: list[bytes]) -> None:
-    data = np.frombuffer(bytearray(b"".join(keys) + b"behind them"), np.uint8)
-    before = data.copy()
-    check(Binaries(data, np.cumsum([0, *map(len, keys)])), keys)
-    assert (data == before).all()
 
 
 KEYS = st.binary(max_size=80) | st.text(st.characters(exclude_categories=["Cs"]), max_size=30)

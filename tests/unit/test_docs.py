@@ -13,7 +13,6 @@ import doctest
 import os
 import re
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,6 @@ from tests.verbs import commands
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"^( *)```python\n(.*?)^ *```", README, re.DOTALL | re.MULTILINE)
 
 PAGES = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
 BESIDE = {name: (ROOT / name).read_text() for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")}
@@ -53,10 +51,6 @@ _FENCED = re.compile(r"(?:<!-- run by (\S+) -->\n)?^```(\w*)\n(.*?)^```", re.DOT
 SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-def dedent(indent: str, block: str) -> str:
-    return re.sub(f"^{indent}", "", block, flags=re.MULTILINE)
-
-
 def fenced(page: str, language: str) -> list[tuple[str, str]]:
     """The blocks of a page in one language, each behind the test that it is marked with, or nothing."""
     return [(mark, block) for mark, found, block in _FENCED.findall(page) if found == language]
@@ -73,7 +67,7 @@ def marked(page: str, test: str) -> str:
 NEEDS_MORE = re.compile(r"\bwith |\.write\b|\.run\(").search  # run by tests/spark/test_readme.py
 
 
-@pytest.mark.parametrize("block", [dedent(*found) for found in BLOCKS if not NEEDS_MORE(found[1])])
+@pytest.mark.parametrize("block", [block for _, block in fenced(README, "python") if not NEEDS_MORE(block)])
 def test_readme_block_runs_and_its_answers_are_true(block: str) -> None:
     names: dict[str, object] = {}
     lines = block.splitlines()
@@ -151,14 +145,6 @@ def test_every_marked_block_is_read_by_the_test_that_it_names() -> None:
         assert f'marked("{name}", "{test}")' in ast.get_source_segment(source, function).replace("\n", "")
 
 
-def test_every_block_that_a_test_asks_for_is_marked() -> None:
-    asked = re.compile(r'\bmarked\(\s*"([\w.-]+)",\s*"(\w+)"').findall
-    found = {pair for file in (ROOT / "tests").rglob("test_*.py") for pair in asked(file.read_text())}
-    assert len(found) > 20
-    for page, test in found:
-        marked(page, test)
-
-
 def test_every_block_of_code_is_run() -> None:
     """The guides' as sessions, above; others by tests/broker/test_tutorial.py, or by the test that their mark names."""
     blocks = [(name, *found) for name, page in PAGES.items() for found in _FENCED.findall(page)]
@@ -179,19 +165,6 @@ def test_the_guide_skips_where_there_is_no_broker(monkeypatch: pytest.MonkeyPatc
 
 
 # --- what the pages name is there, and the other way round --------------------------------------------------
-
-
-@pytest.mark.parametrize("name", sorted(EVERYTHING))
-def test_python_of_every_page_parses_and_imports_what_there_is(name: str) -> None:
-    """Of the blocks that need a broker or Spark, and are not marked: no name in them may be out of date."""
-    for _, block in re.findall(r"^( *)```python\n(.*?)^ *```", EVERYTHING[name], re.DOTALL | re.MULTILINE):
-        source = "".join(line[4:] + "\n" for line in block.splitlines() if line.startswith((">>>", "...")))
-        for node in ast.walk(
-            ast.parse(source if block.startswith(">>>") else re.sub("^  ", "", block, flags=re.MULTILINE))
-        ):
-            if isinstance(node, ast.ImportFrom) and node.module.startswith(("rabbit_chx", "spark_connector")):
-                module = import_module(node.module)
-                assert [one.name for one in node.names if not hasattr(module, one.name)] == []
 
 
 def test_every_public_name_appears_in_the_documentation() -> None:

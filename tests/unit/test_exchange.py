@@ -19,7 +19,6 @@ from rabbit_chx import (
     Field,
     Release,
     Ring,
-    ToExchange,
     Unpredictable,
     Unroutable,
 )
@@ -49,20 +48,6 @@ def test_a_routing_key_lands_where_erlang_says(key, hash_: int, of_7: int, of_16
     for given in (key, encoded, bytearray(encoded)):
         assert_lands(encoded, hash_, of_7, of_16, {}, {"routing_key": given}, release)
         assert exchange(SEVEN, release).route(given) == f"q{of_7}"
-
-
-def test_weights_are_buckets() -> None:
-    # "a" falls into bucket 6 of 7, "customer-42" into 0, "é" into 1, "0" into 3
-    x = ConsistentHashExchange({"small": 1, "large": 5, "last": 1})
-    assert [x.route(key) for key in ("customer-42", "é", "0", "a")] == ["small", "large", "large", "last"]
-    assert x.destinations == ("small", "large", "last")
-    assert x._owners.tolist() == [0, 1, 1, 1, 1, 1, 2]
-
-
-def test_a_destination_may_be_an_exchange() -> None:
-    x = ConsistentHashExchange([*SEVEN[:6], ToExchange("slot")])
-    assert x.route("a") == ToExchange("slot")
-    assert "destination: exchange slot" in str(x.route("a", explain=True))
 
 
 # ---- properties

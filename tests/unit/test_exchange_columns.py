@@ -76,16 +76,6 @@ def test_a_column_of_datetimes_of_any_unit_counts_in_seconds(unit: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "undefined"),
-    [({"hash_property": "correlation_id"}, 1), (HEADER, 1), ({"hash_property": "timestamp"}, 1)],
-)
-def test_a_null_in_a_list_is_a_message_without_the_value(arguments: dict, undefined: int) -> None:
-    x = exchange(**arguments)
-    assert x.bucket_many([None, None]).tolist() == [undefined] * 2
-    assert x.bucket_many(iter([None])).tolist() == [undefined]
-
-
-@pytest.mark.parametrize(
     ("arguments", "column"),
     [
         ({}, pa.array(["a", None])),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 pytest_plugins = "pytester"
 
 REPOSITORY = Path(__file__).parents[2]
@@ -28,11 +26,3 @@ def test_each_long_test_is_in_one_part_and_all_others_are_in_each(pytester, monk
     long = [each for part in parts for each in part - short]
     assert sorted(long) == [f"test_{name}.py::test_long" for name in "abcdefgh"]
     assert all(part > short for part in parts)
-
-
-@pytest.mark.parametrize("part", ["0/3", "4/3"])
-def test_a_part_that_does_not_exist_is_refused(pytester, monkeypatch, part):
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    pytester.makepyfile("def test_it(): pass")
-    done = pytester.runpytest("-p", "tests.long_part", "--long-part", part)
-    done.stderr.fnmatch_lines([f"*--long-part {part}: the first number is one of 1 to 3*"])

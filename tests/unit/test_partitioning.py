@@ -41,12 +41,6 @@ def test_the_whole_list_of_routing_keys_is_hashed(keys: list[str], hash_: int, c
         assert x.destinations[x.route_many([key])[0]] == expected
 
 
-def test_bcc_follows_cc() -> None:
-    x = ModulusHashExchange([f"q{i}" for i in range(9)])
-    assert x.route("k", cc=["cc"], bcc=["bcc"]) == f"q{96525678 % 9}"
-    assert x.route("k", cc=["bcc"], bcc=["cc"]) != x.route("k", cc=["cc"], bcc=["bcc"])
-
-
 @pytest.mark.parametrize(
     "column", [list, tuple, iter, np.array, pa.array, lambda keys: (key for key in keys)], ids=range(6)
 )

@@ -105,13 +105,26 @@ def test_what_fails_twice_fails_and_a_skip_is_no_success(run, pytester) -> None:
     assert "3 flaky" in result.outlines[-1]
 
 
-@pytest.mark.parametrize("lanes", ["0", "2"])
-def test_a_broken_promise_has_no_second_try(run, pytester, lanes) -> None:
-    promise = "def test_promise():\n    tries('promise')\n    raise Lost('3 messages')\n\n"
-    result = run(promise + "def test_other():\n    assert tries('other') > 1\n", "-n", lanes)
+PROMISE = "def test_promise():\n    raise Lost('3 messages')\n"
+CRASH = "def test_crash():\n    os._exit(3)\n"
+OTHER = "def test_other():\n    assert tries('other') > 1\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "another_file", "why"),
+    [
+        (PROMISE, "", "test_them.py::test_promise broke a promise"),
+        (CRASH, "", "the process that ran test_them.py::test_crash crashed"),
+        ("", "import no_such_module", "a file could not be collected"),
+    ],
+    ids=["a broken promise", "a crash", "a file that cannot be collected"],
+)
+def test_there_is_no_second_try(run, pytester, program, another_file, why) -> None:
+    pytester.makepyfile(test_another=another_file)
+    result = run(f"{OTHER}\n\n{program}", "-n", "2", "--continue-on-collection-errors")
     assert result.ret == 1
-    assert tries(pytester, "promise") == tries(pytester, "other") == 1
-    result.stdout.fnmatch_lines(["*no second try: test_them.py::test_promise broke a promise*"])
+    assert tries(pytester, "other") == 1
+    result.stdout.fnmatch_lines([f"*no second try: {why}*"])
 
 
 def test_a_loss_and_a_wait_in_vain_break_a_promise() -> None:
@@ -135,21 +148,4 @@ def failures(count: int, when: str) -> list[list[SimpleNamespace]]:
 def test_more_than_eight_causes_have_no_second_try() -> None:
     assert no_second_try(failures(8, "call")) == ""
     assert no_second_try(failures(9, "call")) == "9 causes, more than 8"
-
-
-def test_a_fixture_that_fails_for_many_tests_is_one_cause() -> None:
-    assert no_second_try(failures(20, "setup")) == ""
-
-
-def test_a_crash_has_no_second_try(run, pytester) -> None:
-    result = run("def test_it():\n    if tries('it') == 1:\n        os._exit(3)\n", "-n", "2")
-    assert result.ret == 1
-    assert tries(pytester, "it") == 1
-    result.stdout.fnmatch_lines(["*no second try: the process that ran test_them.py::test_it crashed*"])
-
-
-def test_a_file_that_cannot_be_collected_has_no_second_try(run, pytester) -> None:
-    pytester.makepyfile(test_broken="import no_such_module")
-    result = run("def test_it():\n    assert tries('it') > 1\n", "-n", "2", "--continue-on-collection-errors")
-    assert result.ret == 1
-    assert tries(pytester, "it") == 1
+    assert no_second_try(failures(20, "setup")) == ""  # a fixture that fails for all of them

@@ -9,6 +9,7 @@ import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -23,34 +24,12 @@ pytest_plugins = "pytester"
 ROOT = Path(__file__).parents[2]
 
 
-class FakeNode:
+def a_node(name="fake", error=None, ctl=""):
     """A node that only notes what is done to it."""
-
-    management_url = stream_url = None
-
-    def __init__(self, name="fake", error=None, ctl=""):
-        self.url = f"amqp://user:geheim@{name}:5672/%2F"
-        self.error = error
-        self.done = []
-        self.output = ctl
-
-    def start(self):
-        self.done.append("start")
-        if self.error:
-            raise self.error
-
-    def stop(self):
-        self.done.append("stop")
-
-    def restart(self):
-        self.done.append("restart")
-
-    def ctl(self, *arguments):
-        self.done.append(arguments)
-        return self.output
-
-    def logs(self):
-        return ""
+    node = Mock(url=f"amqp://user:geheim@{name}:5672/%2F", management_url=None, stream_url=None)
+    node.start.side_effect = error
+    node.ctl.return_value = ctl
+    return node
 
 
 def supply(monkeypatch, docker=None, local=None):
@@ -78,11 +57,11 @@ def no_broker_in_the_environment(monkeypatch):
 
 
 def test_a_url_in_the_environment_comes_before_docker_and_docker_before_a_local_server(monkeypatch):
-    supply(monkeypatch, local=FakeNode())
+    supply(monkeypatch, local=a_node())
     assert available().kind == "local"
-    docker = FakeNode()
-    supply(monkeypatch, docker=docker, local=FakeNode())
-    assert (available().kind, docker.done) == ("docker", [])  # nothing is started
+    docker = a_node()
+    supply(monkeypatch, docker=docker, local=a_node())
+    assert (available().kind, docker.mock_calls) == ("docker", [])  # nothing is started
     monkeypatch.setenv("RABBIT_CHX_BROKER_URL", "amqp://user:geheim@somewhere:5673/%2F")
     assert available().kind == "external"
     assert str(available()) == "the running broker at somewhere:5673 (RABBIT_CHX_BROKER_URL)"
@@ -182,26 +161,25 @@ def test_a_release_that_is_no_number_is_refused(release):
 
 
 def test_a_source_that_lacks_the_release_is_stopped_and_the_next_one_started(monkeypatch):
-    without_image, local = FakeNode(error=CannotSupply("no image")), FakeNode("here")
+    without_image, local = a_node(error=CannotSupply("no image")), a_node("here")
     supply(monkeypatch, docker=without_image, local=local)
     with Broker("4.3") as broker:
         assert broker.url == local.url
         assert broker.source.kind == "local"
-    assert without_image.done == ["start", "stop"]
-    assert local.done == ["start", "stop"]
+    assert without_image.mock_calls == local.mock_calls == [call.start(), call.stop()]
 
 
 @pytest.mark.parametrize("error", [BrokerUnavailable("boot failed"), KeyboardInterrupt()])
 def test_a_failed_or_interrupted_start_stops_the_node_and_tries_no_other(monkeypatch, error):
-    failing, local = FakeNode(error=error), FakeNode()
+    failing, local = a_node(error=error), a_node()
     supply(monkeypatch, docker=failing, local=local)
     with pytest.raises(type(error)):
         Broker().start()
-    assert (failing.done, local.done) == (["start", "stop"], [])
+    assert (failing.mock_calls, local.mock_calls) == ([call.start(), call.stop()], [])
 
 
 def test_a_broker_without_a_plugin_that_was_asked_for_is_refused(monkeypatch):
-    fake = FakeNode(ctl="[rabbitmq_management,\n rabbitmq_sharding]")
+    fake = a_node(ctl="[rabbitmq_management,\n rabbitmq_sharding]")
     supply(monkeypatch, docker=fake)
     with Broker(plugins=["rabbitmq_sharding"]):
         pass
@@ -217,7 +195,7 @@ def test_a_broker_that_does_not_run_says_how_to_run_it():
 
 
 def test_no_password_in_any_repr(monkeypatch):
-    supply(monkeypatch, docker=FakeNode())
+    supply(monkeypatch, docker=a_node())
     with Broker() as broker:
         assert broker.username == "user"
         assert broker.password == "geheim"
@@ -231,7 +209,7 @@ def test_no_password_in_any_repr(monkeypatch):
 def test_sigterm_ends_the_program_in_order_only_while_a_broker_runs_and_where_the_program_has_no_handler(
     monkeypatch,
 ):
-    supply(monkeypatch, docker=FakeNode())
+    supply(monkeypatch, docker=a_node())
     before, received = signal.getsignal(signal.SIGTERM), []
     with Broker():
         with pytest.raises(SystemExit) as caught:
@@ -248,26 +226,26 @@ def test_sigterm_ends_the_program_in_order_only_while_a_broker_runs_and_where_th
 
 
 def test_what_runs_at_the_end_of_the_program_is_stopped_by_the_process_that_started_it(monkeypatch):
-    fakes = [FakeNode(), FakeNode()]
+    fakes = [a_node(), a_node()]
     stops = [fake.stop for fake in fakes]
     monkeypatch.setattr(cleanup, "_running", {stops[0]: os.getpid(), stops[1]: os.getppid()})
     cleanup._stop_all()
-    assert [fake.done for fake in fakes] == [["stop"], []]
+    assert [fake.mock_calls for fake in fakes] == [[call.stop()], []]
 
 
 # --- asking it ----------------------------------------------------------------------------------------------
 
 
 def test_an_expression_gets_the_dot_that_erlang_wants(monkeypatch):
-    fake = FakeNode(ctl="2")
+    fake = a_node(ctl="2")
     supply(monkeypatch, docker=fake)
     with Broker() as broker:
         assert broker.eval("1 + 1") == broker.eval("1 + 1. ") == "2"
-    assert fake.done[1:3] == [("eval", "1 + 1.", "--quiet")] * 2
+    assert fake.ctl.mock_calls == [call("eval", "1 + 1.", "--quiet")] * 2
 
 
 def test_the_ring_is_looked_for_in_the_virtual_host_of_the_url(monkeypatch):
-    fake = FakeNode(ctl="ring eA==\n0 queue cQ==\ndone")
+    fake = a_node(ctl="ring eA==\n0 queue cQ==\ndone")
     fake.url = "amqp://user:geheim@here:5672/vh%2F1"
     supply(monkeypatch, docker=fake)
     with Broker() as broker:
@@ -276,12 +254,12 @@ def test_the_ring_is_looked_for_in_the_virtual_host_of_the_url(monkeypatch):
             InvalidValue, match=r"got 'direct', expected an x-consistent-hash exchange of .* 'vh/1'"
         ):
             broker.ring("direct")
-    asked = [done[1] for done in fake.done[1:3]]
+    asked = [each.args[1] for each in fake.ctl.mock_calls[:2]]
     assert asked == [rings_expression(vhost) for vhost in ("vh/1", "other")]
 
 
 def test_a_ring_with_a_hole_is_an_error(monkeypatch):
-    supply(monkeypatch, docker=FakeNode(ctl="ring eA==\n1 queue cQ==\ndone"))
+    supply(monkeypatch, docker=a_node(ctl="ring eA==\n1 queue cQ==\ndone"))
     with Broker() as broker, pytest.raises(RingUnknown, match="bucket 1 where 0 should be"):
         broker.ring("x")
 
@@ -390,11 +368,11 @@ def test_a_skipped_broker_test_fails_where_ci_is_set(project, monkeypatch, ci, o
 
 
 def test_a_forked_child_leaves_the_broker_to_its_parent(monkeypatch):
-    node = FakeNode()
+    node = a_node()
     supply(monkeypatch, docker=node)
     broker = Broker()
     broker.start()
     with monkeypatch.context() as child:
         child.setattr(os, "getpid", lambda: -1)
         broker.stop()
-    assert "stop" not in node.done
+    node.stop.assert_not_called()

@@ -117,22 +117,9 @@ def test_a_ring_with_a_hole_or_an_invalid_line_is_never_taken_for_a_ring(text):
     assert isinstance(parse_rings(f"ring eA==\n{text}\ndone")["x"], RingUnknown)
 
 
-def test_the_output_of_another_program_is_no_ring():
-    with pytest.raises(RingUnknown, match="invalid line: 'ring of power'"):
-        parse_rings("ring of power\n0 queue cQ==\ndone")
-
-
 def test_a_name_with_a_lone_surrogate_is_refused_before_a_node_is_asked() -> None:
     with pytest.raises(InvalidValue, match="without lone surrogates"):
         rings_expression("\ud800")
-
-
-def test_no_name_can_break_out_of_the_erlang_expression():
-    expression = rings_expression('x">>, halt(), <<"é')
-    assert "halt()" not in expression
-    assert "VHost = <<120,34,62,62,44," in expression
-    assert expression.isascii()
-    assert "\n" not in expression
 
 
 # --- a broker that somebody else runs -----------------------------------------------------------------------

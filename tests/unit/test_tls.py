@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pika
 import pytest
@@ -34,12 +35,6 @@ OPTIONS = {"options": ("--ca", "--cert"), "hint": "mend it"}
 
 
 # -- contexts ------------------------------------------------------------------------------------------------
-
-
-def test_a_context_checks_certificate_and_name_by_default() -> None:
-    checked, unchecked = context(**OPTIONS), context(**OPTIONS, verify=False)
-    assert (checked.verify_mode, checked.check_hostname) == (ssl.CERT_REQUIRED, True)
-    assert (unchecked.verify_mode, unchecked.check_hostname) == (ssl.CERT_NONE, False)
 
 
 def test_tls_1_2_is_the_oldest_version_wherever_python_leaves_that_to_openssl(
@@ -240,25 +235,9 @@ def test_only_an_ended_tls_handshake_may_succeed_later(
     assert (caught.value.problem, caught.value.permanent) == (problem, problem == "tls")
 
 
-class Failing:
-    """A socket over which nothing can be sent."""
-
-    def __init__(self, error: ssl.SSLError) -> None:
-        self.error = error
-
-    def settimeout(self, seconds: float) -> None:
-        """Nothing to do."""
-
-    def sendall(self, data: bytes) -> None:
-        raise self.error
-
-    def close(self) -> None:
-        """Nothing to do."""
-
-
 @pytest.mark.parametrize("kind", [ssl.SSLEOFError, ssl.SSLZeroReturnError])
 def test_an_open_connection_that_ends_within_tls_is_lost(kind: type[ssl.SSLError]) -> None:
-    wire = Wire(Failing(kind("TLS/SSL connection has been closed (EOF)")), "broker")  # type: ignore[arg-type]
+    ended = Mock(sendall=Mock(side_effect=kind("TLS/SSL connection has been closed (EOF)")))
     with pytest.raises(StreamUnavailable, match="the connection to broker was lost: ") as caught:
-        wire.send(b"", 1)
+        Wire(ended, "broker").send(b"", 1)
     assert caught.value.problem == "lost"

@@ -50,21 +50,6 @@ def test_one_thread_at_a_time_has_the_lock() -> None:
     assert (inside, most) == (0, 1)
 
 
-def test_a_thread_waits_while_another_has_the_lock() -> None:
-    lock, has_it = UnfairCondition(), threading.Event()
-
-    def work() -> None:
-        with lock:
-            has_it.set()
-
-    thread = threading.Thread(target=work)
-    with lock:
-        thread.start()
-        assert not has_it.wait(0.1)
-    assert has_it.wait(PATIENCE)
-    thread.join()
-
-
 def test_an_error_releases_the_lock() -> None:
     lock = UnfairCondition()
     with pytest.raises(ValueError, match="within"), lock:
