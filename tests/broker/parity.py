@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Self
 from pika.exceptions import AMQPError
 
 from rabbit_chx import ConsistentHashExchange, Release, Ring, ToExchange
-from rabbit_chx.broker.reading.erlang_rings import parse_rings, rings_expression
 from rabbit_chx.mirror.ring import as_bindings
 from tests.broker.parity_clients import Message, publish
 from tests.inbox import emptied
@@ -59,6 +58,25 @@ def _counts(counter: Counter[str]) -> str:
     return f" ({counts})" if counts else ""
 
 
+# One line of a name and its buckets. The numbers of the buckets have to be 0, 1, 2 ... without a hole.
+_PRINT_RING = """
+begin
+    Ring = case rabbit_exchange_type_consistent_hash:ring_state(<<"/">>, Name) of
+               {ok, State} -> maps:to_list(element(3, State));
+               {error, not_found} -> []
+           end,
+    {Numbers, Destinations} = lists:unzip(lists:keysort(1, Ring)),
+    Numbers = lists:seq(0, length(Ring) - 1),
+    io:format("~s~s~n", [Name, [[" ", atom_to_list(Kind), ":", D] || {resource, _, Kind, D} <- Destinations]])
+end
+"""
+
+
+def _destination(text: str) -> Destination:
+    kind, _, name = text.partition(":")
+    return name if kind == "queue" else ToExchange(name)
+
+
 class Lab:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -80,8 +98,10 @@ class Lab:
 
     def rings(self, exchanges: Iterable[str]) -> dict[str, tuple[Destination, ...]]:
         """The rings of these exchanges, asked for at once."""
-        rings = parse_rings(self.broker.eval(rings_expression("/")))
-        return {name: tuple(rings[name]) for name in exchanges}
+        names = ", ".join(f'<<"{name}">>' for name in exchanges)
+        lines = self.broker.eval(f"[{_PRINT_RING} || Name <- [{names}]], done.").split("\n")
+        assert lines.pop() == "done"
+        return {name: tuple(map(_destination, ring)) for name, *ring in map(str.split, lines)}
 
     @contextmanager
     def exchange(
