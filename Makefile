@@ -117,7 +117,7 @@ oldest: .venv/.test ## the publisher's tests on the oldest supported pika
 
 # The connector's own tests, which older releases of PySpark pass too.
 SPARK_TESTS := tests/unit/spark tests/broker/test_spark_*.py $(patsubst %,tests/spark/test_%.py, \
-  batch_write stream_write write_to_streams read_streams read_micro_batches read_queue checkpoints filters guide split_valid order queue_of \
+  batch_write stream_write write_to_streams read_streams read_micro_batches read_queue filters guide split_valid order queue_of \
   spread doctor_spark connect secrets)
 
 # pytest in the environment of an older PySpark, $(1), on one RabbitMQ, $(2). Up to 4.1, PySpark leaves its sockets to

@@ -1,21 +1,18 @@
-"""The connections that the connector's writer keeps, names and mends, on real brokers and without Spark."""
+"""The connections that the connector's writer keeps and closes, and one with TLS, on real brokers and without Spark."""
 
 from __future__ import annotations
 
 import pytest
 
+from rabbit_chx import InvalidValue
 from rabbit_chx.publishing import Publisher
-from spark_connector.worker import Task
 from spark_connector.writing import publishers
-from spark_connector.writing.partition import write_partition
 from tests.broker.spark_frames import TEXT, frame, rows, source, write
 from tests.inbox import Inbox
 from tests.patience import wait_until
+from tests.tls import Authority, Listener
 
 pytestmark = [pytest.mark.broker, pytest.mark.one_release, pytest.mark.long]
-
-
-# ---- connections
 
 
 @pytest.fixture
@@ -26,13 +23,6 @@ def reused_worker(monkeypatch):
         publisher.close()
     publishers._kept.clear()
     publishers._watched.clear()
-
-
-def test_a_worker_that_is_reused_keeps_its_connection(broker, inbox, reused_worker):
-    schema, batch = rows(3)
-    opened = [write(broker, schema, batch, exchange=inbox.exchange).connections for _ in range(4)]
-    assert opened == [1, 0, 0, 0]
-    assert len(inbox) == 12
 
 
 def test_a_worker_that_ends_with_its_task_keeps_none(broker, inbox):
@@ -68,14 +58,6 @@ def test_a_connection_that_met_a_failure_is_not_kept(broker, reused_worker):
         assert (written.problem, written.connections, written.published) == ("", 1, 1)
 
 
-def test_a_connection_says_where_it_comes_from(broker, inbox, reused_worker):
-    schema, batch = rows(1)
-    job = source(broker, exchange=inbox.exchange).writer(schema, overwrite=False)._job
-    write_partition(iter([batch]), job, Task(3, 1, "my app", "q-1", "17"))
-    listed = broker.ctl("list_connections", "client_properties")
-    assert "rabbit-chx spark my app query q-1 batch 17 partition 3 attempt 1" in listed
-
-
 def test_an_error_of_the_rows_themselves_comes_through_and_leaves_no_connection(broker, inbox, reused_worker):
     schema, batch = rows(10)
 
@@ -89,19 +71,22 @@ def test_an_error_of_the_rows_themselves_comes_through_and_leaves_no_connection(
     assert publishers._kept == {}
 
 
-def test_a_lost_connection_is_mended_by_the_publisher(broker, inbox):
-    schema, batch = rows(20_000)
-    named = source(broker, exchange=inbox.exchange, connectionName="to be cut")
-    writer = named.writer(schema, overwrite=False)
-
-    def cut_in_the_middle():
-        for start in range(0, 20_000, 1000):
-            if start == 10_000:
-                listed = broker.ctl("list_connections", "pid", "client_properties").splitlines()
-                (ours,) = [line.split()[0] for line in listed if "to be cut batch" in line]
-                broker.ctl("close_connection", ours, "by the test")
-            yield batch.slice(start, 1000)
-
-    written = writer.write(cut_in_the_middle())
-    assert (written.problem, written.confirmed, written.connections) == ("", 20_000, 2)
-    assert set(inbox.bodies()) == {b"body %d" % n for n in range(20_000)}
+def test_a_row_is_written_with_a_client_certificate_and_another_server_name(broker, inbox, tmp_path):
+    """Over a listener that ends TLS before the broker; tests/unit/spark/test_tls_refusals_spark.py has the refusals."""
+    authority = Authority(tmp_path, "IP:127.0.0.1")
+    authority.issue("elsewhere", names="DNS:elsewhere.example")
+    authority.issue("client")
+    authority.lock("client", "CANARY")
+    files = {"tlsCaFile": "ca.pem", "tlsCertFile": "client.pem", "tlsKeyFile": "locked.key"}
+    options = {option: str(tmp_path / name) for option, name in files.items()}
+    schema, batch = rows(1)
+    with Listener(authority.server("elsewhere"), broker.url) as listener:
+        options["url"] = f"amqps://{broker.username}:{broker.password}@127.0.0.1:{listener.port}"
+        options |= {"exchange": inbox.exchange, "tlsServerName": "elsewhere.example"}
+        write(broker, schema, batch, **options, tlsKeyPassword="CANARY")
+        assert listener.clients == ["client"] * 2  # one that asks and one that writes
+        with pytest.raises(InvalidValue, match="tlsKeyPassword opens an encrypted key"):
+            write(broker, schema, batch, **options)
+        with pytest.raises(InvalidValue, match="tlsCaFile"):
+            write(broker, schema, batch, **options | {"tlsCaFile": str(tmp_path / "client.key")})
+    assert len(inbox) == 1

@@ -12,7 +12,6 @@ from rabbit_chx import InvalidValue
 from rabbit_chx.errors import BrokerUnavailable
 from spark_connector import WriteFailed
 from tests.broker.spark_frames import TEXT, frame, rows, source, write
-from tests.canary import may_hold
 from tests.inbox import Inbox
 from tests.users import a_user
 
@@ -31,36 +30,6 @@ def check(broker, schema, **options):
 
 
 # ---- what arrives
-
-
-def test_every_row_arrives_with_its_key_and_body(broker, inbox):
-    schema, batch = rows(5000)
-    written = write(broker, schema, batch.slice(0, 3000), batch.slice(3000), exchange=inbox.exchange)
-    assert (written.rows, written.published, written.confirmed, written.connections) == (5000, 5000, 5000, 1)
-    found = inbox.take(5000)
-    assert [(one.key, one.body) for one in found] == [(f"key {n % 7}", b"body %d" % n) for n in range(5000)]
-    assert {one.properties.delivery_mode for one in found} == {2}
-
-
-def test_every_property_arrives_and_null_is_none(broker, inbox):
-    kinds = {
-        "body": t.BinaryType(),
-        **dict.fromkeys(("message_id", "correlation_id", "content_type", "content_encoding"), TEXT),
-        **dict.fromkeys(("reply_to", "type", "app_id", "expiration"), TEXT),
-        "priority": t.ByteType(),
-        "delivery_mode": t.IntegerType(),
-        "timestamp": t.TimestampType(),
-    }
-    moment = datetime(2024, 2, 29, 12, 30, 15, 999_999, tzinfo=UTC)
-    texts = ("m-é", "c", "application/json", "gzip", "r", "t", "a", "3600000")
-    schema, batch = frame(kinds, (b"\x00\xff", *texts, 7, 1, moment), (b"", *[None] * 11))
-    write(broker, schema, batch, exchange=inbox.exchange, routingKey="fixed")
-    full, empty = inbox.take(2)
-    names = [name for name in kinds if name not in {"body", "timestamp"}]
-    assert [getattr(full.properties, name) for name in names] == [*texts, 7, 1]
-    assert full.properties.timestamp == 1_709_209_815
-    assert (full.key, full.body, empty.key, empty.body) == ("fixed", b"\x00\xff", "fixed", b"")
-    assert [getattr(empty.properties, name) for name in [*names, "timestamp"]] == [None] * 9 + [2] + [None]
 
 
 def test_the_type_of_a_header_is_the_type_of_its_column(broker, inbox):
@@ -103,16 +72,6 @@ def test_the_default_exchange_leads_to_a_queue_by_its_name(broker, inbox):
     schema, batch = frame({"value": TEXT}, ("x",))
     write(broker, schema, batch, exchange="", routingKey=inbox.queue)
     assert inbox.bodies() == {b"x": 1}
-
-
-def test_tasks_can_sign_their_messages_and_messages_can_be_transient(broker, inbox):
-    schema, batch = frame({"value": TEXT}, ("x",))
-    write(
-        broker, schema, batch, exchange=inbox.exchange, routingKey="", taskHeaders="true", persistent="false"
-    )
-    (one,) = inbox.take(1)
-    assert one.properties.headers == {"x-spark-partition": 0, "x-spark-attempt": 0}
-    assert one.properties.delivery_mode == 1
 
 
 def test_a_rate_spreads_rows_over_time(broker, inbox):
@@ -210,23 +169,6 @@ def stranger(broker):
         yield user
 
 
-def test_a_missing_permission_is_reported_before_a_task_or_by_it(broker, inbox, stranger):
-    schema, batch = rows(3)
-    with pytest.raises(InvalidValue, match="no write permission"):
-        check(broker, schema, url=stranger.url, exchange=inbox.exchange)
-    written = task(broker, schema, batch, url=stranger.url, exchange=inbox.exchange)
-    assert "ACCESS_REFUSED" in written.problem
-    assert "CANARY" not in repr(written)
-    assert len(inbox) == 0
-
-
-def test_the_access_check_publishes_nothing(broker, inbox):
-    schema, _ = rows(1)
-    for exchange in (inbox.exchange, inbox.exchange, "", "amq.topic"):
-        check(broker, schema, exchange=exchange)
-    assert len(inbox) == 0
-
-
 def test_topic_permissions_do_not_fail_the_access_check(broker, stranger):
     schema, _ = rows(1)
     with pytest.raises(InvalidValue, match=r"no write permission on exchange 'amq\.topic'"):
@@ -249,21 +191,6 @@ def test_a_wrong_password_is_reported_before_a_task_or_by_it(broker):
 
 
 # ---- secrets from elsewhere
-
-
-def test_the_password_may_come_from_a_file_or_the_environment(broker, inbox, tmp_path, monkeypatch):
-    schema, batch = rows(1)
-    url = f"amqp://{broker.username}@{broker.url.rpartition('@')[2]}"
-    file = may_hold(tmp_path / "password")
-    file.write_text(broker.password + "\n")
-    monkeypatch.setenv("CONNECTOR_PASSWORD", broker.password)
-    for given in (
-        {"passwordFile": str(file)},
-        {"passwordEnv": "CONNECTOR_PASSWORD"},
-        {"password": broker.password},
-    ):
-        write(broker, schema, batch, url=url, exchange=inbox.exchange, **given)
-    assert len(inbox) == 3
 
 
 def test_the_check_is_skipped_on_a_machine_without_the_secret(broker, inbox, caplog):

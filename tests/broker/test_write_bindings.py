@@ -98,14 +98,6 @@ def test_unchanged_bindings_cause_no_warning(broker, exchange, caplog):
     assert summary(caplog) == (logging.INFO, [])
 
 
-def test_a_write_that_failed_is_still_an_error(broker, exchange):
-    name, channel = exchange
-    write = started(broker, name)
-    channel.queue_unbind(f"{name}.unbound", name, "2")
-    with pytest.raises(WriteFailed, match="trouble"):
-        Writer(write).commit([replace(WRITTEN, problem="trouble")])
-
-
 def test_a_write_succeeds_if_the_api_does_not_answer_at_its_end(broker, exchange, caplog):
     name, _ = exchange
     write = started(broker, name)

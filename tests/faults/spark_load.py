@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 from spark_connector import register
 from tests.faults.ledger import drain, row_of
+from tests.members import Member
 from tests.patience import PATIENCE, wait_until
 
 SLOW = 2 * PATIENCE
@@ -130,21 +130,17 @@ def options(broker, used, **more) -> dict[str, str]:
 # -- a write under way -------------------------------------------------------------------------------
 
 
-class Write(threading.Thread):
+class Write(Member):
     """``save()`` in its own thread."""
 
     def __init__(self, spark, frame, chosen: dict[str, str]) -> None:
-        super().__init__(daemon=True, name="write")
+        super().__init__(self._save)
         self._spark, self._frame, self._chosen = spark, frame, chosen
-        self.error: Exception | None = None
         self.start()
 
-    def run(self) -> None:
-        try:
-            register(self._spark)
-            self._frame.write.format("rabbitmq").options(**self._chosen).mode("append").save()
-        except Exception as error:  # noqa: BLE001 - what the test looks at
-            self.error = error
+    def _save(self) -> None:
+        register(self._spark)
+        self._frame.write.format("rabbitmq").options(**self._chosen).mode("append").save()
 
     def until(self, condition, what: str) -> None:
         """Wait for something that must happen while the write runs."""

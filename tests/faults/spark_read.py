@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from rabbit_chx.streams import StreamPublisher
 from tests.faults.spark_load import SLOW
+from tests.members import Member
 
 NO_LOSS = "no loss is possible, Spark reads the offsets again"
 """What a fault test of a read records instead of a control."""
@@ -30,26 +31,19 @@ def body(number: int, size: int = 100) -> bytes:
     return b"%d " % number + b"x" * size
 
 
-class Feed(threading.Thread):
+class Feed(Member):
     """Publishes to streams until `end`, with publisher names: the broker deduplicates messages sent again after a lost connection."""
 
     def __init__(
         self, url: str, streams: list[str], *, first: int = 0, follow_advertised: bool = False
     ) -> None:
         """Start; each stream gets ``first`` messages at once, and then `BATCH` messages at a time."""
-        super().__init__(daemon=True, name="feed")
+        super().__init__(self._publish)
         self._first = first
         self._url, self._follow = url, follow_advertised
         self.sent = dict.fromkeys(streams, 0)
         self._ending = threading.Event()
-        self._error: Exception | None = None
         self.start()
-
-    def run(self) -> None:
-        try:
-            self._publish()
-        except Exception as error:  # noqa: BLE001 - raised by end
-            self._error = error
 
     def _publish(self) -> None:
         with ExitStack() as stack:
@@ -73,8 +67,8 @@ class Feed(threading.Thread):
         self._ending.set()
         self.join(SLOW)
         assert not self.is_alive(), "the feed hangs"
-        if self._error:
-            raise self._error
+        if self.error:
+            raise self.error
         return self.sent
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from rabbit_chx.publishing import Publisher
 from tests.faults.spark_programs import Program
-from tests.faults.spark_read import committed
+from tests.faults.spark_read import until_committed
 from tests.members import in_background
 from tests.programs import stopping
 from tests.proof import LONG, dice, never, record_result
@@ -75,12 +75,10 @@ def test_killed_drivers_lose_no_message(spark, broker, queue, tmp_path):
     with published(broker.url, ready=queue) as numbers:
         for number in range(KILLS):
             with stopping(begin(number)) as program:
-                before, more = committed(tmp_path), moments.randint(1, 6)
-                program.until(
-                    lambda before=before, more=more: committed(tmp_path) >= before + more,
-                    f"{more} micro-batches",
-                )
-                wait(moments.random())
+                until_committed(program, tmp_path, moments.randint(1, 6))
+                threading.Event().wait(
+                    moments.random()
+                )  # so that the kill comes at a random point of a micro-batch
     count = len(numbers)
     with stopping(begin(KILLS)) as program:
         program.until(lambda: not queue() and found(spark, tmp_path).keys() >= set(range(count)), "the rest")
@@ -92,11 +90,6 @@ def test_killed_drivers_lose_no_message(spark, broker, queue, tmp_path):
     )
     never(lost=lost)
     assert again <= KILLS * 2 * MOST
-
-
-def wait(seconds: float) -> None:
-    """Wait a moment, so that the kill comes at a random point of a micro-batch."""
-    threading.Event().wait(seconds)
 
 
 def found(spark, folder) -> Counter:

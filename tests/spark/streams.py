@@ -10,9 +10,6 @@ import pika
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-SMALL_SEGMENTS = {"x-max-length-bytes": 40_000, "x-stream-max-segment-size-bytes": 10_000}
-"""Retention deletes whole segments; with these, a few hundred messages of 100 bytes are enough."""
-
 
 def numbered(first: int, last: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, last)]

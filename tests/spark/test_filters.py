@@ -1,4 +1,4 @@
-"""Filters and the options that replace them, and what PySpark does with filters of sources written in Python."""
+"""Options of a read that replace filters, and when the rows of a batch are fixed."""
 
 from __future__ import annotations
 
@@ -68,52 +68,3 @@ def test_the_first_action_on_a_batch_fixes_its_rows(spark, broker, streams):
     streams.fill(stream, [b"1"])
     assert (frame.count(), frame.where("offset >= 0").count()) == (1, 1)
     assert read(spark, broker, stream=stream).count() == 2
-
-
-@pytest.mark.long
-@pytest.mark.xfail(
-    strict=True,
-    reason="PySpark reads the partitions that the last query's filters left: `pushFilters` would lose rows. If this passes, "
-    "PySpark is mended: implement `BatchReader.pushFilters`, and mend docs/spark-read.md.",
-)
-@pushing
-def test_each_query_of_a_frame_has_its_own_filters(spark, pushdown):
-    frame = filtered_source(spark)
-    one, other = (frame.where(f"key = '{key}'") for key in "ab")
-    found = [sorted(row.key for row in query.collect()) for query in (one, frame, one.union(other))]
-    assert found == [["a"], ["a", "b", "c"], ["a", "b"]]
-
-
-def filtered_source(spark):
-    """A frame of three rows, whose reader prunes its partitions and leaves the filters to Spark, as the API allows."""
-    from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, InputPartition
-
-    class Reader(DataSourceReader):
-        def __init__(self):
-            self.keys = ["a", "b", "c"]
-
-        def pushFilters(self, filters):  # noqa: N802
-            for one in filters:
-                if isinstance(one, EqualTo):
-                    self.keys = [one.value]
-            return filters
-
-        def partitions(self):
-            return [InputPartition(key) for key in self.keys]
-
-        def read(self, partition):
-            yield (partition.value,)
-
-    class Source(DataSource):
-        @classmethod
-        def name(cls):
-            return "filtered"
-
-        def schema(self):
-            return "key string"
-
-        def reader(self, schema):
-            return Reader()
-
-    spark.dataSource.register(Source)
-    return spark.read.format("filtered").load()

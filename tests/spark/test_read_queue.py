@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from datetime import UTC, datetime
-from urllib.parse import urlsplit
 from uuid import uuid4
 
-import pika
 import pytest
 
 from tests.patience import PATIENCE, wait_until
 from tests.programs import stopping
-from tests.queues import close_connections, confirming_channel, message_count
+from tests.queues import confirming_channel, message_count
 from tests.spark.test_batch_write import failure
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -40,9 +36,9 @@ def queue(request, channel):
     channel.queue_delete(name)
 
 
-def fill(channel, queue, numbers, **properties):
+def fill(channel, queue, numbers):
     for number in numbers:
-        channel.basic_publish("", queue, b"%d" % number, pika.BasicProperties(**properties))
+        channel.basic_publish("", queue, b"%d" % number)
 
 
 def unacknowledged(broker, queue):
@@ -55,18 +51,14 @@ class Collected:
 
     def __init__(self, spark, broker, folder, queue, **options):
         self._spark, self._folder = spark, folder
-        self._options = {"url": broker.url, "queue": queue, **options}
-        self.columns = ["value", "redelivered"]
+        self._options = {"url": broker.url, "queue": queue, "columns": "value", **options}
         self.rows: list = []
         self.batches: list[list] = []
         self.broken = False
 
-    def frame(self):
-        options = {**self._options, "columns": ",".join(self.columns)}
-        return self._spark.readStream.format("rabbitmq").options(**options).load()
-
     def writer(self):
-        written = self.frame().writeStream.foreachBatch(self._add)
+        frame = self._spark.readStream.format("rabbitmq").options(**self._options).load()
+        written = frame.writeStream.foreachBatch(self._add)
         return written.option("checkpointLocation", str(self._folder / "checkpoint"))
 
     def _add(self, frame, _):
@@ -139,22 +131,6 @@ def test_a_restarted_query_reads_unfinished_rows_again(spark, broker, channel, q
 
 
 @pytest.mark.long
-def test_a_lost_connection_loses_no_row(spark, broker, channel, queue, tmp_path):
-    collected = Collected(spark, broker, tmp_path, queue, maxRowsPerTrigger="50", connectionName="to be cut")
-    query = collected.writer().start()
-    with stopping(query):
-        fill(channel, queue, range(120))
-        wait_until(lambda: query.exception() or len(collected.values) >= 120, "rows", DEADLINE)
-        close_connections(broker, "to be cut driver")
-        fill(channel, queue, range(120, 300))
-        wait_until(lambda: query.exception() or set(collected.values) == set(range(300)), "rows", DEADLINE)
-        assert query.exception() is None
-    assert set(collected.values) == set(range(300))
-    again = [value for value, count in Counter(collected.values).items() if count > 1]
-    assert len(again) <= 100
-
-
-@pytest.mark.long
 def test_an_idle_query_has_acknowledged_all_its_rows(spark, broker, channel, queue, tmp_path):
     """Spark commits a micro-batch when it plans the next one, which may be later than consumer_timeout."""
     collected = Collected(spark, broker, tmp_path, queue)
@@ -165,29 +141,6 @@ def test_an_idle_query_has_acknowledged_all_its_rows(spark, broker, channel, que
             wait_until(lambda last=last: query.exception() or last - 1 in collected.values, "rows", DEADLINE)
             wait_until(lambda: not unacknowledged(broker, queue), "acknowledgements", DEADLINE, pause=0.5)
     assert collected.values == list(range(15, 25))
-
-
-@admission
-@pytest.mark.long
-def test_a_queue_and_a_stream_of_the_same_messages_have_equal_rows(
-    spark, broker, channel, queue, streams, tmp_path
-):
-    stream = streams.stream()
-    both = streams.exchange("fanout", {stream: ""})
-    channel.queue_bind(queue, both)
-    properties = dict.fromkeys(("message_id", "correlation_id", "content_type", "type", "app_id"), "text")
-    headers = {"s": "ü", "b": True, "i": -5, "n": None, "t": datetime(2026, 1, 31, tzinfo=UTC)}
-    more = {"timestamp": 1_700_000_000, "priority": 3, "delivery_mode": 2, "headers": headers}
-    streams.fill("", [b"", b"\x00\xff"], exchange=both, key="a.key", **properties, **more)
-    options = {"url": broker.url, "streamPort": str(urlsplit(broker.stream_url).port), "stream": stream}
-    from_stream = (
-        spark.read.format("rabbitmq").options(**options).load().drop("stream", "offset", "stream_timestamp")
-    )
-    collected = Collected(spark, broker, tmp_path, queue)
-    collected.columns = from_stream.columns
-    collected.run()
-    assert collected.rows == from_stream.collect()
-    assert {one for row in collected.rows for one in row.headers} == headers.keys()
 
 
 def test_the_error_of_a_missing_queue_is_in_the_first_line(spark, broker, tmp_path):

@@ -10,7 +10,7 @@ from pyspark import TaskContext
 from rabbit_chx import SuperStream
 from rabbit_chx.streams import StreamReader, connect
 from tests.broker.stream_scene import stored
-from tests.patience import PATIENCE, wait_until
+from tests.patience import wait_until
 from tests.spark.test_batch_write import failure
 from tests.spark.test_read_streams import given
 
@@ -74,13 +74,12 @@ FAILING = 20_000
 """Rows of a task: far more than the buffers between two Python workers hold."""
 
 
-def failing(spark, frame, url, stream, *, again):
-    """Return a frame whose first attempt fails when the stream has some of its rows. ``again`` makes the rows of later attempts."""
+def failing(spark, frame, url, stream):
+    """Return a frame whose first attempt fails when the stream has some of its rows."""
 
     def rows(all_rows):
-        attempt = TaskContext.get().attemptNumber()
-        yield from all_rows if attempt == 0 else again(all_rows)
-        if attempt == 0:
+        yield from all_rows
+        if TaskContext.get().attemptNumber() == 0:
             wait_until(lambda: count(url, stream) > 0, "some rows are stored")
             raise RuntimeError("the first attempt fails")
 
@@ -91,10 +90,6 @@ def count(url, stream):
     with StreamReader(url, stream) as reader:
         found = reader.bounds()
         return found.end - found.first
-
-
-def reversed_rows(rows):
-    return reversed(list(rows))
 
 
 @pytest.fixture
@@ -109,48 +104,12 @@ def test_a_task_that_runs_again_adds_only_the_missing_rows(spark, broker, stream
     expected = list(range(FAILING))
     for exactly_once in (True, False):
         stream = streams.stream()
-        again = failing(spark, frame, broker.stream_url, stream, again=list)
+        again = failing(spark, frame, broker.stream_url, stream)
         write(again, broker, stream=stream, exactlyOnce=exactly_once)
         found = bodies(broker, stream)
         # The control: without names, the stream has the rows of the first attempt twice.
         assert (found == expected) == exactly_once
         assert set(found) == set(expected)
-
-
-def test_a_task_whose_rows_come_in_another_order_fails(spark, broker, streams, small_batches):
-    frame, stream = numbers(spark, FAILING, 1), streams.stream()
-    again = failing(spark, frame, broker.stream_url, stream, again=reversed_rows)
-    complaint = failure(lambda: write(again, broker, stream=stream))
-    assert f"the rows of partition 0 for stream '{stream}' differ from the first" in complaint
-    assert "Send the same rows in the same order as before" in complaint
-    assert "adds only the missing rows" not in complaint
-    found = bodies(broker, stream)
-    assert found == list(range(len(found))), "rows of the second attempt were stored"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("for_each_batch", [False, True], ids=["writeStream", "foreachBatch"])
-def test_a_query_that_repeats_a_micro_batch_adds_nothing(spark, broker, streams, tmp_path, for_each_batch):
-    source, target = streams.stream(), streams.stream()
-    write(numbers(spark, 1_000, 1), broker, stream=source)
-
-    def run():
-        rows = spark.readStream.format("rabbitmq").options(
-            **given(broker, stream=source, startingOffsets="earliest")
-        )
-        rows = rows.load().select("value", "routing_key").writeStream
-        if for_each_batch:
-            rows = rows.foreachBatch(lambda frame, _: write(frame, broker, stream=target))
-        else:
-            rows = rows.format("rabbitmq").options(**given(broker, stream=target))
-        query = rows.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
-        assert query.awaitTermination(2 * PATIENCE)
-
-    run()
-    for commit in (tmp_path / "commits").iterdir():  # as if the driver had died before it committed
-        commit.unlink()
-    run()
-    assert bodies(broker, target) == list(range(1_000))
 
 
 def test_invalid_writes_are_rejected_before_a_task_starts(spark, broker, streams):
@@ -164,18 +123,3 @@ def test_invalid_writes_are_rejected_before_a_task_starts(spark, broker, streams
     with connect(broker.stream_url) as connection:
         assert connection.metadata([stream])[stream].exists
     assert bodies(broker, stream) == []
-
-
-def test_a_message_larger_than_a_frame_is_named(spark, broker, streams):
-    stream = streams.stream()
-    frame = spark.sql(
-        "select repeat('x', 1048000) as value, repeat('k', 255) as routing_key, map('a', repeat('h', 500)) as headers"
-    )
-    assert "row 0 of partition 0: the message has" in failure(lambda: write(frame, broker, stream=stream))
-
-
-@pytest.mark.long
-def test_more_partitions_than_producer_names_are_rejected(spark, broker, streams):
-    frame = numbers(spark, 300, 300).where("value = '290'")
-    complaint = failure(lambda: write(frame, broker, stream=streams.stream()))
-    assert "exactlyOnce=true supports at most 255 partitions" in complaint

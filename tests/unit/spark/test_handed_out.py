@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
-from rabbit_chx import RabbitChxError
+from rabbit_chx import InvalidValue, RabbitChxError
 from rabbit_chx.consuming import Batch
 from rabbit_chx.working.messages import Delivery
-from spark_connector.queues.source import HandedOut
+from spark_connector.queues.options import QueueOptions
+from spark_connector.queues.source import HandedOut, QueueStreamReader
 
 EARLIER = {"queue": "q", "session": "earlier", "rows": 70}
 
@@ -76,3 +78,20 @@ def test_a_range_with_acknowledged_rows_is_an_error(handed_out) -> None:
 )
 def test_finished_batches_of_this_session_are_acknowledged_once(handed_out, ends, acknowledged) -> None:
     assert [last(handed_out.finished(end)) for end in ends] == acknowledged
+
+
+@pytest.mark.parametrize(
+    ("saved", "owner"),
+    [
+        ({"s1": {"offset": 5}, "s0": {"offset": 2, "seen": [1, 1_000]}}, r"streams \['s0', 's1'\]"),
+        ({**EARLIER, "queue": "other"}, "queue 'other'"),
+        ({"logOffset": 3}, "another format: {'logOffset': 3}"),
+        (0, "another format: 0"),
+    ],
+)
+def test_a_micro_batch_is_not_planned_from_the_checkpoint_of_another_source(saved, owner) -> None:
+    options = QueueOptions.of({"url": "amqp://127.0.0.1:1", "queue": "q"})
+    made = QueueStreamReader(options, pa.schema({"value": pa.binary()}))
+    for plan in (made.latestOffset, lambda end: made.partitions(end, end), made.commit):
+        with pytest.raises(InvalidValue, match=f"got offsets of {owner}, expected offsets of queue 'q'"):
+            plan(saved)

@@ -48,10 +48,6 @@ def test_every_option_is_documented_under_a_unique_name(options: Sequence[Option
     assert {one.name for one in options if one.secret} == secret & {one.name for one in options}
 
 
-def test_options_of_spark_itself_are_ignored() -> None:
-    assert of(checkpointLocation="/c", queryName="q") == of()
-
-
 @pytest.mark.parametrize(
     ("name", "hint"),
     [

@@ -129,16 +129,6 @@ def test_a_date_after_9999_is_an_invalid_header(day: int) -> None:
     assert complaints([b"", b""], shape, headers=due).keys() == {1}
 
 
-def test_infinity_and_nan_are_invalid_headers() -> None:
-    numbers = [1.0, float("inf"), float("-inf"), float("nan"), None]
-    found = complaints(
-        [b""] * 5,
-        layout(headers=t.MapType(TEXT, t.DoubleType())),
-        headers=pa.array([[("n", one)] for one in numbers], pa.map_(pa.string(), pa.float64())),
-    )
-    assert found == dict.fromkeys((1, 2, 3), "headers: a value is infinite or NaN; RabbitMQ fails on both")
-
-
 def test_the_tasks_own_headers_join_the_rows() -> None:
     own = {"x-spark-partition": 3}
     assert arguments(batch([b""]), layout(), own) == {"bodies": [b""], "headers": own}

@@ -21,9 +21,8 @@ from pyspark.sql.types import (
 from rabbit_chx.streams import COLUMNS
 from rabbit_chx.streams.messages.arrow.batch import HEADERS_AS_STRUCTS
 from spark_connector import RabbitMQDataSource
-from spark_connector.columns import COLUMNS as WRITTEN, READ_COLUMNS, sql_type
+from spark_connector.columns import READ_COLUMNS
 from spark_connector.reading.schema import arrow_schema, batch_of, spark_schema
-from spark_connector.writing.rules import layout_of
 from tests.unit.complaints import complaint
 
 OPTIONS = {"url": "amqp://user@host", "stream": "s"}
@@ -49,19 +48,6 @@ def test_batches_have_the_schema_that_spark_expects() -> None:
     assert spark_schema(("stream_timestamp", "value")) == schema(
         stream_timestamp=TimestampType(), value=BinaryType()
     )
-
-
-def test_rows_that_were_read_can_be_written() -> None:
-    names = tuple(name for name in READ_COLUMNS if name in {column.name for column in WRITTEN})
-    layout = layout_of(spark_schema(names))
-    assert set(layout.positions) == set(names)
-    assert set(READ_COLUMNS) - set(names) == {"stream", "offset", "stream_timestamp"}
-    assert {sql_type(field.dataType) for field in spark_schema().fields} >= {
-        "binary",
-        "string",
-        "map",
-        "timestamp",
-    }
 
 
 def test_a_schema_of_the_user_names_columns() -> None:

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from spark_connector.connections import to_streams
-from spark_connector.reading.options import READ_OPTIONS, ReadOptions
+from spark_connector.reading.options import ReadOptions
 from spark_connector.reading.positions import Positions
 from spark_connector.reading.readers import StreamingReader
 from spark_connector.reading.rows import ReadJob
-from spark_connector.writing.options import OPTIONS, WriteOptions
+from spark_connector.writing.options import WriteOptions
 from tests.unit.complaints import complaint
 
 URL = "amqp://user:CANARY@host:5673/vh"
@@ -155,11 +155,6 @@ def test_the_limit_of_a_micro_batch_needs_pyspark_4_2() -> None:
     else:
         assert StreamingReader(limited).getDefaultReadLimit().max_rows == 5
     StreamingReader(ReadJob(of(), VALUES))
-
-
-def test_reads_and_writes_share_the_options_of_the_connection() -> None:
-    shared = {one.name for one in READ_OPTIONS if one in OPTIONS}
-    assert {"url", "host", "passwordEnv", "passwordFile", "tlsCaFile", "connectionTimeoutMs"} <= shared
 
 
 @pytest.mark.parametrize(

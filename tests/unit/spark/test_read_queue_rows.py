@@ -19,7 +19,6 @@ from rabbit_chx.streams.messages.arrow.batch import HEADERS_AS_STRUCTS
 from rabbit_chx.working.messages import Delivery
 from spark_connector import RabbitMQDataSource
 from spark_connector.columns import QUEUE_COLUMNS
-from spark_connector.connection_options import ConnectionOptions
 from spark_connector.queues.options import QueueOptions
 from spark_connector.queues.rows import partitions, record_batch, record_batches, rows
 from spark_connector.reading.schema import arrow_schema, spark_schema
@@ -178,21 +177,7 @@ def test_an_invalid_option_of_a_queue_is_an_error(change: dict[str, str], words:
     assert "CANARY" not in str(error)
 
 
-def test_a_read_of_a_queue_has_the_options_of_the_connection() -> None:
-    options = QueueOptions.of({"url": URL, "QUEUE": "orders.0", "columns": "value, redelivered"})
-    assert (options.queue, options.max_rows_per_trigger) == ("orders.0", 10_000)
-    assert options.columns == ("value", "redelivered")
-    assert "CANARY" not in repr(options)
-    assert isinstance(options, ConnectionOptions)
-
-
 def test_a_batch_read_of_a_queue_is_refused_with_a_hint() -> None:
     source = RabbitMQDataSource({"url": URL, "queue": "q"})
     error = complaint(lambda: source.reader(source.schema()))
     assert "expected spark.readStream. With trigger(availableNow=True)" in str(error)
-
-
-def test_a_body_is_text_if_the_schema_says_so() -> None:
-    found = record_batch([message(b"\xc3\xa4"), message(b"\xff")], columns("routing_key", value=pa.string()))
-    assert found.column("value").type == pa.string()
-    assert found.column("value").cast(pa.binary()).to_pylist() == [b"\xc3\xa4", b"\xff"]

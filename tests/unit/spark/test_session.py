@@ -220,13 +220,6 @@ def test_a_default_queue_is_read_unless_another_source_is_given() -> None:
     assert settings.complete(ReadOptions, {"stream": "s"}).stream == ("s",)
 
 
-def test_the_pickled_data_source_contains_the_settings_but_does_not_show_secrets() -> None:
-    settings = session(url="amqp://me@127.0.0.1:1", exchange="x", checkExchange="false")
-    job = source(settings, password="CANARY").streamWriter(SCHEMA, overwrite=False)._job
-    assert (job.options.exchange, job.options.urls[0].port) == ("x", 1)
-    assert "CANARY" not in repr(job.options)
-
-
 def test_the_driver_rejects_speculation() -> None:
     settings = SessionSettings.of({"spark.speculation": "true"})
     given = {"url": "amqp://127.0.0.1:1", "exchange": "x", "checkExchange": "false"}

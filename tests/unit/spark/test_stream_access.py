@@ -143,6 +143,18 @@ def test_a_batch_from_the_earliest_offset_is_empty_if_it_ends_before_that(
             batch(9, startingOffsets=start)
 
 
+def test_a_batch_from_an_offset_that_retention_has_deleted_fails_or_starts_later(
+    cluster, monkeypatch
+) -> None:
+    monkeypatch.setattr(stream_access, "bounds", lambda node, stream: Bounds(75, node.end))
+    strict, lenient = (
+        source_of(startingOffsets='{"s": 0}', failOnDataLoss=fail) for fail in ("true", "false")
+    )
+    with pytest.raises(DataLoss, match=r"no longer has the offsets 0 to 74.*failOnDataLoss=false"):
+        strict.reader(strict.schema()).partitions()
+    assert ranges(lenient.reader(lenient.schema()).partitions()) == [(75, 100)]
+
+
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
 def test_spark_asks_a_new_query_more_than_once_where_it_starts_and_gets_the_same_answer(
     cluster, passes_start, fail_on_data_loss
@@ -224,12 +236,21 @@ def test_connections_that_were_idle_for_longer_than_heartbeats_are_replaced_in_s
     assert not caplog.records
 
 
-def test_a_micro_batch_is_not_planned_from_a_number_that_another_source_has_saved(cluster) -> None:
-    for saved in (0, 5):
-        with pytest.raises(
-            InvalidValue, match=f"got offsets of another format: {saved}, expected offsets of streams"
-        ):
-            reader().latestOffset(saved)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("saved", "owner"),
+    [
+        ({"queue": "q", "session": "a", "rows": 5}, "queue 'q'"),
+        ({"topic": {"0": 5}}, "another format: {'topic': {'0': 5}}"),  # of the source of Kafka
+        ({"logOffset": 3}, "another format: {'logOffset': 3}"),  # of files
+        (5, "another format: 5"),  # of the source rate
+        (0, "another format: 0"),
+    ],
+)
+def test_a_micro_batch_is_not_planned_from_the_checkpoint_of_another_source(cluster, saved, owner) -> None:
+    made = reader()
+    for plan in (made.latestOffset, lambda end: made.partitions(end, end)):
+        with pytest.raises(InvalidValue, match=f"got offsets of {owner}, expected offsets of streams"):
+            plan(saved)
 
 
 def test_a_task_at_a_replica_that_lags_behind_reads_from_the_leader(cluster) -> None:

@@ -247,15 +247,6 @@ def test_another_number_of_partitions_stores_no_row_twice_in_silence(
     assert "adds only the missing rows" not in error
 
 
-def test_fewer_partitions_are_named_with_a_remedy(broker: Broker) -> None:
-    attempt(range(40), 4, BATCH, done=[0, 1, 2, 3])
-    error = attempt(range(40), 2, BATCH)
-    assert error.startswith(
-        "the write has 2 partitions, but an earlier attempt with the producer name 'P' had at least 4, so rows may be stored twice"
-    )
-    assert "coalesce, minPartitions and the number of cores" in error
-
-
 def test_the_same_partitions_add_only_the_missing_rows(broker: Broker) -> None:
     for done in ([3], [0, 3]):
         attempt(range(40), 4, run(QUERY), done)
@@ -285,6 +276,7 @@ def test_rows_in_another_order_have_an_error_of_their_own(broker: Broker) -> Non
     assert 'in the same order as before (df.sortWithinPartitions("id")' in error
     assert f"another producerName: {HOW_TO_CONTINUE}" in error
     assert attempt([1, 0, 2, 3], 1, BATCH) == error
+    assert broker.numbers() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("task", [FIRST, QUERY])
@@ -293,6 +285,16 @@ def test_a_repeated_task_with_task_headers_has_the_same_rows(broker: Broker, tas
     assert not problem(replace(task, attempt=1), "0", taskHeaders="true")
     ((_, message),) = broker.stored
     assert b"x-spark-partition" in message
+
+
+def test_more_partitions_than_producer_names_are_rejected(broker: Broker) -> None:
+    assert problem(Task(254), "0") == ""
+    assert "exactlyOnce=true supports at most 255 partitions" in problem(Task(255), "0")
+
+
+def test_a_message_larger_than_a_frame_is_named(broker: Broker) -> None:
+    batch = pa.record_batch([["x" * ((1 << 20) - 10)], ["k" * 255]], names=["value", "key"])
+    assert "row 0 of partition 0: the message has" in write_partition(iter([batch]), job(), FIRST).problem
 
 
 def test_a_dry_run_asks_for_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,20 +331,6 @@ def test_without_exactly_once_no_stream_is_asked(broker: Broker) -> None:
 # -- the ids of rows
 
 
-class Stream:
-    """A stream, as a publisher with one producer name sees it."""
-
-    def __init__(self) -> None:
-        self.stored: list[bytes] = []
-        self.last = 0
-
-    def publish(self, numbers, messages) -> None:
-        for number, message in zip(numbers, messages[len(messages) - len(numbers) :], strict=True):
-            if number > self.last:
-                self.last = number
-                self.stored.append(message)
-
-
 @given(
     micro_batches=st.lists(st.lists(st.binary(max_size=3), max_size=30), max_size=5),
     attempts=st.lists(st.integers(0, 40), max_size=4),
@@ -351,17 +339,21 @@ class Stream:
 def test_rows_of_attempts_that_end_anywhere_are_stored_once_and_in_order(
     micro_batches, attempts, batch
 ) -> None:
-    stream = Stream()
+    broker = Broker()
+    stream = Publisher(broker, "e", "p")
     numbers = [None] if batch else range(7, 7 + len(micro_batches))
     for number, rows in zip(numbers, micro_batches, strict=False):
         for rows_sent in (*attempts, len(rows)):
-            ids = PublishingIds(number, stream.last)
+            ids = PublishingIds(number, stream.sequence())
             for some in (rows[: rows_sent // 2], rows[rows_sent // 2 : rows_sent]):
-                stream.publish(ids.of(some), some)
+                sent = ids.of(some)
+                stream._add_encoded(some[len(some) - len(sent) :], sent)
             if rows_sent >= len(rows):
                 ids.end()
-        assert ids.last == stream.last
-    assert stream.stored == [row for rows in micro_batches[: len(numbers)] for row in rows]
+        assert ids.last == stream.sequence()
+    assert [row for _, row in broker.stored] == [
+        row for rows in micro_batches[: len(numbers)] for row in rows
+    ]
 
 
 def test_ids_fit_into_63_bits_and_their_rows_are_limited() -> None:

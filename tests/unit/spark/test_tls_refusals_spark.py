@@ -12,8 +12,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
+from rabbit_chx import InvalidValue
 from rabbit_chx.cli.spark import _question, broker_checks, executor_check
+from rabbit_chx.errors import BrokerUnavailable
 from spark_connector import RabbitMQDataSource
+from tests.patience import wait_until
+from tests.programs import stopping
 from tests.tls import Authority, Listener
 from tests.unit.test_tls_refusals import PASSWORD, authority, bad
 
@@ -93,12 +97,13 @@ def given(bad: tuple[Listener, str, tuple[str, ...]], authority: Authority) -> C
 def test_spark_refuses_a_wrong_certificate_and_says_what_is_wrong(
     call: str, bad: tuple[Listener, str, tuple[str, ...]], given: Callable[..., dict[str, str]]
 ) -> None:
-    listener, _, words = bad
+    listener, known, words = bad
     use, options = CALLS[call]
     with pytest.raises(Exception, match="TLS with ") as caught:
         use(RabbitMQDataSource(given(options)))
     text = str(caught.value)
     assert any(word in text for word in words), text
+    assert ("in Spark, its file as tlsCaFile" in text) == (known == "other-ca")
     assert f"127.0.0.1:{listener.port}" in text
     assert PASSWORD not in f"{text} {caught.value!r} {caught.value.__cause__!r}"
 
@@ -120,3 +125,20 @@ def test_doctor_names_a_wrong_certificate_in_the_rows_of_the_driver_and_of_an_ex
         assert PASSWORD not in str(row)
         assert "Traceback" not in row.found
         assert "\n" not in row.found
+
+
+def test_a_port_with_tls_is_named_to_a_read_of_a_queue_without_it(authority: Authority) -> None:
+    with Listener(authority.server("good"), "amqp://127.0.0.1:1") as listener:
+        url = f"amqp://127.0.0.1:{listener.port}"
+        source = RabbitMQDataSource({"url": url, "queue": "a", "reconnectTimeoutMs": "500"})
+        with (
+            stopping(source.streamReader(source.schema())) as reader,
+            pytest.raises(BrokerUnavailable, match="is this a port with TLS"),
+        ):
+            wait_until(lambda: reader.latestOffset() is None, "an error")
+
+
+def test_an_api_without_tls_does_not_get_the_password_of_an_amqps_url() -> None:
+    options = {"url": "amqps://127.0.0.1:1", "exchange": "orders", "managementUrl": "http://127.0.0.1:1"}
+    with pytest.raises(InvalidValue, match="gets the password of an amqps URL"):
+        read(RabbitMQDataSource(options))

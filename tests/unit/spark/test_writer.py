@@ -132,12 +132,6 @@ def test_an_abort_logs_the_confirmed_rows(caplog: pytest.LogCaptureFixture) -> N
     assert "7 confirmed rows" in caplog.text
 
 
-def test_writers_can_be_pickled_and_show_no_secret() -> None:
-    writer = pickle.loads(pickle.dumps(source(password="CANARY", url="amqp://h").writer(SCHEMA, False)))
-    assert writer._job.options.password == "CANARY"
-    assert "CANARY" not in repr(writer) + repr(writer._job) + repr(vars(writer))
-
-
 @pytest.mark.parametrize("target", [{"exchange": "x"}, {"stream": "s", "streamPort": "1"}])
 def test_a_driver_that_cannot_reach_the_broker_suggests_check_exchange_false(target: dict[str, str]) -> None:
     with pytest.raises(
@@ -151,6 +145,13 @@ def test_speculation_is_rejected_before_a_row_is_sent() -> None:
     written = write_partition(iter([BATCH]), job(), task)
     assert "allowSpeculation=true" in written.problem
     assert replace(written, seconds=0.0, problem="") == Written(2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("writer", 'Use .mode("append")'), ("streamWriter", "foreach_batch")]
+)
+def test_rows_are_only_appended(kind: str, words: str) -> None:
+    assert words in complaint(lambda: getattr(source(), kind)(SCHEMA, overwrite=True)).hint
 
 
 def test_foreach_batch_checks_its_options_at_once() -> None:
@@ -227,25 +228,49 @@ def test_a_kept_connection_has_the_name_of_the_query_that_uses_it(monkeypatch: p
 
     monkeypatch.setattr(publishers, "Publisher", publisher)
     for query in ("q", "other", "q", "", "other", ""):
-        sink = BrokerSink(job(), Task(query_id=query))
+        sink = BrokerSink(job(), Task(3, 1, "my app", query, "17"))
         sink.limits()
         sink.finish(whole=True)
         sink.close()
     assert [name.split(" pid")[0] for name in opened] == [
-        "rabbit-chx spark query q batch  partition 0 attempt 0",
-        "rabbit-chx spark query other batch  partition 0 attempt 0",
-        "rabbit-chx spark batch partition 0 attempt 0",
+        "rabbit-chx spark my app query q batch 17 partition 3 attempt 1",
+        "rabbit-chx spark my app query other batch 17 partition 3 attempt 1",
+        "rabbit-chx spark my app batch partition 3 attempt 1",
     ]
 
 
-def test_after_a_task_the_collections_of_spark_visit_no_module(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def context() -> TaskContext:
+    """A task of Spark, which runs as soon as the test says so."""
+    context: TaskContext = object.__new__(TaskContext)  # TaskContext() would let it run at once
+    context._partitionId, context._attemptNumber = 3, 1
+    context._localProperties = {
+        "spark.app.name": "my app",
+        "sql.streaming.queryId": "q",
+        "streaming.sql.batchId": "17",
+        "spark.jobGroup.id": "run",
+        "spark.speculation": "True",
+    }
+    return context
+
+
+def test_a_task_knows_what_spark_tells_it(monkeypatch: pytest.MonkeyPatch, context: TaskContext) -> None:
+    assert Task.current() == Task()
+    monkeypatch.setattr(TaskContext, "_taskContext", context)
+    assert Task.current() == Task(3, 1, "my app", "q", "17", "run", speculation=True)
+    context._localProperties = {}
+    assert Task.current() == Task(3, 1)
+
+
+def test_after_a_task_the_collections_of_spark_visit_no_module(
+    monkeypatch: pytest.MonkeyPatch, context: TaskContext
+) -> None:
     writer = Writer(job(dryRun="true"))
     before = gc.get_freeze_count()  # some objects of Python itself are frozen from the start since 3.12
     writer.write(iter([]))
     assert gc.get_freeze_count() == before  # outside Spark
 
-    context = TaskContext()
-    context._partitionId, context._attemptNumber, context._localProperties = 0, 0, {}
+    context._localProperties = {}
     monkeypatch.setattr(TaskContext, "_taskContext", context)
     freeze_worker.cache_clear()
     try:
