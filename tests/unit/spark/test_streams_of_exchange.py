@@ -19,7 +19,7 @@ from spark_connector.writing import publishers
 from spark_connector.writing.options import WriteOptions
 from spark_connector.writing.publishers import open_publisher, streams_of
 from tests.unit.complaints import complaint
-from tests.unit.test_management import BINDING_COLUMNS, FLAGS, QUEUE_COLUMNS, serving
+from tests.unit.test_management import FLAGS, QUEUE_COLUMNS, serving
 
 BINDING = {"source": "top", "routing_key": "", "arguments": {}}
 TYPES = {"s0": "stream", "s1": "stream", "q": "quorum"}
@@ -33,7 +33,7 @@ def queue(name: str) -> dict[str, object]:
     return {"name": name, "type": TYPES[name], "exclusive": False, "arguments": {}, **FLAGS}
 
 
-BINDINGS = f"/api/bindings/%2F?columns={BINDING_COLUMNS}"
+BINDINGS = "/api/bindings/%2F?columns=source%2Cdestination%2Cdestination_type%2Crouting_key%2Carguments"
 
 
 @pytest.fixture
