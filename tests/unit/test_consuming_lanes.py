@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from time import monotonic
+from types import SimpleNamespace
 
 import pytest
 
 from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.consuming.member.interruptions import Interruptions
-from rabbit_chx.consuming.member.lanes import Lane, QueueLane, status_of
+from rabbit_chx.consuming.member.lanes import QueueLane, status_of
 from rabbit_chx.consuming.member.roll_call import holds_in
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.working.markers import HOLD, Hold, Kind, kind_of
 from rabbit_chx.working.messages import Delivery
 from rabbit_chx.working.parking import park
 from rabbit_chx.working.settings import Settings
-from rabbit_chx.working.workers import Workers
-from tests.patience import wait_until
+from rabbit_chx.working.workers import Progress, Workers
 from tests.wire import encoded_properties
 
 SETTINGS = {
@@ -157,45 +156,30 @@ def test_after_a_connection_is_lost_while_sending_the_lane_accepts_redeliveries(
     assert lane.add([message])
 
 
-class FailingOwner:
-    """A member that a handler's SystemExit stops, and that gets another message at that moment."""
-
-    def __init__(self, lane: Lane) -> None:
-        self.lane = lane
-        self.workers: Workers
-        self.failed = threading.Event()
-        self.on_progress = lambda: None
-
-    def fail(self, _: BaseException) -> None:
-        with self.workers.lock:
-            begin = self.lane.add([Delivery(b"", "k", queue="q", tag=2)])
-        if begin:
-            self.workers.submit(self.lane)
-            wait_until(lambda: not self.lane.waiting, "the message is handled")
-        self.workers.stopping.set()
-        self.failed.set()
-
-
 def test_after_a_handler_has_raised_system_exit_no_later_message_of_its_queue_is_handled() -> None:
+    """The member stops then, and may get another message at that moment."""
+
     def handle(message: Delivery) -> None:
         handled.append(message.tag)
-        if message.tag == 1:
-            raise SystemExit(1)
+        raise SystemExit(1)
+
+    def fail(_: BaseException) -> None:
+        begun.append(lane.add([Delivery(b"", "k", queue="q", tag=2)]))
 
     handled: list[int] = []
+    begun: list[int] = []
     lane = QueueLane("q")
     lane.attach(object(), 1)
-    owner = FailingOwner(lane)
-    owner.workers = Workers(handle, 2, 10)
-    owner.workers.heard = monotonic() + 3600
-    owner.workers.start(owner)
-    assert lane.add([Delivery(b"", "k", queue="q", tag=1)])
-    owner.workers.submit(lane)
-    assert owner.failed.wait(60)
-    wait_until(lambda: lane.is_idle, "the lane is free for redeliveries")
-    owner.workers.end()
-    assert handled == [1]
-    assert owner.workers.progress() == set()
+    workers = Workers(handle, 1, 10)
+    workers.heard = monotonic() + 3600
+    Progress.start(workers, SimpleNamespace(fail=fail))  # without its threads
+    lane.add([Delivery(b"", "k", queue="q", tag=1)])
+    workers.submit(lane)
+    workers.end()
+    workers._work()
+    assert (handled, begun) == ([1], [0]), "no other worker has the lane"
+    assert lane.is_idle, "the lane is free for redeliveries"
+    assert workers.progress() == set()
 
 
 def test_a_parked_message_stays_in_the_parking_queue() -> None:
@@ -224,7 +208,7 @@ def test_a_lane_is_unsettled_while_its_consumer_may_have_messages(monkeypatch) -
 
 
 def test_a_message_that_waits_to_be_parked_ages_although_no_samples_are_taken() -> None:
-    """Under an alarm, the thread that takes the samples waits for the confirm."""
+    """Under an alarm, the thread that takes the samples waits for the confirm. Once, a health check passed therefore."""
     lane = QueueLane("q")
     lane.attach("channel", 1)
     lane.add([Delivery(b"", "", queue="q", tag=1)])
