@@ -33,7 +33,12 @@ many = settings(max_examples=1_000 if LONG else 150, deadline=None)
 # ---- JSON
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.just("q" * 256),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(["q" * 256, "\ud800"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
@@ -85,6 +90,7 @@ def test_no_question_ends_a_member_or_has_it_consume_what_no_hold_names(body) ->
 @many
 @given(QUESTIONS)
 def test_a_question_about_holds_that_exist_ends_no_member(body) -> None:
+    """Once, one such question, of anybody who may write to the default exchange, ended any member for good."""
     broker = Broker(*QUEUES)
     member = seated(broker, 0)
     broker.queues |= json.loads(body)["holds"].keys()
@@ -103,6 +109,7 @@ def test_the_record_of_a_hold_has_the_types_of_a_hold_or_is_invalid(record) -> N
         tuple,
         str,
     }
+    assert all(len(name.encode()) <= 255 for name in (hold.queue, *hold.losing, *hold.removed, *hold.groups))
     assert Hold.read(named(hold.record), hold.record).queue == hold.queue
 
 
