@@ -45,8 +45,6 @@ class Queue:
     def __init__(self, lane: Lane, keys: list[str]) -> None:
         self.lane = lane
         self.messages = dict(enumerate(keys))
-        self.of_tag: dict[int, int] = {}
-        self.undelivered: list[int] = []
         self.submitted = 0
         self.at_work: list[tuple[Delivery, object, int]] = []
         self.paused: list[tuple[Delivery, object]] = []
@@ -59,13 +57,13 @@ class Queue:
     def connect(self) -> None:
         self.lane.attach(object(), 1)
         self.undelivered = [number for number in self.messages if number not in self.acknowledged]
-        self.of_tag = {}
+        self.of_tag: dict[int, int] = {}
+        self.last_tag = 0
 
     def deliver(self) -> None:
         if self.undelivered and len(self.of_tag) < PREFETCH:
             number = self.undelivered.pop(0)
-            tag = max(self.tags, default=0) + 1
-            self.tags.append(tag)
+            self.last_tag = tag = self.last_tag + 1
             self.of_tag[tag] = number
             key = self.messages[number]
             marker = DRAIN if key == "marker" else {}
@@ -135,15 +133,6 @@ class Queue:
         if self.lane.is_idle:
             self.acknowledge()
             self.lose()
-
-    @property
-    def of_tag(self) -> dict[int, int]:
-        return self._of_tag
-
-    @of_tag.setter
-    def of_tag(self, new: dict[int, int]) -> None:
-        self._of_tag = new
-        self.tags: list[int] = []
 
 
 ACTIONS = st.tuples(
