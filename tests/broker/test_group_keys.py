@@ -107,11 +107,8 @@ def test_a_slow_key_and_a_failing_one_keep_no_other_key_waiting(shop) -> None:
         wait_until(lambda: message_count(channel, "parked"), "the parked one")
         _, properties, body = channel.basic_get("parked", auto_ack=True)
     assert body == b"0"
-    origin = {
-        name: properties.headers[f"x-rabbit-chx-parked-{name}"]
-        for name in ("exchange", "routing-key", "attempts")
-    }
-    assert origin == {"exchange": "orders", "routing-key": "poison", "attempts": 3}
+    assert properties.headers["x-rabbit-chx-parked-routing-key"] == "poison"
+    assert properties.headers["x-rabbit-chx-parked-attempts"] == 3
     shop.assert_in_order()
     assert [attempt for _, attempt in attempts] == [1, 2, 3]
     (first, _), (second, _), (third, _) = attempts

@@ -44,6 +44,9 @@ def scene(request, site, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    "scene", [RING, pytest.param(SLOTS, marks=pytest.mark.one_release)], ids=["ring", "slots"], indirect=True
+)
 def test_scaling_under_load_keeps_the_order_of_every_key(scene) -> None:
     scene.start_members(2)
     scene.start_publishing()

@@ -23,8 +23,9 @@ from rabbit_chx.working.workers import Workers
 from tests.proof import LONG
 from tests.property.strategies import HEADER_VALUES, TEXT
 from tests.traces import recorded
+from tests.unit.test_consuming_lanes import ASKER
 from tests.unit.test_consuming_members import QUEUES, Broker, seated
-from tests.unit.test_consuming_questions import ASKER, REMOVED, VALID, ask, asking_for
+from tests.unit.test_consuming_questions import REMOVED, VALID, ask, asking_for
 from tests.unit.test_consuming_replay import Driver
 from tests.wire import encoded_properties
 

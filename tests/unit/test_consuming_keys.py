@@ -11,7 +11,6 @@ from decimal import Decimal
 import pytest
 from hypothesis import given, strategies as st
 
-from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.consuming import Message
 from rabbit_chx.consuming.member.key_lanes import KeyLane
 from rabbit_chx.consuming.member.lanes import Lane, QueueLane
@@ -20,12 +19,9 @@ from rabbit_chx.errors import InvalidValue
 from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Topology
 from rabbit_chx.working.messages import Delivery
+from tests.unit.test_consuming_lanes import ANSWERS, DRAIN
 from tests.wire import encoded_properties
 
-DRAIN = {
-    "headers": {MARKER: "0123456789abcdef", "x-rabbit-chx-queue": "q"},
-    "reply_to": f"amq.gen-{'a' * 22}",
-}
 PREFETCH, WORKERS = 12, 3
 
 
@@ -66,7 +62,7 @@ class Queue:
             self.last_tag = tag = self.last_tag + 1
             self.of_tag[tag] = number
             key = self.messages[number]
-            marker = DRAIN if key == "marker" else {}
+            marker = {"headers": DRAIN, **ANSWERS} if key == "marker" else {}
             body, properties = str(number).encode(), encoded_properties(**marker)
             message = Delivery(body, "q" if marker else key, queue="q", encoded=properties, tag=tag)
             message.suspect = number in self.delivered and number % 2 == 0

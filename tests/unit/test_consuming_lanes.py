@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rabbit_chx.base.replies import REPLY_TO
 from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.consuming.member.interruptions import Interruptions
@@ -47,6 +48,7 @@ def test_a_leaving_lane_gives_out_no_more_messages() -> None:
 
 DRAIN = {MARKER: "0123456789abcdef", "x-rabbit-chx-queue": "q"}
 ANSWERS = {"reply_to": f"amq.gen-{'a' * 22}"}
+ASKER = f"{REPLY_TO}.g1h2AA5yZXBseUAzMzIxMjEzNgAAA+YAAAAAawUESQ==.o/4DKGB8PU1y8cr6BoGHWA=="
 OF_Q = Hold.of("q", ["p"])
 
 
@@ -57,13 +59,7 @@ OF_Q = Hold.of("q", ["p"])
         ({}, {}, Kind.MESSAGE),
         ({"x-other": 1}, {}, Kind.MESSAGE),
         (DRAIN, ANSWERS, Kind.DRAIN),
-        (
-            DRAIN,
-            {
-                "reply_to": "amq.rabbitmq.reply-to.g1h2AA5yZXBseUAzMzIxMjEzNgAAA+YAAAAAawUESQ==.o/4DKGB8PU1y8cr6BoGHWA=="
-            },
-            Kind.DRAIN,
-        ),
+        (DRAIN, {"reply_to": ASKER}, Kind.DRAIN),
         (DRAIN, ANSWERS | {"exchange": "orders"}, Kind.MESSAGE),
         (DRAIN, {"reply_to": "victim"}, Kind.MESSAGE),
         (DRAIN, {"reply_to": "amq.rabbitmq.reply-to"}, Kind.MESSAGE),

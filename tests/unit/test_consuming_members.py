@@ -16,7 +16,6 @@ from pika import BasicProperties
 from pika.exceptions import ChannelClosedByBroker
 
 from rabbit_chx.base.names import seat_queue
-from rabbit_chx.base.replies import REPLY_TO
 from rabbit_chx.broker.commands import Command, Lost, OnChannel, Refused, carry_out
 from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.broker.driver import at_once
@@ -32,7 +31,7 @@ from rabbit_chx.working.messages import Delivery
 from rabbit_chx.working.parking import park
 from rabbit_chx.working.settings import Settings
 from rabbit_chx.working.workers import Progress, Workers
-from tests.unit.test_consuming_lanes import SETTINGS
+from tests.unit.test_consuming_lanes import ASKER, SETTINGS
 
 QUEUES = ("a", "b")
 MESSAGE = Delivery(b"", "k", queue="a", tag=1)
@@ -283,12 +282,11 @@ def test_a_member_answers_a_question_on_another_connection() -> None:
     broker = Broker(*QUEUES)
     joined = seated(broker, 0)
     joined._responder.carry_out(broker)
-    asker = f"{REPLY_TO}.g1h2AA5yZXBseUAzMzIxMjEzNgAAA+YAAAAAawUESQ==.o/4DKGB8PU1y8cr6BoGHWA=="
-    joined._on_question(None, None, BasicProperties(reply_to=asker, correlation_id="0"), question([]))
+    joined._on_question(None, None, BasicProperties(reply_to=ASKER, correlation_id="0"), question([]))
     assert broker.published == []
-    broker.queues.add(asker)
+    broker.queues.add(ASKER)
     (answer,) = joined._responder.carry_out(broker)
-    assert answer.arguments["routing_key"] == asker
+    assert answer.arguments["routing_key"] == ASKER
     assert answer.arguments["properties"] == {"correlation_id": "0"}
     assert json.loads(answer.arguments["body"])["queues"].keys() == {*QUEUES}
 

@@ -10,7 +10,6 @@ from hashlib import blake2b
 import pytest
 from pika import BasicProperties
 
-from rabbit_chx.base.replies import REPLY_TO
 from rabbit_chx.broker.commands import Refused
 from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.changes.records import ChangeRecord
@@ -21,10 +20,10 @@ from rabbit_chx.topology.model import Queue
 from rabbit_chx.working.markers import CHANGES, HOLD, HOLDS, LONGEST_RECORD, RECORD, Hold, Kind, kind_of
 from rabbit_chx.working.messages import Delivery
 from rabbit_chx.working.workers import Workers
+from tests.unit.test_consuming_lanes import ASKER
 from tests.unit.test_consuming_members import QUEUES, Broker, seated
 from tests.wire import encoded_properties
 
-ASKER = f"{REPLY_TO}.g1h2AA5yZXBseUAzMzIxMjEzNgAAA+YAAAAAawUESQ==.o/4DKGB8PU1y8cr6BoGHWA=="
 VALID = {"queue": "c", "losing": ["a"], "removed": [], "groups": ["billing"], "since": "", "by": ""}
 
 
