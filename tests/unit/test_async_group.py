@@ -89,6 +89,20 @@ async def test_the_error_of_a_member_ends_the_block_that_waits_for_something_els
     assert asyncio.current_task().cancelling() == 0
 
 
+async def test_a_block_that_is_cancelled_by_others_stays_cancelled():
+    async def wait_forever():
+        async with AsyncGroup(**GIVEN).running(coroutine):
+            entered.set()
+            await asyncio.Event().wait()
+
+    entered = asyncio.Event()
+    waiting = asyncio.create_task(wait_forever())
+    await entered.wait()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+
+
 def test_an_error_of_the_member_at_the_end_of_a_block_is_raised_and_not_logged_too(monkeypatch, caplog):
     """asyncio logs an error that was never retrieved."""
 
