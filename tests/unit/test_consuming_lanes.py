@@ -119,34 +119,19 @@ def test_the_delays_are_not_checked_against_a_timeout_that_only_the_broker_knows
     Settings(**SETTINGS | {"attempts": 100})
 
 
-class LosingConnection:
-    """A member and its channel, whose connection is lost when it sends anything."""
-
-    def __init__(self) -> None:
-        self.acknowledge = self.fail = lambda *_: None
-
-    def basic_publish(self, *_: object, **__: object) -> None:
+def test_after_a_connection_is_lost_while_a_marker_is_answered_the_lane_accepts_redeliveries() -> None:
+    def lose(*_: object, **__: object) -> None:
         raise ConnectionError
 
-    basic_reject = basic_publish
-
-
-@pytest.mark.parametrize(
-    ("headers", "error"),
-    [(DRAIN, None), ({}, ValueError("out of stock"))],
-    ids=["a marker", "a message to dead-letter"],
-)
-def test_after_a_connection_is_lost_while_sending_the_lane_accepts_redeliveries(headers, error) -> None:
-    settings = Settings(**SETTINGS | {"attempts": 1, "on_failure": "dead-letter"})
-    lane, channel = QueueLane("q"), LosingConnection()
-    interruptions = Interruptions(settings, Workers(print, 1, 10), channel.acknowledge, print)
+    lane, channel = QueueLane("q"), SimpleNamespace(basic_publish=lose)
+    interruptions = Interruptions(Settings(**SETTINGS), Workers(print, 1, 10), print, print)
     lane.attach(channel, 1)
-    properties = encoded_properties(headers=headers, **ANSWERS)
+    properties = encoded_properties(headers=DRAIN, **ANSWERS)
     message = Delivery(b"", "q", queue="q", tag=1, encoded=properties)
     assert lane.add([message])
     assert lane.take() is message
     with pytest.raises(ConnectionError):
-        list(interruptions.deal_with(lane, channel, message, error))
+        list(interruptions.deal_with(lane, channel, message, None))
     lane.detach()
     lane.attach(object(), 1)
     assert lane.add([message])
