@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+from collections.abc import Iterator
 
+import pika
 import pytest
 
+from rabbit_chx.broker import connect
 from rabbit_chx.broker.properties import Properties
 from tests.json_lines import documented, printed
 from tests.patience import wait_until
@@ -20,14 +23,16 @@ ORIGIN = {"x-rabbit-chx-parked-exchange": "shop", "x-rabbit-chx-parked-queue": "
 
 
 @pytest.fixture
-def channel(channel):
+def channel(site) -> Iterator[pika.adapters.blocking_connection.BlockingChannel]:
     """A channel, an exchange ``shop`` that leads to queue ``a``, and a queue ``parked``."""
-    channel.confirm_delivery()
-    channel.exchange_declare("shop", "fanout")
-    channel.queue_declare("a", durable=True)
-    channel.queue_bind("a", "shop")
-    channel.queue_declare("parked", durable=True)
-    return channel
+    with connect(site.url(), heartbeat=0) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.exchange_declare("shop", "fanout")
+        channel.queue_declare("a", durable=True)
+        channel.queue_bind("a", "shop")
+        channel.queue_declare("parked", durable=True)
+        yield channel
 
 
 def park(

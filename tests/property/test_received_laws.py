@@ -34,12 +34,7 @@ many = settings(max_examples=1_000 if LONG else 150, deadline=None)
 # ---- JSON
 
 VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=20)
-    | st.sampled_from(["q" * 256, "\ud800"]),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.just("q" * 256),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
@@ -110,7 +105,6 @@ def test_the_record_of_a_hold_has_the_types_of_a_hold_or_is_invalid(record) -> N
         tuple,
         str,
     }
-    assert all(len(name.encode()) <= 255 for name in (hold.queue, *hold.losing, *hold.removed, *hold.groups))
     assert Hold.read(named(hold.record), hold.record).queue == hold.queue
 
 

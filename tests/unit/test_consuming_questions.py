@@ -43,6 +43,14 @@ def asking_for(*holds: tuple[str, str]) -> bytes:
     return json.dumps({"holds": dict(holds)}).encode()
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"queue": "q" * 256}, {"queue": "\ud800"}, {"losing": ["q" * 256]}], ids=str
+)
+def test_a_hold_of_a_queue_that_cannot_exist_is_invalid(wrong) -> None:
+    with pytest.raises(InvalidValue, match="that of a hold"):
+        Hold.read(*forged(**wrong))
+
+
 def test_a_question_names_queues_only_by_holds_that_exist() -> None:
     name, record = forged()
     broker = Broker(*QUEUES, "c")
