@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from time import monotonic
 
-from pika import BasicProperties
-
 from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.changes.records import declare_commands, hold_commands
 from rabbit_chx.consuming import AsyncGroup
@@ -27,12 +25,12 @@ class Shop:
         self.channel = self.connection.channel()
         self.channel.confirm_delivery()
 
-    def declare(self, *names, **arguments):
-        bind_ring(self.channel, "orders", names, (SINGLE_ACTIVE if self.old else ORDERED) | arguments)
+    def declare(self, *names):
+        bind_ring(self.channel, "orders", names, SINGLE_ACTIVE if self.old else ORDERED)
 
-    def publish(self, queue, *bodies, **properties):
+    def publish(self, queue, *bodies):
         for body in bodies:
-            self.channel.basic_publish("", queue, body.encode(), BasicProperties(**properties))
+            self.channel.basic_publish("", queue, body.encode())
 
     def left(self, queue, count=0):
         """Empty a queue, and return the bodies of its messages in order.

@@ -24,6 +24,7 @@ from rabbit_chx.consuming.queues.permissions import HOLDS
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.topology import loads, plan
 from tests.json_lines import printed
+from tests.members import Member
 from tests.patience import PATIENCE, wait_until
 from tests.proof import never, promised
 from tests.queues import a_channel, message_count
@@ -101,8 +102,7 @@ class Scene:
         self.members: list[subprocess.Popen[bytes]] = []
         self._ended: list[subprocess.Popen[bytes]] = []
         self._stop = threading.Event()
-        self._failure: BaseException | None = None
-        self._publisher = threading.Thread(target=self._publish, daemon=True)
+        self._publisher = Member(self._publish)
         apply(site.url(), self.planned(), management=site.management)
         self._users = ExitStack()
         queues_and_seats = r"^(orders\.[0-9]+$|rabbit-chx\.seat\.)"
@@ -176,20 +176,17 @@ class Scene:
 
         Not while many wait: on a busy machine, more and more would.
         """
-        try:
-            with Publisher(self.site.url(), exchange="orders") as publisher:
-                number = 0
-                while not self._stop.is_set():
-                    publisher.publish_many([f"{key} {number}".encode() for key in KEYS], KEYS)
-                    number += 1
-                    self.published = number * len(KEYS)
-                    behind = self.published - self.handled()
-                    some, many = self.waiting / 6, self.waiting
-                    self._stop.wait(0.0 if behind < some else 0.1 if behind < many else 0.5)
-                    while self.published - self.handled() > MOST_WAITING and not self._stop.is_set():
-                        self._stop.wait(0.1)
-        except BaseException as error:  # noqa: BLE001 - the test fails with it
-            self._failure = error
+        with Publisher(self.site.url(), exchange="orders") as publisher:
+            number = 0
+            while not self._stop.is_set():
+                publisher.publish_many([f"{key} {number}".encode() for key in KEYS], KEYS)
+                number += 1
+                self.published = number * len(KEYS)
+                behind = self.published - self.handled()
+                some, many = self.waiting / 6, self.waiting
+                self._stop.wait(0.0 if behind < some else 0.1 if behind < many else 0.5)
+                while self.published - self.handled() > MOST_WAITING and not self._stop.is_set():
+                    self._stop.wait(0.1)
 
     def handled(self) -> int:
         with self._lock:
@@ -203,7 +200,7 @@ class Scene:
 
     def wait(self, condition) -> None:
         def met() -> bool:
-            assert self._failure is None, self._failure
+            assert self._publisher.error is None, self._publisher.error
             return condition()
 
         wait_until(met, self.state, pause=0.05)

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import defaultdict
 from contextlib import suppress
-from time import monotonic
 
 import pytest
 from pika.exceptions import AMQPError
 
-from rabbit_chx.base.timeouts import Timeouts
-from rabbit_chx.broker.amqp import connect
-from rabbit_chx.broker.properties import Properties
 from rabbit_chx.consuming import AsyncGroup, Group, QueueReader, members
-from rabbit_chx.mirror.fields import Field
 from tests.broker.async_shop import Shop
 from tests.members import running
 from tests.patience import PATIENCE, wait_until
@@ -29,39 +23,6 @@ def shop(site):
     shop = Shop(site)
     yield shop
     shop.connection.close()
-
-
-def first_sights(handled):
-    """The numbers of each key's messages, in the order of their first appearance."""
-    found = defaultdict(list)
-    for body in dict.fromkeys(handled):
-        key, number = body.split(":")
-        found[key].append(int(number))
-    return found
-
-
-def test_tasks_handle_several_queues_at_the_same_time_and_each_in_order(shop):
-    # If more than 32 acknowledgements wait for a slow quorum queue when a channel is closed, RabbitMQ 3.10 drops some.
-    shop.declare("a", "b", "c")
-    for queue in "abc":
-        shop.publish(queue, *(f"{queue}:{number}" for number in range(30)))
-    out, together = set(), asyncio.Event()
-
-    async def handle(message):
-        assert message.queue not in out
-        out.add(message.queue)
-        if out == set("abc"):
-            together.set()
-        await together.wait()
-        await asyncio.sleep(0.001)
-        out.discard(message.queue)
-        await shop.handle(message)
-
-    with running(shop.group(), handle):
-        shop.wait_for(*(f"{queue}:29" for queue in "abc"))
-    assert first_sights(shop.handled) == {queue: list(range(30)) for queue in "abc"}
-    assert len(shop.handled) == 90
-    assert [shop.left(queue) for queue in "abc"] == [[], [], []]
 
 
 async def test_a_group_runs_while_a_block_runs_and_finishes_the_current_message_at_its_end(shop):
@@ -81,39 +42,6 @@ async def test_a_group_runs_while_a_block_runs_and_finishes_the_current_message_
         leaving.set()  # the group is told to stop before the handler goes on
     assert shop.handled == ["1", "2"]
     assert shop.left("a", 1) == ["3"]
-
-
-async def test_the_error_of_a_handler_ends_the_block(shop):
-    shop.declare("a")
-    shop.publish("a", "1")
-
-    async def handle(message):
-        raise KeyError("no such order")
-
-    with pytest.raises(KeyError, match="no such order"):
-        async with asyncio.timeout(PATIENCE), shop.group(attempts=1).running(handle):
-            await asyncio.Event().wait()
-    assert shop.left("a", 1) == ["1"]
-
-
-@pytest.mark.newest_first
-def test_values_that_aio_pika_cannot_read_reach_the_handler_and_the_parking_queue(shop):
-    shop.declare("a")
-    shop.channel.queue_declare("failed")
-    late = Field("T", 253_402_300_800)  # the first second of the year 10000
-    shop.channel.basic_publish("", "a", b"1", Properties(headers={"late": late, "third": 1 / 3}))
-    headers = []
-
-    async def handle(message):
-        headers.append(message.headers)
-        raise KeyError
-
-    with running(shop.group(attempts=1, on_failure="park", parking_queue="failed"), handle):
-        wait_until(lambda: shop.channel.queue_declare("failed").method.message_count, "the message is parked")
-    assert headers == [{"late": late, "third": 1 / 3}]
-    with connect(shop.site.url()) as connection:
-        _, properties, _ = connection.channel().basic_get("failed", auto_ack=True)
-    assert (properties.headers["late"], properties.headers["third"]) == (late, 1 / 3)
 
 
 def test_a_handler_that_blocks_the_event_loop_does_not_stop_the_heartbeats(shop, caplog):
@@ -171,56 +99,6 @@ def test_a_member_uses_the_next_address_also_after_a_lost_connection(shop, kind)
         wait_until(lambda: sum(handled()) >= 2, "the member counts the messages of both connections")
         with QueueReader(addresses, "a") as reader:
             wait_until(lambda: reader.waiting() == 0, "the reader is connected")
-
-
-@pytest.mark.parametrize("order", ["queue", "key"])
-def test_a_handler_whose_task_is_cancelled_has_failed_and_is_tried_again(shop, order):
-    """Once, its queue or key was blocked for ever, and nothing was logged."""
-    shop.declare("a")
-    shop.publish("a", "1", "2", "3")
-    keys = {"key": lambda _: "k"} if order == "key" else {}
-    group, calls = shop.group(order=order, backoff=0.01, **keys), []
-
-    async def handle(message):
-        calls.append(message.body)
-        if len(calls) == 1:
-            asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
-            await asyncio.sleep(3600)
-        await shop.handle(message)
-
-    with running(group, handle):
-        shop.wait_for("3")
-        assert group.status.failed == 1
-    assert shop.handled == ["1", "2", "3"]
-    assert shop.left("a") == []
-
-
-def test_a_stop_waits_for_handlers_and_cancels_slow_ones(shop, monkeypatch):
-    shop.declare("a", "b")
-    shop.publish("a", "a1", "a2")
-    shop.publish("b", "b1", "b2")
-    group, began, cancelled = shop.group(timeouts=Timeouts(close=30)), [], []
-    # The time for handlers is over when the fast one has returned, however slow the machine is.
-    clock = "rabbit_chx.working.runs.monotonic"
-    monkeypatch.setattr(clock, lambda: monotonic() + 60 * len(shop.handled))
-
-    async def handle(message):
-        began.append(message.body)
-        try:
-            while message.queue == "b" or not group._member.workers.stopped:  # noqa: ASYNC110 - no event of the loop
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.1)
-        except asyncio.CancelledError:
-            cancelled.append(message.body)
-            raise
-        await shop.handle(message)
-
-    with running(group, handle):
-        wait_until(lambda: {b"a1", b"b1"} <= set(began), "both queues")
-    assert cancelled == [b"b1"]
-    assert shop.handled == ["a1"]
-    assert shop.left("a", 1) == ["a2"]
-    assert shop.left("b", 2) == ["b1", "b2"]
 
 
 async def test_a_cancelled_run_finishes_the_current_message(shop):

@@ -46,18 +46,16 @@ UNFIT = {
 class Shop:
     """A virtual host, and members in it."""
 
-    def __init__(self, site):
-        self.site = site
+    def __init__(self, site, channel):
+        self.site, self.channel = site, channel
         self.old = release_of(site.broker) < (4, 0)
 
     def declare(self, **queues):
-        with self.site.connection() as connection:
-            for name, arguments in queues.items():
-                connection.channel().queue_declare(name, durable=True, arguments=arguments)
+        for name, arguments in queues.items():
+            self.channel.queue_declare(name, durable=True, arguments=arguments)
 
-    def publish(self, queue, body=b"body"):
-        with self.site.connection() as connection:
-            connection.channel().basic_publish("", queue, body)
+    def publish(self, queue):
+        self.channel.basic_publish("", queue, b"body")
 
     def user(self, needs):
         """A user with only these permissions."""
@@ -75,8 +73,7 @@ class Shop:
         return str(caught.value)
 
     def consumed(self, queue):
-        with self.site.connection() as connection:
-            return connection.channel().queue_declare(queue, passive=True).method.consumer_count
+        return self.channel.queue_declare(queue, passive=True).method.consumer_count
 
     def seated(self, seat=0, group="billing"):
         names = self.site.queue_names("^rabbit-chx")
@@ -84,8 +81,8 @@ class Shop:
 
 
 @pytest.fixture
-def shop(site):
-    return Shop(site)
+def shop(site, channel):
+    return Shop(site, channel)
 
 
 @pytest.fixture
@@ -150,19 +147,18 @@ def test_a_member_warns_about_dead_lettering_without_an_exchange(shop, warnings)
     assert "queue 'a': no argument x-dead-letter-exchange" in warning
 
 
-def test_a_missing_parking_queue_is_an_error_at_the_start(shop):
-    shop.declare(a=ORDERED)
-    text = shop.refused(["a"], on_failure="park", parking_queue="lot")
-    assert text == (
-        "invalid parking_queue: got 'lot', expected an existing queue. "
-        "Declare it before the group starts, for example as a quorum queue in a topology file"
-    )
-
-
-def test_a_parking_queue_that_the_group_consumes_is_an_error_at_the_start(shop):
+@pytest.mark.parametrize(
+    ("queue", "expected"),
+    [
+        ("lot", "an existing queue. Declare it before the group starts, for example as a quorum queue in a topology file"),
+        ("b", "a queue that the group does not consume"),
+    ],
+    ids=["missing", "of the group"],
+)  # fmt: skip
+def test_an_unfit_parking_queue_is_an_error_at_the_start(shop, queue, expected):
     shop.declare(a=ORDERED, b=ORDERED)
-    text = shop.refused(["a", "b"], on_failure="park", parking_queue="b")
-    assert text.startswith("invalid parking_queue: got 'b', expected a queue that the group does not consume")
+    text = shop.refused(["a", "b"], on_failure="park", parking_queue=queue)
+    assert text.startswith(f"invalid parking_queue: got '{queue}', expected {expected}")
 
 
 @pytest.mark.newest_first
@@ -244,15 +240,14 @@ def test_a_new_queue_that_the_user_may_not_read_is_left_out(shop, warnings, monk
     monkeypatch.setattr("rabbit_chx.consuming.member.member._LOOK_EVERY", 0.2)
     seen, needs = [], Needs(**{**NEEDS, "read": NEEDS["read"] | {("queue", "b")}})
     with ExitStack() as stack:
-        channel = stack.enter_context(shop.site.connection()).channel()
-        bind_ring(channel, "orders", ["a"], ORDERED)
+        bind_ring(shop.channel, "orders", ["a"], ORDERED)
         user = stack.enter_context(shop.user(needs))
         group = shop.group(None, url=user.url, management=shop.site.management)
         stack.enter_context(running(group, lambda message: seen.append(message.queue)))
         wait_until(shop.seated, "the member has a seat")
-        bind_ring(channel, "orders", ["c"], ORDERED)
+        bind_ring(shop.channel, "orders", ["c"], ORDERED)
         wait_until(lambda: any("is not consumed until" in text for text in warnings()), "the warning")
-        bind_ring(channel, "orders", ["b"], ORDERED)
+        bind_ring(shop.channel, "orders", ["b"], ORDERED)
         for queue in "abc":
             shop.publish(queue)
         wait_until(lambda: {*seen} == {"a", "b"}, "the other queues are consumed")

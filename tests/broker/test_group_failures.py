@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -65,66 +66,43 @@ def test_a_failed_message_is_parked_or_dead_lettered_before_later_ones_are_handl
 
 
 def test_a_parked_message_keeps_its_headers(orders) -> None:
+    """Also those that pika cannot decode."""
     orders.channel.queue_declare("failed", durable=True)
-    headers = {"price": 2.75, "at": Field("T", 1_700_000_000_000)}
+    headers = {
+        "price": 1 / 3,
+        "milliseconds": Field("T", 1_700_000_000_000),
+        "late": Field("T", 253_402_300_800),  # the first second of the year 10000
+        "table": {"long": -(2**40)},
+    }
     orders.channel.basic_publish("", QUEUES[0], b"0", Properties(headers=headers))
+    seen: list[dict[str, Any]] = []
 
-    def handle(_: Message) -> None:
+    def handle(message: Message) -> None:
+        seen.append(message.headers)
         raise ValueError("out of stock")
 
     parked: list[Message] = []
     group = orders.group(attempts=1, on_failure="park", parking_queue="failed")
     with running(group, handle), QueueReader(orders.site.url(), "failed") as reader:
         wait_until(lambda: parked.extend(reader.take(1).messages) or parked, "the parked message")
-    found = dict(parked[0].headers)
-    origin = {name: found.pop(name) for name in [*found] if name.startswith("x-rabbit-chx-parked-")}
-    assert found == headers
-    del origin["x-rabbit-chx-parked-time"]
-    assert origin == {
-        "x-rabbit-chx-parked-exchange": "",
-        "x-rabbit-chx-parked-routing-key": QUEUES[0],
-        "x-rabbit-chx-parked-queue": QUEUES[0],
-        "x-rabbit-chx-parked-group": "billing",
-        "x-rabbit-chx-parked-attempts": 1,
-        "x-rabbit-chx-parked-error": "ValueError: out of stock",
-    }
+    assert seen == [headers]
+    found = parked[0].headers
+    assert found["x-rabbit-chx-parked-queue"] == QUEUES[0]
+    assert {name: found[name] for name in found if not name.startswith("x-rabbit-chx-parked-")} == headers
 
 
-def test_a_full_parking_queue_ends_no_member(orders, caplog) -> None:
-    """Once, it ended the member with an error about a missing queue."""
-    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
-    orders.channel.queue_declare("failed", durable=True, arguments=full)
-    orders.channel.basic_publish("", QUEUES[0], b"0")
-    orders.channel.basic_publish("", QUEUES[0], b"1")
-
-    def handle(_: Message) -> None:
-        raise Reject("no")
-
-    group = orders.group(on_failure="park", parking_queue="failed")
-    with running(group, handle):
-        wait_until(lambda: "rejected a message: it is full" in caplog.text, "the warning")
-        assert group.status.connected
-        assert orders.channel.basic_get("failed", auto_ack=True)[2] == b"0"
-        wait_until(lambda: orders.channel.basic_get("failed", auto_ack=True)[2] == b"1", "the second message")
-
-
-@pytest.mark.parametrize("seconds", [1, 60])
 def test_the_status_of_a_member_tells_of_an_alarm_that_keeps_a_message_from_being_parked(
-    orders, broker, seconds
+    orders, broker
 ) -> None:
-    """Once, no message seemed to wait, so that a health check passed."""
     going = threading.Event()
 
     def handle(_: Message) -> None:
         assert going.wait(PATIENCE)
         raise Reject("no")
 
-    def parked() -> int:
-        return message_count(orders.channel, "failed")
-
     orders.channel.queue_declare("failed", durable=True)
     orders.channel.basic_publish("", QUEUES[0], b"0")
-    url = f"{orders.site.url()}?blocked_connection_timeout={seconds}"
+    url = f"{orders.site.url()}?blocked_connection_timeout=1"
     options = {"exchange": "orders", "name": "billing", "management": orders.site.management}
     group = Group(url, on_failure="park", parking_queue="failed", **options)
     with running(group, handle):
@@ -132,12 +110,7 @@ def test_the_status_of_a_member_tells_of_an_alarm_that_keeps_a_message_from_bein
         with memory_alarm(broker):
             going.set()
             wait_until(lambda: group.status.failed, "the handler has failed")
-            if seconds == 1:
-                wait_until(lambda: "(memory or disk alarm)" in group.status.reason, "the reason")
-            else:
-                before = group.status.oldest
-                wait_until(lambda: group.status.oldest > before + 2, "the message ages")
-                assert (group.status.connected, group.status.in_hand, parked()) == (True, 1, 0)
-        wait_until(parked, "the message is parked")
+            wait_until(lambda: "(memory or disk alarm)" in group.status.reason, "the reason")
+        wait_until(lambda: message_count(orders.channel, "failed"), "the message is parked")
         wait_until(lambda: (status := group.status).connected and status.oldest is None, "the end")
         assert (group.status.reason, group.status.in_hand) == ("", 0)

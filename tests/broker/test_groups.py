@@ -15,7 +15,7 @@ from typing import Any
 import pika
 import pytest
 
-from rabbit_chx.broker import connect, drain
+from rabbit_chx.broker import connect
 from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.changes.records import declare_commands, hold_commands
 from rabbit_chx.consuming import Group, Message
@@ -78,9 +78,9 @@ class Orders:
 
 
 @pytest.fixture
-def orders(broker) -> Iterator[Orders]:
+def orders(site) -> Iterator[Orders]:
     # Without heartbeats, because tests leave the connection idle.
-    with Site(broker) as site, connect(site.url(), heartbeat=0) as connection:
+    with connect(site.url(), heartbeat=0) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
         bind_ring(channel, "orders", QUEUES, ORDERED)
@@ -194,13 +194,6 @@ def test_a_queue_is_held_behind_a_marker_until_its_hold_is_deleted(orders) -> No
             orders.channel.queue_delete(hold.name)
         wait_until(lambda: orders.all_seen, "all messages after the markers")
     orders.assert_in_order()
-
-
-def test_a_member_answers_the_markers_of_a_drain_after_all_earlier_messages(orders) -> None:
-    orders.send(100)
-    with running(orders.group(), orders.handle):
-        drain(orders.site.url(), QUEUES, timeout=PATIENCE, settle=0)
-        assert orders.all_seen
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ import uuid
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from rabbit_chx.broker import (
 from rabbit_chx.topology import drain_first_in
 from rabbit_chx.topology.model import Binding
 from rabbit_chx.topology.planning.steps import Bind, Plan, RingChange, Unbind
+from tests.members import Member
 from tests.patience import PATIENCE, wait_until
 from tests.programs import ran
 from tests.proof import never, promised
@@ -92,8 +94,7 @@ class Scene:
         self.stop = threading.Event()
         self.switched = threading.Event()
         self.numbers = 0
-        self.threads: list[threading.Thread] = []
-        self.failures: list[BaseException] = []
+        self.threads: list[Member] = []
         self.connection = broker.connection()
         self.channel = self.connection.channel()
         for exchange in (self.name, *self.slots):
@@ -133,14 +134,8 @@ class Scene:
             yield
         yield from range(LATER)
 
-    def start(self, work, *arguments) -> threading.Thread:
-        def run() -> None:
-            try:
-                work(*arguments)
-            except BaseException as error:  # noqa: BLE001 - the test fails with it
-                self.failures.append(error)
-
-        thread = threading.Thread(target=run, daemon=True)
+    def start(self, work, *arguments) -> Member:
+        thread = Member(partial(work, *arguments))
         thread.start()
         self.threads.append(thread)
         return thread
@@ -160,28 +155,25 @@ class Scene:
             while not self.stop.is_set():
                 connection.process_data_events(time_limit=0.05)
 
-    def consume_async(self, queue: str) -> None:
-        async def main() -> None:
-            async with await aio_pika.connect(self.broker.url) as connection:
-                channel = await connection.channel()
-                await channel.set_qos(prefetch_count=20)
-                source = await channel.get_queue(queue)
+    async def consume_async(self, queue: str) -> None:
+        async with await aio_pika.connect(self.broker.url) as connection:
+            channel = await connection.channel()
+            await channel.set_qos(prefetch_count=20)
+            source = await channel.get_queue(queue)
 
-                async def work() -> None:
-                    async with source.iterator() as messages:
-                        async for message in messages:
-                            if await pass_marker_async(message):
-                                continue
-                            self.ledger.note(queue, message.body)
-                            await message.ack()
+            async def work() -> None:
+                async with source.iterator() as messages:
+                    async for message in messages:
+                        if await pass_marker_async(message):
+                            continue
+                        self.ledger.note(queue, message.body)
+                        await message.ack()
 
-                worker = asyncio.create_task(work())
-                await asyncio.to_thread(self.stop.wait)
-                worker.cancel()
-                with suppress(asyncio.CancelledError):
-                    await worker
-
-        asyncio.run(main())
+            worker = asyncio.create_task(work())
+            await asyncio.to_thread(self.stop.wait)
+            worker.cancel()
+            with suppress(asyncio.CancelledError):
+                await worker
 
     def switch_under_load(self) -> None:
         """Bind the new queues one after the other; messages reach each of them before the next is bound."""
@@ -201,7 +193,8 @@ class Scene:
 
     def wait(self, condition) -> None:
         def met() -> bool:
-            assert not self.failures, self.failures
+            failures = [each.error for each in self.threads if each.error is not None]
+            assert not failures, failures
             self.connection.process_data_events()
             return condition()
 

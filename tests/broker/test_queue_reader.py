@@ -10,9 +10,7 @@ from uuid import uuid4
 import pika
 import pytest
 
-from rabbit_chx import Field
 from rabbit_chx.broker import receiving
-from rabbit_chx.broker.properties import Properties
 from rabbit_chx.consuming import QueueReader
 from rabbit_chx.errors import RabbitChxError
 from tests.faults.proxy import Proxy
@@ -99,15 +97,6 @@ def test_a_reader_holds_as_many_messages_as_its_prefetch_whatever_their_size(bro
         channel.basic_publish("", queue, bytes(1 << 20))
     with QueueReader(broker.url, queue, prefetch=3):
         wait_until(lambda: message_count(channel, queue) == 5, "the broker has sent three messages")
-
-
-def test_headers_that_pika_cannot_decode_are_received(broker, channel, declare):
-    queue = declare()
-    headers = {"double": 2.75, "milliseconds": Field("T", 1_700_000_000_000), "table": {"long": -(2**40)}}
-    channel.basic_publish("", queue, b"0", Properties(headers=headers))
-    with QueueReader(broker.url, queue) as reader:
-        (batch,) = taken(reader, 1)
-        assert batch.messages[0].headers == headers
 
 
 def test_an_outage_is_logged_when_it_begins_and_when_it_ends(broker, declare, caplog):

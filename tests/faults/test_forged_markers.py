@@ -8,9 +8,9 @@ import logging
 import pytest
 from pika import BasicProperties
 
-from rabbit_chx.broker import connect, drain
+from rabbit_chx.broker import connect
 from rabbit_chx.broker.driver import PikaDriver
-from rabbit_chx.changes.records import declare_commands, hold_commands
+from rabbit_chx.changes.records import declare_commands
 from rabbit_chx.consuming import Group, Message, QueueReader
 from rabbit_chx.consuming.member.roll_call import members_over
 from rabbit_chx.working.markers import HOLD, Hold
@@ -109,31 +109,6 @@ def test_a_parked_copy_does_without_headers_that_no_longer_fit(scene, member, at
         scene.assert_unharmed(caplog)
         wait_until(lambda: scene.count("failed") == 6, "the copies of the forged messages")
     assert scene.forged == 6
-
-
-def test_markers_of_an_operator_who_is_not_the_members_user_work(scene, member) -> None:
-    change = (r"^(amq\.gen-|rabbit-chx\.hold\.)", r"^amq\.default$", r"^amq\.gen-")
-    with a_user(scene.site.broker, *change, vhost=scene.site.vhost) as operator:
-        scene.send(20)
-        hold = Hold.of("orders.0", ["orders.1"], groups=["billing"])
-        with running(Kind(Group), scene, member.url, scene.handle), connect(operator.url) as connection:
-            driver = PikaDriver(connection)
-            driver.run(declare_commands(hold))
-            driver.run(hold_commands(hold))
-            wait_until(
-                lambda: (
-                    [
-                        each.queues["orders.0"].hold
-                        for each in members_over(connection, "billing")
-                        if each.queues
-                    ]
-                    == [hold.name]
-                ),
-                "the member has reached the hold",
-            )
-            drain(operator.url, ["orders.1"], settle=0.0)
-            connection.channel().queue_delete(hold.name)
-            wait_until(lambda: scene.done, "all messages")
 
 
 def test_a_reader_reads_on_after_forged_messages(scene, member, attacker, caplog) -> None:

@@ -110,14 +110,6 @@ def conclude(record, controls):
     return conclude
 
 
-@pytest.mark.long
-def test_a_stuck_queue_is_detected(workers, monkeypatch):
-    monkeypatch.setattr(groups, "STUCK", 1.0)
-    it = workers(queues=1, keys=1)
-    with pytest.raises(pytest.fail.Exception, match="no member handles the messages of these queues: faults"):
-        it.handle(1)
-
-
 def test_joins_ends_and_pauses_keep_every_message_and_the_order_of_each_key(group, conclude):
     faults = group(queues=8, keys=500)
     faults.joins(1)

@@ -23,8 +23,9 @@ from rabbit_chx.working.workers import Workers
 from tests.proof import LONG
 from tests.property.strategies import HEADER_VALUES, TEXT
 from tests.traces import recorded
+from tests.unit.test_consuming_lanes import ASKER
 from tests.unit.test_consuming_members import QUEUES, Broker, seated
-from tests.unit.test_consuming_questions import ASKER, REMOVED, VALID, ask, asking_for
+from tests.unit.test_consuming_questions import REMOVED, VALID, ask, asking_for
 from tests.unit.test_consuming_replay import Driver
 from tests.wire import encoded_properties
 
@@ -85,6 +86,7 @@ def test_no_question_ends_a_member_or_has_it_consume_what_no_hold_names(body) ->
 @many
 @given(QUESTIONS)
 def test_a_question_about_holds_that_exist_ends_no_member(body) -> None:
+    """Once, one such question, of anybody who may write to the default exchange, ended any member for good."""
     broker = Broker(*QUEUES)
     member = seated(broker, 0)
     broker.queues |= json.loads(body)["holds"].keys()

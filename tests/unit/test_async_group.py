@@ -82,10 +82,11 @@ async def test_the_error_of_a_member_ends_the_block_that_waits_for_something_els
     monkeypatch.setattr("rabbit_chx.consuming.group.connect", refuse)
     entered = False
     with pytest.raises(BrokerUnavailable, match="no such user"):  # noqa: PT012 - the block is tested
-        async with asyncio.timeout(30), AsyncGroup(**GIVEN).running(coroutine):
+        async with asyncio.timeout(30) as limit, AsyncGroup(**GIVEN).running(coroutine):
             entered = True
             await asyncio.Event().wait()
     assert entered
+    assert not limit.expired(), "something else has ended the block"
     assert asyncio.current_task().cancelling() == 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from queue import SimpleQueue
 from time import monotonic
 from types import SimpleNamespace
 from unittest.mock import MagicMock, Mock
@@ -18,7 +17,7 @@ from rabbit_chx.consuming.queues.sources import queue_source
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.working.messages import Delivery
 from rabbit_chx.working.retries import check_handler
-from rabbit_chx.working.workers import Workers
+from rabbit_chx.working.workers import Progress, Workers
 
 URL = "amqp://user:secret@127.0.0.1:1"
 GIVEN = {"exchange": "orders", "name": "billing", "queues": ["a"]}
@@ -169,23 +168,20 @@ class Awaitable:
     ],
 )
 def test_a_message_is_not_handled_by_a_function_that_returns_what_has_not_run(handler, got):
-    outcomes = SimpleQueue()
+    errors = []
     workers = Workers(handler, 1, 10)
     workers.heard = monotonic() + 3600
     lane = QueueLane("q")
-    owner = SimpleNamespace(
-        on_progress=lambda: outcomes.put(lane.done), on_interruption=lambda *given: outcomes.put(given[-1])
-    )
-    workers.start(owner)
+    owner = SimpleNamespace(on_progress=lambda: None, on_interruption=lambda *given: errors.append(given[-1]))
+    Progress.start(workers, owner)  # without its threads
     lane.attach("channel", 1)
     lane.add([Delivery(b"", "k", queue="q", tag=1)])
-    workers.submit(lane)
-    outcome = outcomes.get(timeout=20)
-    workers.end()
+    workers._work_on(lane)
     if got is None:
-        assert outcome == 1
+        assert (lane.done, errors) == (1, [])
     else:
-        assert str(outcome) == (
+        (error,) = errors
+        assert str(error) == (
             f"invalid result of the handler: got {got!r}, expected one that is neither awaited nor iterated over. "
             "It would never run; AsyncGroup and AsyncStreamGroup await coroutine functions"
         )

@@ -11,7 +11,6 @@ from decimal import Decimal
 import pytest
 from hypothesis import given, strategies as st
 
-from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.consuming import Message
 from rabbit_chx.consuming.member.key_lanes import KeyLane
 from rabbit_chx.consuming.member.lanes import Lane, QueueLane
@@ -20,12 +19,9 @@ from rabbit_chx.errors import InvalidValue
 from rabbit_chx.mirror.ring import ToExchange
 from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Topology
 from rabbit_chx.working.messages import Delivery
+from tests.unit.test_consuming_lanes import ANSWERS, DRAIN
 from tests.wire import encoded_properties
 
-DRAIN = {
-    "headers": {MARKER: "0123456789abcdef", "x-rabbit-chx-queue": "q"},
-    "reply_to": f"amq.gen-{'a' * 22}",
-}
 PREFETCH, WORKERS = 12, 3
 
 
@@ -45,8 +41,6 @@ class Queue:
     def __init__(self, lane: Lane, keys: list[str]) -> None:
         self.lane = lane
         self.messages = dict(enumerate(keys))
-        self.of_tag: dict[int, int] = {}
-        self.undelivered: list[int] = []
         self.submitted = 0
         self.at_work: list[tuple[Delivery, object, int]] = []
         self.paused: list[tuple[Delivery, object]] = []
@@ -59,16 +53,16 @@ class Queue:
     def connect(self) -> None:
         self.lane.attach(object(), 1)
         self.undelivered = [number for number in self.messages if number not in self.acknowledged]
-        self.of_tag = {}
+        self.of_tag: dict[int, int] = {}
+        self.last_tag = 0
 
     def deliver(self) -> None:
         if self.undelivered and len(self.of_tag) < PREFETCH:
             number = self.undelivered.pop(0)
-            tag = max(self.tags, default=0) + 1
-            self.tags.append(tag)
+            self.last_tag = tag = self.last_tag + 1
             self.of_tag[tag] = number
             key = self.messages[number]
-            marker = DRAIN if key == "marker" else {}
+            marker = {"headers": DRAIN, **ANSWERS} if key == "marker" else {}
             body, properties = str(number).encode(), encoded_properties(**marker)
             message = Delivery(body, "q" if marker else key, queue="q", encoded=properties, tag=tag)
             message.suspect = number in self.delivered and number % 2 == 0
@@ -135,15 +129,6 @@ class Queue:
         if self.lane.is_idle:
             self.acknowledge()
             self.lose()
-
-    @property
-    def of_tag(self) -> dict[int, int]:
-        return self._of_tag
-
-    @of_tag.setter
-    def of_tag(self, new: dict[int, int]) -> None:
-        self._of_tag = new
-        self.tags: list[int] = []
 
 
 ACTIONS = st.tuples(
@@ -267,9 +252,12 @@ def test_the_attempt_that_was_due_for_an_earlier_message_of_a_key_is_none_at_the
     assert lane.take() is second
 
 
-@pytest.mark.parametrize("suspect", [False, True])
-@pytest.mark.parametrize("key", [lambda message: message.headers["tenant"], lambda _: []])
-def test_a_message_without_a_key_is_alone_and_has_failed(key, suspect) -> None:
+@pytest.mark.parametrize(
+    ("key", "suspect"),
+    [(lambda message: message.headers["tenant"], False), (lambda _: [], False), (routing_key, True)],
+    ids=["no key", "no hash", "suspect"],
+)
+def test_a_message_without_a_key_has_failed_and_is_alone_as_a_suspect_one(key, suspect) -> None:
     lane = lane_of(key=lambda message: message.routing_key if message.tag != 2 else key(message))
     messages = [Delivery(b"", letter, queue="q", tag=tag) for tag, letter in enumerate("abc", 1)]
     messages[1].suspect = suspect
@@ -278,7 +266,7 @@ def test_a_message_without_a_key_is_alone_and_has_failed(key, suspect) -> None:
     assert lane.take() is None
     lane.finish(first, "channel")
     alone = lane.take()
-    assert (alone.tag, type(alone.key_error) in {KeyError, TypeError}) == (2, True)
+    assert (alone.tag, type(alone.key_error) in {KeyError, TypeError}) == (2, not suspect)
     assert lane.take() is None
     assert lane.finish(alone, "channel") == 1
     assert lane.take().tag == 3
@@ -305,20 +293,15 @@ def test_messages_that_wait_keep_no_headers_decoded_for_nothing(items, key, most
     assert len(message.headers["h"]) == items
 
 
-@pytest.mark.parametrize("ends", ["handled", "failed"])
-def test_a_suspect_message_waits_until_the_handler_returns_that_has_it_from_the_last_channel(ends) -> None:
+def test_a_suspect_message_waits_until_the_handler_fails_that_has_it_from_the_last_channel() -> None:
     lane = lane_of("a")
     first, _ = lane.take(), lane.detach()
     lane.attach("another", 1)
     suspect = Delivery(b"", "a", queue="q", tag=1, redelivered=True)
     suspect.suspect = True
-    assert add(lane, suspect, Delivery(b"", "b", queue="q", tag=2)) == 0
-    if ends == "handled":
-        lane.finish(first, "channel")
-    else:
-        assert lane.pause(first, "channel") == (False, True)
+    assert add(lane, suspect) == 0
+    assert lane.pause(first, "channel") == (False, True)
     assert lane.take() is suspect
-    assert lane.take() is None
 
 
 def test_a_lane_shows_what_is_in_hand_and_what_has_failed() -> None:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 from time import monotonic
+from types import SimpleNamespace
 
 import pytest
 
+from rabbit_chx.base.replies import REPLY_TO
 from rabbit_chx.base.timeouts import Timeouts
 from rabbit_chx.broker.applying.handover import MARKER
 from rabbit_chx.consuming.member.interruptions import Interruptions
-from rabbit_chx.consuming.member.lanes import Lane, QueueLane, status_of
+from rabbit_chx.consuming.member.lanes import QueueLane, status_of
 from rabbit_chx.consuming.member.roll_call import holds_in
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.working.markers import HOLD, Hold, Kind, kind_of
 from rabbit_chx.working.messages import Delivery
 from rabbit_chx.working.parking import park
 from rabbit_chx.working.settings import Settings
-from rabbit_chx.working.workers import Workers
-from tests.patience import wait_until
+from rabbit_chx.working.workers import Progress, Workers
 from tests.wire import encoded_properties
 
 SETTINGS = {
@@ -48,6 +48,7 @@ def test_a_leaving_lane_gives_out_no_more_messages() -> None:
 
 DRAIN = {MARKER: "0123456789abcdef", "x-rabbit-chx-queue": "q"}
 ANSWERS = {"reply_to": f"amq.gen-{'a' * 22}"}
+ASKER = f"{REPLY_TO}.g1h2AA5yZXBseUAzMzIxMjEzNgAAA+YAAAAAawUESQ==.o/4DKGB8PU1y8cr6BoGHWA=="
 OF_Q = Hold.of("q", ["p"])
 
 
@@ -58,13 +59,7 @@ OF_Q = Hold.of("q", ["p"])
         ({}, {}, Kind.MESSAGE),
         ({"x-other": 1}, {}, Kind.MESSAGE),
         (DRAIN, ANSWERS, Kind.DRAIN),
-        (
-            DRAIN,
-            {
-                "reply_to": "amq.rabbitmq.reply-to.g1h2AA5yZXBseUAzMzIxMjEzNgAAA+YAAAAAawUESQ==.o/4DKGB8PU1y8cr6BoGHWA=="
-            },
-            Kind.DRAIN,
-        ),
+        (DRAIN, {"reply_to": ASKER}, Kind.DRAIN),
         (DRAIN, ANSWERS | {"exchange": "orders"}, Kind.MESSAGE),
         (DRAIN, {"reply_to": "victim"}, Kind.MESSAGE),
         (DRAIN, {"reply_to": "amq.rabbitmq.reply-to"}, Kind.MESSAGE),
@@ -124,78 +119,48 @@ def test_the_delays_are_not_checked_against_a_timeout_that_only_the_broker_knows
     Settings(**SETTINGS | {"attempts": 100})
 
 
-class LosingConnection:
-    """A member and its channel, whose connection is lost when it sends anything."""
-
-    def __init__(self) -> None:
-        self.acknowledge = self.fail = lambda *_: None
-
-    def basic_publish(self, *_: object, **__: object) -> None:
+def test_after_a_connection_is_lost_while_a_marker_is_answered_the_lane_accepts_redeliveries() -> None:
+    def lose(*_: object, **__: object) -> None:
         raise ConnectionError
 
-    basic_reject = basic_publish
-
-
-@pytest.mark.parametrize(
-    ("headers", "error"),
-    [(DRAIN, None), ({}, ValueError("out of stock"))],
-    ids=["a marker", "a message to dead-letter"],
-)
-def test_after_a_connection_is_lost_while_sending_the_lane_accepts_redeliveries(headers, error) -> None:
-    settings = Settings(**SETTINGS | {"attempts": 1, "on_failure": "dead-letter"})
-    lane, channel = QueueLane("q"), LosingConnection()
-    interruptions = Interruptions(settings, Workers(print, 1, 10), channel.acknowledge, print)
+    lane, channel = QueueLane("q"), SimpleNamespace(basic_publish=lose)
+    interruptions = Interruptions(Settings(**SETTINGS), Workers(print, 1, 10), print, print)
     lane.attach(channel, 1)
-    properties = encoded_properties(headers=headers, **ANSWERS)
+    properties = encoded_properties(headers=DRAIN, **ANSWERS)
     message = Delivery(b"", "q", queue="q", tag=1, encoded=properties)
     assert lane.add([message])
     assert lane.take() is message
     with pytest.raises(ConnectionError):
-        list(interruptions.deal_with(lane, channel, message, error))
+        list(interruptions.deal_with(lane, channel, message, None))
     lane.detach()
     lane.attach(object(), 1)
     assert lane.add([message])
 
 
-class FailingOwner:
-    """A member that a handler's SystemExit stops, and that gets another message at that moment."""
-
-    def __init__(self, lane: Lane) -> None:
-        self.lane = lane
-        self.workers: Workers
-        self.failed = threading.Event()
-        self.on_progress = lambda: None
-
-    def fail(self, _: BaseException) -> None:
-        with self.workers.lock:
-            begin = self.lane.add([Delivery(b"", "k", queue="q", tag=2)])
-        if begin:
-            self.workers.submit(self.lane)
-            wait_until(lambda: not self.lane.waiting, "the message is handled")
-        self.workers.stopping.set()
-        self.failed.set()
-
-
 def test_after_a_handler_has_raised_system_exit_no_later_message_of_its_queue_is_handled() -> None:
+    """The member stops then, and may get another message at that moment."""
+
     def handle(message: Delivery) -> None:
         handled.append(message.tag)
-        if message.tag == 1:
-            raise SystemExit(1)
+        raise SystemExit(1)
+
+    def fail(_: BaseException) -> None:
+        begun.append(lane.add([Delivery(b"", "k", queue="q", tag=2)]))
 
     handled: list[int] = []
+    begun: list[int] = []
     lane = QueueLane("q")
     lane.attach(object(), 1)
-    owner = FailingOwner(lane)
-    owner.workers = Workers(handle, 2, 10)
-    owner.workers.heard = monotonic() + 3600
-    owner.workers.start(owner)
-    assert lane.add([Delivery(b"", "k", queue="q", tag=1)])
-    owner.workers.submit(lane)
-    assert owner.failed.wait(60)
-    wait_until(lambda: lane.is_idle, "the lane is free for redeliveries")
-    owner.workers.end()
-    assert handled == [1]
-    assert owner.workers.progress() == set()
+    workers = Workers(handle, 1, 10)
+    workers.heard = monotonic() + 3600
+    Progress.start(workers, SimpleNamespace(fail=fail))  # without its threads
+    lane.add([Delivery(b"", "k", queue="q", tag=1)])
+    workers.submit(lane)
+    workers.end()
+    workers._work()
+    assert (handled, begun) == ([1], [0]), "no other worker has the lane"
+    assert lane.is_idle, "the lane is free for redeliveries"
+    assert workers.progress() == set()
 
 
 def test_a_parked_message_stays_in_the_parking_queue() -> None:
@@ -224,7 +189,7 @@ def test_a_lane_is_unsettled_while_its_consumer_may_have_messages(monkeypatch) -
 
 
 def test_a_message_that_waits_to_be_parked_ages_although_no_samples_are_taken() -> None:
-    """Under an alarm, the thread that takes the samples waits for the confirm."""
+    """Under an alarm, the thread that takes the samples waits for the confirm. Once, a health check passed therefore."""
     lane = QueueLane("q")
     lane.attach("channel", 1)
     lane.add([Delivery(b"", "", queue="q", tag=1)])

@@ -16,7 +16,6 @@ from pika import BasicProperties
 from pika.exceptions import ChannelClosedByBroker
 
 from rabbit_chx.base.names import seat_queue
-from rabbit_chx.base.replies import REPLY_TO
 from rabbit_chx.broker.commands import Command, Lost, OnChannel, Refused, carry_out
 from rabbit_chx.broker.deliveries import RawDelivery
 from rabbit_chx.broker.driver import at_once
@@ -32,10 +31,11 @@ from rabbit_chx.working.messages import Delivery
 from rabbit_chx.working.parking import park
 from rabbit_chx.working.settings import Settings
 from rabbit_chx.working.workers import Progress, Workers
-from tests.unit.test_consuming_lanes import SETTINGS
+from tests.unit.test_consuming_lanes import ASKER, SETTINGS
 
 QUEUES = ("a", "b")
 MESSAGE = Delivery(b"", "k", queue="a", tag=1)
+REFUSED = "ACCESS_REFUSED - read access to queue 'c' in vhost '/' refused for user 'u'"
 
 
 class Broker:
@@ -97,6 +97,26 @@ def member(broker: Broker, source: Callable[[], tuple[str, ...]] = lambda: QUEUE
     return made
 
 
+class Closed:
+    """A channel that the broker has closed, because its queue was deleted."""
+
+    is_open = False
+
+
+def subscribing(joined: Member, refused: str = "", why: str = "") -> list[str]:
+    """The queues that a member tries to consume, whose channels are closed; the broker refuses one of them."""
+
+    def subscribe(lane: Lane, priority: int) -> None:
+        tried.append(lane.queue)
+        if lane.queue == refused:
+            raise ChannelClosedByBroker(403, f"{REFUSED}{why}")
+        lane.attach(Closed(), priority)
+
+    tried: list[str] = []
+    joined._subscribe = subscribe
+    return tried
+
+
 # ---- the queues at a reconnect
 
 
@@ -123,16 +143,8 @@ def test_a_member_that_reconnects_uses_the_queues_it_knows_if_they_cannot_be_rea
 
 
 def test_a_queue_that_is_found_later_and_may_not_be_read_is_left_out(caplog) -> None:
-    def subscribe(lane: Lane, priority: int) -> None:
-        subscribed.append(lane.queue)
-        if lane.queue == "c":
-            text = "ACCESS_REFUSED - read access to queue 'c' in vhost '/' refused for user 'u'"
-            raise ChannelClosedByBroker(403, text)
-        lane.attach("channel", priority)
-
-    subscribed: list[str] = []
     joined = member(Broker(*QUEUES, "c"))
-    joined._subscribe = subscribe
+    subscribed = subscribing(joined, "c")
     joined._use(joined._find_seat())
     joined._use_if_fit((*QUEUES, "c"))
     joined._do_due()
@@ -149,16 +161,9 @@ def test_a_queue_that_is_found_later_and_may_not_be_read_is_left_out(caplog) -> 
 
 @pytest.mark.parametrize("refused", ["", "c"])
 def test_new_queues_are_consumed_once_with_the_priority_that_their_number_gives(refused) -> None:
-    def subscribe(lane: Lane, priority: int) -> None:
-        subscribed.append(lane.queue)
-        if lane.queue == refused:
-            raise ChannelClosedByBroker(403, f"ACCESS_REFUSED - read access to queue {refused!r} refused")
-        lane.attach(Closed(), priority)
-
     new = ("c", "d", "e", "f", "g")
-    subscribed: list[str] = []
     joined = member(Broker(*QUEUES, *new))
-    joined._subscribe = subscribe
+    subscribed = subscribing(joined, refused)
     names = joined._find_seat()
     joined.seat = 1
     joined._use(names)
@@ -173,20 +178,14 @@ def test_new_queues_are_consumed_once_with_the_priority_that_their_number_gives(
 
 
 def test_an_expired_token_ends_the_connection_and_leaves_out_no_queue() -> None:
-    def subscribe(lane: Lane, priority: int) -> None:
-        if lane.queue == "c":
-            raise ChannelClosedByBroker(403, expired)
-        lane.attach("channel", priority)
-
-    refused = "read access to queue 'c' in vhost '/' refused for user 'u'"
-    expired = f"ACCESS_REFUSED - {refused}, backend rabbit_auth_backend_oauth2 returned an error: expired"
+    expired = ", backend rabbit_auth_backend_oauth2 returned an error: expired"
     joined = member(Broker(*QUEUES, "c"))
-    joined._subscribe = subscribe
+    subscribing(joined, "c", expired)
     joined._use(joined._find_seat())
     with pytest.raises(ChannelClosedByBroker) as caught:
         joined._use_if_fit((*QUEUES, "c"))
     joined._on_lost(caught.value)
-    assert joined.status.reason == f"the broker refused it: 403 {expired}"
+    assert joined.status.reason == f"the broker refused it: 403 {REFUSED}{expired}"
 
 
 def test_a_queue_that_cannot_be_consumed_is_logged_again_only_for_another_reason(caplog) -> None:
@@ -283,12 +282,11 @@ def test_a_member_answers_a_question_on_another_connection() -> None:
     broker = Broker(*QUEUES)
     joined = seated(broker, 0)
     joined._responder.carry_out(broker)
-    asker = f"{REPLY_TO}.g1h2AA5yZXBseUAzMzIxMjEzNgAAA+YAAAAAawUESQ==.o/4DKGB8PU1y8cr6BoGHWA=="
-    joined._on_question(None, None, BasicProperties(reply_to=asker, correlation_id="0"), question([]))
+    joined._on_question(None, None, BasicProperties(reply_to=ASKER, correlation_id="0"), question([]))
     assert broker.published == []
-    broker.queues.add(asker)
+    broker.queues.add(ASKER)
     (answer,) = joined._responder.carry_out(broker)
-    assert answer.arguments["routing_key"] == asker
+    assert answer.arguments["routing_key"] == ASKER
     assert answer.arguments["properties"] == {"correlation_id": "0"}
     assert json.loads(answer.arguments["body"])["queues"].keys() == {*QUEUES}
 
@@ -400,19 +398,10 @@ def test_what_is_handled_is_acknowledged_before_a_refusal_closes_the_channels(mo
 # ---- deleted queues
 
 
-class Closed:
-    """A channel that the broker has closed, because its queue was deleted."""
-
-    is_open = False
-
-
 def test_a_deleted_queue_that_is_declared_again_waits_for_its_handler_and_keeps_its_counts() -> None:
-    def subscribe(lane: Lane, priority: int) -> None:
-        lane.attach(Closed(), priority)
-
     broker = Broker(*QUEUES)
     joined = member(broker)
-    joined._subscribe = subscribe
+    subscribing(joined)
     joined._find_seat()
     joined._use(QUEUES)
     lane = joined._lanes["a"]

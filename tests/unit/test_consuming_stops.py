@@ -84,7 +84,9 @@ class Stopping:
         settings = Settings(**{**SETTINGS, "timeouts": Timeouts(close=close), "attempts": 1})
         self.hangs: threading.Event | None = None
         self.is_trying = threading.Event()
-        self.member = Member(settings, self._connect, tuple, workers, Responder())  # type: ignore[arg-type]
+        self.member = member = Member(settings, self._connect, tuple, workers, Responder())  # type: ignore[arg-type]
+        member._driver = Driver()  # type: ignore[assignment]
+        member._interruptions = Interruptions(settings, workers, member._acknowledge, member.fail)
         workers.heard = monotonic() + 3600
         self.lane = new_lane()
 
@@ -176,8 +178,6 @@ def test_a_message_that_arrives_after_the_workers_have_ended_prolongs_no_stop(wo
     handler.goes_on.set()
     it = Stopping(LANES[order], handler, workers(handler), close=10 * PATIENCE)
     member = it.member
-    member._driver = Driver()  # type: ignore[assignment]
-    member._interruptions = Interruptions(member._settings, member.workers, member._acknowledge, member.fail)
     member._turn = sleep  # type: ignore[method-assign]
 
     def connect() -> Any:
@@ -216,10 +216,6 @@ def test_a_stop_does_not_wait_for_a_handler_that_has_failed(workers, order) -> N
     handler = Handler()
     handler.error = ValueError("no")
     it = Stopping(LANES[order], handler, workers(handler), close=10 * PATIENCE)
-    it.member._driver = Driver()  # type: ignore[assignment]
-    it.member._interruptions = Interruptions(
-        it.member._settings, it.member.workers, it.member._acknowledge, it.member.fail
-    )
     outcome = begin(it.member)
     assert handler.begun.wait(PATIENCE)
     it.member.stop()

@@ -59,19 +59,6 @@ def test_lost_and_unexpected_messages_are_found() -> None:
     assert (found.lost, found.unexpected) == ([1], [7])
 
 
-def test_the_longest_wait_of_a_queue_with_messages() -> None:
-    sights = [
-        Sight(1 * SECOND, ADA, "q0", "x", 0),
-        Sight(31 * SECOND, BOB, "q0", "x", 1),
-        Sight(32 * SECOND, BOB, "q1", "y", 2),
-    ]
-    found = judge(sights, set(), {0: 0, 1: 2 * SECOND, 2: 30 * SECOND})
-    # q0 waits from the time when the next message was published.
-    assert found.waits == {"q0": 29.0, "q1": 2.0}
-    assert found.longest_wait == 29.0
-    assert found.handled == {"ada": 1, "bob": 2}
-
-
 def test_a_diary_distinguishes_lives() -> None:
     diary = Diary("ada")
     for line in (
