@@ -96,6 +96,7 @@ class BaseBulk(Generic[AnyPipeline]):
         return self._flush_until(deadline_of(timeout), timeout)
 
     def _flush_until(self, deadline: float | None, timeout: float | None) -> Totals:
+        """Flush until a time of the monotonic clock; the caller knows it as a timeout."""
         parts = self._rows.begin_part()
         if not (done := self._rows.wait_for(parts, deadline)):
             self._pipeline.withdraw(set(parts), withdrawn(timeout))
@@ -241,7 +242,3 @@ class Batch(BaseBulk[Pipeline[Any, Any]]):
     def when_settled(self, call: Callable[[], object]) -> None:
         """Call a function once no message is pending: here, or on the thread that records the last outcome."""
         self._rows.when_settled(call)
-
-    def flush_until(self, deadline: float | None, timeout: float | None) -> Totals:
-        """Flush until a time of the monotonic clock; the caller knows it as a timeout."""
-        return self._flush_until(deadline, timeout)
