@@ -27,8 +27,7 @@ from rabbit_chx.publishing.sender import CLOSED
 from rabbit_chx.streams.protocol.answers import Confirms, Refusals, reason
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.opening import again
-from rabbit_chx.streams.publishing.in_flight import InFlight
-from rabbit_chx.streams.publishing.lots import LotOutbox
+from rabbit_chx.streams.publishing.lots import InFlight, LotOutbox
 
 log = logging.getLogger("rabbit_chx.streams")
 
