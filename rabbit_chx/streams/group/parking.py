@@ -81,11 +81,7 @@ class _Link:
 class Parking:
     """Parks messages, in a thread that ends with its connection when nothing was parked for some seconds.
 
-    Args:
-        group: the name of the group.
-        queue: where the messages are parked.
-        connect: opens a connection.
-        ended: set when the member ends.
+    ``ended`` is set when the member ends.
     """
 
     def __init__(

@@ -196,12 +196,7 @@ def again(connect: Callable[[float], StreamConnection], give_up_at: float) -> St
 
 
 class Link:
-    """The connection of a client, one at a time: opened when asked, and only used in its own thread and process.
-
-    Args:
-        client: the name of the client's class, for errors.
-        connect: opens a connection before a time of the monotonic clock.
-    """
+    """The connection of a client: opened when asked, and only used in its own thread and process."""
 
     def __init__(self, client: str, connect: Callable[[float], StreamConnection]) -> None:
         self._connect = connect

@@ -18,13 +18,8 @@ from rabbit_chx.publishing.rows import Part
 class Lot(Sequence[OutgoingMessage]):
     """Messages of one owner that are sent together; an `OutgoingMessage` is made for one that is looked at.
 
-    Args:
-        rows: the number of each message among those of its owner.
-        keys: the routing key of each.
-        messages: the encoded messages.
-        ids: their publishing ids, which increase; None for the next ones.
-        owner: who is told what becomes of them.
-        stream: where to.
+    ``rows`` has the number of each message among those of its owner, who is told what becomes of them. The
+    publishing ids increase; None stands for the next ones.
     """
 
     __slots__ = (

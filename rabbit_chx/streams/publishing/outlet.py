@@ -44,16 +44,11 @@ _LEAST: Final = 1.0
 
 
 class Outlet:
-    """Sends what is in the outbox of one stream, over one connection after another.
+    """Sends what is in the outbox of one stream, over one connection to the leader after another.
 
-    Args:
-        stream: the name of the stream.
-        name: the publisher's name.
-        connect: opens a connection to the leader before a time of the monotonic clock.
-        timeouts: as for `StreamPublisher`.
-        outbox: the lots of this stream.
-        on_connected: is called with each connection and the highest publishing id that the stream has for the name.
-        patient: whether the first connection, too, has the time to reconnect, and not one attempt.
+    ``connect`` opens one before a time of the monotonic clock; ``on_connected`` is called with it and the
+    highest publishing id that the stream has for the name. If ``patient``, the first connection, too, has the
+    time to reconnect, and not one attempt.
     """
 
     def __init__(
