@@ -121,7 +121,7 @@ class Failures(Attempts):
             return batch
         with self._workers.lock:
             lane.finish_before(batch, offset, channel)
-        return batch._since(offset, 1)
+        return batch._since(offset)
 
     def _on_parked(
         self,
