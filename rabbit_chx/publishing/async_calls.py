@@ -79,7 +79,6 @@ class AsyncClient(Client[AnyPipeline]):
             raise publish_failed(receipt.failure)
 
     def _check(self) -> None:
-        """Raise if the caller may not publish."""
         self._pipeline.check()
         self._check_loop()
 

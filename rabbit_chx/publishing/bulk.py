@@ -50,7 +50,6 @@ class BaseBulk(Generic[AnyPipeline]):
             error.add_note(str(failed))
 
     def _add_one(self, encoded: Any, timeout: float | None) -> int:
-        """Accept one message and return its row number."""
         with self._adding:
             part = self._rows.part()
             row = self._rows.published
@@ -60,7 +59,6 @@ class BaseBulk(Generic[AnyPipeline]):
         return row
 
     def _add_columns(self, columns: Any, deadline: float | None, timeout: float | None) -> range:
-        """Accept a batch and return its rows."""
         with self._adding:
             first, place = self._rows.published, 0
             for messages in self._lots(columns):

@@ -133,7 +133,6 @@ class Runs(Generic[_M]):
         return self._error
 
     def _why_not(self) -> str:
-        """Why no member runs."""
         if self._error is None:
             return "it is not running"
         return f"it ended with {type(self._error).__name__}: {self._error}"

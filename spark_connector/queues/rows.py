@@ -111,7 +111,6 @@ def _encoded(message: Message) -> bytes:
 
 
 def _values(messages: Sequence[Message], field: MessageField, kind: pa.DataType) -> list[Any]:
-    """What fills a column."""
     values = map(attrgetter(field.name), messages)
     if field.kind is HEADERS:
         converted = _bytes if kind == HEADERS_AS_STRUCTS else _text

@@ -271,7 +271,6 @@ class StreamConnection:
         return number
 
     def _credit(self, subscription: int, chunks: int) -> None:
-        """Allow the broker to send more chunks."""
         self._calls.send(requests.one_way(Command.CREDIT, U8.pack(subscription), U16.pack(chunks)))
 
     def _chunks(self, timeout: float) -> Iterator[tuple[int, memoryview]]:

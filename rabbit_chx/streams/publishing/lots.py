@@ -106,7 +106,6 @@ class Lot(Sequence[OutgoingMessage]):
         return Outcome.UNSENT
 
     def _part(self, places: Sequence[int]) -> Lot:
-        """Return the messages at these places."""
         if len(places) == len(self):
             return self
         part = Lot(

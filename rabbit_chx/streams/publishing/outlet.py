@@ -302,7 +302,6 @@ class Outlet:
         return True
 
     def _take(self, connection: StreamConnection) -> None:
-        """Take the confirms that have arrived."""
         for outcome in connection._confirms(0):
             if isinstance(outcome, Refusals):
                 raise self._refused(outcome)

@@ -103,7 +103,6 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
 
     @property
     def _current(self) -> Sequence[LotOutbox]:
-        """The outboxes of the present streams."""
         return [outlet.outbox for outlet in self._outlets.values()]
 
     def _on_connected(self, outbox: LotOutbox, connection: StreamConnection, last_id: int) -> None:
