@@ -199,7 +199,6 @@ def check_short_text(value: str, what: str) -> None:
 
 
 def _value(table: type[OptionTable], key: str, given: str) -> Any:
-    """The text as a value of the option's type."""
     (metadata,) = (one.metadata for one in fields(table) if one.name == key)
     if (value := metadata["parse"](given)) is None:
         hint = "Options ending in Ms are in milliseconds" if key.endswith("_ms") else ""

@@ -362,7 +362,6 @@ class QueueReader:
             self._changed.notify()
 
     def _why(self, error: Exception) -> RabbitChxError:
-        """Explain why the connection ended."""
         if isinstance(error, RabbitChxError):
             return error
         if isinstance(error, _TakenBack):

@@ -6,7 +6,7 @@ acknowledged, so a message may be published twice but is never lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -20,7 +20,7 @@ from pika.spec import RESOURCE_LOCKED
 from rabbit_chx.base.advice import Advice
 from rabbit_chx.base.text import described, text_of
 from rabbit_chx.broker.amqp import expecting_refusals, server_version
-from rabbit_chx.broker.commands import Command, Lost, Refused, routed, why_ended
+from rabbit_chx.broker.commands import Lost, Refused, routed, why_ended
 from rabbit_chx.broker.driver import PikaDriver
 from rabbit_chx.broker.permissions import DEFAULT_EXCHANGE, Needs
 from rabbit_chx.broker.receiving import raw
@@ -214,7 +214,9 @@ def _what_becomes_of(
     if driver is None:
         return Replayed(message, origin, Outcome.LISTED)
     try:
-        accepted = driver.run(_copied(message, origin))
+        properties = copied_properties(message, {})
+        copy = routed(origin.routing_key, message.body, properties, exchange=origin.exchange)
+        accepted = driver.run(copy)
     except Refused as refused:
         return Replayed(message, origin, Outcome.REFUSED, refused.text)
     except (AMQPError, OSError, Lost):
@@ -224,9 +226,3 @@ def _what_becomes_of(
     if not accepted:
         return Replayed(message, origin, Outcome.REFUSED, "the broker returned or rejected it")
     return Replayed(message, origin, Outcome.REPLAYED)
-
-
-def _copied(message: Delivery, origin: Origin) -> Generator[Command, Any, bool]:
-    """Publish a message to its origin; return whether the broker accepted it."""
-    properties = copied_properties(message, {})
-    return (yield from routed(origin.routing_key, message.body, properties, exchange=origin.exchange))

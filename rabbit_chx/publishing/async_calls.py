@@ -79,7 +79,6 @@ class AsyncClient(Client[AnyPipeline]):
             raise publish_failed(receipt.failure)
 
     def _check(self) -> None:
-        """Raise if the caller may not publish."""
         self._pipeline.check()
         self._check_loop()
 
@@ -130,7 +129,7 @@ class AsyncClient(Client[AnyPipeline]):
         except asyncio.CancelledError:
             batch.withdraw(CANCELLED)
             raise
-        return batch.flush_until(deadline, timeout)
+        return batch._flush_until(deadline, timeout)
 
     async def _add(self, batch: Batch, columns: Any, deadline: float | None, timeout: float | None) -> None:  # noqa: ASYNC109
         """Put a batch into the outbox; what is not accepted by the deadline fails unsent."""

@@ -50,7 +50,6 @@ class BaseBulk(Generic[AnyPipeline]):
             error.add_note(str(failed))
 
     def _add_one(self, encoded: Any, timeout: float | None) -> int:
-        """Accept one message and return its row number."""
         with self._adding:
             part = self._rows.part()
             row = self._rows.published
@@ -60,7 +59,6 @@ class BaseBulk(Generic[AnyPipeline]):
         return row
 
     def _add_columns(self, columns: Any, deadline: float | None, timeout: float | None) -> range:
-        """Accept a batch and return its rows."""
         with self._adding:
             first, place = self._rows.published, 0
             for messages in self._lots(columns):
@@ -96,6 +94,7 @@ class BaseBulk(Generic[AnyPipeline]):
         return self._flush_until(deadline_of(timeout), timeout)
 
     def _flush_until(self, deadline: float | None, timeout: float | None) -> Totals:
+        """Flush until a time of the monotonic clock; the caller knows it as a timeout."""
         parts = self._rows.begin_part()
         if not (done := self._rows.wait_for(parts, deadline)):
             self._pipeline.withdraw(set(parts), withdrawn(timeout))
@@ -241,7 +240,3 @@ class Batch(BaseBulk[Pipeline[Any, Any]]):
     def when_settled(self, call: Callable[[], object]) -> None:
         """Call a function once no message is pending: here, or on the thread that records the last outcome."""
         self._rows.when_settled(call)
-
-    def flush_until(self, deadline: float | None, timeout: float | None) -> Totals:
-        """Flush until a time of the monotonic clock; the caller knows it as a timeout."""
-        return self._flush_until(deadline, timeout)

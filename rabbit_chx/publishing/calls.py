@@ -22,12 +22,7 @@ from rabbit_chx.publishing.receipts import (
 
 
 class Client(Generic[AnyPipeline]):
-    """A publisher, and the pipeline that it has at the moment.
-
-    Args:
-        begin: makes a pipeline, before the first `open` and after each `close`.
-        where: the addresses.
-    """
+    """A publisher and its present pipeline: ``begin`` makes one at first, and after each `close`."""
 
     def __init__(self, begin: Callable[[], AnyPipeline], where: str) -> None:
         self._begin = begin

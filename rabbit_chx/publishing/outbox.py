@@ -9,8 +9,7 @@ import logging
 import math
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from rabbit_chx.base.unfair import UnfairCondition
@@ -251,12 +250,3 @@ class Outbox(BaseOutbox[OutgoingMessage]):
             if self._blocked_since is not None:
                 self._blocked_seconds += time.monotonic() - self._blocked_since
             self._blocked_since = time.monotonic() if now else None
-
-
-@contextmanager
-def log_errors(hook: str) -> Iterator[None]:
-    """Run a hook of the caller: its exceptions are logged and do not affect the messages, not even ``sys.exit``."""
-    try:
-        yield
-    except (Exception, SystemExit):
-        log.exception("the publisher's hook %s failed", hook)

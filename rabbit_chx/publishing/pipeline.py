@@ -37,12 +37,7 @@ Many = TypeVar("Many", bound=Sequence[Any])
 
 
 class Pipeline(ABC, Generic[One, Many]):
-    """Outboxes with messages that wait, the threads that send them, and who may use both.
-
-    Args:
-        client: the name of the publisher's class, for errors.
-        timeouts: as for the publisher.
-    """
+    """Outboxes with messages that wait, the threads that send them, and who may use both."""
 
     step: int
     """How many rows of a batch are made and accepted at once."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from rabbit_chx.publishing.messages import Failure, Failures, Outcome, OutgoingMessage, Owner, Totals
-from rabbit_chx.publishing.outbox import log_errors
+from rabbit_chx.publishing.outbox import log
 
 _ROWS_OF_A_PART: Final = 512
 
@@ -116,8 +116,10 @@ class Rows:
         has_failed = outcome is not Outcome.CONFIRMED
         if has_failed and self._on_failure is not None:
             for message in messages:
-                with log_errors("on_failure"):
+                try:
                     self._on_failure(message.failure(outcome, reply))
+                except (Exception, SystemExit):  # noqa: BLE001 - not even ``sys.exit`` affects messages
+                    log.exception("the publisher's hook on_failure failed")
         with self._changed:
             self._outcomes[outcome] += len(messages)
             part.end(messages)

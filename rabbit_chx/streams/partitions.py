@@ -119,7 +119,6 @@ def _probes(mirror: ConsistentHashExchange) -> list[str]:
 
 
 def _buckets(keys: Sequence[str], size: int) -> list[int]:
-    """Return the bucket of each key in a ring of this size."""
     found: list[int] = ConsistentHashExchange(map(str, range(size))).route_many(keys).tolist()
     return found
 

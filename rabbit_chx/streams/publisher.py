@@ -158,7 +158,8 @@ class StreamPublisher(StreamPublisherOptions, BlockingClient[StreamPipeline]):
             timeout: seconds; a message that was not written by then is withdrawn.
             properties: as for `Publisher.publish`.
         """
-        encoded = self._encoded(body, routing_key, headers, publishing_id, properties)
+        self._pipeline.check()
+        encoded = self._pipeline.encoder.one(body, routing_key, headers, publishing_id, properties)
         calls.publish(self._pipeline, encoded, deadline_of(timeout), timeout)
 
     def publish_many(
@@ -198,23 +199,13 @@ class StreamPublisher(StreamPublisherOptions, BlockingClient[StreamPipeline]):
         **properties: Unpack[Properties],
     ) -> Future[None]:
         """Accept one message and return a future, which ends when the message is confirmed: see `Publisher.submit`."""
-        encoded = self._encoded(body, routing_key, headers, publishing_id, properties)
+        self._pipeline.check()
+        encoded = self._pipeline.encoder.one(body, routing_key, headers, publishing_id, properties)
         return calls.submit(self._pipeline, encoded, deadline_of(timeout), timeout)
 
     def bulk(self, *, on_failure: Callable[[Failure], object] | None = None) -> StreamBulk:
         """Return a `StreamBulk`, for as many messages as a file or a partition holds: see `Publisher.bulk`."""
         return StreamBulk(self._pipeline, on_failure=on_failure)
-
-    def _encoded(
-        self,
-        body: bytes | str,
-        routing_key: str | bytes | None,
-        headers: Headers | None,
-        publishing_id: int | None,
-        properties: Properties,
-    ) -> StreamColumns:
-        self._pipeline.check()
-        return self._pipeline.encoder.one(body, routing_key, headers, publishing_id, properties)
 
 
 class AsyncStreamPublisher(StreamPublisherOptions, AsyncClient[StreamPipeline]):

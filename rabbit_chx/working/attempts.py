@@ -15,13 +15,7 @@ from rabbit_chx.working.workers import Progress, Work
 
 
 class Attempts:
-    """The paused lanes of one connection.
-
-    Args:
-        settings: of the member.
-        workers: of the member.
-        describe: what the log says of a message.
-    """
+    """The paused lanes of one connection."""
 
     def __init__(self, settings: Retries, workers: Progress, describe: Callable[[Any], str]) -> None:
         self._settings: Final = settings

@@ -48,15 +48,10 @@ def park(
 ) -> Generator[Command, Any, None]:
     """Publish a message to another queue, with headers that name its origin, and wait until the broker has confirmed it.
 
-    They replace those of an earlier parking. ``x-death``, which `replay` would believe, is left out, because the publisher may have
-    written it. A message that the client cannot send, or the broker does not take, is parked without its properties and headers,
-    and its body is cut to the largest one that the broker takes.
-
-    Args:
-        queue: the parking queue.
-        message: the message.
-        origin: the headers that name its origin.
-        refused: why the broker closed an earlier connection, on which the message was published whole.
+    They replace those of an earlier parking. ``x-death``, which `replay` would believe, is left out, because
+    the publisher may have written it. A message that the client cannot send, or the broker does not take, is
+    parked without its properties and headers, and its body is cut to the largest one that the broker takes.
+    ``refused`` says why the broker closed an earlier connection, on which the message was published whole.
 
     Raises:
         BrokerUnavailable: the queue rejects messages at the moment.

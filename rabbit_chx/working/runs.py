@@ -133,7 +133,6 @@ class Runs(Generic[_M]):
         return self._error
 
     def _why_not(self) -> str:
-        """Why no member runs."""
         if self._error is None:
             return "it is not running"
         return f"it ended with {type(self._error).__name__}: {self._error}"
@@ -158,19 +157,22 @@ class Runs(Generic[_M]):
             member.stop()
         outcome: Future[None] = Future()
         outcome.set_running_or_notify_cancel()  # so it cannot be cancelled
-        run = partial(self._run_member, member)
-        Thread(target=_settle, args=(outcome, run), name="rabbit-chx group", daemon=True).start()
+        run = self._run_member
+        Thread(target=run, args=(member, outcome), name="rabbit-chx group", daemon=True).start()
         return member, outcome
 
-    def _run_member(self, member: _M) -> None:
+    def _run_member(self, member: _M, outcome: Future[None]) -> None:
+        # The member is forgotten here too: the block of the run may go on, and a run never ends if its loop is
+        # closed before.
         try:
             member.run()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised where the outcome is read
             self._error = error
-            raise
-        finally:
-            # The block of the run may go on, and a run never ends if its loop is closed before.
             self._forget(member)
+            outcome.set_exception(error)
+        else:
+            self._forget(member)
+            outcome.set_result(None)
 
     def _forget(self, member: _M) -> None:
         """End a run, unless another has begun: its member had ended before."""
@@ -268,12 +270,3 @@ def _ended(outcome: Future[None]) -> asyncio.Future[None]:
 
     outcome.add_done_callback(on_done)
     return ended
-
-
-def _settle(outcome: Future[None], run: Callable[[], None]) -> None:
-    try:
-        run()
-    except BaseException as error:  # noqa: BLE001 - raised where the outcome is read
-        outcome.set_exception(error)
-    else:
-        outcome.set_result(None)

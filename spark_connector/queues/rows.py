@@ -18,7 +18,7 @@ from pyspark.sql.datasource import InputPartition
 from rabbit_chx import Field
 from rabbit_chx.consuming import Message
 from rabbit_chx.messages.message_fields import BODY, HEADERS, MILLISECONDS, PROPERTIES, TEXT, MessageField
-from rabbit_chx.streams.messages.amqp10 import Milliseconds, as_text
+from rabbit_chx.streams.messages.amqp10 import Milliseconds, as_bytes, as_text
 from rabbit_chx.streams.messages.arrow.batch import HEADERS_AS_STRUCTS
 from spark_connector.columns import FIELD_OF
 from spark_connector.reading.schema import batch_of
@@ -111,7 +111,6 @@ def _encoded(message: Message) -> bytes:
 
 
 def _values(messages: Sequence[Message], field: MessageField, kind: pa.DataType) -> list[Any]:
-    """What fills a column."""
     values = map(attrgetter(field.name), messages)
     if field.kind is HEADERS:
         converted = _bytes if kind == HEADERS_AS_STRUCTS else _text
@@ -126,10 +125,7 @@ def _text(value: Any) -> str | None:
 
 
 def _bytes(value: Any) -> bytes | None:
-    if isinstance(value, bytes | bytearray):
-        return bytes(value)
-    text = _text(value)
-    return None if text is None else text.encode()
+    return as_bytes(plain(value))
 
 
 def plain(value: Any) -> Any:

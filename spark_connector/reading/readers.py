@@ -95,7 +95,6 @@ class BatchReader(DataSourceReader):
 
 
 def _ends(found: Mapping[str, Bounds]) -> dict[str, int]:
-    """Where each stream ends."""
     return {stream: bounds.end for stream, bounds in found.items()}
 
 

@@ -26,7 +26,7 @@ from rabbit_chx.streams.group.member import StreamMember
 from rabbit_chx.streams.group.workers import StreamWorkers
 from rabbit_chx.working.loop_workers import LoopWorkers
 from rabbit_chx.working.messages import Delivery
-from rabbit_chx.working.runs import Running, _settle
+from rabbit_chx.working.runs import Running, Runs
 from rabbit_chx.working.settings import Settings
 from rabbit_chx.working.workers import Progress, Workers
 from tests.patience import PATIENCE, wait_until
@@ -106,7 +106,7 @@ class Stopping:
 
 def begin(member: Running) -> Future[None]:
     outcome: Future[None] = Future()
-    threading.Thread(target=_settle, args=(outcome, member.run), daemon=True).start()
+    threading.Thread(target=Runs()._run_member, args=(member, outcome), daemon=True).start()
     return outcome
 
 

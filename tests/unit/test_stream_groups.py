@@ -20,6 +20,7 @@ from rabbit_chx.cli.stream_group import GroupOfStreams
 from rabbit_chx.errors import StreamUnavailable
 from rabbit_chx.streams import AsyncStreamGroup, BatchFailed, StreamBatch, StreamGroup
 from rabbit_chx.streams.group.assignments import Assignments
+from rabbit_chx.streams.group.batch import failed_part
 from rabbit_chx.streams.group.lanes import Attention, Change, StreamLane
 from rabbit_chx.streams.group.offsets import PartitionOffsets
 from rabbit_chx.streams.group.places import in_order
@@ -268,17 +269,18 @@ def test_a_batch_is_cut_at_an_offset():
     batch = StreamBatch([chunk(0, 10), chunk(12, 5)], first=3)
     assert (batch.first, batch.last, len(batch)) == (3, 16, 12)
     assert [each.offset for each in batch.messages()] == [*range(3, 10), *range(12, 17)]
-    rest = batch._since(12, 2)
-    assert (rest.first, rest.last, len(rest), rest.attempt) == (12, 16, 5, 2)
-    failed, after = batch._divided(13)
+    rest = batch._since(12)
+    assert (rest.first, rest.last, len(rest), rest.attempt) == (12, 16, 5, 1)
+    failed, after = failed_part(batch, BatchFailed(12))
     assert (failed.first, failed.last, len(failed)) == (3, 12, 8)
     assert [each.body for each in failed.messages()][-1] == b"12"
     assert [each.offset for each in after.messages()] == [13, 14, 15, 16]
-    assert batch._divided(17) == (batch, None)
-    middle = failed._since(5, 2)
+    assert failed_part(batch, BatchFailed(16)) == (batch, None)
+    middle = failed._since(5)
     assert (middle.first, middle.last, len(middle)) == (5, 12, 6)
     assert [each.offset for each in middle.messages()] == [*range(5, 10), 12]
-    assert [each and (each.first, each.last) for each in failed._divided(9)] == [(3, 8), (9, 12)]
+    parts = failed_part(failed, BatchFailed(8))
+    assert [(each.first, each.last) for each in parts] == [(3, 8), (9, 12)]
 
 
 def test_a_batch_has_arrow_columns():

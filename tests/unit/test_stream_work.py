@@ -83,7 +83,7 @@ def test_a_handler_that_fails_with_many_messages_of_a_batch_has_few_searched_for
         failed, rest = failed_part(rest._unpacked(), BatchFailed(messages[-1]))
         handled += messages
         assert (failed.first, failed.last) == (messages[0], messages[-1])
-        assert failed._since(messages[-1], 1).first == messages[-1]
+        assert failed._since(messages[-1]).first == messages[-1]
     assert handled == [*range(FEW)]
     assert sum(searched) <= MOST * FEW
 

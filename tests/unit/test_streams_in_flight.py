@@ -9,8 +9,7 @@ from hypothesis import given, strategies as st
 
 from rabbit_chx.errors import BrokerUnavailable
 from rabbit_chx.publishing.messages import Outcome
-from rabbit_chx.streams.publishing.in_flight import InFlight
-from rabbit_chx.streams.publishing.lots import Lot, LotOutbox
+from rabbit_chx.streams.publishing.lots import InFlight, Lot, LotOutbox
 
 OWNER: Any = SimpleNamespace(settled=lambda *_: None)
 

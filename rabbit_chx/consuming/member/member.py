@@ -370,7 +370,6 @@ class Member(Running):
         self._use(())
 
     def _subscribe(self, lane: Lane, priority: int) -> None:
-        """Consume a queue on a new channel."""
         channel = self._opened.channel()
         channel.basic_qos(prefetch_count=self._settings.prefetch)
         channel.add_on_cancel_callback(

@@ -34,9 +34,7 @@ class Responder:
     of the consumer would therefore stop its acknowledgements, and the backlog that caused the alarm could not shrink.
     It does not use `Publisher`, whose messages are mandatory: the broker returns even one that direct reply-to has delivered.
 
-    Args:
-        connect: opens the connection.
-        warn: called with the reason when publishing fails; again only after it has succeeded.
+    ``warn`` is called with the reason when publishing fails; again only after it has succeeded.
     """
 
     def __init__(self, connect: Callable[[], BlockingConnection], warn: Callable[[str], object]) -> None:

@@ -111,17 +111,9 @@ class StreamBatch:
         (whole,) = pa.Table.from_batches(batches, schema(names)).combine_chunks().to_batches()
         return whole
 
-    def _divided(self, offset: int) -> tuple[StreamBatch, StreamBatch | None]:
-        """Return the part before an offset, and the rest, if any."""
-        if offset > self.last:
-            return self, None
-        return self._part(self.first, offset - 1, self._undecodable), self._since(offset, 1)
-
-    def _since(self, offset: int, attempt: int) -> StreamBatch:
-        """Return the part that begins at an offset."""
-        rest = self._part(max(offset, self.first), self.last, self._undecodable)
-        rest.attempt = attempt
-        return rest
+    def _since(self, offset: int) -> StreamBatch:
+        """Return the part that begins at an offset, for a first attempt."""
+        return self._part(max(offset, self.first), self.last, self._undecodable)
 
 
 def _growing(chunks: Sequence[Chunk]) -> Iterator[Sequence[Chunk]]:
@@ -172,6 +164,6 @@ def failed_part(item: Any, error: Exception) -> tuple[Any, Any]:
     """What failed, and the rest: of a batch, the message that `BatchFailed` names, otherwise everything."""
     if not (isinstance(error, BatchFailed) and isinstance(item, StreamBatch)):
         return item, None
-    if not item.first <= error.offset <= item.last:
+    if not item.first <= error.offset < item.last:
         return item, None
-    return item._divided(error.offset + 1)
+    return item._part(item.first, error.offset, item._undecodable), item._since(error.offset + 1)

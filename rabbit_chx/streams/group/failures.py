@@ -27,13 +27,8 @@ from rabbit_chx.working.workers import Progress
 class Failures(Attempts):
     """Retries, and what follows the last attempt.
 
-    Args:
-        settings: of the member.
-        workers: of the member.
-        parking: parks messages, if the group does.
-        ask: has a function called in the thread of the connections, from any thread.
-        fail: ends the member with an error.
-        settle: stores how far a lane has come.
+    From any thread, ``ask`` has a function called in that of the connections; ``settle`` stores how far a
+    lane has come.
     """
 
     def __init__(
@@ -126,7 +121,7 @@ class Failures(Attempts):
             return batch
         with self._workers.lock:
             lane.finish_before(batch, offset, channel)
-        return batch._since(offset, 1)
+        return batch._since(offset)
 
     def _on_parked(
         self,

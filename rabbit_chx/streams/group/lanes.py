@@ -244,8 +244,7 @@ class StreamLane(OneByOne):
 
     def finish_before(self, batch: StreamBatch, offset: int, channel: Any) -> None:
         """Mark the messages of a batch before an offset as handled."""
-        if offset > batch.first:
-            self._count(offset - 1, len(batch) - len(batch._since(offset, 1)), channel)
+        self._count(offset - 1, len(batch) - len(batch._since(offset)), channel)
 
     def _count(self, last: int, count: int, channel: Any) -> None:
         self.handled += count

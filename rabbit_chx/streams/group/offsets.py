@@ -120,9 +120,7 @@ class PartitionOffsets:
 class GroupOffsets:
     """The stored offsets of a group whose members run elsewhere, if it has any. For one thread, in a ``with`` block.
 
-    Args:
-        name: the name of the group.
-        connect: opens a connection to a node that has a stream, or to any node for None.
+    ``connect`` opens a connection to a node that has a stream, or to any node for None.
     """
 
     def __init__(self, name: str, connect: Callable[[str | None], StreamConnection]) -> None:

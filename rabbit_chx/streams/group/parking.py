@@ -38,8 +38,6 @@ _KEPT: Final = 5.0
 
 @dataclass(slots=True)
 class _Work:
-    """Messages to park."""
-
     stored: Iterable[StreamMessage]
     """Decoded in the thread that parks them."""
     error: BaseException
@@ -66,13 +64,11 @@ class _Link:
 
     @property
     def driver(self) -> PikaDriver:
-        """The driver of the connection."""
         if self._driver is None:
             self._driver = PikaDriver(self._opened.enter_context(self._connect()))
         return self._driver
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
         self._driver = None
         with suppress(AMQPError, OSError):
             self._opened.close()
@@ -81,11 +77,7 @@ class _Link:
 class Parking:
     """Parks messages, in a thread that ends with its connection when nothing was parked for some seconds.
 
-    Args:
-        group: the name of the group.
-        queue: where the messages are parked.
-        connect: opens a connection.
-        ended: set when the member ends.
+    ``ended`` is set when the member ends.
     """
 
     def __init__(

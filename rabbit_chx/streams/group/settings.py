@@ -11,6 +11,7 @@ from rabbit_chx.base.limits import check_integer, check_seconds
 from rabbit_chx.base.names import check_name
 from rabbit_chx.errors import InvalidValue
 from rabbit_chx.mirror.releases import Release
+from rabbit_chx.streams.protocol import requests
 from rabbit_chx.streams.protocol.requests import MAX_CREDIT, MAX_NAME
 from rabbit_chx.working.retries import Retries
 
@@ -105,8 +106,6 @@ def name_beside(group: str, what: str) -> str:
     return group.encode()[: MAX_NAME - len(end)].decode(errors="ignore") + end
 
 
-def check_reference(name: object) -> None:
+def check_reference(name: str) -> None:
     """Raise if a value cannot be the name of a group."""
-    size = len(name.encode(errors="replace")) if isinstance(name, str) else 0
-    if not 0 < size <= MAX_NAME:
-        raise InvalidValue("group name", name, f"text of 1 to {MAX_NAME} bytes in UTF-8")
+    requests.name(name, "group name")

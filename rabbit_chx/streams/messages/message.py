@@ -162,7 +162,6 @@ _KINDS: Final[dict[int, type]] = {0x70: list, 0x72: dict, 0x73: list, 0x74: dict
 
 @cache
 def _needed(columns: Sequence[str]) -> set[int]:
-    """The sections that these columns need."""
     return {section for section, there in _COLUMNS_IN.items() if not there.isdisjoint(columns)}
 
 
@@ -225,7 +224,6 @@ def is_basic(name: str) -> bool:
 
 
 def _first(*values: Any) -> Any:
-    """Return the first value that is not None."""
     return next((value for value in values if value is not None), None)
 
 

@@ -252,12 +252,9 @@ class StreamConnection:
     ) -> int:
         """Subscribe to a stream and return the number of the subscription.
 
-        Args:
-            stream: its name.
-            start: where to start.
-            credit: how many chunks the broker may send before a call of `_credit` allows more, at most 65,535.
-            properties: subscription properties of the stream protocol. With ``single-active-consumer``, `_events` yields the
-                broker's questions, which `_answer_update` must answer within a minute.
+        The broker may send ``credit`` chunks, at most 65,535, before a call of `_credit` allows more. With
+        the property ``single-active-consumer``, `_events` yields the broker's questions, which
+        `_answer_update` must answer within a minute.
         """
         # The broker removes the subscriptions of a stream that moves; what is under way for one must not reach another.
         number = _free(self._subscriptions, "subscriptions", self._last_subscription + 1)
@@ -274,7 +271,6 @@ class StreamConnection:
         return number
 
     def _credit(self, subscription: int, chunks: int) -> None:
-        """Allow the broker to send more chunks."""
         self._calls.send(requests.one_way(Command.CREDIT, U8.pack(subscription), U16.pack(chunks)))
 
     def _chunks(self, timeout: float) -> Iterator[tuple[int, memoryview]]:
@@ -342,10 +338,8 @@ class StreamConnection:
     def _declare_publisher(self, stream: str, publisher: str | None = None) -> int:
         """Prepare to publish and return the number to publish with.
 
-        Args:
-            stream: its name.
-            publisher: a name, which enables deduplication: the broker drops messages whose publishing id is not higher than the
-                last one under this name.
+        If the publisher has a name, the broker drops messages whose publishing id is not higher than the last
+        one under this name.
         """
         number = _free(self._publishers, "publishers")
         reference = name(publisher, "publisher name") if publisher is not None else requests.string("")
@@ -369,13 +363,10 @@ class StreamConnection:
     def _publish(
         self, publisher: int, ids: Iterable[int], messages: Iterable[bytes], *, timeout: float | None = None
     ) -> None:
-        """Send messages; `_confirms` yields their confirms.
+        """Send messages; `_confirms` yields their confirms. The broker stores these bytes, usually AMQP 1.0.
 
-        Args:
-            publisher: its number.
-            ids: the publishing id of each message.
-            messages: the messages, usually encoded AMQP 1.0: the broker stores these bytes.
-            timeout: seconds in which the broker must take each frame, by default those for an answer. Under a disk alarm, it takes none.
+        It must take each frame in ``timeout`` seconds, by default those for an answer. Under a disk alarm, it
+        takes none.
 
         Raises:
             StreamUnavailable: the connection was lost, or a message exceeds the maximum size of a frame.

@@ -196,40 +196,27 @@ def again(connect: Callable[[float], StreamConnection], give_up_at: float) -> St
 
 
 class Link:
-    """The connection of a client, one at a time: opened when asked, and only used in its own thread and process.
-
-    Args:
-        client: the name of the client's class, for errors.
-        connect: opens a connection before a time of the monotonic clock.
-    """
+    """The connection of a client: opened when asked, and only used in its own thread and process."""
 
     def __init__(self, client: str, connect: Callable[[float], StreamConnection]) -> None:
         self._connect = connect
-        self._give_up_at = math.inf
         self._guard = Guard(client, one_thread=True)
         self._connection: StreamConnection | None = None
 
     @property
-    def is_open(self) -> bool:
+    def _is_open(self) -> bool:
         """Whether this process has opened the client, and not closed it."""
         return self._connection is not None and not self._guard.inherited
 
-    def open(self) -> bool:
-        """Connect, and return True; False if the client is open already."""
-        if self.is_open:
+    def open(self) -> None:
+        """Connect, unless the client is open already."""
+        if self._is_open:
             self._guard.check()
-            return False
+            return
         self._connection = None
         self._guard.closed()
-        self._connection = self._connect(self._give_up_at)
+        self._connection = self._connect(math.inf)
         self._guard.opened()
-        return True
-
-    def give_up_at(self, when: float) -> None:
-        """From now on, end every wait for the broker at a time of the monotonic clock."""
-        self._give_up_at = when
-        if self._connection is not None:
-            self._connection._give_up_at(when)
 
     @property
     def connection(self) -> StreamConnection:
@@ -245,12 +232,12 @@ class Link:
     def replace(self) -> StreamConnection:
         """Close the connection and open another one."""
         self.connection.close()
-        self._connection = again(self._connect, self._give_up_at)
+        self._connection = again(self._connect, math.inf)
         return self._connection
 
     def close(self) -> None:
         """Close the connection. A second call does nothing, and neither does a call in a forked child."""
-        if self.is_open:
+        if self._is_open:
             self.connection.close()
             self._connection = None
             self._guard.closed()

@@ -48,12 +48,7 @@ class StreamColumns(NamedTuple):
 
 
 class StreamEncoder(BaseEncoder):
-    """Encodes messages; any thread may use it.
-
-    Args:
-        properties: those of each message.
-        by_key: whether the routing key selects the stream.
-    """
+    """Encodes messages; any thread may use it. With ``by_key``, the routing key selects the stream."""
 
     def __init__(self, properties: Mapping[str, Any] | None, *, by_key: bool) -> None:
         super().__init__(properties)

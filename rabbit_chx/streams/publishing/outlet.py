@@ -27,8 +27,7 @@ from rabbit_chx.publishing.sender import CLOSED
 from rabbit_chx.streams.protocol.answers import Confirms, Refusals, reason
 from rabbit_chx.streams.protocol.connection import StreamConnection
 from rabbit_chx.streams.protocol.opening import again
-from rabbit_chx.streams.publishing.in_flight import InFlight
-from rabbit_chx.streams.publishing.lots import LotOutbox
+from rabbit_chx.streams.publishing.lots import InFlight, LotOutbox
 
 log = logging.getLogger("rabbit_chx.streams")
 
@@ -45,16 +44,11 @@ _LEAST: Final = 1.0
 
 
 class Outlet:
-    """Sends what is in the outbox of one stream, over one connection after another.
+    """Sends what is in the outbox of one stream, over one connection to the leader after another.
 
-    Args:
-        stream: the name of the stream.
-        name: the publisher's name.
-        connect: opens a connection to the leader before a time of the monotonic clock.
-        timeouts: as for `StreamPublisher`.
-        outbox: the lots of this stream.
-        on_connected: is called with each connection and the highest publishing id that the stream has for the name.
-        patient: whether the first connection, too, has the time to reconnect, and not one attempt.
+    ``connect`` opens one before a time of the monotonic clock; ``on_connected`` is called with it and the
+    highest publishing id that the stream has for the name. If ``patient``, the first connection, too, has the
+    time to reconnect, and not one attempt.
     """
 
     def __init__(
@@ -308,7 +302,6 @@ class Outlet:
         return True
 
     def _take(self, connection: StreamConnection) -> None:
-        """Take the confirms that have arrived."""
         for outcome in connection._confirms(0):
             if isinstance(outcome, Refusals):
                 raise self._refused(outcome)

@@ -30,15 +30,9 @@ _CLOSING: Final = 2.0
 class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
     """An encoder, and for each stream an outbox and the thread that sends what is in it.
 
-    Args:
-        stream: the only stream, if there is one.
-        source: the super stream or the exchange whose streams the messages go to.
-        find: asks the broker for these streams.
-        name: the publisher's name.
-        connect: opens a connection before a time of the monotonic clock, to the leader of a stream if one is given.
-        timeouts: as for `StreamPublisher`.
-        properties: as for `StreamPublisher`.
-        max_in_flight: as for `StreamPublisher`.
+    Without a ``stream``, messages go to the streams that ``find`` reports of ``source``, a super stream or an
+    exchange. ``connect`` opens a connection before a time of the monotonic clock, to the leader of a stream
+    if one is given.
     """
 
     step = 1_000
@@ -109,7 +103,6 @@ class StreamPipeline(Pipeline[StreamColumns, StreamColumns]):
 
     @property
     def _current(self) -> Sequence[LotOutbox]:
-        """The outboxes of the present streams."""
         return [outlet.outbox for outlet in self._outlets.values()]
 
     def _on_connected(self, outbox: LotOutbox, connection: StreamConnection, last_id: int) -> None:

@@ -24,12 +24,9 @@ _LOOK_AGAIN: Final = 1.0
 class Routes:
     """Which stream a message belongs to. Once the streams begin to change, no message is accepted that was routed before.
 
-    Args:
-        source: the name of the super stream or the exchange.
-        connect: opens a connection before a time of the monotonic clock.
-        find: asks the broker for the streams.
-        settle: waits until every message that was accepted has its outcome.
-        use: is called with the names of the streams when they have changed.
+    ``connect`` opens a connection before a time of the monotonic clock, ``settle`` waits until every message
+    that was accepted has its outcome, and ``use`` is called with the names of the streams when they have
+    changed.
     """
 
     def __init__(

@@ -112,13 +112,9 @@ class Found:
 
 
 def find(data: Bytes, starts: Whole, stops: Whole, columns: Collection[str]) -> Found:
-    """Find the fields of messages.
+    """Find the fields of messages in ascending order; `chunks.PADDING` follows the last one.
 
-    Args:
-        data: The bytes of all messages, followed by `chunks.PADDING`.
-        starts: Where each message begins, in ascending order.
-        stops: Where each message ends.
-        columns: Names from `message.COLUMNS_OF_MESSAGES`.
+    The columns are names from `message.COLUMNS_OF_MESSAGES`.
     """
     encoded = Encoded(data, len(starts))
     sections = Sections(encoded, starts, stops)
