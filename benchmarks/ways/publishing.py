@@ -248,10 +248,10 @@ def add(bulk: Bulk, load: Load) -> None:
         bulk.add_many([load.body] * len(keys), keys)
 
 
-def opened(url: str) -> socket.socket:
+def opened(url: str, timeout: float | None = None) -> socket.socket:
     """Return a socket with an open channel in confirm mode."""
     parts = urlsplit(url)
-    sock = socket.create_connection((parts.hostname, parts.port))
+    sock = socket.create_connection((parts.hostname, parts.port), timeout)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     handshake(sock, unquote(parts.username), unquote(parts.password), unquote(parts.path[1:]) or "/")
     return sock
