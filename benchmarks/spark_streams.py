@@ -15,7 +15,6 @@ those of all files of a stream, on its one replica, divided by the number of mes
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -34,7 +33,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from streams import filled
 from ways.local_spark import local_spark
 from ways.streams import Source, ours
-from ways.turns import conditions, headline, options_parser
+from ways.turns import conditions, headline, in_turns, options_parser, ratio
 
 from rabbit_chx.testing import Broker
 
@@ -125,11 +124,10 @@ def run(spark: SparkSession, sources: dict[str, Source], size: int, rounds: int)
     for kind, source in sources.items():
         ways = ways_of(spark, source, size)
         turns: dict[str, list[Turn]] = {name: [] for name in ways}
-        for number in range(rounds + 1):  # the first round warms up
-            for name in random.Random(number).sample(list(ways), len(ways)):
-                turn = measure(name, *ways[name], source.messages)
-                if number:
-                    turns[name].append(turn)
+        for name, counts in in_turns(ways, rounds):
+            turn = measure(name, *ways[name], source.messages)
+            if counts:
+                turns[name].append(turn)
         report += [row(kind, name, turns) for name in ways]
     return report
 
@@ -152,13 +150,12 @@ def ways_of(
 
 
 def row(kind: str, name: str, turns: dict[str, list[Turn]]) -> dict[str, Any]:
-    ratios = [ours.rate / turn.rate for ours, turn in zip(turns[IN_SPARK], turns[name], strict=True)]
     return {
         "stream": kind,
         "way": name,
         "rows_per_second": median(turn.rate for turn in turns[name]),
         "start_seconds": median(turn.start for turn in turns[name]),
-        "spark_to_it": median(ratios),
+        "spark_to_it": ratio(turns[IN_SPARK], turns[name]),
         "bar": BAR if name == NO_SPARK else None,
     }
 

@@ -13,12 +13,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import random
-import resource
-import statistics
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -33,7 +29,7 @@ from ways.stream_writing import (
     Writing,
 )
 from ways.streams import BATCHES, LIMIT, MESSAGES, OURS, PIKA, RSTREAM as READING_RSTREAM, SLOW, WAYS, Source
-from ways.turns import conditions, headline, medians, options_parser
+from ways.turns import Turn, conditions, headline, in_turns, medians, options_parser, ratio, timed
 
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.streams import StreamConnection, connect
@@ -50,14 +46,6 @@ LEAST_RATE, MOST_CPU = 500_000, 2.0
 GROUP_BARS = {(BATCHES, OURS): 0.7, (BATCHES, READING_RSTREAM): 10.0, (MESSAGES, READING_RSTREAM): 3.0}
 """For large chunks: the rate of a group of one as a share of another way's."""
 WRITE_BARS = {RSTREAM: 0.5, BARE: 0.9, RSTREAM_TASKS: 1.0}
-
-
-@dataclass(frozen=True)
-class Turn:
-    """The rate and the CPU time of one way in one round."""
-
-    rate: float
-    microseconds: float
 
 
 def filled(broker: Broker, messages: int, size: int) -> dict[str, Source]:
@@ -124,28 +112,21 @@ def stored(broker: Broker, stream: str, messages: int) -> Iterator[list[bytes]]:
 
 def measure(name: str, way: Callable[[], int], messages: int) -> Turn:
     """Let one way read or write a stream, and check that it handled every message."""
-    before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    seen = way()
-    seconds = time.perf_counter() - start
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    if seen < messages:
-        raise SystemExit(f"{name} handled {seen:,} of {messages:,} messages")
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Turn(seen / seconds, used / seen * 1e6)
+    turn = timed(way)
+    if turn.messages < messages:
+        raise SystemExit(f"{name} handled {turn.messages:,} of {messages:,} messages")
+    return turn
 
 
 def run(sources: dict[str, Source], rounds: int) -> dict[str, dict[str, list[Turn]]]:
     """Measure all ways in turn."""
     found: dict[str, dict[str, list[Turn]]] = {kind: {name: [] for name in WAYS} for kind in sources}
-    for number in range(rounds + 1):  # the first one warms up
-        for kind, source in sources.items():
-            names = list(WAYS)
-            random.Random(number).shuffle(names)
-            for name in names:
-                part = replace(source, messages=source.messages // 10) if name in SLOW else source
-                turn = measure(name, partial(WAYS[name], part), part.messages)
-                if number:
-                    found[kind][name].append(turn)
+    for kind, source in sources.items():
+        for name, counts in in_turns(WAYS, rounds):
+            part = replace(source, messages=source.messages // 10) if name in SLOW else source
+            turn = measure(name, partial(WAYS[name], part), part.messages)
+            if counts:
+                found[kind][name].append(turn)
     return found
 
 
@@ -157,36 +138,31 @@ def run_writing(broker: Broker, options: argparse.Namespace) -> dict[str, list[T
     )
     ways = WRITERS | ONE_BY_ONE
     found: dict[str, list[Turn]] = {name: [] for name in ways}
-    for number in range(options.rounds + 1):  # the first one warms up
-        names = list(ways)
-        random.Random(number).shuffle(names)
-        for name in names:
-            with connect(broker.stream_url) as connection:
-                connection.create("written")
-            count = options.messages // (10 if name in ONE_BY_ONE else 1)
-            writing = Writing(broker.stream_url, "written", bodies[:count], messages[:count], broker.url)
-            turn = measure(name, partial(ways[name], writing), count)
-            with connect(broker.stream_url) as connection:
-                connection.delete("written")
-            if number:
-                found[name].append(turn)
+    for name, counts in in_turns(ways, options.rounds):
+        with connect(broker.stream_url) as connection:
+            connection.create("written")
+        count = options.messages // (10 if name in ONE_BY_ONE else 1)
+        writing = Writing(broker.stream_url, "written", bodies[:count], messages[:count], broker.url)
+        turn = measure(name, partial(ways[name], writing), count)
+        with connect(broker.stream_url) as connection:
+            connection.delete("written")
+        if counts:
+            found[name].append(turn)
     return found
 
 
 def report_of(found: dict[str, dict[str, list[Turn]]]) -> list[dict[str, Any]]:
-    rows = []
-    for kind, ways in found.items():
-        for name, turns in ways.items():
-            ratios = [ours.rate / turn.rate for ours, turn in zip(ways[OURS], turns, strict=True)]
-            row = {
-                "stream": kind,
-                "way": name,
-                **medians(turns),
-                "this_reader_to_it": statistics.median(ratios),
-                "bar": BARS[kind].get(name),
-            }
-            rows.append(row)
-    return rows
+    return [
+        {
+            "stream": kind,
+            "way": name,
+            **medians(turns),
+            "this_reader_to_it": ratio(ways[OURS], turns),
+            "bar": BARS[kind].get(name),
+        }
+        for kind, ways in found.items()
+        for name, turns in ways.items()
+    ]
 
 
 def group_report(found: dict[str, dict[str, list[Turn]]]) -> list[dict[str, Any]]:
@@ -196,9 +172,7 @@ def group_report(found: dict[str, dict[str, list[Turn]]]) -> list[dict[str, Any]
             "stream": kind,
             "way": way,
             "other": other,
-            "ratio": statistics.median(
-                its.rate / turn.rate for its, turn in zip(ways[way], ways[other], strict=True)
-            ),
+            "ratio": ratio(ways[way], ways[other]),
             "bar": bar if kind == LARGE else None,
         }
         for kind, ways in found.items()
@@ -207,13 +181,15 @@ def group_report(found: dict[str, dict[str, list[Turn]]]) -> list[dict[str, Any]
 
 
 def writing_report(found: dict[str, list[Turn]]) -> list[dict[str, Any]]:
-    rows = []
-    for name, turns in found.items():
-        reference = TASK if name in ONE_BY_ONE else BULK
-        ratios = [ours.rate / turn.rate for ours, turn in zip(found[reference], turns, strict=True)]
-        row = {"way": name, **medians(turns), "this_publisher_to_it": statistics.median(ratios)}
-        rows.append({**row, "bar": WRITE_BARS.get(name)})
-    return rows
+    return [
+        {
+            "way": name,
+            **medians(turns),
+            "this_publisher_to_it": ratio(found[TASK if name in ONE_BY_ONE else BULK], turns),
+            "bar": WRITE_BARS.get(name),
+        }
+        for name, turns in found.items()
+    ]
 
 
 def as_text(report: dict[str, Any]) -> str:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import struct
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import attrgetter
+from time import perf_counter, process_time
 from typing import Any, Final
 
 import pika
 from ways.consuming import EXCHANGE
 from ways.publishing import exactly, frame, opened
+from ways.turns import Turn
 
 from rabbit_chx.consuming import AsyncGroup, Group, QueueReader
 
@@ -40,19 +40,13 @@ class Stopwatch:
     def count(self, more: int) -> None:
         """Note that this many messages are handled; time begins after the first ones."""
         if not self._seen:
-            self._began, self._first = (time.perf_counter(), cpu()), more
+            self._began, self._first = (perf_counter(), process_time()), more
         self._seen += more
         if self._seen >= self._messages:
-            timed = self._seen - self._first
-            self.rate = timed / (time.perf_counter() - self._began[0])
-            self.microseconds = (cpu() - self._began[1]) / timed * 1e6
+            began, used = self._began
+            self.turn = Turn(self._seen - self._first, perf_counter() - began, process_time() - used)
             self.finished = True
             self.done()
-
-
-def cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 def plain(url: str, queues: Sequence[str], prefetch: int, handler: Stopwatch) -> None:
