@@ -34,7 +34,6 @@ from rabbit_chx.topology.model import (
     Policy,
     Queue,
     Topology,
-    as_ring_bindings,
     bound_in,
     bound_to,
     hashing_exchanges,
@@ -229,7 +228,7 @@ def ring_drift(exchange: str, expected: Ring, found: Ring) -> Iterator[Drift]:
 def _expected(difference: RingDifference) -> Ring | None:
     """The ring of the file; None if lint reports its bindings as errors that leave no ring."""
     try:
-        return ring_in_order(as_ring_bindings(difference.wanted), difference.ring.release)
+        return ring_in_order(difference.wanted, difference.ring.release)
     except (InvalidValue, Unpredictable):
         return None
 
