@@ -11,9 +11,8 @@ the ratios within a round. CPU time is that of this process; broker and client s
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -27,15 +26,15 @@ from ways.stream_writing import (
     TASK,
     WRITERS,
     Writing,
+    bare_connection,
 )
 from ways.streams import BATCHES, LIMIT, MESSAGES, OURS, PIKA, RSTREAM as READING_RSTREAM, SLOW, WAYS, Source
 from ways.turns import Turn, conditions, headline, in_turns, medians, options_parser, ratio, timed
 
 from rabbit_chx.publishing import Publisher
-from rabbit_chx.streams import StreamConnection, connect
+from rabbit_chx.streams import connect
 from rabbit_chx.streams.messages.chunks import parse_chunk, records_of
 from rabbit_chx.streams.messages.encode import encode_messages
-from rabbit_chx.streams.protocol.answers import Refusals
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 from rabbit_chx.testing import Broker
 
@@ -51,7 +50,7 @@ WRITE_BARS = {RSTREAM: 0.5, BARE: 0.9, RSTREAM_TASKS: 1.0}
 def filled(broker: Broker, messages: int, size: int) -> dict[str, Source]:
     """Fill a stream with small chunks and a stream with large chunks, which contain the same messages."""
     fill_small(broker, "small", messages, size)
-    fill_large(broker, "large", "small", messages)
+    fill_large(broker, "large", stored(broker, "small", messages))
     return {
         kind: Source(broker.url, broker.stream_url, stream, messages)
         for kind, stream in ((SMALL, "small"), (LARGE, "large"))
@@ -69,45 +68,24 @@ def fill_small(broker: Broker, stream: str, messages: int, size: int) -> None:
         publisher.publish_many([b"x" * size] * messages, [f"key-{row:07}" for row in range(messages)])
 
 
-def fill_large(broker: Broker, stream: str, like: str, messages: int) -> None:
-    """Publish the messages of another stream over the stream protocol: the broker stores thousands in each chunk."""
-    with connect(broker.stream_url, timeout=60) as connection:
+def fill_large(broker: Broker, stream: str, messages: list[bytes]) -> None:
+    """Publish encoded messages over the stream protocol: the broker stores thousands in each chunk."""
+    with connect(broker.stream_url) as connection:
         connection.create(stream)
-        publisher = connection._declare_publisher(stream)
-        waiting = 0
-        for number, batch in enumerate(stored(broker, like, messages)):
-            connection._publish(publisher, itertools.count(number * 1000), batch)
-            waiting += len(batch) - confirmed(connection, 0)
-        while waiting:
-            if not (more := confirmed(connection, 30)):
-                raise SystemExit(f"{waiting} messages were not confirmed")
-            waiting -= more
+    bare_connection(Writing(broker.stream_url, stream, [], messages))
 
 
-def confirmed(connection: StreamConnection, seconds: float) -> int:
-    """Wait up to ``seconds`` for confirms, and return the number of confirmed messages."""
-    count = 0
-    for outcome in itertools.islice(connection._confirms(seconds), 1 if seconds else None):
-        if isinstance(outcome, Refusals):
-            raise SystemExit("the broker refused messages")
-        count += len(outcome.publishing_ids)
-    return count
-
-
-def stored(broker: Broker, stream: str, messages: int) -> Iterator[list[bytes]]:
-    """Yield the encoded messages of a stream, a thousand at a time."""
-    batch: list[bytes] = []
+def stored(broker: Broker, stream: str, messages: int) -> list[bytes]:
+    """Return the encoded messages of a stream."""
+    found: list[bytes] = []
     with connect(broker.stream_url) as connection:
         subscription = connection._subscribe(stream, OffsetSpec.first(), credit=20)
         for _, chunk in connection._chunks(30):
             connection._credit(subscription, 1)
-            batch += records_of(parse_chunk(chunk, stream))
-            while len(batch) >= 1000 or messages == len(batch) > 0:
-                yield batch[:1000]
-                messages -= len(batch[:1000])
-                del batch[:1000]
-            if messages <= 0:
-                return
+            found += records_of(parse_chunk(chunk, stream))
+            if len(found) >= messages:
+                break
+    return found
 
 
 def measure(name: str, way: Callable[[], int], messages: int) -> Turn:

@@ -79,11 +79,7 @@ def main() -> None:
         ours / theirs for ours, theirs in zip(rates["apply"], rates["bare pika"], strict=True)
     )
     if options.json:
-        print(
-            json.dumps(
-                {"release": options.release, "queues": options.queues, **found, "ratio": round(ratio, 2)}
-            )
-        )
+        print(json.dumps({"release": options.release, "queues": options.queues, **found, "ratio": ratio}))
         return
     for way, rate in found.items():
         print(f"{way:<10} {rate:>8,.0f} steps a second")

@@ -14,8 +14,7 @@ from multiprocessing import get_context
 from time import perf_counter, process_time
 from typing import Any
 
-import pika
-from ways.publishing import EXCHANGE, WINDOW, Load, PikaWindow, bare_socket
+from ways.publishing import EXCHANGE, WINDOW, Load, PikaWindow, bare_socket, publish_blocking
 
 START_TIMEOUT = 60
 STREAM = "benchmark.stream"
@@ -40,16 +39,7 @@ def dropping(df: Any, _url: str) -> None:
 
 def foreach_blocking(df: Any, url: str) -> None:
     """``foreachPartition`` with the BlockingConnection of pika, which waits for each confirm."""
-    df.foreachPartition(partial(publish_blocking, url))
-
-
-def publish_blocking(url: str, rows: Iterable[Any]) -> None:
-    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
-        properties = pika.BasicProperties(delivery_mode=2)
-        for row in rows:
-            channel.basic_publish(EXCHANGE, row.key, bytes(row.body), properties, mandatory=True)
+    df.foreachPartition(lambda rows: publish_blocking(url, ((row.key, bytes(row.body)) for row in rows)))
 
 
 def foreach_window(df: Any, url: str) -> None:
