@@ -126,7 +126,7 @@ def case_of(difference: RingDifference, waiting: Callable[[Iterable[Destination]
 
 def strategies(case: Case, exchange: Exchange, there: Topology) -> tuple[Strategy, ...]:
     """All strategies with their costs; the first changes the exchange in place to the file's order."""
-    slots = recommended_count(max(1, len(case.target)))
+    slots = recommended_count(len(case.target))
     found, tracker = ring_strategies(case, sizes=(slots, sum(weight for _, weight in case.target)))
     if not case.target:
         return found
