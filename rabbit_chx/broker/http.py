@@ -47,13 +47,7 @@ class TooLarge(Exception):
 
 
 class HttpClient:
-    """Sends requests to one base URL, each on a new connection.
-
-    Args:
-        url: the base.
-        tls: for https; by default the certificate and the host name are verified.
-        proxy: an ``http://`` URL, whose user and password go to the proxy.
-    """
+    """Sends requests to one base URL, each on a new connection, perhaps through a proxy, which gets user and password of its URL."""
 
     def __init__(
         self,
