@@ -2,15 +2,10 @@
 
     python benchmarks/consuming.py [--release 4.3] [--messages 60000] [--size 100] [--rounds 5] [--only SCENE] [--json]
 
-In each scene, every client consumes the same backlog and calls the same handler, which does nothing. The order of the clients changes
-in each round. In three scenes, the backlog is in eight quorum queues with a single active consumer, each consumed on a channel
-with the same prefetch; in the fourth, it is in one of these queues. Pika acknowledges each message, as in its documentation (a tenth
-of the messages, because it is slow), or, as a second client, up to 500 messages of a queue at once, and all that came in one batch of
-events. The bare socket is the limit: it counts deliveries and decodes nothing. Times are measured from the first message, or the first batch, to
-the last. CPU time is the client's; broker and client share the cores. Ratios are medians of the ratios within a round.
-
-Then members in separate processes handle a message every few milliseconds on each queue, while one of them joins, stops
-and is killed. The pause of a queue is the time from the last message of the old member to the first one of the new member.
+README.md describes the clients, which take turns with the same backlog and a handler that does nothing. Pika with an acknowledgement
+for each message gets a tenth of the messages, because it is slow. Times are measured from the first message, or the first batch, to
+the last. CPU time is the client's; broker and client share the cores. Ratios are medians of the ratios within a round. The pause of
+a queue is the time from the last message of the old member to the first one of the new member.
 """
 
 from __future__ import annotations

@@ -3,12 +3,9 @@
     python benchmarks/publishing.py [--release 4.3] [--queues classic|quorum] [--size 100] [--rounds 3] [--json]
     python benchmarks/publishing.py --connections 1,4,16 ...
 
-The clients take turns: each publishes the same persistent messages to the same exchange of one throw-away broker and waits
-until all are confirmed. Their order changes in each round. Rates and CPU time are medians over the rounds; ratios are medians
-of the ratios within a round. CPU time is that of this process with all its threads; broker and client share the cores.
-
-With ``--connections``, that many publishers, each in its own thread, publish to the hash exchange and to 64 slots over the
-same queues, and the CPU time of the broker is printed as well. The time to connect is not counted.
+README.md describes the clients. Rates and CPU time are medians over the rounds; ratios are medians of the ratios within a round.
+CPU time is that of this process with all its threads; broker and client share the cores. The time to connect is not counted
+with ``--connections``, which compares that many publishers, each in its own thread.
 """
 
 from __future__ import annotations

@@ -1,17 +1,11 @@
 """Measure writing rows of a key and a body through Spark to a hash exchange: this connector, hand-written code and the limit.
 
-More ways write the rows to a stream, each exactly once; the same messages to a stream with rstream, without Spark; and the rows to a
-sink that drops them, to measure the time of Spark itself.
-
     python benchmarks/spark.py [--rows 200000] [--rounds 3] [--connections N] [--release 4.3] [--json]
     python benchmarks/spark.py --rows 500000         the run in the documentation; takes some minutes
     python benchmarks/spark.py --rows 100000 --partitions 1000        small partitions, compared with a sink that drops the rows
 
-The other ways publish persistent, mandatory messages to the same exchange of one throw-away broker, over the same number of
-connections, and wait until all are confirmed. All ways take turns in every round, in a different order each time. The slow
-ways write only some of the rows. After each turn the benchmark counts the messages in the queues or the stream: a wrong
-number ends the run with exit code 1. Rates and CPU times are medians over the rounds; ratios are medians of the ratios within a
-round.
+README.md describes the ways, of which the slow ones write only some of the rows. A wrong number of messages ends the run with exit
+code 1. Rates and CPU times are medians over the rounds; ratios are medians of the ratios within a round.
 
 The time is that of the whole job, including the start of its tasks and connections, which matters less with more
 rows. CPU time is the total of all Python processes under Spark's JVM, and peak memory (VmHWM) is that of the largest

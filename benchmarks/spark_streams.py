@@ -2,14 +2,12 @@
 
     python benchmarks/spark_streams.py [--rows 1000000] [--size 100] [--rounds 3] [--release 4.3] [--json]
 
-Each way reads bodies and routing keys over one connection, or in one task. Two streams contain equal messages: small chunks,
-published over AMQP 0-9-1, and large chunks, published over the stream protocol. Spark writes the rows to its
-``noop`` sink. The ways take turns, and their order changes in each round. Rates are medians over the rounds, ratios are medians
-of the ratios within a round. A wrong number of rows ends the run with exit code 1.
+README.md describes the ways, each over one connection or in one task. Rates are medians over the rounds, ratios are medians of the
+ratios within a round. A wrong number of rows ends the run with exit code 1.
 
-Spark starts Python processes for each read, before the first row. Rates exclude this start: the benchmark also measures and
-prints the time of a read without rows, and subtracts it. Spark, its workers and the broker share the cores. The bytes on disk are
-those of all files of a stream, on its one replica, divided by the number of messages.
+Spark starts Python processes for each read, before the first row. Rates exclude this start: the time of a read without rows is
+subtracted. Spark, its workers and the broker share the cores. The bytes on disk are those of all files of a stream, on its one
+replica, divided by the number of messages.
 """
 
 from __future__ import annotations

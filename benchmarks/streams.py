@@ -2,10 +2,8 @@
 
     python benchmarks/streams.py [--release 4.3] [--messages 1000000] [--size 100] [--rounds 3] [--json]
 
-Two streams contain the same messages: one was published over AMQP 0-9-1, which makes small chunks, and one over the stream
-protocol, which makes large ones. The ways take turns, in another order in each round. pika and rstream are slow and read a tenth of the
-messages. The ways to write wait for all confirms. Rates and CPU time are medians over the rounds, ratios are medians of
-the ratios within a round. CPU time is that of this process; broker and client share the cores.
+README.md describes the ways. pika and rstream are slow and read a tenth of the messages. Rates and CPU time are medians over the
+rounds, ratios are medians of the ratios within a round. CPU time is that of this process; broker and client share the cores.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
     python benchmarks/topology.py [--release 4.3] [--queues 500] [--rounds 3] [--json]
 
-Each round declares one hash exchange, its queues and their bindings in both ways, on one throw-away broker; the order
-alternates between rounds. The result is the median of the ratios within a round. `apply` records the order of the ring, so
-it sends three commands per queue where bare pika sends two, and it reads everything back.
+The order of the two alternates between rounds, and the result is the median of the ratios within a round. `apply` records the order
+of the ring, so it sends three commands per queue where bare pika sends two, and it reads everything back.
 """
 
 from __future__ import annotations
