@@ -49,13 +49,7 @@ class TooLarge(Exception):
 class HttpClient:
     """Sends requests to one base URL, each on a new connection, perhaps through a proxy, which gets user and password of its URL."""
 
-    def __init__(
-        self,
-        url: ManagementUrl,
-        *,
-        tls: ssl.SSLContext | None,
-        proxy: str | None = None,
-    ) -> None:
+    def __init__(self, url: ManagementUrl, *, tls: ssl.SSLContext | None, proxy: str | None = None) -> None:
         self._url = url
         self._connection = (
             partial(HTTPSConnection, context=tls or default_context()) if url.tls else HTTPConnection
