@@ -2,22 +2,16 @@
 
     python benchmarks/consuming.py [--release 4.3] [--messages 60000] [--size 100] [--rounds 5] [--only SCENE] [--json]
 
-In each scene, every client consumes the same backlog and calls the same handler, which does nothing. The order of the clients changes
-in each round. In three scenes, the backlog is in eight quorum queues with a single active consumer, each consumed on a channel
-with the same prefetch; in the fourth, it is in one of these queues. Pika acknowledges each message, as in its documentation (a tenth
-of the messages, because it is slow), or, as a second client, up to 500 messages of a queue at once, and all that came in one batch of
-events. The bare socket is the limit: it counts deliveries and decodes nothing. Times are measured from the first message, or the first batch, to
-the last. CPU time is the client's; broker and client share the cores. Ratios are medians of the ratios within a round.
-
-Then members in separate processes handle a message every few milliseconds on each queue, while one of them joins, stops
-and is killed. The pause of a queue is the time from the last message of the old member to the first one of the new member.
+README.md describes the clients, which take turns with the same backlog and a handler that does nothing. Pika with an acknowledgement
+for each message gets a tenth of the messages, because it is slow. Times are measured from the first message, or the first batch, to
+the last. CPU time is the client's; broker and client share the cores. Ratios are medians of the ratios within a round. The pause of
+a queue is the time from the last message of the old member to the first one of the new member.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
@@ -25,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from ways import consumers
 from ways.consumers import Stopwatch
 from ways.consuming import EXCHANGE, QUEUES, declare, handovers
-from ways.turns import conditions, headline, medians, options_parser
+from ways.turns import Turn, conditions, headline, in_turns, medians, options_parser, ratio
 
 from rabbit_chx.publishing import Publisher
 from rabbit_chx.testing import Broker
@@ -76,25 +70,22 @@ BARS: Final = (
 )
 """Scene, client, other client, what, and the least ratio of rates or the largest one of CPU times."""
 
-Turns = dict[str, dict[str, list[Stopwatch]]]
+Turns = dict[str, dict[str, list[Turn]]]
 
 
 def run(broker: Broker, options: argparse.Namespace) -> Turns:
     """Let each client consume the same backlog in each round."""
     chosen = {name: scene for name, scene in SCENES.items() if options.only in (None, name)}
     found: Turns = {name: {way: [] for way in scene.ways} for name, scene in chosen.items()}
-    for number in range(options.rounds + 1):  # the first round warms up the broker
-        for name, scene in chosen.items():
-            order = list(scene.ways)
-            random.Random(f"{number} {name}").shuffle(order)
-            for way in order:
-                messages = options.messages // 10 if way == PLAIN else options.messages
-                publish(broker, scene, messages, options.size)
-                handler = Stopwatch(messages)
-                scene.ways[way](broker.url, scene.queues, scene.prefetch, handler)
-                assert not waiting(broker), f"{way} left messages behind"
-                if number:
-                    found[name][way].append(handler)
+    for name, scene in chosen.items():
+        for way, counts in in_turns(scene.ways, options.rounds):
+            messages = options.messages // 10 if way == PLAIN else options.messages
+            publish(broker, scene, messages, options.size)
+            handler = Stopwatch(messages)
+            scene.ways[way](broker.url, scene.queues, scene.prefetch, handler)
+            assert not waiting(broker), f"{way} left messages behind"
+            if counts:
+                found[name][way].append(handler.turn)
     return found
 
 
@@ -113,27 +104,16 @@ def waiting(broker: Broker) -> int:
 
 
 def report_of(found: Turns) -> list[dict[str, Any]]:
-    rows = []
-    for name, ways in found.items():
-        for way, turns in ways.items():
-            batches = [ratios_of(name, found, way, BATCHED, what) for what in ("rate", "cpu")]
-            rows.append(
-                {
-                    "scene": name,
-                    "way": way,
-                    **medians(turns),
-                    "rate_to_batches": batches[0],
-                    "cpu_to_batches": batches[1],
-                }
-            )
-    return rows
-
-
-def ratios_of(scene: str, found: Turns, way: str, other: str, what: str) -> float:
-    """The median ratio of two clients in one scene."""
-    attribute = {"rate": "rate", "cpu": "microseconds"}[what]
-    pairs = zip(found[scene][way], found[scene][other], strict=True)
-    return statistics.median(getattr(ours, attribute) / getattr(its, attribute) for ours, its in pairs)
+    return [
+        {
+            "scene": name,
+            "way": way,
+            **medians(turns),
+            **{f"{what}_to_batches": ratio(turns, ways[BATCHED], what) for what in ("rate", "cpu")},
+        }
+        for name, ways in found.items()
+        for way, turns in ways.items()
+    ]
 
 
 def bars_of(found: Turns) -> list[dict[str, Any]]:
@@ -141,19 +121,10 @@ def bars_of(found: Turns) -> list[dict[str, Any]]:
     rows = []
     for scene, way, other, what, bar in BARS:
         if scene in found:
-            ratio = ratios_of(scene, found, way, other, what)
-            met = ratio >= bar if what == "rate" else ratio <= bar
-            rows.append(
-                {
-                    "scene": scene,
-                    "way": way,
-                    "other": other,
-                    "what": what,
-                    "ratio": ratio,
-                    "bar": bar,
-                    "met": met,
-                }
-            )
+            reached = ratio(found[scene][way], found[scene][other], what)
+            met = reached >= bar if what == "rate" else reached <= bar
+            names = {"scene": scene, "way": way, "other": other, "what": what}
+            rows.append({**names, "ratio": reached, "bar": bar, "met": met})
     return rows
 
 

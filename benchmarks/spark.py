@@ -1,17 +1,11 @@
 """Measure writing rows of a key and a body through Spark to a hash exchange: this connector, hand-written code and the limit.
 
-More ways write the rows to a stream, each exactly once; the same messages to a stream with rstream, without Spark; and the rows to a
-sink that drops them, to measure the time of Spark itself.
-
     python benchmarks/spark.py [--rows 200000] [--rounds 3] [--connections N] [--release 4.3] [--json]
     python benchmarks/spark.py --rows 500000         the run in the documentation; takes some minutes
     python benchmarks/spark.py --rows 100000 --partitions 1000        small partitions, compared with a sink that drops the rows
 
-The other ways publish persistent, mandatory messages to the same exchange of one throw-away broker, over the same number of
-connections, and wait until all are confirmed. All ways take turns in every round, in a different order each time. The slow
-ways write only some of the rows. After each turn the benchmark counts the messages in the queues or the stream: a wrong
-number ends the run with exit code 1. Rates and CPU times are medians over the rounds; ratios are medians of the ratios within a
-round.
+README.md describes the ways, of which the slow ones write only some of the rows. A wrong number of messages ends the run with exit
+code 1. Rates and CPU times are medians over the rounds; ratios are medians of the ratios within a round.
 
 The time is that of the whole job, including the start of its tasks and connections, which matters less with more
 rows. CPU time is the total of all Python processes under Spark's JVM, and peak memory (VmHWM) is that of the largest
@@ -24,11 +18,8 @@ import argparse
 import json
 import os
 import platform
-import random
-import resource
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from statistics import median
@@ -45,7 +36,7 @@ from ways.local_spark import local_spark
 from ways.publishing import Load
 from ways.spark import DROPPING, LIMIT, OURS, OURS_STREAM, SPARK_WAYS, STREAM, bare_sockets
 from ways.stream_writing import RSTREAM, Writing, with_rstream
-from ways.turns import conditions, headline, options_parser
+from ways.turns import Turn, conditions, headline, in_turns, options_parser, ratio, timed
 
 from rabbit_chx.streams import StreamReader, connect
 from rabbit_chx.streams.messages.encode import encode_messages
@@ -54,15 +45,6 @@ from rabbit_chx.testing import Broker
 TICKS = os.sysconf("SC_CLK_TCK")
 BAR_CPU, BAR_LIMIT, BAR_STREAM = 4.0, 0.8, 5.0
 BAR_SMALL, BAR_RSTREAM = 1.3, 0.5
-
-
-@dataclass(frozen=True)
-class Turn:
-    """The measurements of one way in one round."""
-
-    rows_per_second: float
-    cpu_microseconds: float
-    peak_megabytes: float | None
 
 
 # ---- processes
@@ -137,7 +119,7 @@ def frame(spark: SparkSession, rows: int, size: int, partitions: int) -> DataFra
     return spark.range(0, rows, 1, partitions).select(key.alias("key"), body.alias("body"))
 
 
-def spark_turn(spark: SparkSession, name: str, url: str, given: argparse.Namespace) -> tuple[Turn, int]:
+def spark_turn(spark: SparkSession, name: str, url: str, given: argparse.Namespace) -> Turn:
     way, part = SPARK_WAYS[name]
     rows = max(int(given.messages * part), 1)
     df = frame(spark, rows, given.size, given.partitions or given.connections)
@@ -149,22 +131,13 @@ def spark_turn(spark: SparkSession, name: str, url: str, given: argparse.Namespa
     way(df, url)
     seconds = perf_counter() - start
     cpu, memory = workers.since()
-    return Turn(rows / seconds, cpu / rows * 1e6, memory), rows
+    return Turn(rows, seconds, cpu, memory)
 
 
-def limit_turn(load: Load, given: argparse.Namespace) -> tuple[Turn, int]:
-    seconds, cpu = bare_sockets(load, given.connections)
-    return Turn(given.messages / seconds, cpu / given.messages * 1e6, None), given.messages
-
-
-def rstream_turn(load: Load, url: str) -> tuple[Turn, int]:
+def rstream_turn(load: Load, url: str) -> Turn:
     """Write the same messages over one connection, without Spark; the time does not include their encoding."""
     messages = list(encode_messages([load.body] * len(load.keys), routing_keys=load.keys))
-    before, start = resource.getrusage(resource.RUSAGE_SELF), perf_counter()
-    rows = with_rstream(Writing(url, STREAM, [], messages))
-    seconds, after = perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Turn(rows / seconds, cpu / rows * 1e6, None), rows
+    return timed(lambda: with_rstream(Writing(url, STREAM, [], messages)))
 
 
 def drain_stream(url: str) -> int:
@@ -184,34 +157,24 @@ def run(broker: Broker, spark: SparkSession, given: argparse.Namespace) -> dict[
     load = Load(broker.url, keys, b"x" * given.size, broker.management_url)
     names = [OURS, DROPPING] if given.partitions else [*SPARK_WAYS, LIMIT, RSTREAM]
     results: dict[str, list[Turn]] = {name: [] for name in names}
-    for number in range(given.rounds + 1):  # the first one warms up broker, JVM and workers
-        order = list(results)
-        random.Random(number).shuffle(order)
-        for name in order:
-            to_stream = name in {OURS_STREAM, RSTREAM}
-            url = broker.stream_url if to_stream else broker.url
-            if name == LIMIT:
-                turn, rows = limit_turn(load, given)
-            elif name == RSTREAM:
-                turn, rows = rstream_turn(load, url)
-            else:
-                turn, rows = spark_turn(spark, name, url, given)
-            arrived = drain_stream(url) if to_stream else drain(broker)
-            if arrived != (wanted := 0 if name == DROPPING else rows):
-                sys.exit(f"{name}: {arrived} messages arrived, not {wanted}")
-            if number:
-                results[name].append(turn)
+    for name, counts in in_turns(results, given.rounds):
+        to_stream = name in {OURS_STREAM, RSTREAM}
+        url = broker.stream_url if to_stream else broker.url
+        if name == LIMIT:
+            turn = Turn(given.messages, *bare_sockets(load, given.connections))
+        elif name == RSTREAM:
+            turn = rstream_turn(load, url)
+        else:
+            turn = spark_turn(spark, name, url, given)
+        arrived = drain_stream(url) if to_stream else drain(broker)
+        if arrived != (wanted := 0 if name == DROPPING else turn.messages):
+            sys.exit(f"{name}: {arrived} messages arrived, not {wanted}")
+        if counts:
+            results[name].append(turn)
     return results
 
 
 # ---- results
-
-
-def ratio_of_rates(turns: list[Turn], others: list[Turn]) -> float:
-    """Return the median over the rounds."""
-    return median(
-        one.rows_per_second / other.rows_per_second for one, other in zip(turns, others, strict=True)
-    )
 
 
 def report_of(results: dict[str, list[Turn]]) -> dict:
@@ -219,12 +182,12 @@ def report_of(results: dict[str, list[Turn]]) -> dict:
     for name, turns in results.items():
         peaks = [turn.peak_megabytes for turn in turns if turn.peak_megabytes is not None]
         ways[name] = {
-            "rows_per_second": median(turn.rows_per_second for turn in turns),
-            "cpu_microseconds": median(turn.cpu_microseconds for turn in turns),
+            "rows_per_second": median(turn.rate for turn in turns),
+            "cpu_microseconds": median(turn.cpu for turn in turns),
             "peak_megabytes": max(peaks, default=None),
-            "of_limit": ratio_of_rates(turns, results[LIMIT]),
-            "of_exchange": ratio_of_rates(turns, results[OURS]),
-            "of_rstream": ratio_of_rates(turns, results[RSTREAM]),
+            "of_limit": ratio(turns, results[LIMIT]),
+            "of_exchange": ratio(turns, results[OURS]),
+            "of_rstream": ratio(turns, results[RSTREAM]),
         }
     return ways
 
@@ -241,19 +204,12 @@ def conditions_of(broker: Broker, given: argparse.Namespace) -> dict:
 
 def small_report(results: dict[str, list[Turn]], given: argparse.Namespace) -> dict:
     """Return times of the job and CPU times of a task, and their ratios to those of the sink that drops the rows."""
-    of_task = given.messages / given.partitions
-    times = {
-        name: [given.messages / turn.rows_per_second for turn in turns] for name, turns in results.items()
-    }
-    tasks = {
-        name: [turn.cpu_microseconds * of_task / 1e3 for turn in turns] for name, turns in results.items()
-    }
     ways = {}
-    for name in results:
-        ratios = [one / other for one, other in zip(times[name], times[DROPPING], strict=True)]
+    for name, turns in results.items():
+        ratios = [one.seconds / other.seconds for one, other in zip(turns, results[DROPPING], strict=True)]
         ways[name] = {
-            "seconds": median(times[name]),
-            "cpu_milliseconds_of_task": median(tasks[name]),
+            "seconds": median(turn.seconds for turn in turns),
+            "cpu_milliseconds_of_task": median(turn.cpu_seconds for turn in turns) / given.partitions * 1e3,
             "of_dropping": median(ratios),
             "extremes": (min(ratios), max(ratios)),
         }

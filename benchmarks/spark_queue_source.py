@@ -2,11 +2,8 @@
 
     python benchmarks/spark_queue_source.py [--rows 200000] [--kind quorum] [--most 10000] [--release 4.3]
 
-Each message has 100 bytes. The first rate is that of the whole query with availableNow, including its start; the second one
-is that of the micro-batches from the second on, by the durations that Spark reports. The exit code is 1 if the queue is not
-empty afterwards. The third rate is that of a source that only repeats the same rows: what Spark takes for micro-batches of
-this size. Spark, the driver's Python and the broker share the cores; the CPU of each is that of all its processes on this
-machine, from the second micro-batch on.
+README.md says what is printed. Each message has 100 bytes. The second rate is by the durations that Spark reports. Spark, the driver's
+Python and the broker share the cores; the CPU of each is that of all its processes on this machine, from the second micro-batch on.
 """
 
 from __future__ import annotations

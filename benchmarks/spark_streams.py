@@ -2,20 +2,17 @@
 
     python benchmarks/spark_streams.py [--rows 1000000] [--size 100] [--rounds 3] [--release 4.3] [--json]
 
-Each way reads bodies and routing keys over one connection, or in one task. Two streams contain equal messages: small chunks,
-published over AMQP 0-9-1, and large chunks, published over the stream protocol. Spark writes the rows to its
-``noop`` sink. The ways take turns, and their order changes in each round. Rates are medians over the rounds, ratios are medians
-of the ratios within a round. A wrong number of rows ends the run with exit code 1.
+README.md describes the ways, each over one connection or in one task. Rates are medians over the rounds, ratios are medians of the
+ratios within a round. A wrong number of rows ends the run with exit code 1.
 
-Spark starts Python processes for each read, before the first row. Rates exclude this start: the benchmark also measures and
-prints the time of a read without rows, and subtracts it. Spark, its workers and the broker share the cores. The bytes on disk are
-those of all files of a stream, on its one replica, divided by the number of messages.
+Spark starts Python processes for each read, before the first row. Rates exclude this start: the time of a read without rows is
+subtracted. Spark, its workers and the broker share the cores. The bytes on disk are those of all files of a stream, on its one
+replica, divided by the number of messages.
 """
 
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -34,7 +31,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from streams import filled
 from ways.local_spark import local_spark
 from ways.streams import Source, ours
-from ways.turns import conditions, headline, options_parser
+from ways.turns import conditions, headline, in_turns, options_parser, ratio
 
 from rabbit_chx.testing import Broker
 
@@ -125,11 +122,10 @@ def run(spark: SparkSession, sources: dict[str, Source], size: int, rounds: int)
     for kind, source in sources.items():
         ways = ways_of(spark, source, size)
         turns: dict[str, list[Turn]] = {name: [] for name in ways}
-        for number in range(rounds + 1):  # the first round warms up
-            for name in random.Random(number).sample(list(ways), len(ways)):
-                turn = measure(name, *ways[name], source.messages)
-                if number:
-                    turns[name].append(turn)
+        for name, counts in in_turns(ways, rounds):
+            turn = measure(name, *ways[name], source.messages)
+            if counts:
+                turns[name].append(turn)
         report += [row(kind, name, turns) for name in ways]
     return report
 
@@ -152,13 +148,12 @@ def ways_of(
 
 
 def row(kind: str, name: str, turns: dict[str, list[Turn]]) -> dict[str, Any]:
-    ratios = [ours.rate / turn.rate for ours, turn in zip(turns[IN_SPARK], turns[name], strict=True)]
     return {
         "stream": kind,
         "way": name,
         "rows_per_second": median(turn.rate for turn in turns[name]),
         "start_seconds": median(turn.start for turn in turns[name]),
-        "spark_to_it": median(ratios),
+        "spark_to_it": ratio(turns[IN_SPARK], turns[name]),
         "bar": BAR if name == NO_SPARK else None,
     }
 

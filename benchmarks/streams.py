@@ -2,23 +2,16 @@
 
     python benchmarks/streams.py [--release 4.3] [--messages 1000000] [--size 100] [--rounds 3] [--json]
 
-Two streams contain the same messages: one was published over AMQP 0-9-1, which makes small chunks, and one over the stream
-protocol, which makes large ones. The ways take turns, in another order in each round. pika and rstream are slow and read a tenth of the
-messages. The ways to write wait for all confirms. Rates and CPU time are medians over the rounds, ratios are medians of
-the ratios within a round. CPU time is that of this process; broker and client share the cores.
+README.md describes the ways. pika and rstream are slow and read a tenth of the messages. Rates and CPU time are medians over the
+rounds, ratios are medians of the ratios within a round. CPU time is that of this process; broker and client share the cores.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
-import random
-import resource
-import statistics
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,15 +24,15 @@ from ways.stream_writing import (
     TASK,
     WRITERS,
     Writing,
+    bare_connection,
 )
 from ways.streams import BATCHES, LIMIT, MESSAGES, OURS, PIKA, RSTREAM as READING_RSTREAM, SLOW, WAYS, Source
-from ways.turns import conditions, headline, medians, options_parser
+from ways.turns import Turn, conditions, headline, in_turns, medians, options_parser, ratio, timed
 
 from rabbit_chx.publishing import Publisher
-from rabbit_chx.streams import StreamConnection, connect
+from rabbit_chx.streams import connect
 from rabbit_chx.streams.messages.chunks import parse_chunk, records_of
 from rabbit_chx.streams.messages.encode import encode_messages
-from rabbit_chx.streams.protocol.answers import Refusals
 from rabbit_chx.streams.protocol.requests import OffsetSpec
 from rabbit_chx.testing import Broker
 
@@ -52,18 +45,10 @@ GROUP_BARS = {(BATCHES, OURS): 0.7, (BATCHES, READING_RSTREAM): 10.0, (MESSAGES,
 WRITE_BARS = {RSTREAM: 0.5, BARE: 0.9, RSTREAM_TASKS: 1.0}
 
 
-@dataclass(frozen=True)
-class Turn:
-    """The rate and the CPU time of one way in one round."""
-
-    rate: float
-    microseconds: float
-
-
 def filled(broker: Broker, messages: int, size: int) -> dict[str, Source]:
     """Fill a stream with small chunks and a stream with large chunks, which contain the same messages."""
     fill_small(broker, "small", messages, size)
-    fill_large(broker, "large", "small", messages)
+    fill_large(broker, "large", stored(broker, "small", messages))
     return {
         kind: Source(broker.url, broker.stream_url, stream, messages)
         for kind, stream in ((SMALL, "small"), (LARGE, "large"))
@@ -81,71 +66,43 @@ def fill_small(broker: Broker, stream: str, messages: int, size: int) -> None:
         publisher.publish_many([b"x" * size] * messages, [f"key-{row:07}" for row in range(messages)])
 
 
-def fill_large(broker: Broker, stream: str, like: str, messages: int) -> None:
-    """Publish the messages of another stream over the stream protocol: the broker stores thousands in each chunk."""
-    with connect(broker.stream_url, timeout=60) as connection:
+def fill_large(broker: Broker, stream: str, messages: list[bytes]) -> None:
+    """Publish encoded messages over the stream protocol: the broker stores thousands in each chunk."""
+    with connect(broker.stream_url) as connection:
         connection.create(stream)
-        publisher = connection._declare_publisher(stream)
-        waiting = 0
-        for number, batch in enumerate(stored(broker, like, messages)):
-            connection._publish(publisher, itertools.count(number * 1000), batch)
-            waiting += len(batch) - confirmed(connection, 0)
-        while waiting:
-            if not (more := confirmed(connection, 30)):
-                raise SystemExit(f"{waiting} messages were not confirmed")
-            waiting -= more
+    bare_connection(Writing(broker.stream_url, stream, [], messages))
 
 
-def confirmed(connection: StreamConnection, seconds: float) -> int:
-    """Wait up to ``seconds`` for confirms, and return the number of confirmed messages."""
-    count = 0
-    for outcome in itertools.islice(connection._confirms(seconds), 1 if seconds else None):
-        if isinstance(outcome, Refusals):
-            raise SystemExit("the broker refused messages")
-        count += len(outcome.publishing_ids)
-    return count
-
-
-def stored(broker: Broker, stream: str, messages: int) -> Iterator[list[bytes]]:
-    """Yield the encoded messages of a stream, a thousand at a time."""
-    batch: list[bytes] = []
+def stored(broker: Broker, stream: str, messages: int) -> list[bytes]:
+    """Return the encoded messages of a stream."""
+    found: list[bytes] = []
     with connect(broker.stream_url) as connection:
         subscription = connection._subscribe(stream, OffsetSpec.first(), credit=20)
         for _, chunk in connection._chunks(30):
             connection._credit(subscription, 1)
-            batch += records_of(parse_chunk(chunk, stream))
-            while len(batch) >= 1000 or messages == len(batch) > 0:
-                yield batch[:1000]
-                messages -= len(batch[:1000])
-                del batch[:1000]
-            if messages <= 0:
-                return
+            found += records_of(parse_chunk(chunk, stream))
+            if len(found) >= messages:
+                break
+    return found
 
 
 def measure(name: str, way: Callable[[], int], messages: int) -> Turn:
     """Let one way read or write a stream, and check that it handled every message."""
-    before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    seen = way()
-    seconds = time.perf_counter() - start
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    if seen < messages:
-        raise SystemExit(f"{name} handled {seen:,} of {messages:,} messages")
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Turn(seen / seconds, used / seen * 1e6)
+    turn = timed(way)
+    if turn.messages < messages:
+        raise SystemExit(f"{name} handled {turn.messages:,} of {messages:,} messages")
+    return turn
 
 
 def run(sources: dict[str, Source], rounds: int) -> dict[str, dict[str, list[Turn]]]:
     """Measure all ways in turn."""
     found: dict[str, dict[str, list[Turn]]] = {kind: {name: [] for name in WAYS} for kind in sources}
-    for number in range(rounds + 1):  # the first one warms up
-        for kind, source in sources.items():
-            names = list(WAYS)
-            random.Random(number).shuffle(names)
-            for name in names:
-                part = replace(source, messages=source.messages // 10) if name in SLOW else source
-                turn = measure(name, partial(WAYS[name], part), part.messages)
-                if number:
-                    found[kind][name].append(turn)
+    for kind, source in sources.items():
+        for name, counts in in_turns(WAYS, rounds):
+            part = replace(source, messages=source.messages // 10) if name in SLOW else source
+            turn = measure(name, partial(WAYS[name], part), part.messages)
+            if counts:
+                found[kind][name].append(turn)
     return found
 
 
@@ -157,36 +114,31 @@ def run_writing(broker: Broker, options: argparse.Namespace) -> dict[str, list[T
     )
     ways = WRITERS | ONE_BY_ONE
     found: dict[str, list[Turn]] = {name: [] for name in ways}
-    for number in range(options.rounds + 1):  # the first one warms up
-        names = list(ways)
-        random.Random(number).shuffle(names)
-        for name in names:
-            with connect(broker.stream_url) as connection:
-                connection.create("written")
-            count = options.messages // (10 if name in ONE_BY_ONE else 1)
-            writing = Writing(broker.stream_url, "written", bodies[:count], messages[:count], broker.url)
-            turn = measure(name, partial(ways[name], writing), count)
-            with connect(broker.stream_url) as connection:
-                connection.delete("written")
-            if number:
-                found[name].append(turn)
+    for name, counts in in_turns(ways, options.rounds):
+        with connect(broker.stream_url) as connection:
+            connection.create("written")
+        count = options.messages // (10 if name in ONE_BY_ONE else 1)
+        writing = Writing(broker.stream_url, "written", bodies[:count], messages[:count], broker.url)
+        turn = measure(name, partial(ways[name], writing), count)
+        with connect(broker.stream_url) as connection:
+            connection.delete("written")
+        if counts:
+            found[name].append(turn)
     return found
 
 
 def report_of(found: dict[str, dict[str, list[Turn]]]) -> list[dict[str, Any]]:
-    rows = []
-    for kind, ways in found.items():
-        for name, turns in ways.items():
-            ratios = [ours.rate / turn.rate for ours, turn in zip(ways[OURS], turns, strict=True)]
-            row = {
-                "stream": kind,
-                "way": name,
-                **medians(turns),
-                "this_reader_to_it": statistics.median(ratios),
-                "bar": BARS[kind].get(name),
-            }
-            rows.append(row)
-    return rows
+    return [
+        {
+            "stream": kind,
+            "way": name,
+            **medians(turns),
+            "this_reader_to_it": ratio(ways[OURS], turns),
+            "bar": BARS[kind].get(name),
+        }
+        for kind, ways in found.items()
+        for name, turns in ways.items()
+    ]
 
 
 def group_report(found: dict[str, dict[str, list[Turn]]]) -> list[dict[str, Any]]:
@@ -196,9 +148,7 @@ def group_report(found: dict[str, dict[str, list[Turn]]]) -> list[dict[str, Any]
             "stream": kind,
             "way": way,
             "other": other,
-            "ratio": statistics.median(
-                its.rate / turn.rate for its, turn in zip(ways[way], ways[other], strict=True)
-            ),
+            "ratio": ratio(ways[way], ways[other]),
             "bar": bar if kind == LARGE else None,
         }
         for kind, ways in found.items()
@@ -207,13 +157,15 @@ def group_report(found: dict[str, dict[str, list[Turn]]]) -> list[dict[str, Any]
 
 
 def writing_report(found: dict[str, list[Turn]]) -> list[dict[str, Any]]:
-    rows = []
-    for name, turns in found.items():
-        reference = TASK if name in ONE_BY_ONE else BULK
-        ratios = [ours.rate / turn.rate for ours, turn in zip(found[reference], turns, strict=True)]
-        row = {"way": name, **medians(turns), "this_publisher_to_it": statistics.median(ratios)}
-        rows.append({**row, "bar": WRITE_BARS.get(name)})
-    return rows
+    return [
+        {
+            "way": name,
+            **medians(turns),
+            "this_publisher_to_it": ratio(found[TASK if name in ONE_BY_ONE else BULK], turns),
+            "bar": WRITE_BARS.get(name),
+        }
+        for name, turns in found.items()
+    ]
 
 
 def as_text(report: dict[str, Any]) -> str:

@@ -2,9 +2,8 @@
 
     python benchmarks/topology.py [--release 4.3] [--queues 500] [--rounds 3] [--json]
 
-Each round declares one hash exchange, its queues and their bindings in both ways, on one throw-away broker; the order
-alternates between rounds. The result is the median of the ratios within a round. `apply` records the order of the ring, so
-it sends three commands per queue where bare pika sends two, and it reads everything back.
+The order of the two alternates between rounds, and the result is the median of the ratios within a round. `apply` records the order
+of the ring, so it sends three commands per queue where bare pika sends two, and it reads everything back.
 """
 
 from __future__ import annotations
@@ -79,11 +78,7 @@ def main() -> None:
         ours / theirs for ours, theirs in zip(rates["apply"], rates["bare pika"], strict=True)
     )
     if options.json:
-        print(
-            json.dumps(
-                {"release": options.release, "queues": options.queues, **found, "ratio": round(ratio, 2)}
-            )
-        )
+        print(json.dumps({"release": options.release, "queues": options.queues, **found, "ratio": ratio}))
         return
     for way, rate in found.items():
         print(f"{way:<10} {rate:>8,.0f} steps a second")

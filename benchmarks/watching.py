@@ -86,14 +86,7 @@ def main() -> None:
         found = measured(broker, options.queues, options.polls)
         report = {"rabbitmq": broker.version, "queues": options.queues, "cores": os.cpu_count(), **found}
     if options.json:
-        print(
-            json.dumps(
-                {
-                    name: round(value, 3) if isinstance(value, float) else value
-                    for name, value in report.items()
-                }
-            )
-        )
+        print(json.dumps(report))
         return
     print("RabbitMQ {rabbitmq}, {queues:,} queues, {cores} cores".format(**report))
     print("a poll every {interval:.0f} s, {requests_of_a_poll} requests".format(**report))

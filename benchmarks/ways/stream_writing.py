@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from urllib.parse import unquote, urlsplit
 
 import rstream
+from ways.streams import rstream_address
 
 from rabbit_chx.publishing import AsyncPublisher, Publisher
 from rabbit_chx.streams import AsyncStreamPublisher, StreamPublisher, connect
@@ -120,20 +120,8 @@ def with_rstream(writing: Writing) -> int:
     return asyncio.run(_with_rstream(writing))
 
 
-def _producer(writing: Writing) -> rstream.Producer:
-    parts = urlsplit(writing.stream_url)
-    return rstream.Producer(
-        host=parts.hostname or "",
-        port=parts.port or 5552,
-        username=unquote(parts.username or "guest"),
-        password=unquote(parts.password or "guest"),
-        vhost=unquote(parts.path[1:]) or "/",
-        load_balancer_mode=True,
-    )
-
-
 async def _with_rstream(writing: Writing) -> int:
-    producer = _producer(writing)
+    producer = rstream.Producer(**rstream_address(writing.stream_url))
     done, confirmed = asyncio.Event(), 0
 
     def on_confirm(status: rstream.ConfirmationStatus) -> None:
@@ -159,7 +147,7 @@ def tasks_of_rstream(writing: Writing) -> int:
 
 
 async def _tasks_of_rstream(writing: Writing) -> int:
-    producer = _producer(writing)
+    producer = rstream.Producer(**rstream_address(writing.stream_url))
     await producer.start()
     try:
         for start in range(0, len(writing.messages), TASKS):

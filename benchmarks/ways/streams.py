@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import socket
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import pika
 import rstream
-from ways.publishing import exactly, frame, handshake
+from ways.consumers import Stopwatch, consume_bare
 
 from rabbit_chx.streams import StreamBatch, StreamGroup, StreamMessage, StreamReader, connect
 from rabbit_chx.streams.protocol.requests import OffsetSpec
@@ -109,16 +107,21 @@ def with_rstream(source: Source) -> int:
     return asyncio.run(_with_rstream(source))
 
 
+def rstream_address(url: str) -> dict[str, Any]:
+    """The arguments of a client of rstream for a broker."""
+    parts = urlsplit(url)
+    return {
+        "host": parts.hostname,
+        "port": parts.port,
+        "username": unquote(parts.username or "guest"),
+        "password": unquote(parts.password or "guest"),
+        "vhost": unquote(parts.path[1:]) or "/",
+        "load_balancer_mode": True,
+    }
+
+
 async def _with_rstream(source: Source) -> int:
-    parts = urlsplit(source.stream_url)
-    consumer = rstream.Consumer(
-        host=parts.hostname,
-        port=parts.port,
-        username=unquote(parts.username or "guest"),
-        password=unquote(parts.password or "guest"),
-        vhost=unquote(parts.path[1:]) or "/",
-        load_balancer_mode=True,
-    )
+    consumer = rstream.Consumer(**rstream_address(source.stream_url))
     seen = 0
 
     def on_message(_message: Any, _context: Any) -> None:
@@ -146,38 +149,10 @@ async def _with_rstream(source: Source) -> int:
 
 def bare_socket(source: Source) -> int:
     """Consume over AMQP 0-9-1 with one blocking socket: count the deliveries, without decoding messages."""
-    parts = urlsplit(source.amqp_url)
-    with socket.create_connection((parts.hostname, parts.port), timeout=_SECONDS) as sock:
-        handshake(
-            sock, unquote(parts.username or ""), unquote(parts.password or ""), unquote(parts.path[1:]) or "/"
-        )
-        _subscribe(sock, source.stream)
-        buffer, seen, acknowledged = b"", 0, 0
-        while seen < source.messages:
-            buffer += sock.recv(1 << 18)
-            at, size = 0, len(buffer)
-            while size - at >= 8:
-                end = at + 8 + int.from_bytes(buffer[at + 3 : at + 7], "big")
-                if end > size:
-                    break
-                seen += buffer[at] == 1  # a delivery has one method frame
-                at = end
-            buffer = buffer[at:]
-            if seen - acknowledged >= _PREFETCH // 4:
-                sock.sendall(frame(1, struct.pack(">HHQB", 60, 80, seen, 1)))
-                acknowledged = seen
-    return seen
-
-
-def _subscribe(sock: socket.socket, stream: str) -> None:
-    sock.sendall(frame(1, struct.pack(">HHIHB", 60, 10, 0, _PREFETCH, 0)))
-    first = b"\x0fx-stream-offsetS" + struct.pack(">I", 5) + b"first"
-    name = bytes([len(stream)]) + stream.encode()
-    consume = struct.pack(">HHH", 60, 20, 0) + name + b"\0\0" + struct.pack(">I", len(first)) + first
-    sock.sendall(frame(1, consume))
-    for _ in range(2):  # qos-ok and consume-ok
-        _, _, size = struct.unpack(">BHI", exactly(sock, 7))
-        exactly(sock, size + 1)
+    first = b"\x0fx-stream-offsetS\0\0\0\5first"
+    handler = Stopwatch(source.messages)
+    consume_bare(source.amqp_url, source.stream, _PREFETCH, handler, batch=_PREFETCH // 4, arguments=first)
+    return source.messages
 
 
 OURS, LIMIT, PIKA, RSTREAM = "this reader", "chunks, not decoded", "pika", "rstream"

@@ -51,12 +51,9 @@ def checked_urls(
 
 
 class Guard:
-    """Remembers who opened a client.
+    """Remembers who opened a client, for errors with the name of its class and the call that opens it again.
 
-    Args:
-        client: the name of the class, for errors.
-        one_thread: whether only the thread that opened the client may use it.
-        again: the call that opens the client.
+    With ``one_thread``, only the thread that opened the client may use it.
     """
 
     def __init__(self, client: str, *, one_thread: bool = False, again: str = "open()") -> None:

@@ -47,21 +47,9 @@ class TooLarge(Exception):
 
 
 class HttpClient:
-    """Sends requests to one base URL, each on a new connection.
+    """Sends requests to one base URL, each on a new connection, perhaps through a proxy, which gets user and password of its URL."""
 
-    Args:
-        url: the base.
-        tls: for https; by default the certificate and the host name are verified.
-        proxy: an ``http://`` URL, whose user and password go to the proxy.
-    """
-
-    def __init__(
-        self,
-        url: ManagementUrl,
-        *,
-        tls: ssl.SSLContext | None,
-        proxy: str | None = None,
-    ) -> None:
+    def __init__(self, url: ManagementUrl, *, tls: ssl.SSLContext | None, proxy: str | None = None) -> None:
         self._url = url
         self._connection = (
             partial(HTTPSConnection, context=tls or default_context()) if url.tls else HTTPConnection

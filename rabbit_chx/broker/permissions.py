@@ -103,15 +103,9 @@ def why_denied(text: str, needs: Needs, *, at: Needs | None = None, what: str = 
 
 
 def lacking(missing: Sequence[str], on: str, vhost: str, user: str | None, needs: Needs, what: str) -> str:
-    """Name missing permissions and the command that grants them.
+    """Name missing permissions, of which the user lacks one, and the command that grants all that some work needs.
 
-    Args:
-        missing: configure, write or read; the user lacks one of them.
-        on: the resource in words.
-        vhost: the virtual host.
-        user: the user's name; None if the client knows only the user's certificate.
-        needs: the permissions that the command grants.
-        what: the work that needs them.
+    ``on`` is the resource in words, and the user None if the client knows only the user's certificate.
     """
     who = "the user of the certificate" if user is None else f"user {user!r}"
     line = needs.line(vhost, "USER" if user is None else user)

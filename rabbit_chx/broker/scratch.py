@@ -86,27 +86,24 @@ class Scratch:
         self,
         messages: Iterable[tuple[str | bytes, Mapping[str, Any]]],
         advance: Callable[[int], object] = lambda _: None,
-    ) -> int:
-        """Publish routing keys with properties, each confirmed and mandatory; return how many."""
+    ) -> None:
+        """Publish routing keys with properties, each confirmed and mandatory."""
         import pika
         from pika.exceptions import UnroutableError
 
-        count = 0
         with self._asking(Needs(write=_EXCHANGE)):
-            for routing_key, properties in messages:
+            for number, (routing_key, properties) in enumerate(messages):
                 try:
                     self._channel.basic_publish(
                         self.exchange,
                         routing_key,  # pika encodes str and lets bytes through
-                        str(count).encode(),
+                        str(number).encode(),
                         pika.BasicProperties(**properties),
                         mandatory=True,
                     )
                 except UnroutableError:
                     raise Unroutable(f"the broker returned the message with key {routing_key!r}") from None
-                count += 1
                 advance(1)
-        return count
 
     def landed(self, count: int, advance: Callable[[int], object] = lambda _: None) -> list[str]:
         """The queue of each of ``count`` messages in publish order, or "", after taking them all out."""

@@ -55,15 +55,15 @@ def measure(
     if live.node is None:
         watch.check_tracing()
     sources = _sources_of(observed.topology, exchange)
-    elsewhere = 0
+    elsewhere, patience = 0, max(seconds, _PATIENCE)
     with ExitStack() as stack:
         connection = stack.enter_context(live.amqp(vhost))
         watch.advance = stack.enter_context(progress("Measuring", round(seconds)))
         if live.node is not None:
-            longest = max(seconds, _PATIENCE) + seconds + _SLACK
+            longest = patience + seconds + _SLACK
             stack.enter_context(traced(NodeCommand(live.node), vhost, at_most=longest))
         messages = sample(
-            connection, sources, seconds=seconds, patience=_PATIENCE, most=_MOST_TRACED, advance=watch.tick
+            connection, sources, seconds=seconds, patience=patience, most=_MOST_TRACED, advance=watch.tick
         )
         for message in messages:
             watch.traced += 1

@@ -16,8 +16,4 @@ from __future__ import annotations
 from rabbit_chx.report.contents import report
 from rabbit_chx.report.drawing import flow_picture, ring_picture
 
-__all__ = [
-    "flow_picture",
-    "report",
-    "ring_picture",
-]
+__all__ = ["flow_picture", "report", "ring_picture"]

@@ -43,9 +43,7 @@ if TYPE_CHECKING:
         drain_first_in as drain_first_in,
     )
     from rabbit_chx.topology.planning.plan import plan as plan
-    from rabbit_chx.topology.planning.slot_changes import (
-        plan_moves as plan_moves,
-    )
+    from rabbit_chx.topology.planning.slot_changes import plan_moves as plan_moves
     from rabbit_chx.topology.planning.steps import (
         Bind as Bind,
         ClearPolicy as ClearPolicy,

@@ -28,6 +28,7 @@ from rabbit_chx.topology.model import (
     Queue,
     Slots,
     Topology,
+    as_ring_bindings,
     in_order_of,
     wire_text,
 )
@@ -270,7 +271,7 @@ def _is_owned_elsewhere(destination: Destination, there: Topology) -> bool:
 
 def ring_of(exchange: str, observed: Observed) -> Ring:
     """The ring of an exchange on the broker, with its listed bindings and their arguments."""
-    bindings = observed.topology._ring_bindings(exchange)
+    bindings = as_ring_bindings(observed.topology.bindings_from(exchange))
     known = observed.rings.get(exchange)
     if known is not None:
         return Ring(bindings, known.runs, observed.release, known.why_unknown)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -260,21 +260,17 @@ class Topology:
             raise InvalidValue("exchange", exchange, expected, hint)
         slots = self.slots_of(exchange)
         bindings = slots._top_bindings if slots else self.bindings_from(exchange)
-        listed, parsed = as_ring_bindings(bindings), Release.parse(release)
+        parsed = Release.parse(release)
         if exchange in self.unordered and order_matters(bindings):
             why = f"the bind order of exchange {exchange!r} was not known when the file was written"
-            return Ring(listed, None, parsed, why)
-        return ring_in_order(listed, parsed)
+            return Ring(as_ring_bindings(bindings), None, parsed, why)
+        return ring_in_order(bindings, parsed)
 
     def _with_order_of(self, ring: Ring, exchange: str) -> Topology:
         """The same topology with the bindings of one exchange in the order of its ring."""
         others = (bound for bound in self.bindings if bound.source != exchange)
         bindings = (*others, *in_order_of(ring, self.bindings_from(exchange)))
         return replace(self, bindings=bindings, unordered=self.unordered - {exchange})
-
-    def _ring_bindings(self, exchange: str) -> tuple[RingBinding, ...]:
-        """The bindings of a consistent-hash exchange in the form that `Ring` uses."""
-        return as_ring_bindings(self.bindings_from(exchange))
 
 
 def bound_in(topology: Topology) -> set[Destination]:
@@ -328,12 +324,13 @@ def in_order_of(ring: Ring, bindings: Iterable[Binding]) -> tuple[Binding, ...]:
     return tuple(sorted(bindings, key=lambda bound: place.get(bound.destination, math.inf)))
 
 
-def ring_in_order(bindings: Sequence[RingBinding], release: Release) -> Ring:
+def ring_in_order(bindings: Iterable[Binding], release: Release) -> Ring:
     """The ring after these bind commands, which may bind a destination more than once."""
-    if len({each.destination for each in bindings}) == len(bindings):
-        return Ring.of(bindings, release=release)
+    listed = as_ring_bindings(bindings)
+    if len({each.destination for each in listed}) == len(listed):
+        return Ring.of(listed, release=release)
     ring = Ring(release=release)
-    for each in bindings:
+    for each in listed:
         ring = ring.bind(each.destination, each.key, dict(each.arguments))
     return ring
 

@@ -126,13 +126,10 @@ def compare(
     *,
     ring_check: RingCheck | None = None,
 ) -> Interval:
-    """Return the interval between two polls.
+    """Return the interval between two polls; without a previous one, or if it failed, there are no rates.
 
-    Args:
-        previous: the previous poll; without it, or if it failed, there are no rates.
-        current: the newest poll.
-        wanted: the topology file, if any. Without one, the expected state is that at the start of the watch.
-        ring_check: that of an earlier interval whose poll found the same bindings, if any.
+    Without a topology file, the expected state is that at the start of the watch. ``ring_check`` is that of an earlier
+    interval whose poll found the same bindings, if any.
     """
     ring_check = ring_check or check_ring(current, wanted)
     seconds = max(0.0, current.time - previous.time) if previous is not None else 0.0

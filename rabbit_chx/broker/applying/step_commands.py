@@ -16,13 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from rabbit_chx.base.text import counted
 from rabbit_chx.broker.applying.order_writer import OrderWriter, bind_command, declare_exchange
-from rabbit_chx.broker.applying.read_back import (
-    Listed,
-    check_bindings,
-    check_declared,
-    read_back,
-    unverified,
-)
+from rabbit_chx.broker.applying.read_back import Listed, check_bindings, check_declared, read_back, unverified
 from rabbit_chx.broker.commands import (
     Command,
     OnChannel,

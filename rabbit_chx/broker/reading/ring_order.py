@@ -27,7 +27,7 @@ from rabbit_chx.errors import Contradiction, InvalidValue, RingUnknown, Unpredic
 from rabbit_chx.mirror.inference import infer
 from rabbit_chx.mirror.releases import Release, Store
 from rabbit_chx.mirror.ring import Destination, Ring, RingBinding, ToExchange, named
-from rabbit_chx.topology.model import Binding, Exchange, Observed, RingSource, Topology
+from rabbit_chx.topology.model import Binding, Exchange, Observed, RingSource, Topology, as_ring_bindings
 
 _FEW: Final = 3
 """The most bindings that a message names."""
@@ -127,7 +127,7 @@ def ring_of(
     Raises:
         InvalidValue: a binding has a weight that only old releases accept.
     """
-    listed = tuple(RingBinding.of(each.destination, each.key, each.arguments) for each in bindings)
+    listed = as_ring_bindings(bindings)
 
     def unknown(why: str) -> tuple[Ring, RingSource]:
         return Ring(listed, None, evidence.release, why), "unknown"

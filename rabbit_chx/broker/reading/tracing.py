@@ -101,55 +101,38 @@ def sample(
     seconds: float,
     patience: float,
     most: int,
-    advance: Callable[[float], object] = lambda _: None,
-) -> Iterator[TracedMessage]:
-    """Yield the traced messages that are published to these exchanges, up to a time or a number.
-
-    The time begins with the first message, because a busy broker may deliver it late.
-
-    Args:
-        connection: of pika, to the virtual host that is traced.
-        exchanges: the names of the exchanges.
-        seconds: the length of the sample.
-        patience: how long to wait for the first message, if longer than ``seconds``.
-        most: the maximum number of messages.
-        advance: called with the seconds that have passed since the last call.
-    """
-    try:
-        yield from _sample(connection, exchanges, (seconds, max(seconds, patience)), most, advance)
-    except AMQPError as error:
-        raise BrokerUnavailable(f"the tracer cannot be read: {why_refused(error, _NEEDS)}") from None
-
-
-def _sample(
-    connection: BlockingConnection,
-    exchanges: Collection[str],
-    limits: tuple[float, float],
-    most: int,
     advance: Callable[[float], object],
 ) -> Iterator[TracedMessage]:
-    channel = connection.channel()
-    queue = channel.queue_declare("", exclusive=True, arguments=_QUEUE).method.queue
-    for exchange in exchanges:
-        channel.queue_bind(queue, _TRACE, f"publish.{exchange}")
-    channel.basic_qos(prefetch_count=_PREFETCH)
-    count, (seconds, patience) = 0, limits
-    last = started = time.monotonic()
-    for method, properties, _ in channel.consume(queue, inactivity_timeout=_TICK):
-        now = time.monotonic()
-        if now - last >= _TICK:
-            advance(now - last)
-            last = now
-        if method is not None:
-            started = started if count else now
-            yield _message(properties)
-            count += 1
-            if count % (_PREFETCH // 2) == 0:
-                channel.basic_ack(method.delivery_tag, multiple=True)
-        if count >= most or now - started >= (seconds if count else patience):
-            break
-    channel.queue_delete(queue)
-    channel.close()
+    """Yield the traced messages that are published to these exchanges, for some seconds, and at most so many.
+
+    The time begins with the first message, because a busy broker may deliver it late; without one, the sample ends after
+    ``patience``. ``advance`` is called with the seconds that have passed since the last call.
+    """
+    try:
+        channel = connection.channel()
+        queue = channel.queue_declare("", exclusive=True, arguments=_QUEUE).method.queue
+        for exchange in exchanges:
+            channel.queue_bind(queue, _TRACE, f"publish.{exchange}")
+        channel.basic_qos(prefetch_count=_PREFETCH)
+        count = 0
+        last = started = time.monotonic()
+        for method, properties, _ in channel.consume(queue, inactivity_timeout=_TICK):
+            now = time.monotonic()
+            if now - last >= _TICK:
+                advance(now - last)
+                last = now
+            if method is not None:
+                started = started if count else now
+                yield _message(properties)
+                count += 1
+                if count % (_PREFETCH // 2) == 0:
+                    channel.basic_ack(method.delivery_tag, multiple=True)
+            if count >= most or now - started >= (seconds if count else patience):
+                break
+        channel.queue_delete(queue)
+        channel.close()
+    except AMQPError as error:
+        raise BrokerUnavailable(f"the tracer cannot be read: {why_refused(error, _NEEDS)}") from None
 
 
 def _message(properties: BasicProperties) -> TracedMessage:

@@ -34,7 +34,6 @@ from rabbit_chx.topology.model import (
     Policy,
     Queue,
     Topology,
-    as_ring_bindings,
     bound_in,
     bound_to,
     hashing_exchanges,
@@ -229,7 +228,7 @@ def ring_drift(exchange: str, expected: Ring, found: Ring) -> Iterator[Drift]:
 def _expected(difference: RingDifference) -> Ring | None:
     """The ring of the file; None if lint reports its bindings as errors that leave no ring."""
     try:
-        return ring_in_order(as_ring_bindings(difference.wanted), difference.ring.release)
+        return ring_in_order(difference.wanted, difference.ring.release)
     except (InvalidValue, Unpredictable):
         return None
 
@@ -359,12 +358,8 @@ def stranded(
     """The queues with messages that were part of an exchange of ``wanted`` and are bound to nothing now.
 
     A queue was part of an exchange if the record on the broker says so, or if it has the name of one of the exchange's
-    queues with another number. Queues that ``wanted`` binds are missing bindings, and not listed here.
-
-    Args:
-        wanted: the topology of the file.
-        observed: the state of the broker.
-        messages: the number of messages in each queue, by default those of ``observed``.
+    queues with another number. Queues that ``wanted`` binds are missing bindings, and not listed here. By default, the
+    numbers of messages are those of ``observed``.
     """
     counts = observed.backlog if messages is None else messages
     bound = bound_in(observed.topology) | bound_in(wanted)

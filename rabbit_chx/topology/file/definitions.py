@@ -15,7 +15,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from rabbit_chx.base.names import VALID_NAME, name_flaw
-from rabbit_chx.base.text import listed
 from rabbit_chx.errors import InvalidValue, Unquoted
 from rabbit_chx.mirror.ring import ToExchange, name_of
 from rabbit_chx.topology.file.exportable import by_name
@@ -43,15 +42,6 @@ def looks_like_definitions(value: Any) -> bool:
         return False
     marks = {"rabbit_version", "rabbitmq_version", "rabbitmq_definition_format"}
     return bool(marks & set(value)) or isinstance(value.get("exchanges"), list)
-
-
-def only(topologies: tuple[Topology, ...], document: Document) -> Topology:
-    """The only topology in a document."""
-    if len(topologies) > 1:
-        several = listed([each.vhost for each in topologies], "virtual host")
-        hint = "`rabbit-chx export FILE --vhost NAME` writes one of them into a file"
-        document.fail(None, "definitions", Unquoted(several), "one virtual host", hint)
-    return topologies[0]
 
 
 def read_definitions(document: Document, vhosts: Sequence[str] = ()) -> tuple[Topology, ...]:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from rabbit_chx.base.advice import Advice
+from rabbit_chx.base.text import listed
 from rabbit_chx.errors import InvalidValue, MissingDependency, Unquoted
-from rabbit_chx.topology.file.definitions import looks_like_definitions, only, read_definitions
+from rabbit_chx.topology.file.definitions import looks_like_definitions, read_definitions
 from rabbit_chx.topology.file.json_reader import read_json
 from rabbit_chx.topology.file.problems import Document, Path as FilePath, check_values
 from rabbit_chx.topology.file.yaml_reader import read_yaml
@@ -61,7 +62,12 @@ def loads(
 
 
 def _only_topology(document: Document, vhost: str | None) -> Topology:
-    return only(topologies(document, () if vhost is None else (vhost,)), document)
+    found = topologies(document, () if vhost is None else (vhost,))
+    if len(found) > 1:
+        several = listed([each.vhost for each in found], "virtual host")
+        hint = "`rabbit-chx export FILE --vhost NAME` writes one of them into a file"
+        document.fail(None, "definitions", Unquoted(several), "one virtual host", hint)
+    return found[0]
 
 
 def topologies(document: Document, vhosts: Sequence[str] = ()) -> tuple[Topology, ...]:

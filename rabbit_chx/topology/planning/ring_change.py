@@ -18,14 +18,7 @@ from rabbit_chx.topology.model import Exchange, Observed, Topology
 from rabbit_chx.topology.planning.blue_green import blue_green
 from rabbit_chx.topology.planning.ring_paths import Case, path_to, ring_strategies
 from rabbit_chx.topology.planning.slots import slots_strategy
-from rabbit_chx.topology.planning.steps import (
-    Bind,
-    RingChange,
-    Step,
-    Strategy,
-    Unbind,
-    ring_after,
-)
+from rabbit_chx.topology.planning.steps import Bind, RingChange, Step, Strategy, Unbind, ring_after
 from rabbit_chx.topology.slots.slot_division import recommended_count
 
 STRATEGIES: Final = ("append", "in place", "remove-last", "swap", "blue/green", "slots")
@@ -126,7 +119,7 @@ def case_of(difference: RingDifference, waiting: Callable[[Iterable[Destination]
 
 def strategies(case: Case, exchange: Exchange, there: Topology) -> tuple[Strategy, ...]:
     """All strategies with their costs; the first changes the exchange in place to the file's order."""
-    slots = recommended_count(max(1, len(case.target)))
+    slots = recommended_count(len(case.target))
     found, tracker = ring_strategies(case, sizes=(slots, sum(weight for _, weight in case.target)))
     if not case.target:
         return found

@@ -62,17 +62,9 @@ def differing(
 ) -> tuple[list[str], list[str]]:
     """The queues that only the broker has and those that only the file has, which a change of one exchange does not name.
 
-    An interrupted change leaves the broker between the file and the wanted topology, so that a plan which repeats it has
-    none of either.
-
-    Args:
-        file: the topology of the file.
-        wanted: the one that `scaled` made of it.
-        exchange: whose queues change.
-        made: the plan for ``wanted``.
-        observed: the state of the broker.
-        is_total: the change names the new number of queues, whatever their number is now: an earlier one that the file
-            does not have yet chose the names that continue its numbering.
+    An interrupted change leaves the broker between the file and the topology that `scaled` made of it, so that a plan which
+    repeats it has none of either. If it ``is_total``, the change names the new number of queues, whatever their number is now: an
+    earlier one that the file does not have yet chose the names that continue its numbering.
     """
     named = {name: bound_to(file, name) | bound_to(wanted, name) for name in hashing_exchanges(file)}
     if is_total:

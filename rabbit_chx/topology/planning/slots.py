@@ -147,7 +147,7 @@ def slot_objections(slots: Slots, top: Exchange, observed: Observed) -> Iterator
 def slots_strategy(case: Case, tracker: MovementTracker | None) -> Strategy | None:
     """The strategy that converts the exchange to slots; None if anything but queues is bound."""
     queues = [destination for destination, _ in case.target if isinstance(destination, str)]
-    count = recommended_count(max(1, len(queues)))
+    count = recommended_count(len(queues))
     if len(queues) < len(case.target) or not queues or len(queues) > count:
         return None
     weights = {str(queue): weight for queue, weight in case.target}

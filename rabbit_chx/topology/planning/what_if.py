@@ -102,7 +102,7 @@ def weights_of(
         return {str(queue): weight for queue, weight in slots.queues.items()}
     if exchange.type == MODULUS_HASH:
         return {each.destination: 1 for each in topology.bindings_from(exchange.name)}
-    ring = ring_in_order(topology._ring_bindings(exchange.name), Release.parse(release))
+    ring = ring_in_order(topology.bindings_from(exchange.name), Release.parse(release))
     return dict(ring._runs())
 
 

@@ -19,13 +19,7 @@ _MOST_KEYS: Final = 200_000
 
 
 class SlotCounts:
-    """The messages of each slot, and the hottest keys.
-
-    Args:
-        slots: the slots of the file.
-        wanted: the topology of the file.
-        observed: the broker, whose bindings, ring and release determine the slot of a key.
-    """
+    """The messages of each slot, and the hottest keys; bindings, ring and release of the broker determine the slot of a key."""
 
     def __init__(self, slots: Slots, wanted: Topology, observed: Observed) -> None:
         top = wanted.exchange(slots.exchange) or Exchange(slots.exchange, MODULUS_HASH)
@@ -69,10 +63,7 @@ class SlotCounts:
     ) -> tuple[str | None, str]:
         """The slot of a message, None if it cannot be predicted, and the value that determines it.
 
-        Args:
-            keys: the routing key, followed by the keys of CC and BCC.
-            headers: of the message.
-            properties: ``message_id`` and others.
+        The keys of CC and BCC follow the routing key.
         """
         if isinstance(self.mirror, ModulusHashExchange):
             value: Any = tuple(keys)

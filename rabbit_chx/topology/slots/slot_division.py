@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rabbit_chx.base.text import counted
-from rabbit_chx.errors import InvalidValue, Unquoted
+from rabbit_chx.errors import Unquoted
 from rabbit_chx.mirror.ring import Destination
 
 SLOTS_PER_QUEUE: Final = 16
@@ -67,6 +67,4 @@ def too_few(slots: int, queues: int) -> tuple[Unquoted, str, str] | None:
 
 def recommended_count(queues: int) -> int:
     """The recommended number of slots: 64, 128 or 256, and at least 16 per queue if possible."""
-    if queues < 1:
-        raise InvalidValue("number of queues", queues, "at least 1")
     return next((count for count in (64, 128) if count >= SLOTS_PER_QUEUE * queues), MOST_SLOTS)

@@ -17,6 +17,7 @@ from rabbit_chx.topology.model import (
     Policy,
     Queue,
     Topology,
+    as_ring_bindings,
 )
 from rabbit_chx.topology.planning.plan import plan
 from rabbit_chx.topology.planning.steps import Bind, Unbind
@@ -226,7 +227,7 @@ def test_a_release_that_tears_rings_with_double_bindings_is_not_planned_on() -> 
     broker = made(FOUR, release="3.10.5")
     double = Binding("x", "d", "7")
     topology = replace(broker.seen().topology, bindings=(*broker.bindings, double))
-    torn = Ring(topology._ring_bindings("x"), None, broker.release, "a queue is bound twice")
+    torn = Ring(as_ring_bindings(topology.bindings_from("x")), None, broker.release, "a queue is bound twice")
     (refusal,) = plan(FOUR, broker.seen(topology=topology, rings={"x": torn}, worker_pool_size=1)).refusals
     assert "'d' is bound twice" in refusal
     assert "blue/green" in refusal

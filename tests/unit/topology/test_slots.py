@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from rabbit_chx import InvalidValue, Release, Ring, ToExchange, shares
+from rabbit_chx import Release, Ring, ToExchange, shares
 from rabbit_chx.mirror.kernel.table import SEEDS, bucket_table
 from rabbit_chx.mirror.partitioning import modulus_shares
 from rabbit_chx.topology.model import CONSISTENT_HASH, MODULUS_HASH, Binding, Exchange, Observed, Queue, Slots
@@ -64,14 +64,11 @@ def test_a_slot_with_two_queues_goes_to_the_later_one_that_is_owed_it() -> None:
     assert divide(list("0123"), {"a": 1, "b": 1}, held)["0"] == "a"
 
 
-@pytest.mark.parametrize(("queues", "count"), [(1, 64), (4, 64), (5, 128), (8, 128), (16, 256), (100, 256)])
+@pytest.mark.parametrize(
+    ("queues", "count"), [(0, 64), (1, 64), (4, 64), (5, 128), (8, 128), (16, 256), (100, 256)]
+)
 def test_sixteen_slots_for_a_queue_as_far_as_256_reach(queues: int, count: int) -> None:
     assert recommended_count(queues) == count
-
-
-def test_no_queue_has_no_number_of_slots() -> None:
-    with pytest.raises(InvalidValue):
-        recommended_count(0)
 
 
 # ---- which share
