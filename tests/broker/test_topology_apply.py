@@ -11,7 +11,7 @@ from rabbit_chx import ToExchange
 from rabbit_chx.broker.applying.lock import LOCK
 from rabbit_chx.broker.reading.reader import read
 from rabbit_chx.errors import ApplyStopped
-from rabbit_chx.topology.model import Binding, Exchange, Policy, Queue, Topology
+from rabbit_chx.topology.model import CONSISTENT_HASH, Binding, Exchange, Policy, Queue, Topology
 from rabbit_chx.topology.planning.plan import plan as make_plan
 from rabbit_chx.topology.planning.steps import (
     Bind,
@@ -125,6 +125,28 @@ def test_what_is_left_of_an_apply_is_planned_again(site, applied, monkeypatch) -
 
 @pytest.mark.long
 @pytest.mark.newest_first
+def test_of_two_plans_for_one_state_the_second_is_refused(site, applied) -> None:
+    def ring(*queues: str) -> Topology:
+        bindings = tuple(Binding("orders", queue, "1") for queue in queues)
+        return Topology(
+            site.vhost, (Exchange("orders", CONSISTENT_HASH),), tuple(map(Queue, queues)), bindings
+        )
+
+    applied(
+        site.url(), make_plan(ring("a", "b"), read(site.management, site.vhost)), management=site.management
+    )
+    observed = read(site.management, site.vhost)
+    first, second = (make_plan(ring("a", "b", new), observed) for new in "cd")
+    applied(site.url(), first, management=site.management)
+    with pytest.raises(
+        ApplyStopped, match="nothing was changed: .* have changed since it was planned"
+    ) as stopped:
+        applied(site.url(), second, management=site.management)
+    assert stopped.value.done == ()
+    assert site.broker.ring("orders", site.vhost) == ["a", "b", "c"]
+    assert "d" not in site.queue_names(".*")
+
+
 @pytest.mark.parametrize("name", TOPOLOGY)
 def test_the_example_declares_once(broker, name) -> None:
     url = broker.management_url.replace("://", f"://{broker.username}:{broker.password}@")

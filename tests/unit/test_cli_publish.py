@@ -386,6 +386,7 @@ def test_a_file_that_changes_while_it_is_read_hides_no_outcome(
                 change(file)
 
     monkeypatch.setattr("rabbit_chx.cli.publish.Publisher", partial(Changing, failed=failed))
+    monkeypatch.setattr("rabbit_chx.cli.publish_resume._SAVE_SECONDS", math.inf)
     options = ("-x", "x", "-k", "k", "-U", "amqp://127.0.0.1:1", "--resume", kept, "--output", "json")
     found = run("publish", file, *options)
     assert found.code == 1
