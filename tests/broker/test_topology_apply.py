@@ -139,7 +139,7 @@ def test_of_two_plans_for_one_state_the_second_is_refused(site, applied) -> None
     first, second = (make_plan(ring("a", "b", new), observed) for new in "cd")
     applied(site.url(), first, management=site.management)
     with pytest.raises(
-        ApplyStopped, match="nothing was changed: .* have changed since it was planned"
+        ApplyStopped, match=r"nothing was changed: .* have changed since it was planned"
     ) as stopped:
         applied(site.url(), second, management=site.management)
     assert stopped.value.done == ()
